@@ -1,0 +1,58 @@
+# Everything runs in .venv, which the first target that needs it builds from uv.lock.
+# Needed beforehand: make, Python 3.11 or later with its venv module, and a package index.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST_ARGUMENTS ?=
+
+# One environment, the one that make owns, whatever else is active in the caller's shell.
+export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
+# The interpreter that built .venv is the one to use: uv must not go looking for another, or download one.
+export UV_PYTHON_DOWNLOADS := never
+unexport VIRTUAL_ENV
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench services clean
+
+help: ## Say what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## Take the first steps, end to end
+	$(BIN)/python examples/first_steps.py
+
+test: check ## Run the checks, then the tests
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGUMENTS)
+
+check: $(STAMP) ## Lint, formatting, types, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(STAMP) ## Measure the store's cycle
+	$(BIN)/python -m benchmarks.store_cycle
+
+services: ## Install what some tests need from Debian's packages (root only): pgbouncer
+	@if command -v pgbouncer >/dev/null || test -x /usr/sbin/pgbouncer; then \
+		echo "pgbouncer is there already; nothing to do."; \
+	elif test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null; then \
+		echo "This needs root and apt-get. Without pgbouncer its tests are skipped, and the test summary says so." >&2; \
+		exit 1; \
+	else \
+		echo "Updating the package lists, then installing pgbouncer. The tests start one of their own, not the service."; \
+		apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends pgbouncer; \
+	fi
+
+clean: ## Remove the environment and all caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is newer than what it was made from only after a whole install, so a broken one is begun again.
+$(STAMP): pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tenure needs Python 3.11 or later; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv sync --frozen --all-extras --inexact --python $(BIN)/python
+	@touch $@

@@ -1,0 +1,76 @@
+"""Which database a command speaks to, and how it gets there and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+
+from tenure.stores import store_for
+
+if TYPE_CHECKING:
+    from tenure.stores.contract import Store
+
+DEFAULT_DATABASE = "sqlite:///tenure.db"
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_database = click.option(
+    "--database",
+    metavar="URL",
+    envvar="TENURE_DATABASE",
+    default=DEFAULT_DATABASE,
+    show_default=True,
+    show_envvar=True,
+    help="sqlite:///FILE or postgresql://…",
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+
+
+def common_options(command: Command) -> Command:
+    """The options that every command has: which database, and whether the answer is JSON."""
+    return _database(_as_json(command))
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Store]:
+    """The store, not opened, so that a database without schema can be spoken to; closed at the end."""
+    store = store_for(url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    """The store, opened: its schema fits this code."""
+    async with connected(url) as store:
+        await store.open()
+        yield store
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work to its end."""
+    return asyncio.run(work)
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown and logged.
+
+    >>> without_password("postgresql://ada:secret@db.example.org/jobs")
+    'postgresql://ada:***@db.example.org/jobs'
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition("://")[0] + "://…"
+    account, at, address = parts.netloc.rpartition("@")
+    name, colon, _ = account.partition(":")
+    netloc = f"{name}:***{at}{address}" if colon else parts.netloc
+    return urlunsplit(parts._replace(netloc=netloc)) if colon else url

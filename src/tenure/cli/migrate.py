@@ -1,0 +1,92 @@
+"""`tenure migrate`: bring a database's schema up to this code, or show what that would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from tenure.cli.database import common_options, connected, run, without_password
+from tenure.cli.output import Exit, say, say_json
+from tenure.stores import migrations_for
+
+if TYPE_CHECKING:
+    from tenure.stores.contract import MigrationRecord, SchemaState
+
+T = TypeVar("T")
+
+
+@click.group(invoke_without_command=True)
+@common_options
+@click.option("--dry-run", is_flag=True, help="Say what would be applied, and apply nothing.")
+@click.pass_context
+def migrate(context: click.Context, *, database: str, as_json: bool, dry_run: bool) -> int:
+    """Apply the migrations that the database lacks."""
+    if context.invoked_subcommand is not None:
+        return Exit.OK
+    migrations = run(_pending(database)) if dry_run else run(_apply(database))
+    _report(migrations, database, as_json=as_json, dry_run=dry_run)
+    return Exit.OK
+
+
+@migrate.command()
+@common_options
+@click.option("--all", "every", is_flag=True, help="All that this version brings; needs no database.")
+@click.pass_context
+def sql(context: click.Context, *, database: str, as_json: bool, every: bool) -> int:
+    """Print the SQL of the pending migrations, or of all, to be read before `tenure migrate` applies it."""
+    database = _inherited(context, "database", database)
+    as_json = _inherited(context, "as_json", as_json)
+    migrations = list(migrations_for(database)) if every else run(_pending(database))
+    if as_json:
+        say_json({"migrations": [{**_facts(migration), "sql": migration.sql} for migration in migrations]})
+        return Exit.OK
+    for migration in migrations:
+        say(f"-- {_title(migration)}, checksum {migration.checksum}\n{migration.sql.rstrip()}\n")
+    if not migrations:
+        say("-- nothing is pending")
+    return Exit.OK
+
+
+async def _pending(database: str) -> list[MigrationRecord]:
+    async with connected(database) as store:
+        state: SchemaState = await store.schema()
+        return state.pending
+
+
+async def _apply(database: str) -> list[MigrationRecord]:
+    async with connected(database) as store:
+        return await store.migrate()
+
+
+def _report(migrations: Sequence[MigrationRecord], database: str, *, as_json: bool, dry_run: bool) -> None:
+    shown = without_password(database)
+    if as_json:
+        listed = [_facts(migration) for migration in migrations]
+        say_json({"database": shown, "dry_run": dry_run, "pending" if dry_run else "applied": listed})
+        return
+    for migration in migrations:
+        say(f"{'would apply' if dry_run else 'applied'} {_title(migration)}")
+    if not migrations:
+        say(f"{shown} is up to date")
+
+
+def _title(migration: MigrationRecord) -> str:
+    return f"{migration.number:04d}_{migration.name}"
+
+
+def _facts(migration: MigrationRecord) -> dict[str, object]:
+    return {
+        "number": migration.number,
+        "name": migration.name,
+        "checksum": migration.checksum,
+        "min_code_version": migration.min_code_version,
+    }
+
+
+def _inherited(context: click.Context, name: str, value: T) -> T:
+    """An option given before `sql` counts unless it is given again after it."""
+    source = context.get_parameter_source(name)
+    given_here = source is click.core.ParameterSource.COMMANDLINE
+    return value if given_here or context.parent is None else context.parent.params[name]

@@ -1,0 +1,40 @@
+"""How long to wait before the next try. Seeded: the same job and attempt give the same delay on every machine."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.content import check_seconds
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """Exponential growth with jitter: `base_seconds * factor ** (failures - 1)`, at most `max_seconds`.
+
+    >>> Backoff(base_seconds=0.5, factor=2, max_seconds=60)
+    Backoff(base_seconds=0.5, factor=2, max_seconds=60)
+    """
+
+    base_seconds: float = 0.5
+    factor: float = 2.0
+    max_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_seconds(self.base_seconds, "backoff.base_seconds")
+        check_seconds(self.factor, "backoff.factor", least=1.0, most=1000.0)
+        check_seconds(self.max_seconds, "backoff.max_seconds")
+
+
+def retry_delay_ms(backoff: Backoff, *, job_id: UUID, attempt: int, failures: int) -> int:
+    """The delay after the given failure, between half of the exponential value and all of it.
+
+    Half is certain, so that a failing service is given air; half is jitter, so that jobs that failed together do
+    not come back together. The jitter is a hash, not a random number: a retry can be recomputed afterwards.
+    """
+    exponent = min(max(failures - 1, 0), 64)
+    whole_ms = int(min(backoff.max_seconds, backoff.base_seconds * backoff.factor**exponent) * 1000)
+    seed = int.from_bytes(sha256(job_id.bytes + attempt.to_bytes(8, "big")).digest()[:4], "big")
+    half_ms = whole_ms // 2
+    return half_ms + (whole_ms - half_ms) * seed // 0xFFFF_FFFF

@@ -1,0 +1,192 @@
+"""What text and JSON may enter: one strict verdict, the same whatever the store.
+
+Refused: NaN and infinities, NUL, lone surrogates, duplicate keys, integers beyond ±2^53, more than 64 levels, more
+bytes than the limit. Content is kept as JSON text, written once, and named by its digest in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from tenure.errors import InvalidInput
+
+CONTENT_BYTES_MAX = 256 * 1024
+DEPTH_MAX = 64
+INTEGER_MAX = 2**53
+NAME_LENGTH_MAX = 200
+KEY_LENGTH_MAX = 500
+
+_encode = msgspec.json.encode
+
+
+def encode(value: Any, *, where: str = "content", bytes_max: int = CONTENT_BYTES_MAX) -> str:
+    """JSON text of a value that every store can hold; anything else is refused with the place of the fault.
+
+    >>> encode({"to": "ada", "tries": 3})
+    '{"to":"ada","tries":3}'
+    """
+    if not _is_plain(value):
+        value = _builtins(value, where)
+    _check(value, where, DEPTH_MAX)
+    text = _encode(value).decode()
+    if len(text) > bytes_max or (not text.isascii() and len(text.encode()) > bytes_max):
+        raise InvalidInput(where, f"is {len(text.encode())} bytes of JSON, and at most {bytes_max} are allowed")
+    return text
+
+
+def load(text: str) -> Any:
+    """The value of content that `encode` made."""
+    return msgspec.json.decode(text)
+
+
+def parse(text: str, *, where: str = "content", bytes_max: int = CONTENT_BYTES_MAX) -> Any:
+    """The value of JSON text that came from outside, under the same rules as `encode`."""
+    try:
+        value = json.loads(text, object_pairs_hook=_unique(where), parse_constant=_no_constant(where))
+    except InvalidInput:
+        raise
+    except (ValueError, RecursionError) as problem:
+        raise InvalidInput(where, f"is not JSON: {problem}") from None
+    encode(value, where=where, bytes_max=bytes_max)
+    return value
+
+
+def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) -> str:
+    """JSON text at a store's door: `encode` made it, so this only makes sure that it can be held and read back."""
+    if not isinstance(text, str):
+        raise InvalidInput(where, f"must be JSON text, not {type(text).__name__}")
+    _check_characters(text, where)
+    if len(text) > bytes_max or (not text.isascii() and len(text.encode()) > bytes_max):
+        raise InvalidInput(where, f"is {len(text.encode())} bytes of JSON, and at most {bytes_max} are allowed")
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError as problem:
+        raise InvalidInput(where, f"is not JSON: {problem}") from None
+    if "\\u0000" in text or "\\ud" in text.lower():
+        parse(text, where=where, bytes_max=bytes_max)
+    return text
+
+
+def digest(text: str) -> str:
+    """The name of a piece of content: 128 bits of its SHA-256, in hexadecimal."""
+    return sha256(text.encode()).hexdigest()[:32]
+
+
+def cleaned(text: str) -> str:
+    """The text with what no store can hold replaced, so that an error can always be recorded."""
+    return text.replace("\x00", "�").encode("utf-8", "replace").decode("utf-8", "replace")
+
+
+def check_text(text: Any, where: str, *, length_max: int = KEY_LENGTH_MAX) -> str:
+    """A key, name or message that every store can hold."""
+    if not isinstance(text, str):
+        raise InvalidInput(where, f"must be text, not {type(text).__name__}")
+    if not text:
+        raise InvalidInput(where, "must not be empty")
+    if len(text) > length_max:
+        raise InvalidInput(where, f"has {len(text)} characters, and at most {length_max} are allowed")
+    _check_characters(text, where)
+    return text
+
+
+def check_name(text: Any, where: str) -> str:
+    """The name of a kind or a queue: short text without control characters or spaces at its ends."""
+    check_text(text, where, length_max=NAME_LENGTH_MAX)
+    if text != text.strip() or any(ord(character) < 32 for character in text):
+        raise InvalidInput(where, f"{text!r} has control characters, or spaces at its ends")
+    return str(text)
+
+
+def check_integer(value: Any, where: str, *, least: int, most: int) -> int:
+    """A whole number within bounds; a bool is not a number here."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidInput(where, f"must be a whole number, not {value!r}")
+    if not least <= value <= most:
+        raise InvalidInput(where, f"is {value}, and must lie between {least} and {most}")
+    return value
+
+
+def check_seconds(value: Any, where: str, *, least: float = 0.0, most: float = 366 * 86_400.0) -> float:
+    """A duration in seconds within bounds."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise InvalidInput(where, f"must be a number of seconds, not {value!r}")
+    if not least <= value <= most:
+        raise InvalidInput(where, f"is {value} s, and must lie between {least} and {most}")
+    return float(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or type(value) in (dict, list, str, int, float, bool)
+
+
+def _builtins(value: Any, where: str) -> Any:
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidInput(where, f"cannot be written as JSON: {problem}") from None
+
+
+def _check(value: Any, where: str, levels: int) -> None:
+    kind = type(value)
+    if kind is str:
+        _check_characters(value, where)
+    elif kind is bool or value is None:
+        return
+    elif kind is int:
+        if not -INTEGER_MAX <= value <= INTEGER_MAX:
+            raise InvalidInput(where, f"{value} is beyond ±2^53, so other readers of JSON would change it; use text")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise InvalidInput(where, f"{value} is not a JSON number")
+    elif levels == 0:
+        raise InvalidInput(where, f"is nested more than {DEPTH_MAX} levels deep")
+    elif kind is dict:
+        for key, item in value.items():
+            _check_key(key, where)
+            _check(item, f"{where}.{key}", levels - 1)
+    elif kind is list or kind is tuple:
+        for number, item in enumerate(value):
+            _check(item, f"{where}[{number}]", levels - 1)
+    else:
+        _check(_builtins(value, where), where, levels)
+
+
+def _check_key(key: Any, where: str) -> None:
+    if type(key) is not str:
+        raise InvalidInput(where, f"has the key {key!r}, and keys must be text")
+    _check_characters(key, where)
+
+
+def _check_characters(text: str, where: str) -> None:
+    if "\x00" in text:
+        raise InvalidInput(where, "holds a NUL character, which PostgreSQL cannot store")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as problem:
+            raise InvalidInput(where, f"holds a lone surrogate at position {problem.start}") from None
+
+
+def _unique(where: str) -> Any:
+    def build(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise InvalidInput(where, f"has the key {key!r} twice")
+            found[key] = value
+        return found
+
+    return build
+
+
+def _no_constant(where: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise InvalidInput(where, f"{name} is not a JSON number")
+
+    return refuse

@@ -1,0 +1,227 @@
+"""The policy: may this actor do this to this job, and what is then written? Pure: no clock, no I/O, no chance.
+
+`decide` answers from the record alone. What depends on the database's clock is left in the change as a guard, which
+the store checks when it writes. `judge` is `decide` for whoever knows the time and the current row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from tenure.errors import AlreadyCommitted, IllegalTransition, LeaseLost, NotAuthorised, NotYet, RevisionConflict
+from tenure.lifecycle.content import digest
+from tenure.lifecycle.evolve import after_ms, evolve
+from tenure.lifecycle.operations import Claim, Heartbeat, Operation, Said
+from tenure.lifecycle.records import Actor, Event, EventType, Job
+from tenure.lifecycle.statuses import HELD, Status
+from tenure.lifecycle.table import ARROW_OF, Arrow, By, Guard, allowed_from
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One event to be: all of it but the time, which the store gives."""
+
+    type: EventType
+    from_status: Status
+    to_status: Status
+    said: Said
+    digest: str | None = None
+    content: str | None = None
+    until_after_ms: int | None = None
+    renews: bool = False
+    commits: bool = False
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What to write: the steps, and what must still be true of the row when they are written."""
+
+    before: Job
+    operations: tuple[Operation, ...]
+    steps: tuple[Step, ...]
+    actor: Actor
+    request_id: str
+    guard: Guard
+
+    @property
+    def verb(self) -> str:
+        return "+".join(operation.verb for operation in self.operations)
+
+    def events(self, at: datetime, *, renewed: bool = True) -> tuple[Event, ...]:
+        """The events as they are written at this moment. A heartbeat that did not renew sets no moment."""
+        return unroll(self, at, renewed=renewed)[0]
+
+    def after(self, at: datetime, *, renewed: bool = True) -> Job:
+        """The record once the change is written at this moment."""
+        return unroll(self, at, renewed=renewed)[1]
+
+
+def decide(job: Job, operation: Operation, actor: Actor, *, request_id: str) -> Change:
+    """The change that this operation makes, or a refusal that says why not."""
+    return decide_chain(job, (operation,), actor, request_id=request_id)
+
+
+def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str) -> Change:
+    """Several operations in one change: N steps, N events, N revisions, all or none."""
+    steps: list[Step] = []
+    current = job
+    for operation in operations:
+        step = _step(current, operation, actor)
+        steps.append(step)
+        event = _event(current, step, actor, request_id=request_id, at=current.updated_at, renewed=True)
+        current = evolve(current, event, step.content)
+        if isinstance(operation, Claim):
+            current = msgspec.structs.replace(current, token=operation.token)
+    first = ARROW_OF[operations[0].verb]
+    guard = Guard.LIVE_LEASE if _authority(job, first, actor).with_lease else first.guard
+    return Change(job, tuple(operations), tuple(steps), actor, request_id, guard)
+
+
+def judge(
+    job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str, now: datetime, expected_rev: int | None
+) -> Change:
+    """The whole verdict on the current row at this moment: the change to write, or the first reason against it."""
+    first = ARROW_OF[operations[0].verb]
+    if _authority(job, first, actor).with_lease:
+        _require_lease(job, operations[0], actor)
+        if job.lease_expires_at is None or job.lease_expires_at <= now:
+            raise LeaseLost(job, operations[0].verb)
+    if expected_rev is not None and expected_rev != job.rev:
+        raise RevisionConflict(job, operations[0].verb, expected_rev=expected_rev)
+    change = decide_chain(job, operations, actor, request_id=request_id)
+    if not clock_allows(job, change.guard, now):
+        raise NotYet(job, change.verb, waits_for=WAITS_FOR[change.guard])
+    return change
+
+
+WAITS_FOR = {
+    Guard.LIVE_LEASE: "its lease has expired",
+    Guard.DUE: "it is not due",
+    Guard.ORPHANED: "its lease runs and its heartbeats come",
+    Guard.OVERDUE: "it has no timeout in this status, or that has not passed",
+}
+
+
+def clock_allows(job: Job, guard: Guard, now: datetime) -> bool:
+    """Whether the guard holds for this row at this moment by the database's clock."""
+    match guard:
+        case Guard.LIVE_LEASE:
+            return _after(job.lease_expires_at, now)
+        case Guard.DUE:
+            return job.due_at is not None and job.due_at <= now
+        case Guard.ORPHANED:
+            return not (_after(job.lease_expires_at, now) and _after(job.heartbeat_deadline_at, now))
+        case Guard.OVERDUE:
+            return job.timeout_at is not None and job.timeout_at <= now
+        case _:
+            return True
+
+
+def renewal_due(job: Job, now: datetime) -> bool:
+    """Whether half of the lease's time is gone, so that a heartbeat renews it."""
+    left = None if job.lease_expires_at is None else job.lease_expires_at - now
+    return left is None or left.total_seconds() * 2000 <= job.policy.lease_ms
+
+
+def unroll(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple[Event, ...], Job]:
+    """The change's events at this moment, and the record after the last of them."""
+    events: list[Event] = []
+    job = change.before
+    for operation, step in zip(change.operations, change.steps, strict=True):
+        event = _event(job, step, change.actor, request_id=change.request_id, at=at, renewed=renewed)
+        events.append(event)
+        job = evolve(job, event, step.content)
+        if isinstance(operation, Claim):
+            job = msgspec.structs.replace(job, token=operation.token)
+    return tuple(events), job
+
+
+def same_request(operations: Sequence[Operation], written: Sequence[Event]) -> bool:
+    """Whether these events are what these operations wrote. A job's state then does not matter: only what was asked."""
+    return len(operations) == len(written) and all(
+        ARROW_OF[operation.verb].event is event.type and _said_in(operation.said(), event)
+        for operation, event in zip(operations, written, strict=True)
+    )
+
+
+def _said_in(said: Said, event: Event) -> bool:
+    same_digest = said.digest is None or said.digest == event.digest
+    blanked = event.detail is None
+    return said.cause == event.cause and same_digest and (blanked or said.detail == event.detail)
+
+
+def _step(job: Job, operation: Operation, actor: Actor) -> Step:
+    arrow = ARROW_OF[operation.verb]
+    by = _authority(job, arrow, actor)
+    if by.with_lease:
+        _require_lease(job, operation, actor)
+    if job.committed and not arrow.after_commit:
+        allowed = allowed_from(job.status, committed=True)
+        raise AlreadyCommitted(job, operation.verb, allowed=allowed, why="its effect has been applied")
+    if job.status not in arrow.sources:
+        raise IllegalTransition(job, operation.verb, allowed=allowed_from(job.status, committed=job.committed))
+    if by.when is not None and not by.when.holds(job, operation):
+        raise NotAuthorised(job, operation.verb, role=actor.role, allowed=(), why=f"only when {by.when.says}")
+    if arrow.when is not None and not arrow.when.holds(job, operation):
+        others = [verb for verb in allowed_from(job.status, committed=job.committed) if verb is not operation.verb]
+        raise IllegalTransition(job, operation.verb, allowed=others, why=f"only when {arrow.when.says}")
+    return _build(job, arrow, operation)
+
+
+def _build(job: Job, arrow: Arrow, operation: Operation) -> Step:
+    said = operation.said()
+    content = operation.content()
+    ends = arrow.event is EventType.SUCCEEDED
+    if ends and job.committed:
+        content = job.committed_result
+    return Step(
+        type=arrow.event,
+        from_status=job.status,
+        to_status=arrow.to(job.status),
+        said=said,
+        digest=digest(content) if said.digest is None and content is not None else said.digest,
+        content=content,
+        until_after_ms=operation.until_after_ms(job),
+        renews=isinstance(operation, Heartbeat),
+        commits=arrow.event is EventType.COMMITTED or (ends and not job.committed),
+    )
+
+
+def _authority(job: Job, arrow: Arrow, actor: Actor) -> By:
+    by = arrow.authority(actor.role)
+    if by is None:
+        raise NotAuthorised(job, arrow.verb, role=actor.role, allowed=[by.role for by in arrow.by])
+    return by
+
+
+def _require_lease(job: Job, operation: Operation, actor: Actor) -> None:
+    """The record may come without its token (reads never show it); then the store's match on the token decides."""
+    if actor.token is None or job.status not in HELD or (job.token is not None and job.token != actor.token):
+        raise LeaseLost(job, operation.verb)
+
+
+def _after(moment: datetime | None, now: datetime) -> bool:
+    return moment is not None and moment > now
+
+
+def _event(job: Job, step: Step, actor: Actor, *, request_id: str, at: datetime, renewed: bool) -> Event:
+    sets_moment = step.until_after_ms is not None and (renewed or not step.renews)
+    return Event(
+        job_id=job.id,
+        rev=job.rev + 1,
+        type=step.type,
+        from_status=step.from_status,
+        to_status=step.to_status,
+        at=at,
+        attempt=job.attempt + 1 if step.type is EventType.CLAIMED else job.attempt,
+        actor=str(actor),
+        request_id=request_id,
+        cause=step.said.cause,
+        detail=step.said.detail,
+        digest=step.digest,
+        until_at=after_ms(at, step.until_after_ms) if sets_moment else None,
+        commits=step.commits,
+        correlation_id=job.origin.correlation_id,
+        trace=job.origin.trace,
+    )

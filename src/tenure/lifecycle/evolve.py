@@ -1,0 +1,200 @@
+"""What each event does to the record. The only place that says so: stores write what this computes, `fold` replays it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from tenure.lifecycle.content import load
+from tenure.lifecycle.records import Event, EventType, Job, Origin
+from tenure.lifecycle.statuses import QUEUED, RETRY, RUNNING, WAITING
+
+NO_LEASE: Mapping[str, None] = {
+    "owner": None,
+    "token": None,
+    "lease_expires_at": None,
+    "heartbeat_deadline_at": None,
+    "timeout_at": None,
+}
+
+Effect = Callable[[Job, Event, str | None], dict[str, Any]]
+
+
+def born(origin: Origin, event: Event) -> Job:
+    """The record after `enqueued`."""
+    due_at = event.until_at or event.at
+    return Job(
+        origin=origin,
+        status=QUEUED,
+        rev=1,
+        created_at=event.at,
+        updated_at=event.at,
+        due_at=due_at,
+        timeout_at=after_ms(due_at, origin.policy.queued_ms),
+    )
+
+
+def evolve(job: Job, event: Event, content: str | None = None) -> Job:
+    """The record after the event. `content` is the text that the event names by its digest."""
+    changes = _EFFECTS[event.type](job, event, content)
+    return msgspec.structs.replace(job, status=event.to_status, rev=event.rev, updated_at=event.at, **changes)
+
+
+def after_ms(at: datetime, delay_ms: int | None) -> datetime | None:
+    """The moment this long after another; None stays None."""
+    return None if delay_ms is None else at + timedelta(milliseconds=delay_ms)
+
+
+def _claimed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {
+        "attempt": event.attempt,
+        "owner": event.owner,
+        "lease_expires_at": event.until_at,
+        "heartbeat_deadline_at": after_ms(event.at, 2 * job.policy.heartbeat_ms),
+        "timeout_at": after_ms(event.at, job.policy.claimed_ms),
+        "lost": False,
+        "progress": None,
+        "progress_message": None,
+    }
+
+
+def _acked(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {"heartbeat_deadline_at": after_ms(event.at, 2 * job.policy.heartbeat_ms)}
+
+
+def _started(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {
+        "started_at": event.at,
+        "heartbeat_deadline_at": after_ms(event.at, 2 * job.policy.heartbeat_ms),
+        "timeout_at": after_ms(event.at, job.policy.running_ms),
+    }
+
+
+def _heartbeat(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {
+        "heartbeat_deadline_at": after_ms(event.at, 2 * job.policy.heartbeat_ms),
+        "lease_expires_at": event.until_at or job.lease_expires_at,
+    }
+
+
+def _progress(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    detail = _detail(event)
+    return {"progress": detail.get("percent"), "progress_message": detail.get("message")}
+
+
+def _committed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {"committed_at": event.at, "committed_result": content}
+
+
+def _succeeded(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {
+        **_end(event),
+        "result": content,
+        "committed_result": None,
+        "committed_at": event.at if event.commits else job.committed_at,
+        "lost": False,
+    }
+
+
+def _retry_scheduled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {**NO_LEASE, "failures": job.failures + 1, "due_at": event.until_at, "last_error": content}
+
+
+def _failed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {**_end(event), "failures": job.failures + _counts(event), "error": content, "last_error": content}
+
+
+def _halted(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {**_end(event), "partial_result": content, "reason": _detail(event).get("reason")}
+
+
+def _suspended(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {**NO_LEASE, "due_at": event.until_at}
+
+
+def _signalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {"due_at": event.at} if job.status is WAITING else {}
+
+
+def _woken(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {"due_at": event.at}
+
+
+def _compensated(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {}
+
+
+def _released(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {**NO_LEASE, "lost": False, "due_at": event.until_at or job.due_at}
+
+
+def _cancel_requested(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    due = {"due_at": event.at} if job.status in (WAITING, RETRY) else {}
+    return {"cancel_requested": True, **due}
+
+
+def _cancelled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {**_end(event), "reason": _detail(event).get("reason")}
+
+
+def _stalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    """A loss while only claimed, when nothing had begun, or after the commit, when all was done, is no failure."""
+    counted = 0 if job.committed else _counts(event)
+    lost = msgspec.structs.replace(job, lost=True, failures=job.failures + counted, losses=job.losses + counted)
+    may_run_again = not job.committed and lost.fate() == "requeue"
+    return {
+        **NO_LEASE,
+        "lost": True,
+        "failures": lost.failures,
+        "losses": lost.losses,
+        "due_at": job.due_at if may_run_again else None,
+    }
+
+
+def _requeued(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {"lost": False, "timeout_at": after_ms(event.at, job.policy.queued_ms)}
+
+
+def _dead_lettered(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    return {**_end(event), "failures": job.failures + _counts(event), "last_error": content, "reason": event.cause}
+
+
+_EFFECTS: Mapping[EventType, Effect] = {
+    EventType.CLAIMED: _claimed,
+    EventType.ACKED: _acked,
+    EventType.STARTED: _started,
+    EventType.HEARTBEAT: _heartbeat,
+    EventType.PROGRESS: _progress,
+    EventType.COMMITTED: _committed,
+    EventType.SUCCEEDED: _succeeded,
+    EventType.RETRY_SCHEDULED: _retry_scheduled,
+    EventType.FAILED: _failed,
+    EventType.HALTED: _halted,
+    EventType.SUSPENDED: _suspended,
+    EventType.SIGNALLED: _signalled,
+    EventType.WOKEN: _woken,
+    EventType.COMPENSATED: _compensated,
+    EventType.RELEASED: _released,
+    EventType.CANCEL_REQUESTED: _cancel_requested,
+    EventType.CANCELLED: _cancelled,
+    EventType.STALLED: _stalled,
+    EventType.REQUEUED: _requeued,
+    EventType.DEAD_LETTERED: _dead_lettered,
+}
+
+
+def _end(event: Event) -> dict[str, Any]:
+    return {**NO_LEASE, "finished_at": event.at}
+
+
+def _counts(event: Event) -> int:
+    """An attempt that ended by error or loss while it ran is a failure."""
+    return 1 if event.from_status is RUNNING else 0
+
+
+def _detail(event: Event) -> dict[str, Any]:
+    detail = load(event.detail) if event.detail else {}
+    return detail if isinstance(detail, dict) else {}

@@ -1,0 +1,57 @@
+"""What must be true of a record in each status. The database's CHECKs repeat these."""
+
+from __future__ import annotations
+
+from tenure.lifecycle.records import Job
+from tenure.lifecycle.statuses import (
+    CANCELLED,
+    DEAD_LETTERED,
+    FAILED,
+    HALTED,
+    HELD,
+    LIVE,
+    SUCCEEDED,
+    TERMINAL,
+)
+
+
+def violations(job: Job) -> list[str]:
+    """Every invariant that the record breaks, in words; none when it is sound."""
+    return [says for says, broken in _checks(job) if broken]
+
+
+def _checks(job: Job) -> list[tuple[str, bool]]:
+    held, live, terminal = job.status in HELD, job.status in LIVE, job.status in TERMINAL
+    leased = job.owner is not None and job.lease_expires_at is not None and job.heartbeat_deadline_at is not None
+    unleased = job.owner is None and job.lease_expires_at is None and job.heartbeat_deadline_at is None
+    erased = job.erased_at is not None
+    return [
+        (f"a {job.status} job has an owner and a lease", held and not leased),
+        (f"a {job.status} job has no owner and no lease", not held and not (unleased and job.token is None)),
+        (f"a {job.status} job has no result", job.status is not SUCCEEDED and job.result is not None),
+        (f"a {job.status} job has no error", job.status is not FAILED and job.error is not None),
+        ("a succeeded job has a result", job.status is SUCCEEDED and job.result is None and not erased),
+        ("a succeeded job is committed", job.status is SUCCEEDED and not job.committed),
+        ("a committed job that ended has succeeded", terminal and job.committed and job.status is not SUCCEEDED),
+        ("a failed job has an error", job.status is FAILED and job.error is None and not erased),
+        ("a halted job has a reason", job.status is HALTED and job.reason is None),
+        ("a halted job has its partial result", job.status is HALTED and job.partial_result is None and not erased),
+        ("only a halted job has a partial result", job.status is not HALTED and job.partial_result is not None),
+        ("a cancelled job has a reason", job.status is CANCELLED and job.reason is None),
+        ("a dead-lettered job has its reason code", job.status is DEAD_LETTERED and job.reason is None),
+        (
+            "a live job has no reason and has not finished",
+            live and not (job.reason is None and job.finished_at is None),
+        ),
+        ("a terminal job has a time of finishing", terminal and job.finished_at is None),
+        ("only a live job waits for its committed result", terminal and job.committed_result is not None),
+        ("an attempt is counted by its claim", job.attempt < 0 or (held and job.attempt == 0)),
+        ("failures do not exceed attempts", not 0 <= job.losses <= job.failures <= job.attempt),
+        ("revisions count from 1", job.rev < 1),
+        ("created_at ≤ started_at ≤ finished_at", not _in_order(job)),
+    ]
+
+
+def _in_order(job: Job) -> bool:
+    moments = [moment for moment in (job.created_at, job.started_at, job.finished_at) if moment is not None]
+    return moments == sorted(moments) and job.updated_at >= moments[-1]

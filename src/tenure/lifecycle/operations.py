@@ -1,0 +1,371 @@
+"""What can be asked of a job. An operation is a value: it says what is wanted and knows nothing of stores or clocks."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.backoff import retry_delay_ms
+from tenure.lifecycle.content import check_integer, check_seconds, check_text, digest, encode
+from tenure.lifecycle.records import Job, ReasonCode, Stage, milliseconds
+
+
+class Verb(StrEnum):
+    """The names of the operations."""
+
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    ACK = "ack"
+    START = "start"
+    HEARTBEAT = "heartbeat"
+    PROGRESS = "progress"
+    COMMIT = "commit"
+    COMPLETE = "complete"
+    RETRY = "retry"
+    FAIL = "fail"
+    HALT = "halt"
+    SUSPEND = "suspend"
+    SIGNAL = "signal"
+    WAKE = "wake"
+    COMPENSATE = "compensate"
+    RELEASE = "release"
+    REQUEST_CANCEL = "request_cancel"
+    CANCEL = "cancel"
+    STALL = "stall"
+    REQUEUE = "requeue"
+    RECONCILE = "reconcile"
+    GIVE_UP = "give_up"
+    TIME_OUT = "time_out"
+    DEAD_LETTER = "dead_letter"
+
+
+class Said(msgspec.Struct, frozen=True):
+    """The part of an event that comes from the request alone: it tells a repeated request from a changed one."""
+
+    cause: str | None = None
+    detail: str | None = None
+    digest: str | None = None
+
+
+NOTHING = Said()
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One thing asked of one job."""
+
+    verb: ClassVar[Verb]
+
+    def said(self) -> Said:
+        """What the event will repeat of this request."""
+        return NOTHING
+
+    def content(self) -> str | None:
+        """Text to be kept beside the job; the event has only its digest."""
+        return None
+
+    def until_after_ms(self, job: Job) -> int | None:
+        """How long after the change the moment lies that it sets (a lease's end, a due time)."""
+        return None
+
+
+class Claim(Operation, frozen=True):
+    """Take the job under a new lease, whose secret the claimer has made."""
+
+    verb: ClassVar[Verb] = Verb.CLAIM
+    token: UUID
+
+    def until_after_ms(self, job: Job) -> int | None:
+        return job.policy.lease_ms
+
+
+class Ack(Operation, frozen=True):
+    """A remote engine has received the job."""
+
+    verb: ClassVar[Verb] = Verb.ACK
+
+
+class Start(Operation, frozen=True):
+    """The checks before execution passed, and the work begins."""
+
+    verb: ClassVar[Verb] = Verb.START
+
+
+class Heartbeat(Operation, frozen=True):
+    """The owner is alive. The lease is renewed once half of its time is gone."""
+
+    verb: ClassVar[Verb] = Verb.HEARTBEAT
+
+    def until_after_ms(self, job: Job) -> int | None:
+        return job.policy.lease_ms
+
+
+class Progress(Operation, frozen=True):
+    """How far the work has come."""
+
+    verb: ClassVar[Verb] = Verb.PROGRESS
+    percent: int
+    message: str | None = None
+
+    def __post_init__(self) -> None:
+        check_integer(self.percent, "progress.percent", least=0, most=100)
+        if self.message is not None:
+            check_text(self.message, "progress.message", length_max=2000)
+
+    def said(self) -> Said:
+        return Said(detail=_detail(percent=self.percent, message=self.message))
+
+
+class Commit(Operation, frozen=True):
+    """The work's effect takes place with this, once per job, ever. Carries the result, so that anyone can finish."""
+
+    verb: ClassVar[Verb] = Verb.COMMIT
+    result: str
+
+    def said(self) -> Said:
+        return Said(digest=digest(self.result))
+
+    def content(self) -> str | None:
+        return self.result
+
+
+class Complete(Operation, frozen=True):
+    """The work is done. Where no commit came before, this is also the commit."""
+
+    verb: ClassVar[Verb] = Verb.COMPLETE
+    result: str
+
+    def said(self) -> Said:
+        return Said(digest=digest(self.result))
+
+    def content(self) -> str | None:
+        return self.result
+
+
+class Retry(Operation, frozen=True):
+    """A passing error: try again after the seeded backoff, or after `delay_seconds` where the error names one."""
+
+    verb: ClassVar[Verb] = Verb.RETRY
+    error: str
+    delay_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_seconds is not None:
+            check_seconds(self.delay_seconds, "retry.delay_seconds")
+
+    def said(self) -> Said:
+        return Said(detail=_with_error(self.error, delay_seconds=self.delay_seconds), digest=digest(self.error))
+
+    def content(self) -> str | None:
+        return self.error
+
+    def until_after_ms(self, job: Job) -> int | None:
+        if self.delay_seconds is not None:
+            return milliseconds(self.delay_seconds)
+        return retry_delay_ms(job.policy.backoff, job_id=job.id, attempt=job.attempt, failures=job.failures + 1)
+
+
+class Fail(Operation, frozen=True):
+    """An error that ends the job: a permanent one, or the last that its policy allows."""
+
+    verb: ClassVar[Verb] = Verb.FAIL
+    error: str
+    permanent: bool = True
+
+    def said(self) -> Said:
+        cause = "permanent_error" if self.permanent else "exhausted_retries"
+        return Said(cause=cause, detail=_with_error(self.error), digest=digest(self.error))
+
+    def content(self) -> str | None:
+        return self.error
+
+
+class Halt(Operation, frozen=True):
+    """A limit was reached: stop cleanly and keep what there is."""
+
+    verb: ClassVar[Verb] = Verb.HALT
+    reason: str
+    partial_result: str
+
+    def __post_init__(self) -> None:
+        check_text(self.reason, "halt.reason", length_max=2000)
+
+    def said(self) -> Said:
+        return Said(detail=_detail(reason=self.reason), digest=digest(self.partial_result))
+
+    def content(self) -> str | None:
+        return self.partial_result
+
+
+class Suspend(Operation, frozen=True):
+    """Let go of the worker until a time, or (without a delay) until a signal or the last child says so."""
+
+    verb: ClassVar[Verb] = Verb.SUSPEND
+    delay_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_seconds is not None:
+            check_seconds(self.delay_seconds, "suspend.delay_seconds")
+
+    def said(self) -> Said:
+        return NOTHING if self.delay_seconds is None else Said(detail=_detail(delay_seconds=self.delay_seconds))
+
+    def until_after_ms(self, job: Job) -> int | None:
+        return None if self.delay_seconds is None else milliseconds(self.delay_seconds)
+
+
+class Signal(Operation, frozen=True):
+    """Tell the job something. It is kept until asked for, so it may come early."""
+
+    verb: ClassVar[Verb] = Verb.SIGNAL
+    name: str
+    payload: str = "null"
+
+    def __post_init__(self) -> None:
+        check_text(self.name, "signal.name", length_max=200)
+
+    def said(self) -> Said:
+        return Said(detail=_detail(name=self.name), digest=digest(self.payload))
+
+    def content(self) -> str | None:
+        return self.payload
+
+
+class Wake(Operation, frozen=True):
+    """The last awaited child ended."""
+
+    verb: ClassVar[Verb] = Verb.WAKE
+
+
+class Compensate(Operation, frozen=True):
+    """The undo steps of a workflow are done."""
+
+    verb: ClassVar[Verb] = Verb.COMPENSATE
+
+
+class Release(Operation, frozen=True):
+    """Hand the job back without a failure: at shutdown, or to look at it again later."""
+
+    verb: ClassVar[Verb] = Verb.RELEASE
+    cause: str = "shutdown"
+    delay_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        check_text(self.cause, "release.cause", length_max=200)
+        if self.delay_seconds is not None:
+            check_seconds(self.delay_seconds, "release.delay_seconds")
+
+    def said(self) -> Said:
+        detail = None if self.delay_seconds is None else _detail(delay_seconds=self.delay_seconds)
+        return Said(cause=self.cause, detail=detail)
+
+    def until_after_ms(self, job: Job) -> int | None:
+        return None if self.delay_seconds is None else milliseconds(self.delay_seconds)
+
+
+class RequestCancel(Operation, frozen=True):
+    """Ask for a soft end: whoever holds the job is told, and may tidy up."""
+
+    verb: ClassVar[Verb] = Verb.REQUEST_CANCEL
+    reason: str = "requested"
+
+    def __post_init__(self) -> None:
+        check_text(self.reason, "request_cancel.reason", length_max=2000)
+
+    def said(self) -> Said:
+        return Said(detail=_detail(reason=self.reason))
+
+
+class Cancel(Operation, frozen=True):
+    """End the job now. A client's cancel is hard: it revokes the lease at once."""
+
+    verb: ClassVar[Verb] = Verb.CANCEL
+    reason: str = "requested"
+
+    def __post_init__(self) -> None:
+        check_text(self.reason, "cancel.reason", length_max=2000)
+
+    def said(self) -> Said:
+        return Said(detail=_detail(reason=self.reason))
+
+
+class Stall(Operation, frozen=True):
+    """The owner is no longer trusted: its lease expired, or it missed two heartbeats."""
+
+    verb: ClassVar[Verb] = Verb.STALL
+    cause: str = "lease_expired"
+
+    def __post_init__(self) -> None:
+        check_text(self.cause, "stall.cause", length_max=200)
+
+    def said(self) -> Said:
+        return Said(cause=self.cause)
+
+
+class Requeue(Operation, frozen=True):
+    """Back into the queue for another attempt."""
+
+    verb: ClassVar[Verb] = Verb.REQUEUE
+
+
+class Reconcile(Operation, frozen=True):
+    """Finish a job whose effect was applied by an owner that then vanished, with the committed result."""
+
+    verb: ClassVar[Verb] = Verb.RECONCILE
+
+    def said(self) -> Said:
+        return Said(cause="reconciled")
+
+
+class GiveUp(Operation, frozen=True):
+    """A lost job that its policy does not allow to run again."""
+
+    verb: ClassVar[Verb] = Verb.GIVE_UP
+    error: str
+
+    def said(self) -> Said:
+        return Said(cause="lost", detail=_with_error(self.error), digest=digest(self.error))
+
+    def content(self) -> str | None:
+        return self.error
+
+
+class TimeOut(Operation, frozen=True):
+    """The job stayed longer in its status than its policy allows."""
+
+    verb: ClassVar[Verb] = Verb.TIME_OUT
+    error: str
+
+    def said(self) -> Said:
+        return Said(cause="timeout", detail=_with_error(self.error), digest=digest(self.error))
+
+    def content(self) -> str | None:
+        return self.error
+
+
+class DeadLetter(Operation, frozen=True):
+    """Set the job aside for a person to look at, with everything that is known."""
+
+    verb: ClassVar[Verb] = Verb.DEAD_LETTER
+    reason_code: ReasonCode
+    stage: Stage
+    error: str
+
+    def said(self) -> Said:
+        detail = _with_error(self.error, stage=self.stage.value)
+        return Said(cause=self.reason_code.value, detail=detail, digest=digest(self.error))
+
+    def content(self) -> str | None:
+        return self.error
+
+
+def _detail(**facts: object) -> str:
+    return encode({name: fact for name, fact in facts.items() if fact is not None}, where="detail")
+
+
+def _with_error(error: str, **facts: object) -> str:
+    """The error's own JSON text inside the detail's, without decoding it: each attempt's error stays in the log."""
+    rest = _detail(**facts)
+    return f'{{"error":{error}}}' if rest == "{}" else f'{{"error":{error},{rest[1:]}'

@@ -1,0 +1,361 @@
+"""The records that everything speaks of: jobs, events, policies, actors, dead letters. Frozen, and without behaviour
+beyond reading themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.backoff import Backoff
+from tenure.lifecycle.content import check_integer, check_seconds, digest
+from tenure.lifecycle.statuses import HELD, LIVE, Coarse, Status, coarse
+
+CONTRACT_VERSION = 1
+"""Written on every event. Later versions only add optional fields and states."""
+
+OnLost = Literal["requeue", "fail", "dead_letter"]
+OnExhausted = Literal["fail", "dead_letter"]
+
+
+class Role(StrEnum):
+    """Who acts. Authority is by role, never by trust."""
+
+    CLIENT = "client"
+    POOL = "pool"
+    GATEWAY = "gateway"
+    RUNNER = "runner"
+    RECOVERY = "recovery"
+    WORKFLOW = "workflow"
+    OUTBOX = "outbox"
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """A role, the name under which it is written down, and the lease's secret where it holds one."""
+
+    role: Role
+    name: str
+    token: UUID | None = None
+
+    def __str__(self) -> str:
+        return f"{self.role}:{self.name}"
+
+    def __repr__(self) -> str:
+        return f"Actor({self})"
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a job may stay in a status; None for as long as it likes.
+
+    `running_seconds` is the stale threshold: a job that hangs may still heartbeat, so it needs an end.
+    """
+
+    queued_seconds: float | None = None
+    claimed_seconds: float | None = None
+    running_seconds: float | None = 86_400.0
+
+    def __post_init__(self) -> None:
+        for name in ("queued_seconds", "claimed_seconds", "running_seconds"):
+            if (seconds := getattr(self, name)) is not None:
+                check_seconds(seconds, f"timeouts.{name}", least=0.001)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to a job when things go wrong. Stored with the job at enqueue; nobody makes it up later."""
+
+    max_attempts: int = 5
+    lease_seconds: float = 60.0
+    heartbeat_seconds: float | None = None
+    backoff: Backoff = Backoff()
+    timeouts: Timeouts = Timeouts()
+    on_lost: OnLost = "requeue"
+    on_exhausted: OnExhausted = "fail"
+
+    def __post_init__(self) -> None:
+        check_integer(self.max_attempts, "max_attempts", least=1, most=30_000)
+        check_seconds(self.lease_seconds, "lease_seconds", least=0.01)
+        if self.heartbeat_seconds is not None:
+            check_seconds(self.heartbeat_seconds, "heartbeat_seconds", least=0.001)
+
+    @property
+    def lease_ms(self) -> int:
+        return milliseconds(self.lease_seconds)
+
+    @property
+    def heartbeat_ms(self) -> int:
+        """The interval between heartbeats: a third of the lease, unless it is set."""
+        return milliseconds(self.lease_seconds / 3 if self.heartbeat_seconds is None else self.heartbeat_seconds)
+
+    @property
+    def queued_ms(self) -> int | None:
+        return _optional_ms(self.timeouts.queued_seconds)
+
+    @property
+    def claimed_ms(self) -> int | None:
+        return _optional_ms(self.timeouts.claimed_seconds)
+
+    @property
+    def running_ms(self) -> int | None:
+        return _optional_ms(self.timeouts.running_seconds)
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is from its first moment to its last. None of it ever changes."""
+
+    id: UUID
+    kind: str
+    payload: str
+    policy: Policy
+    queue: str = "default"
+    priority: int = 0
+    dedupe_key: str | None = None
+    request_id: str | None = None
+    correlation_id: str | None = None
+    trace: str | None = None
+    submitted_by: str | None = None
+    tags: Mapping[str, str] | None = None
+    partition_key: str | None = None
+    parent_id: UUID | None = None
+    redrive_of: UUID | None = None
+
+    def digest(self) -> str:
+        """Names everything above but the id, so that a repeated enqueue can be told from a changed one."""
+        return digest(_origin_encoder.encode(_OriginBody(*(getattr(self, name) for name in _BODY_FIELDS))).decode())
+
+
+_BODY_FIELDS = tuple(name for name in Origin.__struct_fields__ if name != "id")
+_OriginBody = msgspec.defstruct("_OriginBody", [(name, object) for name in _BODY_FIELDS], array_like=True)
+_origin_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it stands at one revision. `token` is known only to whoever claimed it, and never shown."""
+
+    origin: Origin
+    status: Status
+    rev: int
+    created_at: datetime
+    updated_at: datetime
+    attempt: int = 0
+    failures: int = 0
+    losses: int = 0
+    lost: bool = False
+    due_at: datetime | None = None
+    owner: str | None = None
+    token: UUID | None = None
+    lease_expires_at: datetime | None = None
+    heartbeat_deadline_at: datetime | None = None
+    timeout_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    committed_at: datetime | None = None
+    cancel_requested: bool = False
+    progress: int | None = None
+    progress_message: str | None = None
+    committed_result: str | None = None
+    result: str | None = None
+    partial_result: str | None = None
+    error: str | None = None
+    last_error: str | None = None
+    reason: str | None = None
+    erased_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"Job({self.id}, {self.kind!r}, {self.status}, rev={self.rev}, attempt={self.attempt})"
+
+    @property
+    def id(self) -> UUID:
+        return self.origin.id
+
+    @property
+    def kind(self) -> str:
+        return self.origin.kind
+
+    @property
+    def queue(self) -> str:
+        return self.origin.queue
+
+    @property
+    def policy(self) -> Policy:
+        return self.origin.policy
+
+    @property
+    def live(self) -> bool:
+        return self.status in LIVE
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody has a lease on it."""
+        return self.status in HELD
+
+    @property
+    def committed(self) -> bool:
+        """Whether its effect has been applied."""
+        return self.committed_at is not None
+
+    @property
+    def exhausted(self) -> bool:
+        return self.failures >= self.policy.max_attempts
+
+    @property
+    def coarse(self) -> Coarse:
+        return coarse(self.status)
+
+    @property
+    def execution_id(self) -> str | None:
+        """The public name of the current attempt; its secret is the lease's token."""
+        return execution_id(self.id, self.attempt) if self.attempt else None
+
+    def fate(self) -> Literal["requeue", "fail", "dead_letter"]:
+        """What its policy says should become of it now that it is stalled."""
+        if not self.lost:
+            return "requeue"
+        if self.policy.on_lost != "requeue":
+            return self.policy.on_lost
+        return self.policy.on_exhausted if self.exhausted else "requeue"
+
+
+class EventType(StrEnum):
+    """The closed vocabulary of the log."""
+
+    ENQUEUED = "enqueued"
+    CLAIMED = "claimed"
+    ACKED = "acked"
+    STARTED = "started"
+    HEARTBEAT = "heartbeat"
+    PROGRESS = "progress"
+    COMMITTED = "committed"
+    SUCCEEDED = "succeeded"
+    RETRY_SCHEDULED = "retry_scheduled"
+    FAILED = "failed"
+    HALTED = "halted"
+    SUSPENDED = "suspended"
+    SIGNALLED = "signalled"
+    WOKEN = "woken"
+    COMPENSATED = "compensated"
+    RELEASED = "released"
+    CANCEL_REQUESTED = "cancel_requested"
+    CANCELLED = "cancelled"
+    STALLED = "stalled"
+    REQUEUED = "requeued"
+    DEAD_LETTERED = "dead_lettered"
+
+
+VERBOSE = frozenset({EventType.HEARTBEAT, EventType.PROGRESS})
+"""Events whose detail may be blanked after a while."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One accepted change of one job. Its key is (job_id, rev); `position` is its place in the whole log.
+
+    `until_at` is the moment that the event sets: the lease's end (claimed, heartbeat that renewed) or the next due
+    time (enqueued with a delay, retry_scheduled, suspended, released). `digest` names content kept beside the job.
+    """
+
+    job_id: UUID
+    rev: int
+    type: EventType
+    from_status: Status | None
+    to_status: Status
+    at: datetime
+    attempt: int
+    actor: str
+    request_id: str
+    cause: str | None = None
+    detail: str | None = None
+    digest: str | None = None
+    until_at: datetime | None = None
+    commits: bool = False
+    version: int = CONTRACT_VERSION
+    correlation_id: str | None = None
+    trace: str | None = None
+    position: str | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.job_id}/{self.rev}"
+
+    @property
+    def owner(self) -> str:
+        """The actor's name without its role: for `claimed`, the owner of the lease."""
+        return self.actor.partition(":")[2]
+
+
+class ReasonCode(StrEnum):
+    """Why a job was dead-lettered."""
+
+    PARSE_ERROR = "parse_error"
+    VALIDATION_FAILED = "validation_failed"
+    DEPENDENCY_UNAVAILABLE = "dependency_unavailable"
+    TIMEOUT = "timeout"
+    EXHAUSTED_RETRIES = "exhausted_retries"
+    POLICY_VIOLATION = "policy_violation"
+    INFRASTRUCTURE_FAILURE = "infrastructure_failure"
+    COMPENSATION_FAILED = "compensation_failed"
+
+
+class Stage(StrEnum):
+    """How far a job had come when it was dead-lettered."""
+
+    FETCH = "fetch"
+    INPUT = "input"
+    EXEC = "exec"
+    OUTPUT = "output"
+    COMMIT = "commit"
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """The record that a dead-lettered job leaves for whoever looks into it."""
+
+    job_id: UUID
+    reason_code: ReasonCode
+    stage: Stage
+    last_error: str
+    attempts: int
+    at: datetime
+    last_owner: str | None = None
+    last_lease_expires_at: datetime | None = None
+    correlation_id: str | None = None
+
+
+class ExecutionStatus(StrEnum):
+    """How far one attempt has come."""
+
+    LEASED = "leased"
+    IN_PROGRESS = "in_progress"
+    COMMITTED = "committed"
+    DONE = "done"
+    ABORTED = "aborted"
+
+
+class Execution(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at a job, read off the log."""
+
+    exec_id: str
+    job_id: UUID
+    attempt: int
+    lease_owner: str
+    lease_expires_at: datetime
+    status: ExecutionStatus
+    leased_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    cause: str | None = None
+
+
+def execution_id(job_id: UUID, attempt: int) -> str:
+    """The public, unique name of one attempt."""
+    return f"{job_id}/{attempt}"
+
+
+def milliseconds(seconds: float) -> int:
+    """Durations are kept in whole milliseconds, at least one where there is any."""
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0
+
+
+def _optional_ms(seconds: float | None) -> int | None:
+    return None if seconds is None else milliseconds(seconds)

@@ -1,0 +1,63 @@
+"""The eleven statuses of a job, and how they group and rank."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Where a job is in its life."""
+
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    WAITING = "waiting"
+    RETRY = "retry"
+    STALLED = "stalled"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HALTED = "halted"
+    DEAD_LETTERED = "dead_lettered"
+
+
+QUEUED, CLAIMED, RUNNING = Status.QUEUED, Status.CLAIMED, Status.RUNNING
+WAITING, RETRY, STALLED = Status.WAITING, Status.RETRY, Status.STALLED
+SUCCEEDED, FAILED, CANCELLED = Status.SUCCEEDED, Status.FAILED, Status.CANCELLED
+HALTED, DEAD_LETTERED = Status.HALTED, Status.DEAD_LETTERED
+
+TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED, DEAD_LETTERED})
+LIVE = frozenset(Status) - TERMINAL
+HELD = frozenset({CLAIMED, RUNNING})
+"""Somebody holds a lease on the job."""
+READY = frozenset({QUEUED, RETRY, WAITING, STALLED})
+"""Nobody holds the job, and a claim may take it once it is due."""
+
+
+class Coarse(StrEnum):
+    """What a user needs to know who only asks whether it is done."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+
+def coarse(status: Status) -> Coarse:
+    """The coarse state of a job, which is a pure function of its log.
+
+    >>> coarse(Status.STALLED)
+    <Coarse.PENDING: 'PENDING'>
+    """
+    if status in HELD:
+        return Coarse.RUNNING
+    if status is SUCCEEDED:
+        return Coarse.SUCCEEDED
+    return Coarse.FAILED if status in TERMINAL else Coarse.PENDING
+
+
+def rank(status: Status, *, requeued: bool = False) -> int:
+    """How far an attempt has come. (attempt, rank) never falls; requeued is the last rank before a new attempt."""
+    if status is QUEUED:
+        return 4 if requeued else 0
+    return {CLAIMED: 1, RUNNING: 2}.get(status, 3)

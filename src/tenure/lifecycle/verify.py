@@ -1,0 +1,197 @@
+"""Does a job's record say what its events say? Pure: whoever has read both asks here, and gets words back.
+
+Nothing is repaired here, and nothing is trusted: events and record may have been changed by hand, each without the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.content import digest, load
+from tenure.lifecycle.fold import BrokenLog, contents_of, differences, fold
+from tenure.lifecycle.invariants import violations
+from tenure.lifecycle.records import DeadLetter, Event, EventType, Job
+from tenure.lifecycle.statuses import DEAD_LETTERED
+from tenure.lifecycle.table import ARROWS
+
+VALUE_LENGTH_MAX = 80
+
+_NAMED_BY: Mapping[str, frozenset[EventType]] = {
+    "committed_result": frozenset({EventType.COMMITTED}),
+    "result": frozenset({EventType.SUCCEEDED}),
+    "partial_result": frozenset({EventType.HALTED}),
+    "error": frozenset({EventType.FAILED}),
+    "last_error": frozenset({EventType.RETRY_SCHEDULED, EventType.FAILED, EventType.DEAD_LETTERED}),
+}
+"""Content that is kept beside a job, and the events that name it by its digest: the last of them counts."""
+
+_SAID_IN_DETAIL = frozenset({"reason", "progress", "progress_message"})
+"""What the log holds only in details, which erasure removes."""
+
+_AFTER_COMMIT = frozenset(arrow.event for arrow in ARROWS if arrow.after_commit)
+
+
+class Flaw(StrEnum):
+    """The kinds of things that can be wrong."""
+
+    NO_EVENTS = "no_events"
+    NO_JOB = "no_job"
+    BROKEN_LOG = "broken_log"
+    DIFFERS = "differs"
+    ORIGIN = "origin"
+    CONTENT = "content"
+    INVARIANT = "invariant"
+    DEAD_LETTER = "dead_letter"
+    SIGNAL = "signal"
+    UNREADABLE = "unreadable"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong with one job. `job_id` is None where not even that could be read."""
+
+    job_id: UUID | None
+    flaw: Flaw
+    says: str
+    rev: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.rev is None else f", revision {self.rev}"
+        return f"job {self.job_id or 'unknown'}{place}: {self.flaw}: {self.says}"
+
+
+def problems_of(job: Job, events: Sequence[Event]) -> list[Problem]:
+    """Everything in which the record, its content and its events contradict each other or the lifecycle."""
+    if not events:
+        return [Problem(job.id, Flaw.NO_EVENTS, f"the record is {job.status} at revision {job.rev}, the log is empty")]
+    content = dict(_content(job, events))
+    return [
+        *_log(events),
+        *_origin(job, events[0]),
+        *content.values(),
+        *_replay(job, events, explained=content.keys()),
+        *(Problem(job.id, Flaw.INVARIANT, f"this does not hold: {says}") for says in violations(job)),
+    ]
+
+
+def dead_letter_problems(job: Job, events: Sequence[Event], record: DeadLetter | None) -> list[Problem]:
+    """Whether the record that a dead-lettered job leaves is there, and says what the log says."""
+    if job.status is not DEAD_LETTERED:
+        return []
+    if record is None:
+        return [Problem(job.id, Flaw.DEAD_LETTER, "its dead-letter record is missing")]
+    return [
+        Problem(job.id, Flaw.DEAD_LETTER, f"{name} is {_shown(stored)} in its record, {_shown(logged)} in the log")
+        for name, logged in _dead_letter_facts(job, events)
+        if (stored := getattr(record, name)) != logged
+    ]
+
+
+def signal_problems(job: Job, events: Sequence[Event], kept: Mapping[int, tuple[str, str]]) -> list[Problem]:
+    """Whether the signals kept (revision → name, payload) are those that the log names."""
+    if job.erased_at is not None:
+        return []
+    logged = {event.rev: event for event in events if event.type is EventType.SIGNALLED}
+    missing = [Problem(job.id, Flaw.SIGNAL, "the signal is missing", rev) for rev in logged.keys() - kept.keys()]
+    stray = [Problem(job.id, Flaw.SIGNAL, "no event tells of the signal", rev) for rev in kept.keys() - logged.keys()]
+    changed = [
+        Problem(job.id, Flaw.SIGNAL, "the signal is not the one that was sent", rev)
+        for rev, event in logged.items()
+        if rev in kept and not _is_signal_of(event, *kept[rev])
+    ]
+    return sorted([*missing, *stray, *changed], key=lambda problem: problem.rev or 0)
+
+
+def _log(events: Sequence[Event]) -> Iterator[Problem]:
+    """What a chain of legal steps does not yet say: how it begins, and what may follow a commit."""
+    first = events[0]
+    if first.type is not EventType.ENQUEUED:
+        yield Problem(first.job_id, Flaw.BROKEN_LOG, f"the log begins with {first.type}, not with enqueued", first.rev)
+    committed = False
+    for event in events:
+        commits = event.type is EventType.COMMITTED or (event.type is EventType.SUCCEEDED and not committed)
+        if event.commits is not commits:
+            says = f"{event.type} is marked as {'the' if event.commits else 'no'} commit, and that is wrong"
+            yield Problem(event.job_id, Flaw.BROKEN_LOG, says, event.rev)
+        if committed and event.type not in _AFTER_COMMIT:
+            yield Problem(event.job_id, Flaw.BROKEN_LOG, f"{event.type} follows the commit", event.rev)
+        committed = committed or event.commits
+
+
+def _origin(job: Job, enqueued: Event) -> Iterator[Problem]:
+    if job.erased_at is None and enqueued.digest != job.origin.digest():
+        says = "payload, policy or another part of what was enqueued is not what the log names by its digest"
+        yield Problem(job.id, Flaw.ORIGIN, says, enqueued.rev)
+
+
+def _content(job: Job, events: Sequence[Event]) -> Iterator[tuple[str, Problem]]:
+    if job.erased_at is not None:
+        return
+    for name, types in _NAMED_BY.items():
+        event = next((event for event in reversed(events) if event.type in types), None)
+        if event is None or (name == "committed_result" and events[-1].type is EventType.SUCCEEDED):
+            continue
+        text = getattr(job, name)
+        if text is None:
+            says = f"{name} is missing; its event names the digest {event.digest}"
+            yield name, Problem(job.id, Flaw.CONTENT, says, event.rev)
+        elif digest(text) != event.digest:
+            says = f"{name} has the digest {digest(text)}, and its event names {event.digest}"
+            yield name, Problem(job.id, Flaw.CONTENT, says, event.rev)
+
+
+def _replay(job: Job, events: Sequence[Event], *, explained: Iterable[str]) -> Iterator[Problem]:
+    try:
+        folded = fold(job.origin, events, contents_of(job))
+    except BrokenLog as broken:
+        yield Problem(job.id, Flaw.BROKEN_LOG, broken.problem, broken.rev)
+        return
+    except (ValueError, TypeError, ArithmeticError, LookupError, msgspec.MsgspecError) as problem:
+        yield Problem(job.id, Flaw.BROKEN_LOG, f"the events cannot be replayed: {problem}")
+        return
+    silent = {*explained, *(_NAMED_BY.keys() | _SAID_IN_DETAIL if job.erased_at is not None else ())}
+    for name, (stored, replayed) in differences(job, folded).items():
+        if name not in silent:
+            says = f"{name} is {_shown(stored)} in the record, {_shown(replayed)} by the log"
+            yield Problem(job.id, Flaw.DIFFERS, says)
+
+
+def _dead_letter_facts(job: Job, events: Sequence[Event]) -> Iterator[tuple[str, object]]:
+    claims = [event for event in events if event.type is EventType.CLAIMED]
+    leases = [event.until_at for event in events if event.type in (EventType.CLAIMED, EventType.HEARTBEAT)]
+    stage = _detail(events[-1]).get("stage")
+    yield "reason_code", events[-1].cause
+    yield "attempts", job.attempt
+    yield "at", job.finished_at
+    yield "last_owner", claims[-1].owner if claims else None
+    yield "last_lease_expires_at", next((until for until in reversed(leases) if until is not None), None)
+    yield "correlation_id", job.origin.correlation_id
+    if stage is not None:
+        yield "stage", stage
+    if job.erased_at is None:
+        yield "last_error", job.last_error
+
+
+def _is_signal_of(event: Event, name: str, payload: str) -> bool:
+    return digest(payload) == event.digest and _detail(event).get("name", name) == name
+
+
+def _detail(event: Event) -> Mapping[str, object]:
+    try:
+        detail = load(event.detail) if event.detail else {}
+    except msgspec.MsgspecError:
+        return {}
+    return detail if isinstance(detail, dict) else {}
+
+
+def _shown(value: object) -> str:
+    """A value as a person can read it. Content is cut short: it may be long, and is not everyone's to see."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    text = repr(str(value)) if isinstance(value, str) else str(value)
+    return text if len(text) <= VALUE_LENGTH_MAX else f"{text[:VALUE_LENGTH_MAX]}…"

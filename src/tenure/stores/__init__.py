@@ -1,0 +1,50 @@
+"""The stores, and the one door to them."""
+
+from __future__ import annotations
+
+from tenure.errors import InvalidInput
+from tenure.seams import SYSTEM, Seams
+from tenure.stores.contract import Finding, JobFilter, MigrationRecord, SchemaState, Store
+from tenure.stores.sql_files import migrations
+
+__all__ = ["Finding", "JobFilter", "MigrationRecord", "SchemaState", "Store", "migrations_for", "store_for"]
+
+_PACKAGES = {
+    "sqlite": "tenure.stores.sqlite",
+    "postgresql": "tenure.stores.postgres",
+    "postgres": "tenure.stores.postgres",
+}
+
+
+def store_for(url: str, *, seams: Seams = SYSTEM) -> Store:
+    """The store that a URL names, not yet opened: `sqlite:///file.db`, `sqlite://:memory:` or `postgresql://…`.
+
+    >>> type(store_for("sqlite:///jobs.db")).__name__
+    'SqliteStore'
+    """
+    scheme = url.partition("://")[0]
+    if scheme == "sqlite":
+        from tenure.stores.sqlite.store import SqliteStore
+
+        return SqliteStore.from_url(url, seams=seams)
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from tenure.stores.postgres.store import PostgresStore
+        except ModuleNotFoundError as missing:
+            raise InvalidInput("database", "PostgreSQL needs its driver: pip install 'tenure[postgres]'") from missing
+        return PostgresStore.from_url(url, seams=seams)
+    raise _unknown(url)
+
+
+def migrations_for(url: str) -> tuple[MigrationRecord, ...]:
+    """The migrations that this code brings for that kind of database, which need not be there."""
+    package = _PACKAGES.get(url.partition("://")[0])
+    if package is None:
+        raise _unknown(url)
+    return migrations(package)
+
+
+def _unknown(url: str) -> InvalidInput:
+    scheme, separator, _ = url.partition("://")
+    shown = f"{scheme}://…" if separator else repr(url)  # The rest may hold a password.
+    return InvalidInput("database", f"{shown} is neither sqlite:///… nor postgresql://…")

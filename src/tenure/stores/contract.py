@@ -1,0 +1,401 @@
+"""What a store is: the requests it takes, the answers it gives, and the parts of it that each role may hold.
+
+A store keeps rows and events and writes nothing that `lifecycle` has not decided. Every store, also one written
+elsewhere, proves itself with `tenure.testing.contract.StoreContract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import InvalidInput, JobNotFound, Refused, RequestIdReused, TenureError
+from tenure.lifecycle.content import check_content, check_integer, check_name, check_text, encode
+from tenure.lifecycle.decide import Change, judge, same_request
+from tenure.lifecycle.operations import Operation
+from tenure.lifecycle.records import Actor, DeadLetter, Event, EventType, Execution, Job, Origin, Role
+from tenure.lifecycle.statuses import Status
+
+PRIORITY_LEAST, PRIORITY_MOST = -32_768, 32_767
+DELAY_MS_MAX = 10 * 366 * 86_400_000
+CLAIM_LIMIT_MAX = 10_000
+
+
+class Enqueue(msgspec.Struct, frozen=True):
+    """A new job. Its request id is the origin's own, or else the job's id, which the caller made."""
+
+    origin: Origin
+    actor: Actor
+    delay_ms: int = 0
+
+    @property
+    def request_id(self) -> str:
+        return self.origin.request_id or str(self.origin.id)
+
+    @property
+    def detail(self) -> str | None:
+        """What the event repeats of the request beyond the origin's digest."""
+        return encode({"delay_ms": self.delay_ms}) if self.delay_ms else None
+
+
+class Added(msgspec.Struct, frozen=True):
+    """The job that an enqueue led to: a new one, or the one that was there under its request id or dedupe key."""
+
+    job: Job
+    created: bool
+
+
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Take up to `limit` due jobs, and start them in the same breath unless `start` is off.
+
+    Idempotent by `request_id`: asked again, it returns the claim that it won. The token is the secret of every lease
+    won by this request; a job's lease is named by job and token together.
+    """
+
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...]
+    limit: int
+    worker: str
+    token: UUID
+    request_id: str
+    start: bool = True
+    role: Role = Role.POOL
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(self.role, self.worker, self.token)
+
+    def body(self) -> str:
+        """What makes this the same request when it comes again."""
+        return encode([self.queues, self.kinds, self.limit, self.worker, self.start, self.role])
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One or several operations on one job, all or none.
+
+    `job` is the record that the caller decided upon, or just an id: then the store reads, decides and applies, again
+    if it lost a race, unless `expected_rev` says otherwise. `fresh` promises that this request id has not been sent
+    before with this revision's successors, so that the log is asked only when the row turns out to have moved on.
+    """
+
+    job: Job | UUID
+    operations: tuple[Operation, ...]
+    actor: Actor
+    request_id: str
+    expected_rev: int | None = None
+    fresh: bool = False
+
+    @property
+    def job_id(self) -> UUID:
+        return self.job.id if isinstance(self.job, Job) else self.job
+
+    @property
+    def rev(self) -> int | None:
+        """The revision that the row must still have; None for whatever it is."""
+        return self.job.rev if isinstance(self.job, Job) else self.expected_rev
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The change was written. `renewed` says whether a heartbeat moved the lease's end."""
+
+    change: Change
+    at: datetime
+    renewed: bool = False
+
+    @property
+    def job(self) -> Job:
+        return self.change.after(self.at, renewed=self.renewed)
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """This request was applied before; nothing was written now."""
+
+    job: Job
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """Somebody else has the row locked, and a heartbeat does not wait: send the next one."""
+
+    job: Job
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Nothing was written, and this is why."""
+
+    error: TenureError
+
+
+Outcome = Applied | Repeated | Busy | Failure
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to list. Everything given must match."""
+
+    statuses: tuple[Status, ...] = ()
+    queues: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    correlation_id: str | None = None
+    dedupe_key: str | None = None
+    submitted_by: str | None = None
+    tags: dict[str, str] = {}
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events to list: of a job, of a type, or of a correlation id, within a time."""
+
+    job_id: UUID | None = None
+    types: tuple[EventType, ...] = ()
+    correlation_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Some of the jobs, oldest first, and the cursor from which the next page starts; None at the end."""
+
+    jobs: list[Job]
+    after: UUID | None
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Some of the log in its order, and the position from which to go on. Never skips an event that commits late."""
+
+    events: list[Event]
+    position: str
+
+
+class SignalRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A signal that a job was sent, kept until asked for."""
+
+    job_id: UUID
+    rev: int
+    name: str
+    payload: str
+    at: datetime
+
+
+class MigrationRecord(msgspec.Struct, frozen=True):
+    """One numbered step of the schema."""
+
+    number: int
+    name: str
+    checksum: str
+    sql: str
+    min_code_version: int
+
+
+class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a database stands against this code."""
+
+    applied: list[int]
+    pending: list[MigrationRecord]
+    unknown: list[int]
+    changed: list[int]
+    min_code_version: int
+    code_version: int
+
+    @property
+    def current(self) -> bool:
+        return bool(self.applied) and not self.pending and self.min_code_version <= self.code_version
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that `doctor` has to say: ok, warning or error; what it saw, and what to do."""
+
+    level: str
+    about: str
+    says: str
+    advice: str = ""
+
+
+class Wakeups(Protocol):
+    """Tells when work may have come. A hint: everything is correct without it, only later."""
+
+    async def wait(self, timeout_seconds: float) -> bool:
+        """True when a hint came, False when the time was up."""
+        ...
+
+
+class Adds(Protocol):
+    """The client's part: new jobs."""
+
+    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+        """All of them in one transaction, or none and an error. Answers in the order of the requests."""
+        ...
+
+
+class Claims(Protocol):
+    """The pool's part: it takes jobs, and cannot end them."""
+
+    async def claim(self, request: ClaimRequest) -> list[Job]:
+        """The jobs won, each with its token, in the order of claiming."""
+        ...
+
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]: ...
+
+
+class Performs(Protocol):
+    """The part of whoever changes jobs that exist. What each role may ask for, `decide` says."""
+
+    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+        """What matched is applied; the rest is answered one by one, in the order of the requests."""
+        ...
+
+
+class Recovers(Performs, Protocol):
+    """Recovery's part: it also sees who needs it."""
+
+    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        """Held jobs whose lease expired, whose heartbeats are missing or whose time is up; queued jobs whose time is
+        up; stalled jobs that were lost or are committed. In the order of ids, after the given one."""
+        ...
+
+
+class Reads(Protocol):
+    """What everyone may see. Tokens never are."""
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
+
+    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage: ...
+
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        """Each job's events in the order of revisions."""
+        ...
+
+    async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage: ...
+
+    async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        """The log from a position on, without gap or repetition, also when transactions commit late."""
+        ...
+
+    async def executions(self, job_id: UUID) -> list[Execution]: ...
+
+    async def dead_letter(self, job_id: UUID) -> DeadLetter | None: ...
+
+    async def signals(self, job_id: UUID) -> list[SignalRecord]: ...
+
+    async def now(self) -> datetime:
+        """The database's clock, which decides."""
+        ...
+
+
+class Retains(Protocol):
+    """The operator's part: what may be forgotten."""
+
+    async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        """Remove whole terminal jobs, with all that belongs to them, that ended this long ago. How many."""
+        ...
+
+    async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        """Empty the detail of old progress events that `fold` no longer needs, because a later progress or claim of
+        the same job takes their place. How many."""
+        ...
+
+    async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
+        """Remove a terminal job's content while its history stays; written down in the operator's log.
+
+        Payload and signals become `null`; tags, result, partial result, errors and progress become None; the details
+        of its progress, retry_scheduled, failed and dead_lettered events are blanked; artifacts and steps go."""
+        ...
+
+
+class Store(Adds, Claims, Recovers, Reads, Retains, Protocol):
+    """Everything, for whoever opens the store and hands its parts out."""
+
+    async def open(self) -> None:
+        """Connect, and refuse a database that this code does not fit (SchemaMismatch)."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def schema(self) -> SchemaState: ...
+
+    async def migrate(self) -> list[MigrationRecord]:
+        """Apply what is pending, one after the other, and say what that was. Safe when several do it at once."""
+        ...
+
+    async def doctor(self) -> list[Finding]: ...
+
+
+def settle(current: Job | None, request: Request, *, logged: Sequence[Event], now: datetime) -> Change | Outcome:
+    """The verdict on the current row (with its token): the change to write, or the answer to give instead.
+
+    A request id that the log knows wins over everything else: what was applied is a success for ever.
+    """
+    if current is None:
+        return Failure(JobNotFound(request.job_id))
+    if logged:
+        seen = without_secret(current, request.actor)
+        if same_request(request.operations, logged):
+            return Repeated(seen)
+        return Failure(RequestIdReused(request.request_id, current=seen))
+    try:
+        return judge(
+            current,
+            request.operations,
+            request.actor,
+            request_id=request.request_id,
+            now=now,
+            expected_rev=request.rev,
+        )
+    except Refused as refusal:
+        if refusal.current is not None:
+            refusal.current = without_secret(refusal.current, request.actor)
+        return Failure(refusal)
+
+
+def without_secret(job: Job, actor: Actor | None = None) -> Job:
+    """The record as this actor may see it: the token only if it is their own."""
+    if job.token is None or (actor is not None and actor.token == job.token):
+        return job
+    return msgspec.structs.replace(job, token=None)
+
+
+def check_enqueue(request: Enqueue) -> None:
+    """Refuse what no store could hold or nobody could mean, before anything is written."""
+    origin = request.origin
+    if request.actor.role is not Role.CLIENT:
+        raise InvalidInput("actor", f"role {request.actor.role} may not enqueue; only client may")
+    check_name(origin.kind, "kind")
+    check_name(origin.queue, "queue")
+    check_integer(origin.priority, "priority", least=PRIORITY_LEAST, most=PRIORITY_MOST)
+    check_integer(request.delay_ms, "delay_ms", least=0, most=DELAY_MS_MAX)
+    check_text(request.actor.name, "actor")
+    check_content(origin.payload, "payload")
+    for name in ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key"):
+        if (text := getattr(origin, name)) is not None:
+            check_text(text, name)
+    for key, value in (origin.tags or {}).items():
+        check_text(key, "tags")
+        check_text(value, f"tags.{key}")
+
+
+def check_claim(request: ClaimRequest) -> None:
+    """Refuse a claim that could not be meant."""
+    check_integer(request.limit, "limit", least=1, most=CLAIM_LIMIT_MAX)
+    check_text(request.request_id, "request_id")
+    check_name(request.worker, "worker")
+    if request.role not in (Role.POOL, Role.GATEWAY):
+        raise InvalidInput("role", f"{request.role} may not claim; only pool and gateway may")
+    for queue in request.queues:
+        check_name(queue, "queues")
+    for kind in request.kinds:
+        check_name(kind, "kinds")
+
+
+def check_request(request: Request) -> None:
+    """Refuse a request that could not be meant."""
+    check_text(request.request_id, "request_id")
+    check_text(request.actor.name, "actor")
+    if not request.operations:
+        raise InvalidInput("operations", "must not be empty")
+    for operation in request.operations:
+        if (content := operation.content()) is not None:
+            check_content(content, operation.verb)

@@ -1,0 +1,1 @@
+"""The PostgreSQL store: a fleet of workers on one database."""

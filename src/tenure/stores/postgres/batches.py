@@ -1,0 +1,104 @@
+"""Writing in batches: one statement for all, and when one row makes it fail, the others all the same."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+import asyncpg
+
+from tenure.errors import GuardViolated, RowPoisoned
+from tenure.lifecycle.decide import Change
+from tenure.lifecycle.records import CONTRACT_VERSION
+from tenure.stores.contract import Applied, Busy, ClaimRequest, Failure, Outcome
+from tenure.stores.postgres.changes import apply_parameters, heartbeat_parameters, is_heartbeat
+from tenure.stores.postgres.connections import Connections
+
+POISON = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, GuardViolated)
+Send = Callable[[Sequence[Change], dict[UUID, Outcome]], Awaitable[None]]
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+log = logging.getLogger("tenure.stores.postgres")
+
+
+class Batches:
+    """Sends batches, and finds by halving the row that makes one fail."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._set_aside: set[UUID] = set()
+
+    async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
+        """What became of each change; None where the row was not the one decided upon."""
+        answers: dict[UUID, Outcome] = {}
+        beats = [change for change in changes if is_heartbeat(change)]
+        rest = [change for change in changes if not is_heartbeat(change)]
+        await self._isolating(self._apply, rest, answers)
+        await self._isolating(self._beat, beats, answers)
+        return [answers.get(change.before.id) for change in changes]
+
+    async def _isolating(self, send: Send, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
+        if not changes:
+            return
+        try:
+            await send(changes, answers)
+        except POISON as problem:
+            if len(changes) == 1:
+                job_id = changes[0].before.id
+                log.error("job %s cannot be written and was set aside: %s", job_id, problem)
+                answers[job_id] = Failure(RowPoisoned(job_id, str(problem)))
+                return
+            middle = len(changes) // 2
+            await self._isolating(send, changes[:middle], answers)
+            await self._isolating(send, changes[middle:], answers)
+
+    async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
+        by_id = {change.before.id: change for change in changes}
+        for row in await self._connections.fetch("apply", apply_parameters(changes)):
+            if row["id"] is not None:
+                answers[row["id"]] = Applied(by_id[row["id"]], row["updated_at"])
+
+    async def _beat(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
+        by_id = {change.before.id: change for change in changes}
+        for row in await self._connections.fetch("heartbeat", heartbeat_parameters(changes)):
+            if row["locked"]:
+                answers[row["id"]] = Busy(by_id[row["id"]].before)
+            elif row["id"] is not None:
+                answers[row["id"]] = Applied(by_id[row["id"]], row["updated_at"], row["renewed"])
+
+    async def claim(self, request: ClaimRequest) -> list[asyncpg.Record]:
+        """The rows won, or the row that says what this request won before. Poisoned rows are passed over."""
+        parameters = {
+            "request_id": request.request_id,
+            "body": request.body(),
+            "queues": list(request.queues),
+            "kinds": list(request.kinds),
+            "worker": request.worker,
+            "token": request.token,
+            "actor": str(request.actor),
+            "chain": 2 if request.start else 1,
+            "version": CONTRACT_VERSION,
+        }
+        while True:
+            values = {**parameters, "limit": request.limit, "excluded": list(self._set_aside)}
+            try:
+                rows = await self._connections.fetch("claim", values)
+                return [row for row in rows if row["id"] is not None or row["won"] is not None]
+            except POISON as problem:
+                self._pass_over(problem)
+
+    def _pass_over(self, problem: Exception) -> None:
+        """Remember the row that made a claim fail, so that the next one leaves it out.
+
+        The same request sent twice at once meets its own row in `claims`; asked again, it finds the answer there.
+        """
+        cause = problem.__cause__ or problem
+        if getattr(cause, "constraint_name", None) == "claims_pkey":
+            return
+        named = _ID.search(f"{getattr(cause, 'detail', None) or ''} {cause}")
+        if named is None or UUID(named[0]) in self._set_aside:
+            raise problem
+        self._set_aside.add(UUID(named[0]))
+        log.error("job %s cannot be claimed and is passed over by this process: %s", named[0], problem)

@@ -1,0 +1,167 @@
+"""Connections to PostgreSQL: the pool, statements by name, and what its errors mean to us.
+
+Behind PgBouncer in transaction mode (`?pooler=transaction` in the URL) nothing is prepared on the server, and each
+statement runs in a transaction of its own, so that all of its messages reach the same backend.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+import msgspec
+
+from tenure.errors import GuardViolated, InvalidInput, StoreError, StoreUnavailable, UsedAfterFork
+from tenure.stores.sql_files import numbered
+
+PACKAGE = "tenure.stores.postgres"
+GUARD_STATE = "TN002"
+REUSED_STATE = "TN001"
+
+LOST = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.QueryCanceledError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+PASSING = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
+
+COLLISIONS_MAX = 5
+
+Session: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the database is, and how it is reached."""
+
+    dsn: str
+    pooled: bool = False
+    listen_dsn: str | None = None
+
+    @classmethod
+    def from_url(cls, url: str) -> Address:
+        """`pooler=transaction` says that PgBouncer is in between; `listen=URL` names a direct way for wake-ups."""
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        pooler = options.pop("pooler", "")
+        if pooler not in ("", "none", "transaction"):
+            raise InvalidInput("database", f"pooler={pooler!r} is neither none nor transaction")
+        listen = options.pop("listen", None)
+        dsn = urlunsplit(parts._replace(query=urlencode(options)))
+        pooled = pooler == "transaction"
+        return cls(dsn, pooled, listen or (None if pooled else dsn))
+
+    @property
+    def shown(self) -> str:
+        """The address without its password."""
+        parts = urlsplit(self.dsn)
+        host = parts.netloc.rpartition("@")[2]
+        return f"PostgreSQL database {parts.path.lstrip('/') or 'postgres'} at {host or 'the local socket'}"
+
+
+class _Connection(asyncpg.Connection):
+    def get_reset_query(self) -> str:
+        """Nothing of ours outlives its transaction, so that giving a connection back needs no round trip."""
+        return ""
+
+
+class Connections:
+    """A pool of connections that belongs to one process and one event loop."""
+
+    def __init__(self, address: Address, *, size: int = 10) -> None:
+        self._address, self._size = address, size
+        self._pool: asyncpg.Pool[Any] | None = None
+        self._pid = os.getpid()
+
+    async def open(self) -> None:
+        if self._pool is None:
+            async with translated(self._address):
+                self._pool = await asyncpg.create_pool(
+                    self._address.dsn,
+                    min_size=1,
+                    max_size=self._size,
+                    connection_class=_Connection,
+                    command_timeout=60,
+                    **self._settings(),
+                )
+
+    async def close(self) -> None:
+        if self._pool is not None and self._pid == os.getpid():
+            pool, self._pool = self._pool, None
+            await pool.close()
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """A connection, with the driver's errors turned into ours."""
+        if self._pid != os.getpid():
+            raise UsedAfterFork("this store was opened before a fork; open a new one in the child process")
+        if self._pool is None:
+            raise StoreError("the store is not open; call `await store.open()` first")
+        async with translated(self._address), self._pool.acquire() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def transaction(self, writer: str = "") -> AsyncIterator[Session]:
+        """A transaction whose guards know who writes."""
+        async with self.session() as connection, connection.transaction():
+            if writer:
+                await connection.execute("select set_config('tenure.writer', $1, true)", writer)
+            yield connection
+
+    async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
+        """The rows of a named statement, in one round trip once it is prepared.
+
+        A deadlock or a serialisation failure undid it whole, so that it is simply sent again.
+        """
+        for _ in range(COLLISIONS_MAX - 1):
+            with suppress(*PASSING):
+                return await self._fetch_once(name, values)
+        return await self._fetch_once(name, values)
+
+    async def _fetch_once(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
+        async with self.session() as connection:
+            if not self._address.pooled:
+                return await fetch(connection, name, values)
+            async with connection.transaction():
+                return await fetch(connection, name, values)
+
+    def _settings(self) -> dict[str, Any]:
+        if self._address.pooled:
+            return {"statement_cache_size": 0}
+        # Plans here are short: compiling one costs more than running it.
+        return {"server_settings": {"jit": "off", "application_name": "tenure"}}
+
+
+async def fetch(connection: Session, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
+    """The rows of a named statement on this connection."""
+    statement = numbered(PACKAGE, name)
+    return await connection.fetch(statement.sql, *[values[parameter] for parameter in statement.parameters])
+
+
+@asynccontextmanager
+async def translated(address: Address) -> AsyncIterator[None]:
+    """Turns what the driver raises into what our callers can act upon; data errors pass through to be isolated."""
+    try:
+        yield
+    except asyncpg.InvalidCatalogNameError as problem:
+        raise StoreError(f"{address.shown} does not exist: {problem}; create it, or correct the URL") from problem
+    except asyncpg.InvalidAuthorizationSpecificationError as problem:
+        raise StoreError(f"{address.shown} refuses the login: {problem}; check user and password") from problem
+    except LOST as problem:
+        raise StoreUnavailable(
+            f"{address.shown} cannot be reached: {str(problem) or type(problem).__name__}; "
+            f"whether the last write took effect is unknown, so repeat it with the same request id"
+        ) from problem
+    except asyncpg.PostgresError as problem:
+        if problem.sqlstate == GUARD_STATE:
+            raise GuardViolated(str(problem)) from problem
+        raise

@@ -1,0 +1,70 @@
+"""What `doctor` looks at in a PostgreSQL database."""
+
+from __future__ import annotations
+
+from tenure.stores.contract import Finding
+from tenure.stores.postgres.connections import Address, Connections, Session, fetch
+
+OLD_TRANSACTION_SECONDS = 300
+
+
+async def examine(connections: Connections, address: Address) -> list[Finding]:
+    """Everything worth saying about this database, good and bad."""
+    async with connections.session() as connection:
+        return [
+            await _version(connection),
+            _pooler(address),
+            await _durability(connection),
+            *await _blockers(connection),
+            *await _foreign_log(connection),
+        ]
+
+
+async def _version(connection: Session) -> Finding:
+    version = await connection.fetchval("show server_version")
+    number = int(await connection.fetchval("show server_version_num"))
+    if number < 140_000:
+        return Finding("error", "version", f"PostgreSQL {version} is too old", "use PostgreSQL 14 or later")
+    return Finding("ok", "version", f"PostgreSQL {version}")
+
+
+def _pooler(address: Address) -> Finding:
+    if address.listen_dsn is None:
+        advice = "add listen=<direct URL> to the URL for wake-ups within milliseconds"
+        return Finding("warning", "wake-up", "behind a pooler, workers find new jobs by polling only", advice)
+    return Finding("ok", "wake-up", "workers are told of new jobs by NOTIFY")
+
+
+async def _durability(connection: Session) -> Finding:
+    settings = {name: await connection.fetchval(f"show {name}") for name in ("fsync", "synchronous_commit")}
+    weak = [f"{name} = {value}" for name, value in settings.items() if value == "off"]
+    if weak:
+        advice = "turn it on: an acknowledged job may otherwise be lost when the machine goes down"
+        return Finding("warning", "durability", ", ".join(weak), advice)
+    return Finding("ok", "durability", "an acknowledged commit is on disk")
+
+
+async def _blockers(connection: Session) -> list[Finding]:
+    rows = await fetch(connection, "blockers", {"seconds": OLD_TRANSACTION_SECONDS})
+    advice = "end it (select pg_terminate_backend(pid)): it holds back vacuum, and the log's tail waits for it"
+    return [
+        Finding(
+            "warning",
+            "long transaction",
+            f"pid {row['pid']} ({row['application']}, {row['state']}) has been open for {row['seconds']} s",
+            advice,
+        )
+        for row in rows
+    ] or [Finding("ok", "long transactions", f"none older than {OLD_TRANSACTION_SECONDS} s")]
+
+
+async def _foreign_log(connection: Session) -> list[Finding]:
+    if await connection.fetchval("select to_regclass('tenure.events')") is None:
+        return []
+    ahead = await connection.fetchval(
+        "select exists (select from tenure.events where tx >= pg_snapshot_xmax(pg_current_snapshot()))"
+    )
+    if not ahead:
+        return []
+    says = "the log has transactions that this server has not reached: it was restored from a dump of another one"
+    return [Finding("error", "log", says, "restore by a physical backup, or ask for `tenure events import`")]

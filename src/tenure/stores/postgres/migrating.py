@@ -1,0 +1,69 @@
+"""Brings the schema up to date, one numbered step after the other, each in a transaction of its own."""
+
+from __future__ import annotations
+
+from tenure.errors import SchemaMismatch
+from tenure.stores.contract import MigrationRecord, SchemaState
+from tenure.stores.postgres.connections import PACKAGE, Connections, Session
+from tenure.stores.schema import compare
+from tenure.stores.sql_files import migrations
+
+LOCK = 0x74656E757265
+"""The advisory lock under which migrations run, held to the end of each transaction: the ASCII of our name."""
+
+
+async def schema_state(connections: Connections) -> SchemaState:
+    """What is applied, what is pending."""
+    async with connections.transaction() as connection:
+        return await _state(connection)
+
+
+async def apply_pending(connections: Connections, *, where: str) -> list[MigrationRecord]:
+    """Apply what is pending. Several at once take turns, and each step is applied by one of them."""
+    done: list[MigrationRecord] = []
+    while True:
+        async with connections.transaction() as connection:
+            await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
+            state = await _state(connection)
+            _require_ours(state, where)
+            if not state.pending:
+                return done
+            done.append(await _apply(connection, state.pending[0]))
+
+
+async def _apply(connection: Session, migration: MigrationRecord) -> MigrationRecord:
+    await connection.execute(migration.sql)
+    await connection.execute(
+        "insert into tenure.migrations (number, name, checksum) values ($1, $2, $3)",
+        migration.number,
+        migration.name,
+        migration.checksum,
+    )
+    await connection.execute(
+        "insert into tenure.meta (name, value) values ('min_code_version', $1) "
+        "on conflict (name) do update set value = excluded.value",
+        str(migration.min_code_version),
+    )
+    return migration
+
+
+async def _state(connection: Session) -> SchemaState:
+    known = migrations(PACKAGE)
+    if await connection.fetchval("select to_regclass('tenure.migrations')") is None:
+        return compare(known, {}, min_code_version=0)
+    applied = await connection.fetch("select number, checksum from tenure.migrations")
+    least = await connection.fetchval("select value from tenure.meta where name = 'min_code_version'")
+    return compare(known, {row["number"]: row["checksum"] for row in applied}, min_code_version=int(least or 0))
+
+
+def _require_ours(state: SchemaState, where: str) -> None:
+    if state.min_code_version > state.code_version:
+        raise SchemaMismatch(
+            f"{where} needs code that knows schema {state.min_code_version}, and this tenure knows only "
+            f"{state.code_version}; upgrade tenure before it touches this database"
+        )
+    if state.changed:
+        raise SchemaMismatch(
+            f"{where}: migration {state.changed[0]} was applied from another file than this tenure brings; "
+            f"install the tenure that migrated it"
+        )

@@ -1,0 +1,677 @@
+-- The spine: jobs, their log, what belongs to them, and the guards that hold also for SQL typed by hand.
+-- min_code_version: 1
+
+create schema if not exists tenure;
+
+-- The clock that decides. A function of its own, so that a test database can put another in its place.
+create function tenure.clock() returns timestamptz
+language sql volatile parallel safe
+as 'select clock_timestamp()';
+
+-- A moment in a change: null, the old one (a negative offset), or an offset from the moment of writing.
+create function tenure.moment(offset_us bigint, old timestamptz, at timestamptz) returns timestamptz
+language sql immutable parallel safe
+as $$ select case when offset_us is null then null when offset_us < 0 then old
+                  else at + offset_us * interval '1 microsecond' end $$;
+
+create function tenure.is_terminal(status text) returns boolean
+language sql immutable parallel safe
+as $$ select status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered') $$;
+
+-- Every (type, from, to) that the lifecycle's table has; the commonest first.
+create function tenure.legal_event(type text, from_status text, to_status text) returns boolean
+language sql immutable parallel safe
+as $$
+    select coalesce(case type
+        when 'claimed' then from_status in ('queued', 'retry', 'stalled', 'waiting') and to_status = 'claimed'
+        when 'started' then from_status = 'claimed' and to_status = 'running'
+        when 'succeeded' then from_status in ('running', 'stalled') and to_status = 'succeeded'
+        when 'enqueued' then from_status is null and to_status = 'queued'
+        when 'heartbeat' then from_status in ('claimed', 'running') and to_status = from_status
+        when 'stalled' then from_status in ('claimed', 'running') and to_status = 'stalled'
+        when 'requeued' then from_status = 'stalled' and to_status = 'queued'
+        when 'retry_scheduled' then from_status = 'running' and to_status = 'retry'
+        when 'progress' then from_status = 'running' and to_status = from_status
+        when 'committed' then from_status = 'running' and to_status = from_status
+        when 'failed' then from_status in ('claimed', 'queued', 'running', 'stalled') and to_status = 'failed'
+        when 'acked' then from_status = 'claimed' and to_status = from_status
+        when 'compensated' then from_status = 'running' and to_status = from_status
+        when 'halted' then from_status = 'running' and to_status = 'halted'
+        when 'released' then from_status in ('claimed', 'running') and to_status = 'stalled'
+        when 'suspended' then from_status = 'running' and to_status = 'waiting'
+        when 'woken' then from_status = 'waiting' and to_status = from_status
+        when 'signalled' then not tenure.is_terminal(from_status) and to_status = from_status
+        when 'cancel_requested' then not tenure.is_terminal(from_status) and to_status = from_status
+        when 'cancelled' then not tenure.is_terminal(from_status) and to_status = 'cancelled'
+        when 'dead_lettered' then not tenure.is_terminal(from_status) and to_status = 'dead_lettered'
+        else false
+    end, false)
+$$;
+
+create table tenure.migrations (
+    number integer primary key,
+    name text not null,
+    checksum text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+
+create table tenure.meta (
+    name text primary key,
+    value text not null
+);
+
+-- What happens to jobs when things go wrong. A row is named by its content and never changes.
+create table tenure.policies (
+    id integer generated always as identity primary key,
+    body text collate "C" not null unique,
+    lease_ms bigint not null,
+    heartbeat_ms bigint not null,
+    queued_ms bigint,
+    claimed_ms bigint,
+    running_ms bigint
+);
+
+-- What never changes stands first; what changes with every step stands last.
+create table tenure.jobs (
+    id uuid primary key,
+    created_at timestamptz not null,
+    policy_id integer not null,
+    priority smallint not null,
+    kind text collate "C" not null,
+    queue text collate "C" not null,
+    payload text,
+    dedupe_key text collate "C",
+    request_id text collate "C",
+    correlation_id text collate "C",
+    trace text,
+    submitted_by text,
+    tags text,
+    partition_key text collate "C",
+    parent_id uuid,
+    redrive_of uuid,
+    status text collate "C" not null,
+    was text collate "C",
+    rev integer not null,
+    chain smallint not null,
+    attempt integer not null,
+    failures integer not null,
+    losses integer not null,
+    lost boolean not null,
+    cancel_requested boolean not null,
+    updated_at timestamptz not null,
+    due_at timestamptz,
+    token uuid,
+    lease_expires_at timestamptz,
+    heartbeat_deadline_at timestamptz,
+    timeout_at timestamptz,
+    started_at timestamptz,
+    finished_at timestamptz,
+    committed_at timestamptz,
+    erased_at timestamptz,
+    progress smallint,
+    owner text,
+    progress_message text,
+    committed_result text,
+    result text,
+    partial_result text,
+    error text,
+    last_error text,
+    reason text,
+    constraint jobs_counts check (
+        rev >= 1 and attempt >= 0 and losses >= 0 and losses <= failures and failures <= attempt
+        and chain between 1 and 4 and progress between 0 and 100
+    ),
+    constraint jobs_times check (
+        created_at <= updated_at and started_at >= created_at and finished_at >= coalesce(started_at, created_at)
+    ),
+    constraint jobs_payload check (payload is not null or erased_at is not null),
+    constraint jobs_status check (case status
+        when 'claimed' then attempt > 0
+        when 'running' then attempt > 0 and started_at is not null
+        when 'queued' then true
+        when 'retry' then due_at is not null and last_error is not null
+        when 'waiting' then true
+        when 'stalled' then true
+        when 'succeeded' then committed_at is not null and (result is not null or erased_at is not null)
+        when 'failed' then error is not null or erased_at is not null
+        when 'cancelled' then reason is not null
+        when 'halted' then reason is not null and (partial_result is not null or erased_at is not null)
+        when 'dead_lettered' then reason is not null and (last_error is not null or erased_at is not null)
+        else false
+    end),
+    constraint jobs_lease check (
+        case when status in ('claimed', 'running')
+            then num_nulls(owner, token, lease_expires_at, heartbeat_deadline_at) = 0
+            else num_nonnulls(owner, token, lease_expires_at, heartbeat_deadline_at) = 0
+        end
+    ),
+    constraint jobs_outcome check (
+        (result is null or status = 'succeeded')
+        and (error is null or status = 'failed')
+        and (partial_result is null or status = 'halted')
+        and (reason is null) = (status not in ('cancelled', 'halted', 'dead_lettered'))
+        and (finished_at is not null) = tenure.is_terminal(status)
+        and (committed_at is null or not tenure.is_terminal(status) or status = 'succeeded')
+        and (committed_result is null or (committed_at is not null and status in ('running', 'stalled')))
+    )
+) with (fillfactor = 80, toast_tuple_target = 512);
+
+-- Claims read it in order: queue, priority, then the time since due. Its predicate is repeated word for word there.
+create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
+    where status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
+-- By id and not by the lease's end: that would make every renewal touch the index.
+create index jobs_held on tenure.jobs (id) where status in ('claimed', 'running', 'stalled');
+create index jobs_queued_timeout on tenure.jobs (timeout_at) where status = 'queued' and timeout_at is not null;
+create unique index jobs_dedupe on tenure.jobs (kind, dedupe_key)
+    where dedupe_key is not null
+      and status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled');
+create unique index jobs_request on tenure.jobs (request_id) where request_id is not null;
+create index jobs_correlation on tenure.jobs (correlation_id, id) where correlation_id is not null;
+
+-- The log. Its keys begin with the job, so that it can be divided by ranges of ids.
+create table tenure.events (
+    job_id uuid not null,
+    tx xid8 not null default pg_current_xact_id(),
+    at timestamptz not null,
+    until_at timestamptz,
+    rev integer not null,
+    attempt integer not null,
+    version smallint not null,
+    commits boolean not null,
+    type text collate "C" not null,
+    from_status text collate "C",
+    to_status text collate "C" not null,
+    actor text not null,
+    request_id text collate "C" not null,
+    cause text,
+    digest text,
+    detail text,
+    constraint events_key primary key (job_id, rev),
+    constraint events_legal check (tenure.legal_event(type, from_status, to_status)),
+    constraint events_commits check (not commits or type in ('committed', 'succeeded')),
+    constraint events_first check ((rev = 1) = (type = 'enqueued'))
+);
+
+create unique index events_one_commit on tenure.events (job_id) where commits;
+create index events_position on tenure.events (tx);
+create index events_at on tenure.events using brin (at) with (pages_per_range = 16, autosummarize = on);
+
+-- One row per claim that won something: asked again, it is answered from here.
+create table tenure.claims (
+    request_id text collate "C" primary key,
+    body text not null,
+    at timestamptz not null,
+    job_ids uuid[] not null
+);
+
+create table tenure.dead_letters (
+    job_id uuid primary key,
+    reason_code text not null,
+    stage text not null check (stage in ('fetch', 'input', 'exec', 'output', 'commit')),
+    last_error text,
+    attempts integer not null,
+    at timestamptz not null,
+    last_owner text,
+    last_lease_expires_at timestamptz,
+    correlation_id text,
+    discarded_at timestamptz,
+    check (reason_code in ('parse_error', 'validation_failed', 'dependency_unavailable', 'timeout',
+                           'exhausted_retries', 'policy_violation', 'infrastructure_failure', 'compensation_failed'))
+);
+
+create table tenure.signals (
+    job_id uuid not null,
+    rev integer not null,
+    name text not null,
+    payload text,
+    at timestamptz not null,
+    primary key (job_id, rev)
+);
+
+create table tenure.artifacts (
+    job_id uuid not null,
+    name text collate "C" not null,
+    attempt integer not null,
+    media_type text not null,
+    bytes bigint not null,
+    at timestamptz not null,
+    body bytea,
+    primary key (job_id, name)
+);
+
+create table tenure.steps (
+    job_id uuid not null,
+    key text collate "C" not null,
+    name text not null,
+    attempt integer not null,
+    status text not null,
+    started_at timestamptz not null,
+    finished_at timestamptz,
+    result text,
+    error text,
+    primary key (job_id, key)
+);
+
+create table tenure.streams (
+    aggregate text collate "C" primary key,
+    written bigint not null default 0,
+    delivered bigint not null default 0,
+    failures integer not null default 0,
+    due_at timestamptz,
+    owner text,
+    token uuid,
+    lease_expires_at timestamptz
+);
+
+create table tenure.outbox (
+    aggregate text collate "C" not null,
+    sequence bigint not null,
+    id uuid not null unique,
+    topic text not null,
+    body text not null,
+    headers text,
+    job_id uuid,
+    at timestamptz not null,
+    attempts integer not null default 0,
+    delivered_at timestamptz,
+    dead_at timestamptz,
+    last_error text,
+    primary key (aggregate, sequence)
+);
+
+create table tenure.queues (
+    name text collate "C" primary key,
+    paused_at timestamptz,
+    concurrency_max integer,
+    rate_count integer,
+    rate_seconds double precision,
+    fair boolean not null default false,
+    updated_at timestamptz not null
+);
+
+create table tenure.limits (
+    queue text collate "C" not null,
+    key text collate "C" not null,
+    in_use integer not null default 0,
+    rate_used integer not null default 0,
+    rate_from timestamptz,
+    primary key (queue, key)
+);
+
+create table tenure.schedules (
+    name text collate "C" primary key,
+    kind text not null,
+    queue text not null,
+    payload text not null,
+    policy_id integer not null,
+    cron text not null,
+    timezone text not null,
+    missed text not null,
+    paused_at timestamptz,
+    next_at timestamptz,
+    last_at timestamptz,
+    updated_at timestamptz not null
+);
+
+create table tenure.workers (
+    id text primary key,
+    host text not null,
+    pid integer not null,
+    version text not null,
+    queues text not null,
+    kinds text not null,
+    concurrency integer not null,
+    started_at timestamptz not null,
+    seen_at timestamptz not null,
+    stopped_at timestamptz
+);
+
+create table tenure.engines (
+    id text primary key,
+    name text not null,
+    capabilities text not null,
+    connected_at timestamptz not null,
+    seen_at timestamptz not null,
+    disconnected_at timestamptz
+);
+
+create table tenure.tokens (
+    id uuid primary key,
+    name text not null unique,
+    hash text not null,
+    scopes text not null,
+    created_at timestamptz not null,
+    expires_at timestamptz,
+    revoked_at timestamptz
+);
+
+create table tenure.operator_log (
+    id bigint generated always as identity primary key,
+    at timestamptz not null default clock_timestamp(),
+    actor text not null,
+    action text not null,
+    job_id uuid,
+    detail text
+);
+
+-- One row per attempt, read off the log. Lease's end: the last moment set by its claim or a renewal.
+create view tenure.executions as
+select
+    claimed.job_id || '/' || claimed.attempt as exec_id,
+    claimed.job_id,
+    claimed.attempt,
+    split_part(claimed.actor, ':', 2) as lease_owner,
+    coalesce(renewed.until_at, claimed.until_at) as lease_expires_at,
+    case
+        when done.at is not null then 'done'
+        when committed.at is not null then 'committed'
+        when ended.at is not null then 'aborted'
+        when started.at is not null then 'in_progress'
+        else 'leased'
+    end as status,
+    claimed.at as leased_at,
+    started.at as started_at,
+    coalesce(done.at, case when committed.at is null then ended.at end) as finished_at,
+    case when done.at is null and committed.at is null then coalesce(ended.cause, ended.type) end as cause
+from tenure.events claimed
+left join lateral (
+    select e.at from tenure.events e
+    where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'started'
+) started on true
+left join lateral (
+    select e.until_at from tenure.events e
+    where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'heartbeat' and e.until_at is not null
+    order by e.rev desc limit 1
+) renewed on true
+left join lateral (
+    select e.at from tenure.events e
+    where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'committed'
+) committed on true
+left join lateral (
+    select e.at from tenure.events e
+    where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'succeeded'
+) done on true
+left join lateral (
+    select e.at, e.type, e.cause from tenure.events e
+    where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.rev > claimed.rev
+      and e.from_status in ('claimed', 'running') and e.to_status not in ('claimed', 'running')
+    order by e.rev limit 1
+) ended on true
+where claimed.type = 'claimed';
+
+-- Guards. The code should never meet them; a person with psql will.
+
+-- Who writes: the store says so inside its own transaction; nobody else has a reason to.
+create function tenure.writer() returns text
+language sql stable parallel safe
+as $$ select coalesce(current_setting('tenure.writer', true), '') $$;
+
+create function tenure.refuse() returns trigger
+language plpgsql
+as $$
+begin
+    raise exception 'tenure: % of %.% is refused: %', lower(tg_op), tg_table_schema, tg_table_name, tg_argv[0]
+        using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
+end $$;
+
+create function tenure.only_the_store() returns trigger
+language plpgsql
+as $$
+begin
+    if tenure.writer() <> all (tg_argv) then
+        raise exception 'tenure: % of %.% is refused: only the store writes here',
+            lower(tg_op), tg_table_schema, tg_table_name
+            using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
+    end if;
+    return null;
+end $$;
+
+-- A row that changes has its events: contiguous, from its old status to its new one. Only keys of the new rows are
+-- looked up; the trigger on each row has made sure that `was` and `chain` are true.
+create function tenure.check_chain() returns trigger
+language plpgsql
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    bad record;
+begin
+    select fresh.id, fresh.rev, fresh.was, fresh.status into bad
+    from fresh
+    left join tenure.events last on last.job_id = fresh.id and last.rev = fresh.rev
+    left join tenure.events first on fresh.chain > 1
+        and first.job_id = fresh.id and first.rev = fresh.rev - fresh.chain + 1
+    where last.to_status is distinct from fresh.status
+       or last.attempt is distinct from fresh.attempt
+       or case when fresh.chain = 1 then last.from_status else first.from_status end is distinct from fresh.was
+       or (fresh.chain = 2 and first.to_status is distinct from last.from_status)
+       or (fresh.chain > 2 and not tenure.linked(fresh.id, fresh.rev - fresh.chain + 1, fresh.rev))
+       or (fresh.status = 'dead_lettered'
+           and not exists (select from tenure.dead_letters letter where letter.job_id = fresh.id))
+       or (fresh.rev = 1 and not exists (select from tenure.policies policy where policy.id = fresh.policy_id))
+    limit 1;
+    if found then
+        raise exception 'tenure: job % cannot go from % to % at revision %: its events, dead letter or policy do not say so',
+            bad.id, coalesce(bad.was, '(none)'), bad.status, bad.rev
+            using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
+    end if;
+    return null;
+end $$;
+
+create function tenure.linked(job uuid, first_rev integer, last_rev integer) returns boolean
+language sql stable
+as $$
+    select count(*) = last_rev - first_rev + 1
+       and bool_and(e.rev = first_rev or e.from_status = before.to_status)
+    from tenure.events e
+    left join tenure.events before on before.job_id = e.job_id and before.rev = e.rev - 1
+    where e.job_id = job and e.rev between first_rev and last_rev
+$$;
+
+-- Erasing empties a terminal job's content and marks it; nothing else of it moves.
+create function tenure.only_erasure() returns trigger
+language plpgsql
+as $$
+begin
+    if tenure.writer() = 'erasure' and old.erased_at is null and new.erased_at is not null
+       and tenure.is_terminal(old.status)
+       and (to_jsonb(old) - '{payload,tags,result,partial_result,error,last_error,progress,progress_message,erased_at}'::text[])
+         = (to_jsonb(new) - '{payload,tags,result,partial_result,error,last_error,progress,progress_message,erased_at}'::text[])
+       and num_nonnulls(new.payload, new.tags, new.result, new.partial_result, new.error, new.last_error,
+                        new.progress, new.progress_message) = 0 then
+        return new;
+    end if;
+    raise exception 'tenure: job % is refused this update: %', old.id, tg_argv[0]
+        using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
+end $$;
+
+create trigger jobs_born before insert on tenure.jobs for each row
+    when (new.rev <> 1 or new.chain <> 1 or new.was is not null or new.status <> 'queued' or new.attempt <> 0
+          or new.failures <> 0 or new.lost or new.committed_at is not null or new.erased_at is not null)
+    execute function tenure.refuse('a job begins queued, at revision 1');
+create trigger jobs_frozen before update on tenure.jobs for each row
+    when (old.status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered'))
+    execute function tenure.only_erasure('it is terminal, and terminal jobs never change');
+create trigger jobs_step before update on tenure.jobs for each row
+    when (old.status not in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered') and (
+          new.rev <> old.rev + new.chain or new.was is distinct from old.status
+          or new.updated_at < old.updated_at or new.attempt < old.attempt or new.failures < old.failures
+          or new.attempt > old.attempt + 1 or new.erased_at is not null
+          or (old.committed_at is not null and new.committed_at is distinct from old.committed_at)
+          or (old.committed_result is not null and new.committed_result is distinct from old.committed_result
+              and new.status <> 'succeeded')
+          or (old.committed_result is not null and new.status = 'succeeded'
+              and new.result is distinct from old.committed_result)))
+    execute function tenure.refuse('a change advances the revision by its events, and time, attempts and a commit never go back');
+create trigger jobs_origin before update of id, kind, queue, priority, payload, policy_id, created_at, dedupe_key,
+    request_id, correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of on tenure.jobs for each row
+    when (not (old.status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered')))
+    execute function tenure.refuse('what a job was enqueued with never changes');
+create trigger jobs_inserted after insert on tenure.jobs
+    referencing new table as fresh for each statement execute function tenure.check_chain();
+create trigger jobs_updated after update on tenure.jobs
+    referencing new table as fresh for each statement
+    execute function tenure.check_chain();
+create trigger jobs_kept before delete on tenure.jobs for each row
+    when (tenure.writer() <> 'retention' or old.status not in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered'))
+    execute function tenure.refuse('only retention removes jobs, and only terminal ones');
+create trigger jobs_whole before truncate on tenure.jobs
+    for each statement execute function tenure.refuse('only retention removes jobs');
+
+create trigger events_written after insert on tenure.events
+    for each statement execute function tenure.only_the_store('store');
+create trigger events_fixed before update on tenure.events for each row
+    when (tenure.writer() not in ('retention', 'erasure') or new.detail is not null
+          or (old.job_id, old.tx::text, old.at, old.until_at, old.rev, old.attempt, old.version, old.commits, old.type,
+              old.from_status, old.to_status, old.actor, old.request_id, old.cause, old.digest)
+             is distinct from
+             (new.job_id, new.tx::text, new.at, new.until_at, new.rev, new.attempt, new.version, new.commits, new.type,
+              new.from_status, new.to_status, new.actor, new.request_id, new.cause, new.digest))
+    execute function tenure.refuse('the log never changes');
+create trigger events_kept after delete on tenure.events
+    for each statement execute function tenure.only_the_store('retention');
+create trigger events_whole before truncate on tenure.events
+    for each statement execute function tenure.refuse('the log never changes');
+
+create trigger claims_written after insert on tenure.claims
+    for each statement execute function tenure.only_the_store('store');
+create trigger claims_fixed before update on tenure.claims
+    for each statement execute function tenure.refuse('a claim that was won never changes');
+create trigger claims_kept after delete on tenure.claims
+    for each statement execute function tenure.only_the_store('retention');
+create trigger claims_whole before truncate on tenure.claims
+    for each statement execute function tenure.refuse('only retention removes claims');
+
+create trigger dead_letters_written after insert on tenure.dead_letters
+    for each statement execute function tenure.only_the_store('store');
+create trigger dead_letters_fixed after update on tenure.dead_letters
+    for each statement execute function tenure.only_the_store('store', 'erasure');
+create trigger dead_letters_kept after delete on tenure.dead_letters
+    for each statement execute function tenure.only_the_store('retention');
+create trigger dead_letters_whole before truncate on tenure.dead_letters
+    for each statement execute function tenure.refuse('only retention removes dead letters');
+
+create trigger signals_written after insert on tenure.signals
+    for each statement execute function tenure.only_the_store('store');
+create trigger signals_fixed after update on tenure.signals
+    for each statement execute function tenure.only_the_store('erasure');
+create trigger signals_kept after delete on tenure.signals
+    for each statement execute function tenure.only_the_store('retention');
+create trigger signals_whole before truncate on tenure.signals
+    for each statement execute function tenure.refuse('only retention removes signals');
+
+create trigger policies_fixed before update or delete or truncate on tenure.policies
+    for each statement execute function tenure.refuse('a policy is what jobs were enqueued with');
+
+-- Writes those of the given jobs that meet no other, each with its event, and answers their ids.
+create function tenure.insert_jobs(
+    ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
+    dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
+    partition_keys text[], parents uuid[], redrives uuid[], delays_ms bigint[], digests text[], details text[],
+    by_actor text, contract_version smallint, moment timestamptz
+) returns uuid[]
+language sql
+set tenure.writer = 'store'
+as $$
+    with given as materialized (
+        select *
+        from unnest(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids, correlation_ids,
+                    traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details)
+            as given(id, kind, queue, priority, payload, policy_id, dedupe_key, request_id, correlation_id, trace,
+                submitted_by, tags, partition_key, parent_id, redrive_of, delay_ms, digest, detail)
+    ),
+    born as (
+        insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, dedupe_key, request_id,
+            correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, status, was, rev,
+            chain, attempt, failures, losses, lost, cancel_requested, updated_at, due_at, timeout_at)
+        select given.id, moment, given.policy_id, given.priority, given.kind, given.queue, given.payload,
+            given.dedupe_key, given.request_id, given.correlation_id, given.trace, given.submitted_by, given.tags,
+            given.partition_key, given.parent_id, given.redrive_of, 'queued', null, 1, 1, 0, 0, 0, false, false,
+            moment, moment + given.delay_ms * interval '1 millisecond',
+            moment + (given.delay_ms + policy.queued_ms) * interval '1 millisecond'
+        from given
+        left join tenure.policies policy on policy.id = given.policy_id
+        order by given.kind collate "C", given.dedupe_key collate "C", given.request_id collate "C", given.id
+        on conflict do nothing
+        returning id, request_id
+    ),
+    logged as (
+        insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
+            actor, request_id, cause, digest, detail)
+        select distinct on (born.id) born.id, moment,
+            case when given.delay_ms > 0 then moment + given.delay_ms * interval '1 millisecond' end,
+            1, 0, contract_version, false, 'enqueued', null, 'queued', by_actor,
+            coalesce(born.request_id, born.id::text), null, given.digest, given.detail
+        from born
+        join given on given.id = born.id
+    )
+    select coalesce(array_agg(born.id), '{}') from born
+$$;
+
+-- Adds jobs in the caller's transaction, and settles races for a dedupe key or a request id: a single
+-- `on conflict` cannot return a row that was not committed when it began. Answers one row per given job.
+create function tenure.enqueue(
+    ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
+    dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
+    partition_keys text[], parents uuid[], redrives uuid[], delays_ms bigint[], digests text[], details text[],
+    by_actor text, contract_version smallint
+) returns table (ordinal integer, job_id uuid, created boolean, created_at timestamptz)
+language plpgsql
+as $$
+declare
+    moment timestamptz := tenure.clock();
+    made uuid[] := tenure.insert_jobs(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids,
+        correlation_ids, traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details,
+        by_actor, contract_version, moment);
+    used uuid[] := '{}';
+    met record;
+    tries integer;
+begin
+    if cardinality(made) = cardinality(ids) then
+        return query select n, ids[n], true, moment from generate_subscripts(ids, 1) n;
+        return;
+    end if;
+    for i in 1 .. cardinality(ids) loop
+        tries := 0;
+        loop
+            if ids[i] = any (made) and ids[i] <> all (used) then
+                used := used || ids[i];
+                return query select i, ids[i], true, moment;
+                exit;
+            end if;
+            select job.id, event.digest, event.detail into met
+            from tenure.jobs job
+            join tenure.events event on event.job_id = job.id and event.rev = 1
+            where job.id = ids[i] or job.request_id = request_ids[i]
+            limit 1;
+            if found then
+                if (met.digest, met.detail) is distinct from (digests[i], details[i]) then
+                    raise exception 'tenure: request id % was used before with another body',
+                        coalesce(request_ids[i], ids[i]::text)
+                        using errcode = 'TN001', detail = coalesce(request_ids[i], ids[i]::text);
+                end if;
+                return query select i, met.id, false, moment;
+                exit;
+            end if;
+            select job.id into met
+            from tenure.jobs job
+            where job.kind = kinds[i] and job.dedupe_key = dedupe_keys[i]
+              and job.status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled');
+            if found then
+                return query select i, met.id, false, moment;
+                exit;
+            end if;
+            -- Whoever had the key is gone again: it ended, or its transaction was rolled back.
+            tries := tries + 1;
+            if tries > 100 then
+                raise exception 'tenure: job % cannot be added: its keys are taken and released again and again', ids[i];
+            end if;
+            made := made || tenure.insert_jobs(ids[i:i], kinds[i:i], queues[i:i], priorities[i:i], payloads[i:i],
+                policies[i:i], dedupe_keys[i:i], request_ids[i:i], correlation_ids[i:i], traces[i:i], submitters[i:i],
+                tag_texts[i:i], partition_keys[i:i], parents[i:i], redrives[i:i], delays_ms[i:i], digests[i:i],
+                details[i:i], by_actor, contract_version, moment);
+        end loop;
+    end loop;
+end $$;

@@ -1,0 +1,50 @@
+"""Policies by number and numbers by policy. Rows never change, so what was read once is known for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import asyncpg
+import msgspec
+
+from tenure.lifecycle.records import Policy
+from tenure.stores.postgres.connections import Connections
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class KnownPolicies:
+    """The policies that this process has met."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._by_number: dict[int, Policy] = {}
+        self._numbers: dict[Policy, int] = {}
+
+    async def number(self, policy: Policy) -> int:
+        """The number of this policy, which is written down when it is new."""
+        known = self._numbers.get(policy)
+        return known if known is not None else await self._register(policy)
+
+    async def of(self, rows: Iterable[asyncpg.Record]) -> dict[int, Policy]:
+        """The policies that these rows speak of, among others."""
+        missing = {row["policy_id"] for row in rows} - self._by_number.keys() - {None}
+        if missing:
+            for row in await self._connections.fetch("policies", {"ids": sorted(missing)}):
+                self._by_number[row["id"]] = msgspec.json.decode(row["body"], type=Policy)
+        return self._by_number
+
+    async def _register(self, policy: Policy) -> int:
+        values = {
+            "body": _encoder.encode(policy).decode(),
+            "lease_ms": policy.lease_ms,
+            "heartbeat_ms": policy.heartbeat_ms,
+            "queued_ms": policy.queued_ms,
+            "claimed_ms": policy.claimed_ms,
+            "running_ms": policy.running_ms,
+        }
+        rows: list[asyncpg.Record] = []
+        while not rows:
+            rows = await self._connections.fetch("policy", values)
+        self._numbers[policy] = rows[0]["id"]
+        return self._numbers[policy]

@@ -1,0 +1,125 @@
+-- Writes a batch of decided changes: for each, its events and its row.
+-- Guard: the row still has the revision that was decided upon, the caller's token where the change is an owner's, and
+-- the database's clock, read once every lock is held, allows it. Locks are taken in the order of ids.
+-- A change that comes back was written; one that does not met another row than it was decided upon.
+with change as materialized (
+    select *
+    from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :guards::text[], :statuses::text[], :chains::smallint[],
+                :attempts::integer[], :failures::integer[], :losses::integer[], :losts::boolean[],
+                :cancel_requests::boolean[], :owners::text[], :dues::bigint[], :leases::bigint[],
+                :heartbeats::bigint[], :timeouts::bigint[], :starts::bigint[], :finishes::bigint[], :commits::bigint[],
+                :progresses::smallint[], :messages::text[], :committed_results::text[], :results::text[],
+                :partials::text[], :errors::text[], :last_errors::text[], :reasons::text[])
+        as change(id, rev, token, guard, status, chain, attempt, failures, losses, lost, cancel_requested, owner, due,
+            lease, heartbeat, timeout, started, finished, committed, progress, message, committed_result, result,
+            partial_result, error, last_error, reason)
+),
+locked as materialized (
+    select job.id, job.rev, job.token, job.updated_at, job.due_at, job.lease_expires_at, job.heartbeat_deadline_at,
+        job.timeout_at, job.owner, job.correlation_id
+    from tenure.jobs job
+    where job.id = any (:ids::uuid[])
+    order by job.id
+    for no key update
+),
+moment as materialized (
+    select tenure.clock() as now
+    from (select count(*) from locked) everything_is_locked
+),
+accepted as materialized (
+    select change.*, greatest(moment.now, locked.updated_at) as at, locked.owner as last_owner,
+        locked.lease_expires_at as last_lease_expires_at, locked.correlation_id
+    from change
+    join locked on locked.id = change.id
+    cross join moment
+    where locked.rev = change.rev
+      and (change.token is null or locked.token = change.token)
+      and case change.guard
+            when 'live_lease' then locked.lease_expires_at > moment.now
+            when 'due' then locked.due_at <= moment.now
+            when 'orphaned' then locked.lease_expires_at <= moment.now or locked.heartbeat_deadline_at <= moment.now
+            when 'overdue' then locked.timeout_at <= moment.now
+            else true
+          end
+),
+logged as (
+    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
+        actor, request_id, cause, digest, detail)
+    select accepted.id, accepted.at, accepted.at + step.until_after_ms * interval '1 millisecond', step.rev,
+        step.attempt, :version::smallint, step.commits, step.type, step.from_status, step.to_status, step.actor,
+        step.request_id, step.cause, step.digest, step.detail
+    from unnest(:step_ids::uuid[], :step_revs::integer[], :step_attempts::integer[], :step_types::text[],
+                :step_froms::text[], :step_tos::text[], :step_untils::bigint[], :step_commits::boolean[],
+                :step_actors::text[], :step_requests::text[], :step_causes::text[], :step_digests::text[],
+                :step_details::text[])
+        as step(id, rev, attempt, type, from_status, to_status, until_after_ms, commits, actor, request_id, cause,
+            digest, detail)
+    join accepted on accepted.id = step.id
+),
+buried as (
+    insert into tenure.dead_letters (job_id, reason_code, stage, last_error, attempts, at, last_owner,
+        last_lease_expires_at, correlation_id)
+    select accepted.id, accepted.reason, letter.stage, accepted.last_error, accepted.attempt, accepted.at,
+        coalesce(accepted.last_owner, last.owner), coalesce(accepted.last_lease_expires_at, last.until_at),
+        accepted.correlation_id
+    from unnest(:letter_ids::uuid[], :letter_stages::text[]) letter(id, stage)
+    join accepted on accepted.id = letter.id
+    left join lateral (
+        select split_part(event.actor, ':', 2) as owner, coalesce(renewal.until_at, event.until_at) as until_at
+        from tenure.events event
+        left join lateral (
+            select beat.until_at
+            from tenure.events beat
+            where beat.job_id = event.job_id and beat.rev > event.rev and beat.type = 'heartbeat'
+              and beat.until_at is not null
+            order by beat.rev desc
+            limit 1
+        ) renewal on true
+        where event.job_id = accepted.id and event.type = 'claimed'
+        order by event.rev desc
+        limit 1
+    ) last on true
+),
+told as (
+    insert into tenure.signals (job_id, rev, name, payload, at)
+    select accepted.id, signal.rev, signal.name, signal.payload, accepted.at
+    from unnest(:signal_ids::uuid[], :signal_revs::integer[], :signal_names::text[], :signal_payloads::text[])
+        signal(id, rev, name, payload)
+    join accepted on accepted.id = signal.id
+),
+moved as (
+    update tenure.jobs job
+    set status = accepted.status,
+        was = job.status,
+        rev = job.rev + accepted.chain,
+        chain = accepted.chain,
+        attempt = accepted.attempt,
+        failures = accepted.failures,
+        losses = accepted.losses,
+        lost = accepted.lost,
+        cancel_requested = accepted.cancel_requested,
+        updated_at = accepted.at,
+        owner = accepted.owner,
+        token = case when accepted.owner is null then null else job.token end,
+        due_at = tenure.moment(accepted.due, job.due_at, accepted.at),
+        lease_expires_at = tenure.moment(accepted.lease, job.lease_expires_at, accepted.at),
+        heartbeat_deadline_at = tenure.moment(accepted.heartbeat, job.heartbeat_deadline_at, accepted.at),
+        timeout_at = tenure.moment(accepted.timeout, job.timeout_at, accepted.at),
+        started_at = tenure.moment(accepted.started, job.started_at, accepted.at),
+        finished_at = tenure.moment(accepted.finished, job.finished_at, accepted.at),
+        committed_at = tenure.moment(accepted.committed, job.committed_at, accepted.at),
+        progress = accepted.progress,
+        progress_message = accepted.message,
+        committed_result = accepted.committed_result,
+        result = accepted.result,
+        partial_result = accepted.partial_result,
+        error = accepted.error,
+        last_error = accepted.last_error,
+        reason = accepted.reason
+    from accepted
+    where job.id = accepted.id
+    returning job.id, job.updated_at
+)
+select moved.id, moved.updated_at
+from set_config('tenure.writer', 'store', true) writer
+left join moved on true

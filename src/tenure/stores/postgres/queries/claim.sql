@@ -1,0 +1,144 @@
+-- Takes up to :limit due jobs, in the order of priority and then time since due, and starts them when :chain is 2.
+-- Guard: rows are locked, others' locks are passed over; only due, uncommitted jobs of the given kinds and queues.
+-- One lane is a queue and a priority, read along the ready index; with several, each gives its share of the batch.
+-- No row with an id means that nothing was due; a row with `won` means that this request was answered before.
+with recursive previous as materialized (
+    select claim.body, claim.job_ids
+    from tenure.claims claim
+    where claim.request_id = :request_id
+),
+moment as materialized (
+    select tenure.clock() as now
+    where not exists (select from previous)
+),
+lanes(queue, priority) as (
+    select wanted.queue, head.priority
+    from unnest(:queues::text[]) wanted(queue),
+        lateral (
+            select job.priority
+            from tenure.jobs job
+            where job.queue = wanted.queue
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+            order by job.priority
+            limit 1
+        ) head
+    union all
+    select lanes.queue, head.priority
+    from lanes,
+        lateral (
+            select job.priority
+            from tenure.jobs job
+            where job.queue = lanes.queue
+              and job.priority > lanes.priority
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+            order by job.priority
+            limit 1
+        ) head
+),
+heads as (
+    select lanes.queue, lanes.priority, head.due_at, head.id
+    from lanes, moment,
+        lateral (
+            select job.due_at, job.id
+            from tenure.jobs job
+            where job.queue = lanes.queue
+              and job.priority = lanes.priority
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+              and job.due_at <= moment.now
+              and job.kind = any (:kinds::text[])
+              and job.committed_at is null
+              and job.id <> all (:excluded::uuid[])
+            order by job.due_at, job.id
+            limit :limit
+        ) head
+    where (select count(*) from lanes) > 1
+),
+shares as (
+    select lanes.queue, lanes.priority, :limit::bigint as share
+    from lanes
+    where (select count(*) from lanes) = 1
+    union all
+    select first.queue, first.priority, count(*)
+    from (select * from heads order by heads.priority desc, heads.due_at, heads.id limit :limit) first
+    group by first.queue, first.priority
+),
+locked as materialized (
+    select mine.*
+    from shares, moment,
+        lateral (
+            select job.id, job.priority, job.due_at, job.losses, job.policy_id
+            from tenure.jobs job
+            where job.queue = shares.queue
+              and job.priority = shares.priority
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+              and job.due_at <= moment.now
+              and job.kind = any (:kinds::text[])
+              and job.committed_at is null
+              and job.id <> all (:excluded::uuid[])
+            order by job.due_at, job.id
+            limit shares.share
+            for no key update skip locked
+        ) mine
+),
+-- A job that was lost while it ran is claimed alone.
+ranked as (
+    select locked.*,
+        row_number() over claiming as place,
+        count(*) filter (where locked.losses > 0) over claiming as suspects
+    from locked
+    window claiming as (order by locked.priority desc, locked.due_at, locked.id rows unbounded preceding)
+),
+taken as materialized (
+    select ranked.id, ranked.place, policy.lease_ms, policy.heartbeat_ms, policy.claimed_ms, policy.running_ms, moment.now
+    from ranked
+    join tenure.policies policy on policy.id = ranked.policy_id
+    cross join moment
+    where ranked.place = 1 or ranked.suspects = 0
+),
+moved as (
+    update tenure.jobs job
+    set status = case :chain::smallint when 2 then 'running' else 'claimed' end,
+        was = job.status,
+        rev = job.rev + :chain::smallint,
+        chain = :chain::smallint,
+        attempt = job.attempt + 1,
+        lost = false,
+        updated_at = greatest(taken.now, job.updated_at),
+        owner = :worker::text,
+        token = :token::uuid,
+        lease_expires_at = greatest(taken.now, job.updated_at) + taken.lease_ms * interval '1 millisecond',
+        heartbeat_deadline_at = greatest(taken.now, job.updated_at) + taken.heartbeat_ms * interval '2 milliseconds',
+        timeout_at = greatest(taken.now, job.updated_at)
+            + case :chain::smallint when 2 then taken.running_ms else taken.claimed_ms end * interval '1 millisecond',
+        started_at = case :chain::smallint when 2 then greatest(taken.now, job.updated_at) else job.started_at end,
+        progress = null,
+        progress_message = null
+    from taken
+    where job.id = taken.id
+    returning job.id, job.kind, job.queue, job.priority, job.payload, job.policy_id, job.dedupe_key, job.request_id,
+        job.correlation_id, job.trace, job.submitted_by, job.tags, job.partition_key, job.parent_id, job.redrive_of,
+        job.created_at, job.updated_at, job.was, job.rev, job.attempt, job.failures, job.losses, job.due_at,
+        job.lease_expires_at, job.heartbeat_deadline_at, job.timeout_at, job.started_at, job.cancel_requested,
+        job.last_error, taken.place
+),
+logged as (
+    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
+        actor, request_id)
+    select moved.id, moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
+        moved.rev - :chain::smallint + step.number, moved.attempt, :version::smallint, false, step.type,
+        case step.number when 1 then moved.was else 'claimed' end, step.to_status, :actor::text, :request_id
+    from moved
+    cross join (values (1, 'claimed', 'claimed'), (2, 'started', 'running')) step(number, type, to_status)
+    where step.number <= :chain::smallint
+),
+recorded as (
+    insert into tenure.claims (request_id, body, at, job_ids)
+    select :request_id, :body::text, min(taken.now), array_agg(taken.id order by taken.place)
+    from taken
+    having count(*) > 0
+)
+select previous.body as won_body, previous.job_ids as won, moved.*
+from set_config('tenure.writer', 'store', true) writer
+left join previous on true
+left join moved on true
+order by moved.place

@@ -1,0 +1,7 @@
+-- Adds jobs. Everything about races is in the function, which callers' own transactions use too.
+select ordinal, job_id, created, created_at
+from tenure.enqueue(:ids::uuid[], :kinds::text[], :queues::text[], :priorities::smallint[], :payloads::text[],
+    :policies::integer[], :dedupe_keys::text[], :request_ids::text[], :correlation_ids::text[], :traces::text[],
+    :submitters::text[], :tags::text[], :partition_keys::text[], :parents::uuid[], :redrives::uuid[],
+    :delays_ms::bigint[], :digests::text[], :details::text[], :actor::text, :version::smallint)
+order by ordinal

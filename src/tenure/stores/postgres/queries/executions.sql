@@ -1,0 +1,2 @@
+-- The attempts of one job, in order.
+select * from tenure.executions where job_id = :job_id order by attempt

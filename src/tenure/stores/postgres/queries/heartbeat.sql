@@ -1,0 +1,59 @@
+-- Heartbeats of a batch of jobs: each lease is renewed once half of its time is gone.
+-- Guard: revision, token, and a lease that runs by the database's clock. Rows that someone else has locked are passed
+-- over, so that one of them does not hold up the others.
+-- A row that comes back was beaten; one that does not was locked, or is no longer the one decided upon.
+with beat as materialized (
+    select *
+    from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :actors::text[], :requests::text[], :lease_ms::bigint[],
+                :heartbeat_ms::bigint[])
+        as beat(id, rev, token, actor, request_id, lease_ms, heartbeat_ms)
+),
+locked as materialized (
+    select job.id, job.rev, job.token, job.status, job.attempt, job.updated_at, job.lease_expires_at
+    from tenure.jobs job
+    where job.id = any (:ids::uuid[])
+    order by job.id
+    for no key update skip locked
+),
+moment as materialized (
+    select tenure.clock() as now
+    from (select count(*) from locked) everything_is_locked
+),
+accepted as materialized (
+    select beat.*, locked.status, locked.attempt, greatest(moment.now, locked.updated_at) as at,
+        case when (locked.lease_expires_at - moment.now) * 2 <= beat.lease_ms * interval '1 millisecond'
+            then greatest(moment.now, locked.updated_at) + beat.lease_ms * interval '1 millisecond'
+        end as until_at
+    from beat
+    join locked on locked.id = beat.id
+    cross join moment
+    where locked.rev = beat.rev
+      and locked.token = beat.token
+      and locked.lease_expires_at > moment.now
+),
+logged as (
+    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
+        actor, request_id)
+    select accepted.id, accepted.at, accepted.until_at, accepted.rev + 1, accepted.attempt, :version::smallint, false,
+        'heartbeat', accepted.status, accepted.status, accepted.actor, accepted.request_id
+    from accepted
+),
+moved as (
+    update tenure.jobs job
+    set was = job.status,
+        rev = job.rev + 1,
+        chain = 1,
+        updated_at = accepted.at,
+        heartbeat_deadline_at = accepted.at + accepted.heartbeat_ms * interval '2 milliseconds',
+        lease_expires_at = coalesce(accepted.until_at, job.lease_expires_at)
+    from accepted
+    where job.id = accepted.id
+    returning job.id, job.updated_at, accepted.until_at is not null as renewed
+)
+select moved.id, moved.updated_at, moved.renewed, false as locked
+from set_config('tenure.writer', 'store', true) writer
+left join moved on true
+union all
+select beat.id, null, false, true
+from beat
+where not exists (select from locked where locked.id = beat.id)

@@ -1,0 +1,25 @@
+-- Removes whole terminal jobs that ended before a moment, with all that belongs to them, and claims that speak of none.
+-- The session must have said that it is retention. Answers how many jobs went.
+with doomed as materialized (
+    select job.id
+    from tenure.jobs job
+    where job.finished_at < :before::timestamptz
+    order by job.id
+    limit :limit
+    for update skip locked
+),
+events as (delete from tenure.events using doomed where job_id = doomed.id),
+letters as (delete from tenure.dead_letters using doomed where job_id = doomed.id),
+signals as (delete from tenure.signals using doomed where job_id = doomed.id),
+artifacts as (delete from tenure.artifacts using doomed where job_id = doomed.id),
+steps as (delete from tenure.steps using doomed where job_id = doomed.id),
+claims as (
+    delete from tenure.claims claim
+    where claim.at < :before::timestamptz
+      and not exists (
+        select from tenure.jobs job
+        where job.id = any (claim.job_ids) and job.id not in (select doomed.id from doomed)
+      )
+),
+jobs as (delete from tenure.jobs job using doomed where job.id = doomed.id returning job.id)
+select count(*) from jobs

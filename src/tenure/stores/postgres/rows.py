@@ -1,0 +1,157 @@
+"""Rows of PostgreSQL as records, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tenure.lifecycle.records import (
+    DeadLetter,
+    Event,
+    EventType,
+    Execution,
+    ExecutionStatus,
+    Job,
+    Origin,
+    Policy,
+    ReasonCode,
+    Stage,
+)
+from tenure.lifecycle.statuses import Status
+from tenure.stores.contract import SignalRecord
+
+_STATUS = {status.value: status for status in Status}
+_TYPE = {type_.value: type_ for type_ in EventType}
+_MUTABLE = tuple(
+    name for name in Job.__struct_fields__ if name not in ("origin", "status", "token", "created_at", "updated_at")
+)
+_PLAIN = tuple(name for name in Origin.__struct_fields__ if name not in ("id", "payload", "policy", "tags"))
+
+Policies = Mapping[int, Policy]
+
+
+def origin_from(row: asyncpg.Record, policies: Policies) -> Origin:
+    tags = row["tags"]
+    return Origin(
+        id=row["id"],
+        payload=row["payload"] or "null",
+        policy=policies[row["policy_id"]],
+        tags=None if tags is None else msgspec.json.decode(tags, type=dict[str, str]),
+        **{name: row[name] for name in _PLAIN},
+    )
+
+
+def job_from(row: asyncpg.Record, policies: Policies, *, with_token: bool = False) -> Job:
+    """The record of a row. The token stays behind unless it is asked for."""
+    return Job(
+        origin=origin_from(row, policies),
+        status=_STATUS[row["status"]],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        token=row["token"] if with_token else None,
+        **{name: row[name] for name in _MUTABLE},
+    )
+
+
+def claimed_from(row: asyncpg.Record, policies: Policies, *, status: Status, owner: str, token: UUID) -> Job:
+    """The record of a row that a claim has just taken: what is not read is known to be empty."""
+    return Job(
+        origin=origin_from(row, policies),
+        status=status,
+        rev=row["rev"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        attempt=row["attempt"],
+        failures=row["failures"],
+        losses=row["losses"],
+        due_at=row["due_at"],
+        owner=owner,
+        token=token,
+        lease_expires_at=row["lease_expires_at"],
+        heartbeat_deadline_at=row["heartbeat_deadline_at"],
+        timeout_at=row["timeout_at"],
+        started_at=row["started_at"],
+        cancel_requested=row["cancel_requested"],
+        last_error=row["last_error"],
+    )
+
+
+def event_from(row: asyncpg.Record) -> Event:
+    from_status = row["from_status"]
+    return Event(
+        job_id=row["job_id"],
+        rev=row["rev"],
+        type=_TYPE[row["type"]],
+        from_status=None if from_status is None else _STATUS[from_status],
+        to_status=_STATUS[row["to_status"]],
+        at=row["at"],
+        attempt=row["attempt"],
+        actor=row["actor"],
+        request_id=row["request_id"],
+        cause=row["cause"],
+        detail=row["detail"],
+        digest=row["digest"],
+        until_at=row["until_at"],
+        commits=row["commits"],
+        version=row["version"],
+        correlation_id=row["correlation_id"],
+        trace=row["trace"],
+        position=f"{row['tx']}/{row['job_id']}/{row['rev']}",
+    )
+
+
+def logged_from(row: asyncpg.Record) -> Event:
+    """The event half of a row that joins a job with what its request id has written."""
+    from_status = row["from_status"]
+    return Event(
+        job_id=row["id"],
+        rev=row["event_rev"],
+        type=_TYPE[row["event_type"]],
+        from_status=None if from_status is None else _STATUS[from_status],
+        to_status=_STATUS[row["to_status"]],
+        at=row["event_at"],
+        attempt=row["event_attempt"],
+        actor=row["actor"],
+        request_id=row["event_request_id"],
+        cause=row["cause"],
+        detail=row["detail"],
+        digest=row["digest"],
+        until_at=row["until_at"],
+        commits=row["commits"],
+        version=row["version"],
+    )
+
+
+def execution_from(row: asyncpg.Record) -> Execution:
+    status = ExecutionStatus(row["status"])
+    return Execution(status=status, **{name: row[name] for name in Execution.__struct_fields__ if name != "status"})
+
+
+def dead_letter_from(row: asyncpg.Record) -> DeadLetter:
+    return DeadLetter(
+        job_id=row["job_id"],
+        reason_code=ReasonCode(row["reason_code"]),
+        stage=Stage(row["stage"]),
+        last_error=row["last_error"] or "null",
+        attempts=row["attempts"],
+        at=row["at"],
+        last_owner=row["last_owner"],
+        last_lease_expires_at=row["last_lease_expires_at"],
+        correlation_id=row["correlation_id"],
+    )
+
+
+def signal_from(row: asyncpg.Record) -> SignalRecord:
+    return SignalRecord(
+        job_id=row["job_id"], rev=row["rev"], name=row["name"], payload=row["payload"] or "null", at=row["at"]
+    )
+
+
+def arrays(rows: list[tuple[Any, ...]], names: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Rows as one array per column, which is how a batch reaches PostgreSQL."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}

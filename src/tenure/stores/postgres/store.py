@@ -1,0 +1,426 @@
+"""The PostgreSQL store. Each operation is one statement; this file only says which, and reads the answers.
+
+It decides nothing: legality is `decide`'s, time is the database's, and the statements' guards settle races.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tenure.errors import (
+    IllegalTransition,
+    InvalidInput,
+    JobNotFound,
+    Refused,
+    RequestIdReused,
+    StoreError,
+)
+from tenure.lifecycle.content import encode
+from tenure.lifecycle.decide import Change, decide_chain
+from tenure.lifecycle.evolve import after_ms, born
+from tenure.lifecycle.records import (
+    CONTRACT_VERSION,
+    Actor,
+    DeadLetter,
+    Event,
+    EventType,
+    Execution,
+    Job,
+    Origin,
+)
+from tenure.lifecycle.statuses import CLAIMED, QUEUED, RUNNING
+from tenure.seams import SYSTEM, Seams
+from tenure.stores.contract import (
+    Added,
+    ClaimRequest,
+    Enqueue,
+    EventFilter,
+    EventPage,
+    Failure,
+    Finding,
+    JobFilter,
+    JobPage,
+    MigrationRecord,
+    Outcome,
+    Request,
+    SchemaState,
+    SignalRecord,
+    Wakeups,
+    check_claim,
+    check_enqueue,
+    check_request,
+    settle,
+    without_secret,
+)
+from tenure.stores.postgres import rows as row
+from tenure.stores.postgres.batches import Batches
+from tenure.stores.postgres.connections import REUSED_STATE, Address, Connections, Session, fetch
+from tenure.stores.postgres.examination import examine
+from tenure.stores.postgres.migrating import apply_pending, schema_state
+from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.wakeups import Bell
+from tenure.stores.schema import require_fit
+
+RACES_MAX = 20
+_NO_ID = UUID(int=0)
+_ALWAYS = datetime(1, 1, 1, tzinfo=UTC)
+_NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+class PostgresStore:
+    """A store on PostgreSQL, for one event loop of one process.
+
+    >>> store = PostgresStore.from_url("postgresql://localhost/app")
+    """
+
+    def __init__(self, address: Address, *, seams: Seams = SYSTEM, connections: int = 10) -> None:
+        self._address = address
+        self._connections = Connections(address, size=connections)
+        self._policies = KnownPolicies(self._connections)
+        self._batches = Batches(self._connections)
+        self._bell = Bell(address, self._connections, seams)
+
+    @classmethod
+    def from_url(cls, url: str, *, seams: Seams = SYSTEM) -> PostgresStore:
+        """The store that a `postgresql://` URL names, not yet opened."""
+        return cls(Address.from_url(url), seams=seams)
+
+    async def open(self) -> None:
+        await self._connections.open()
+        require_fit(await self.schema(), where=self._address.shown)
+
+    async def close(self) -> None:
+        await self._bell.close()
+        await self._connections.close()
+
+    async def schema(self) -> SchemaState:
+        await self._connections.open()
+        return await schema_state(self._connections)
+
+    async def migrate(self) -> list[MigrationRecord]:
+        await self._connections.open()
+        return await apply_pending(self._connections, where=self._address.shown)
+
+    async def doctor(self) -> list[Finding]:
+        return await examine(self._connections, self._address)
+
+    async def now(self) -> datetime:
+        async with self._connections.session() as connection:
+            moment: datetime = await connection.fetchval("select tenure.clock()")
+            return moment
+
+    # New jobs.
+
+    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+        for request in requests:
+            check_enqueue(request)
+        added: list[Added] = []
+        for actor, same in groupby(requests, key=lambda request: str(request.actor)):
+            added += await self._add(actor, list(same))
+        self._bell.ring({request.origin.queue for request in requests})
+        return added
+
+    async def _add(self, actor: str, requests: list[Enqueue]) -> list[Added]:
+        numbers = [await self._policies.number(request.origin.policy) for request in requests]
+        values = _enqueue_values(requests, numbers)
+        try:
+            answers = await self._connections.fetch("enqueue", {**values, "actor": actor, "version": CONTRACT_VERSION})
+        except asyncpg.PostgresError as problem:
+            if problem.sqlstate == REUSED_STATE:
+                raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
+            raise
+        there = await self.read([answer["job_id"] for answer in answers if not answer["created"]])
+        return [
+            Added(_new_job(request, answer["created_at"]), created=True)
+            if answer["created"]
+            else Added(there[answer["job_id"]], created=False)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    # Claims.
+
+    async def claim(self, request: ClaimRequest) -> list[Job]:
+        check_claim(request)
+        answers = await self._batches.claim(request)
+        if not answers:
+            return []
+        if answers[0]["won"] is not None:
+            return await self._won_before(request, answers[0])
+        policies = await self._policies.of(answers)
+        status = RUNNING if request.start else CLAIMED
+        return [
+            row.claimed_from(answer, policies, status=status, owner=request.worker, token=request.token)
+            for answer in answers
+        ]
+
+    async def _won_before(self, request: ClaimRequest, answer: asyncpg.Record) -> list[Job]:
+        if answer["won_body"] != request.body():
+            raise RequestIdReused(request.request_id)
+        jobs = await self._read(answer["won"], with_token=True)
+        return [without_secret(jobs[job_id], request.actor) for job_id in answer["won"] if job_id in jobs]
+
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
+        return self._bell.listen(queues)
+
+    # Changes.
+
+    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+        for request in requests:
+            check_request(request)
+        outcomes: dict[int, Outcome] = {}
+        waiting = list(enumerate(requests))
+        while waiting:
+            # A job has one change per statement, so that its second is decided upon what the first left.
+            now: list[tuple[int, Request]] = []
+            later: list[tuple[int, Request]] = []
+            seen: set[UUID] = set()
+            for number, request in waiting:
+                (later if request.job_id in seen else now).append((number, request))
+                seen.add(request.job_id)
+            await self._round(now, outcomes)
+            waiting = later
+        return [outcomes[number] for number in range(len(requests))]
+
+    async def _round(self, requests: list[tuple[int, Request]], outcomes: dict[int, Outcome]) -> None:
+        """What the callers' own records allow is written at once; the rest is judged on the rows as they are."""
+        changes: dict[int, Change] = {}
+        for number, request in requests:
+            if request.fresh and isinstance(request.job, Job):
+                try:
+                    changes[number] = decide_chain(
+                        request.job, request.operations, request.actor, request_id=request.request_id
+                    )
+                except Refused:
+                    continue
+        await self._write(changes, outcomes)
+        open_ = {number: request for number, request in requests if number not in outcomes}
+        for _ in range(RACES_MAX):
+            if not open_:
+                return
+            changes = await self._judge(open_, outcomes)
+            await self._write(changes, outcomes)
+            open_ = {number: request for number, request in open_.items() if number not in outcomes}
+        for number, request in open_.items():
+            problem = f"job {request.job_id} changed {RACES_MAX} times while this was tried; try again later"
+            outcomes[number] = Failure(StoreError(problem))
+
+    async def _write(self, changes: dict[int, Change], outcomes: dict[int, Outcome]) -> None:
+        if changes:
+            answers = await self._batches.write(list(changes.values()))
+            outcomes.update({n: answer for n, answer in zip(changes, answers, strict=True) if answer is not None})
+
+    async def _judge(self, requests: dict[int, Request], outcomes: dict[int, Outcome]) -> dict[int, Change]:
+        values = {
+            "ids": [request.job_id for request in requests.values()],
+            "requests": [request.request_id for request in requests.values()],
+        }
+        answers = await self._connections.fetch("current", values)
+        policies = await self._policies.of(answers)
+        changes: dict[int, Change] = {}
+        for ordinal, group in groupby(answers, key=lambda answer: int(answer["number"])):
+            found = list(group)
+            number, request = list(requests.items())[ordinal - 1]
+            current = None if found[0]["id"] is None else row.job_from(found[0], policies, with_token=True)
+            logged = [row.logged_from(answer) for answer in found if answer["event_rev"] is not None]
+            verdict = settle(current, request, logged=logged, now=found[0]["now"])
+            if isinstance(verdict, Change):
+                changes[number] = verdict
+            else:
+                outcomes[number] = verdict
+        return changes
+
+    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        return await self._jobs("unattended", {"limit": limit, "after": after})
+
+    # Reads.
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        return await self._read(job_ids)
+
+    async def _read(self, job_ids: Sequence[UUID], *, with_token: bool = False) -> dict[UUID, Job]:
+        if not job_ids:
+            return {}
+        jobs = await self._jobs("read", {"ids": list(job_ids)}, with_token=with_token)
+        return {job.id: job for job in jobs}
+
+    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        values = {
+            "after": after,
+            "limit": limit,
+            "statuses": list(wanted.statuses) or None,
+            "queues": list(wanted.queues) or None,
+            "kinds": list(wanted.kinds) or None,
+            "correlation_id": wanted.correlation_id,
+            "dedupe_key": wanted.dedupe_key,
+            "submitted_by": wanted.submitted_by,
+            "tags": encode(wanted.tags) if wanted.tags else None,
+            "created_from": wanted.created_from,
+            "created_until": wanted.created_until,
+        }
+        jobs = await self._jobs("find" if wanted.correlation_id is None else "find_correlated", values)
+        return JobPage(jobs, jobs[-1].id if len(jobs) == limit else None)
+
+    async def _jobs(self, statement: str, values: dict[str, Any], *, with_token: bool = False) -> list[Job]:
+        answers = await self._connections.fetch(statement, values)
+        policies = await self._policies.of(answers)
+        return [row.job_from(answer, policies, with_token=with_token) for answer in answers]
+
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
+        for answer in await self._connections.fetch("history", {"ids": list(job_ids)}):
+            found[answer["job_id"]].append(row.event_from(answer))
+        return found
+
+    async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        since, job_id, rev = _event_cursor(after)
+        values = {
+            "types": list(wanted.types) or None,
+            "since": wanted.since,
+            "until": wanted.until,
+            "job_id": job_id,
+            "rev": rev,
+            "limit": limit,
+            "correlation_id": wanted.correlation_id,
+        }
+        if wanted.job_id is not None:
+            answers = await self._connections.fetch("events_of_job", {**values, "job_id": wanted.job_id})
+        elif wanted.correlation_id is not None:
+            answers = await self._connections.fetch("events_correlated", values)
+        else:
+            span = {"since": since or wanted.since or _ALWAYS, "until": wanted.until or _NEVER}
+            answers = await self._connections.fetch("events_by_time", {**values, **span})
+        events = [row.event_from(answer) for answer in answers]
+        if wanted.job_id is not None and wanted.correlation_id is not None:
+            events = [event for event in events if event.correlation_id == wanted.correlation_id]
+        last = answers[-1] if answers else None
+        position = after or "" if last is None else f"{last['at'].isoformat()}/{last['job_id']}/{last['rev']}"
+        return EventPage(events, position)
+
+    async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        tx, job_id, rev = _tail_cursor(after)
+        answers = await self._connections.fetch("tail", {"tx": tx, "job_id": job_id, "rev": rev, "limit": limit})
+        events = [row.event_from(answer) for answer in answers]
+        return EventPage(events, (events[-1].position or "") if events else (after or f"0/{_NO_ID}/0"))
+
+    async def executions(self, job_id: UUID) -> list[Execution]:
+        return [row.execution_from(a) for a in await self._connections.fetch("executions", {"job_id": job_id})]
+
+    async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
+        answers = await self._connections.fetch("dead_letter", {"job_id": job_id})
+        return row.dead_letter_from(answers[0]) if answers else None
+
+    async def signals(self, job_id: UUID) -> list[SignalRecord]:
+        return [row.signal_from(a) for a in await self._connections.fetch("signals", {"job_id": job_id})]
+
+    # What may be forgotten.
+
+    async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        async with self._connections.transaction("retention") as connection:
+            before = await _before(connection, older_than_seconds)
+            removed = await _count(connection, "prune", {"before": before, "limit": limit})
+            await _note(connection, actor, "prune", removed)
+            return removed
+
+    async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        async with self._connections.transaction("retention") as connection:
+            before = await _before(connection, older_than_seconds)
+            blanked = await _count(connection, "blank", {"before": before, "limit": limit})
+            await _note(connection, actor, "blank", blanked)
+            return blanked
+
+    async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
+        async with self._connections.transaction("erasure") as connection:
+            values = {"job_id": job_id, "reason": reason, "actor": str(actor)}
+            await fetch(connection, "erase", values)
+        job = (await self.read([job_id])).get(job_id)
+        if job is None:
+            raise JobNotFound(job_id)
+        if job.erased_at is None:
+            raise IllegalTransition(job, "erase", allowed=(), why="only a terminal job's content can be erased")
+        return job
+
+
+def _enqueue_values(requests: list[Enqueue], numbers: list[int]) -> dict[str, list[Any]]:
+    rows = [_enqueue_row(request, number) for request, number in zip(requests, numbers, strict=True)]
+    return row.arrays(rows, _ENQUEUE)
+
+
+_ENQUEUE = (
+    "ids", "kinds", "queues", "priorities", "payloads", "policies", "dedupe_keys", "request_ids", "correlation_ids",
+    "traces", "submitters", "tags", "partition_keys", "parents", "redrives", "delays_ms", "digests", "details",
+)  # fmt: skip
+
+
+def _enqueue_row(request: Enqueue, policy: int) -> tuple[Any, ...]:
+    origin = request.origin
+    return (
+        origin.id, origin.kind, origin.queue, origin.priority, origin.payload, policy, origin.dedupe_key,
+        origin.request_id, origin.correlation_id, origin.trace, origin.submitted_by, _tags(origin),
+        origin.partition_key, origin.parent_id, origin.redrive_of, request.delay_ms, origin.digest(), request.detail,
+    )  # fmt: skip
+
+
+def _tags(origin: Origin) -> str | None:
+    return None if origin.tags is None else msgspec.json.encode(origin.tags, order="sorted").decode()
+
+
+def _new_job(request: Enqueue, at: datetime) -> Job:
+    event = Event(
+        job_id=request.origin.id,
+        rev=1,
+        type=EventType.ENQUEUED,
+        from_status=None,
+        to_status=QUEUED,
+        at=at,
+        attempt=0,
+        actor=str(request.actor),
+        request_id=request.request_id,
+        until_at=after_ms(at, request.delay_ms or None),
+    )
+    return born(request.origin, event)
+
+
+def _tail_cursor(after: str | None) -> tuple[int, UUID, int]:
+    if after is None:
+        return 0, _NO_ID, 0
+    try:
+        tx, job_id, rev = after.split("/")
+        return int(tx), UUID(job_id), int(rev)
+    except ValueError:
+        raise InvalidInput("position", f"{after!r} is not a position of this log") from None
+
+
+def _event_cursor(after: str | None) -> tuple[datetime | None, UUID, int]:
+    if not after:
+        return None, _NO_ID, 0
+    try:
+        at, job_id, rev = after.split("/")
+        return datetime.fromisoformat(at), UUID(job_id), int(rev)
+    except ValueError:
+        raise InvalidInput("after", f"{after!r} is not a cursor of this list") from None
+
+
+async def _before(connection: Session, seconds: float) -> datetime:
+    moment: datetime = await connection.fetchval(
+        "select tenure.clock() - $1::double precision * interval '1 second'", seconds
+    )
+    return moment
+
+
+async def _count(connection: Session, statement: str, values: dict[str, Any]) -> int:
+    answers = await fetch(connection, statement, values)
+    return int(answers[0][0])
+
+
+async def _note(connection: Session, actor: Actor, action: str, count: int) -> None:
+    if count:
+        sql = "insert into tenure.operator_log (actor, action, detail) values ($1, $2, $3)"
+        await connection.execute(sql, str(actor), action, encode({"count": count}))

@@ -1,0 +1,63 @@
+"""Reads a store's SQL from its files: one statement each, with named parameters, and numbered migrations."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+import msgspec
+
+from tenure.stores.contract import MigrationRecord
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+_MIGRATION = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_MIN_CODE = re.compile(r"^-- min_code_version: (\d+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """A statement with numbered parameters, and the names that they stand for, in order."""
+
+    name: str
+    sql: str
+    parameters: tuple[str, ...]
+
+
+@cache
+def named(package: str, name: str) -> str:
+    """A statement as it stands in its file, with `:name` parameters, for drivers that take them so."""
+    return (_folder(package, "queries") / f"{name}.sql").read_text(encoding="utf-8")
+
+
+@cache
+def numbered(package: str, name: str) -> Statement:
+    """The same statement with `$1`, `$2`, … in the order in which the names first appear."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    sql = _PARAMETER.sub(number, _COMMENT.sub("", named(package, name)))
+    return Statement(name, sql, tuple(names))
+
+
+@cache
+def migrations(package: str) -> tuple[MigrationRecord, ...]:
+    """The migrations that this code brings, in order. Each says which code it still admits."""
+    found = []
+    for entry in _folder(package, "migrations").iterdir():
+        if match := _MIGRATION.fullmatch(entry.name):
+            sql = entry.read_text(encoding="utf-8")
+            least = _MIN_CODE.search(sql)
+            checksum = sha256(sql.encode()).hexdigest()[:16]
+            found.append(MigrationRecord(int(match[1]), match[2], checksum, sql, int(least[1]) if least else 1))
+    return tuple(sorted(found, key=lambda migration: migration.number))
+
+
+def _folder(package: str, name: str) -> Traversable:
+    return files(package) / name

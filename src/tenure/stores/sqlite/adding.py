@@ -1,0 +1,114 @@
+"""Adding jobs, inside the write transaction: all of a batch or none.
+
+The constraints find what is there already. Only when they do is each request looked into, one by one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from tenure.errors import RequestIdReused
+from tenure.lifecycle.evolve import born
+from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.statuses import QUEUED
+from tenure.stores.contract import Added, Enqueue, without_secret
+from tenure.stores.sqlite.policies import Policies
+from tenure.stores.sqlite.rows import INSERT_EVENT, INSERT_JOB, Row, event_row, new_job_row
+from tenure.stores.sqlite.statements import sql
+
+ReadJob = Callable[[str], Job]
+
+
+def add(
+    connection: sqlite3.Connection, requests: Sequence[Enqueue], *, now: datetime, policies: Policies, read: ReadJob
+) -> list[Added]:
+    """The jobs that the requests led to, in their order."""
+    connection.execute("savepoint add_all")
+    try:
+        added = _add_all(connection, requests, now=now, policies=policies)
+    except sqlite3.IntegrityError:
+        connection.execute("rollback to add_all")
+        policies.doubt()
+        added = [_add_one(connection, request, now=now, policies=policies, read=read) for request in requests]
+    connection.execute("release add_all")
+    return added
+
+
+def _add_all(
+    connection: sqlite3.Connection, requests: Sequence[Enqueue], *, now: datetime, policies: Policies
+) -> list[Added]:
+    events: list[Row] = []
+    jobs: list[Row] = []
+    added: list[Added] = []
+    for request in requests:
+        job_id = str(request.origin.id)
+        event = enqueued(request, now)
+        job = born(request.origin, event)
+        events.append(event_row(event, job_id))
+        jobs.append(new_job_row(job, job_id, policies.keep(connection, job.policy)))
+        added.append(Added(job, created=True))
+    connection.executemany(INSERT_EVENT, events)
+    connection.executemany(INSERT_JOB, jobs)
+    return added
+
+
+def _add_one(
+    connection: sqlite3.Connection, request: Enqueue, *, now: datetime, policies: Policies, read: ReadJob
+) -> Added:
+    existing = _added_before(connection, request, read) or _duplicate(connection, request, read)
+    if existing is not None:
+        return Added(without_secret(existing), created=False)
+    return _add_all(connection, [request], now=now, policies=policies)[0]
+
+
+def _added_before(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) -> Job | None:
+    origin = request.origin
+    row = connection.execute(
+        sql("enqueued_as"), {"id": str(origin.id), "request_id": origin.request_id}
+    ).fetchone()
+    if row is None:
+        return None
+    job_id, digest, detail = row
+    existing = read(job_id)
+    if digest != origin.digest() or detail != request.detail:
+        raise RequestIdReused(request.request_id, current=without_secret(existing))
+    return existing
+
+
+def _duplicate(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) -> Job | None:
+    origin = request.origin
+    if origin.dedupe_key is None:
+        return None
+    row = connection.execute(
+        sql("live_duplicate"), {"kind": origin.kind, "dedupe_key": origin.dedupe_key}
+    ).fetchone()
+    return None if row is None else read(row[0])
+
+
+def enqueued(request: Enqueue, now: datetime) -> Event:
+    """The first event of a job."""
+    origin = request.origin
+    return Event(
+        job_id=origin.id,
+        rev=1,
+        type=EventType.ENQUEUED,
+        from_status=None,
+        to_status=QUEUED,
+        at=now,
+        attempt=0,
+        actor=str(request.actor),
+        request_id=request.request_id,
+        detail=request.detail,
+        digest=origin.digest(),
+        until_at=now + timedelta(milliseconds=request.delay_ms) if request.delay_ms else None,
+        correlation_id=origin.correlation_id,
+        trace=origin.trace,
+    )
+
+
+def ids_of(added: Sequence[Added]) -> list[UUID]:
+    """The new ones among them."""
+    return [one.job.id for one in added if one.created]

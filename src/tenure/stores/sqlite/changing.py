@@ -1,0 +1,246 @@
+"""Changing jobs, inside the write transaction: read the row, ask for the verdict, write events and row.
+
+What `settle` decides is written by one statement for the events and one for the rows of a whole batch. Only when that
+fails is each change written in a savepoint of its own, so that one poisoned row is set aside and the rest applied.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import RowPoisoned, TenureError
+from tenure.lifecycle.decide import Change, renewal_due, unroll
+from tenure.lifecycle.operations import DeadLetter, Signal
+from tenure.lifecycle.records import Event, Job
+from tenure.stores.contract import Applied, Failure, Outcome, Request, settle
+from tenure.stores.sqlite.rows import (
+    INSERT_EVENT,
+    UPDATE_JOB,
+    PolicyOf,
+    Row,
+    changed_job_row,
+    event_of,
+    event_row,
+    job_of,
+    micros,
+)
+from tenure.stores.sqlite.statements import sql
+
+_encode = msgspec.json.encode
+
+POISON = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+"""What SQLite raises when it is the row that cannot be written, rather than the file."""
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, msgspec.MsgspecError, TenureError)
+"""What comes of a row that somebody has spoilt."""
+
+
+class Moved(Exception):
+    """The row was no longer what was decided upon. Inside one transaction this means that it is not what it says."""
+
+
+class Write(msgspec.Struct, frozen=True):
+    """A change with everything that is written for it."""
+
+    change: Change
+    after: Job
+    at: datetime
+    renewed: bool
+    events: list[Row]
+    row: Row
+
+
+def perform(
+    connection: sqlite3.Connection, requests: Sequence[Request], *, now: datetime, policy_of: PolicyOf
+) -> list[Outcome]:
+    """The outcome of each request, in order. Several for one job follow each other."""
+    outcomes: dict[int, Outcome] = {}
+    for wave in waves(requests):
+        outcomes.update(_perform_wave(connection, wave, now=now, policy_of=policy_of))
+    return [outcomes[index] for index in range(len(requests))]
+
+
+def waves(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
+    """The requests with their places, such that no wave has two for one job."""
+    found: list[list[tuple[int, Request]]] = []
+    seen: dict[UUID, int] = {}
+    for index, request in enumerate(requests):
+        turn = seen.get(request.job_id, 0)
+        seen[request.job_id] = turn + 1
+        if turn == len(found):
+            found.append([])
+        found[turn].append((index, request))
+    return found
+
+
+def _perform_wave(
+    connection: sqlite3.Connection, wave: Sequence[tuple[int, Request]], *, now: datetime, policy_of: PolicyOf
+) -> dict[int, Outcome]:
+    requests = [request for _, request in wave]
+    current = current_jobs(connection, requests, policy_of)
+    logged = _logged(connection, [request for request in requests if not _surely_new(request)])
+    outcomes: dict[int, Outcome] = {}
+    writes: list[tuple[int, Write]] = []
+    for index, request in wave:
+        job = current.get(request.job_id)
+        if isinstance(job, RowPoisoned):
+            outcomes[index] = Failure(job)
+            continue
+        verdict = settle(job, request, logged=logged.get((request.job_id, request.request_id), ()), now=now)
+        if isinstance(verdict, Failure) and _surely_new(request):
+            known = _logged(connection, [request]).get((request.job_id, request.request_id), ())
+            verdict = settle(job, request, logged=known, now=now)
+        if isinstance(verdict, Change):
+            writes.append((index, prepare(verdict, now)))
+        else:
+            outcomes[index] = verdict
+    for (index, write), problem in zip(writes, apply(connection, [w for _, w in writes]), strict=True):
+        outcomes[index] = (
+            Applied(write.change, write.at, write.renewed) if problem is None else Failure(problem)
+        )
+    return outcomes
+
+
+def _surely_new(request: Request) -> bool:
+    """Whether the log need not be asked, as long as the row is the one that was decided upon."""
+    return request.fresh and request.rev is not None
+
+
+def current_jobs(
+    connection: sqlite3.Connection, requests: Sequence[Request], policy_of: PolicyOf
+) -> dict[UUID, Job | RowPoisoned]:
+    """The jobs as they stand, with their tokens.
+
+    Where the caller holds the record and its revision is still the row's, the record is the row: only the token is
+    taken from there. All others are read in full.
+    """
+    held = {str(request.job_id): request.job for request in requests if isinstance(request.job, Job)}
+    found: dict[UUID, Job | RowPoisoned] = {}
+    unread = [str(request.job_id) for request in requests if not isinstance(request.job, Job)]
+    for id_, rev, token in connection.execute(sql("leases_by_id"), {"ids": _json(held)}) if held else ():
+        job = held[id_]
+        if job.rev != rev or job.erased_at is not None:
+            unread.append(id_)
+        else:
+            found[job.id] = _with_token(job, token)
+    for row in connection.execute(sql("jobs_by_id"), {"ids": _json(unread)}) if unread else ():
+        found[UUID(row[0])] = read_row(row, policy_of)
+    return found
+
+
+def read_row(row: Row, policy_of: PolicyOf) -> Job | RowPoisoned:
+    """The record of a row, or why there is none."""
+    try:
+        return job_of(row, policy_of)
+    except UNREADABLE as problem:
+        return RowPoisoned(row[0], f"its row cannot be read ({problem})")
+
+
+def prepare(change: Change, now: datetime) -> Write:
+    """Everything that is written for a change at this moment, never before the job's last event."""
+    before = change.before
+    at = max(now, before.updated_at)
+    renewed = any(step.renews for step in change.steps) and renewal_due(before, now)
+    events, after = unroll(change, at, renewed=renewed)
+    job_id = str(before.id)
+    return Write(
+        change,
+        after,
+        at,
+        renewed,
+        [event_row(event, job_id) for event in events],
+        changed_job_row(before, after, job_id),
+    )
+
+
+def apply(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[RowPoisoned | None]:
+    """Write them all. For each: None, or what is wrong with its row."""
+    if not writes:
+        return []
+    problem = _try(connection, writes)
+    if problem is None:
+        return [None] * len(writes)
+    if len(writes) == 1:
+        return [problem]
+    return [_try(connection, [write]) for write in writes]
+
+
+def _try(connection: sqlite3.Connection, writes: Sequence[Write]) -> RowPoisoned | None:
+    connection.execute("savepoint changes")
+    try:
+        _write(connection, writes)
+    except (*POISON, Moved, OverflowError, UnicodeError) as problem:
+        connection.execute("rollback to changes")
+        connection.execute("release changes")
+        return RowPoisoned(writes[0].change.before.id, str(problem))
+    connection.execute("release changes")
+    return None
+
+
+def _write(connection: sqlite3.Connection, writes: Sequence[Write]) -> None:
+    connection.executemany(INSERT_EVENT, [event for write in writes for event in write.events])
+    for write in writes:
+        _write_records(connection, write)
+    changed = connection.executemany(UPDATE_JOB, [write.row for write in writes]).rowcount
+    if changed != len(writes):
+        raise Moved("its row does not match the revision and token that were just read")
+
+
+def _write_records(connection: sqlite3.Connection, write: Write) -> None:
+    """What some operations keep besides the event: a dead letter, a signal."""
+    before = write.change.before
+    for rev, operation in enumerate(write.change.operations, start=before.rev + 1):
+        if isinstance(operation, DeadLetter):
+            connection.execute(
+                sql("insert_dead_letter"),
+                {
+                    "job_id": str(before.id),
+                    "reason_code": operation.reason_code.value,
+                    "stage": operation.stage.value,
+                    "last_error": operation.error,
+                    "attempts": write.after.attempt,
+                    "at": micros(write.at),
+                    "correlation_id": before.origin.correlation_id,
+                },
+            )
+        elif isinstance(operation, Signal):
+            connection.execute(
+                sql("insert_signal"),
+                {
+                    "job_id": str(before.id),
+                    "rev": rev,
+                    "name": operation.name,
+                    "payload": operation.payload,
+                    "at": micros(write.at),
+                },
+            )
+
+
+def _logged(
+    connection: sqlite3.Connection, requests: Sequence[Request]
+) -> dict[tuple[UUID, str], list[Event]]:
+    """What these requests have written before."""
+    found: dict[tuple[UUID, str], list[Event]] = {}
+    if requests:
+        wanted = _json([[str(request.job_id), request.request_id] for request in requests])
+        for row in connection.execute(sql("logged_requests"), {"requests": wanted}):
+            event = event_of(row)
+            found.setdefault((event.job_id, event.request_id), []).append(event)
+    return found
+
+
+def _with_token(job: Job, token: str | None) -> Job:
+    if (None if job.token is None else str(job.token)) == token:
+        return job
+    return msgspec.structs.replace(job, token=None if token is None else UUID(token))
+
+
+def _json(values: Iterable[object]) -> str:
+    return _encode(list(values)).decode()
+
+
+ReadRow = Callable[[Row], Job | RowPoisoned]

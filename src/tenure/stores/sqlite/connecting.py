@@ -1,0 +1,95 @@
+"""How a file is opened: the settings on which durability rests, and the places where they would not hold."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tenure.errors import GuardViolated, StoreError, StoreUnavailable
+
+MEMORY = ":memory:"
+SQLITE_LEAST = (3, 34, 0)
+SQLITE_SAFE_RESET = (3, 51, 3)
+"""From here on SQLite has no race between resetting the WAL and a writer."""
+BUSY_TIMEOUT_MS = 5_000
+CACHE_KIB = 32_768
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "ncpfs"}
+    | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "davfs", "fuse.davfs2"}
+)
+
+
+def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection with the store's settings. Its transactions begin and end only where we say so."""
+    if sqlite3.sqlite_version_info < SQLITE_LEAST:
+        least = ".".join(map(str, SQLITE_LEAST))
+        raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}, and tenure needs {least} or newer")
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    try:
+        if not read_only:
+            connection.execute("pragma journal_mode = wal").fetchone()
+        connection.execute("pragma synchronous = full")
+        connection.execute("pragma temp_store = memory")
+        connection.execute(f"pragma cache_size = -{CACHE_KIB}")
+        # Checkpoints are ours alone: an automatic one may meet the reset race of versions before 3.51.3.
+        connection.execute("pragma wal_autocheckpoint = 0")
+        if read_only:
+            connection.execute("pragma query_only = on")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """What SQLite raises, as our errors."""
+    try:
+        yield
+    except sqlite3.IntegrityError as problem:
+        raise GuardViolated(f"{where} refused a write: {problem}") from problem
+    except sqlite3.OperationalError as problem:
+        raise StoreUnavailable(f"{where} did not answer: {problem}; repeat the request with the same id") from problem
+    except sqlite3.Error as problem:
+        raise StoreUnavailable(f"{where} cannot be used: {problem}; run `tenure doctor`") from problem
+
+
+def file_system(path: Path, mounts: str) -> str:
+    """The type of the file system that a path lies on, by a text like that of /proc/mounts; empty if it is not there.
+
+    >>> file_system(Path("/srv/share/jobs.db"), "/dev/vda / ext4 rw 0 0\\nserver:/x /srv/share nfs4 rw 0 0")
+    'nfs4'
+    """
+    best, found = -1, ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = Path(fields[1].encode().decode("unicode_escape"))
+        if (path == point or point in path.parents) and len(point.parts) > best:
+            best, found = len(point.parts), fields[2]
+    return found
+
+
+def require_local(path: str, mounts: str) -> None:
+    """Refuse a file where the WAL's shared memory would not be shared, and commits would be lost."""
+    if path == MEMORY:
+        return
+    kind = file_system(Path(path).resolve(), mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreError(
+            f"{path} lies on a network file system ({kind}), where SQLite's WAL loses commits; "
+            f"put the file on a local disk, or use PostgreSQL"
+        )
+
+
+def machine_mounts() -> str:
+    """What is mounted where, as far as this machine says so."""
+    try:
+        return Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

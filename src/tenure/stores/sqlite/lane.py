@@ -1,0 +1,267 @@
+"""Lanes: the one thread that may write a file, the one that reads it, and the same without threads for a simulator.
+
+The writer takes everything that waits, runs each piece in a savepoint of its own inside one transaction, commits once
+and only then answers: one fsync serves them all, and nobody is told of what could still be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from tenure.errors import StoreUnavailable, TenureError
+from tenure.seams import Spawner
+from tenure.stores.sqlite.connecting import translated
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+PIECES_MAX = 256
+"""How many pieces of work one transaction takes at most."""
+BEGIN_TRIES = 3
+"""How often the busy timeout may pass before the database is called unavailable."""
+
+
+class Lane(Protocol):
+    """Runs work on a connection, one piece after the other."""
+
+    async def run(self, work: Work[T]) -> T:
+        """The result of the work, once it is durable."""
+        ...
+
+    async def look(self, work: Work[T]) -> T:
+        """The result of work that needs no transaction, or makes its own."""
+        ...
+
+    async def start(self) -> None:
+        """Open the connection."""
+        ...
+
+    async def stop(self) -> None:
+        """Finish what waits, and close the connection."""
+        ...
+
+
+class Transactions(Protocol):
+    """What surrounds the pieces of work."""
+
+    def begin(self, connection: sqlite3.Connection) -> None: ...
+
+    def finish(self, connection: sqlite3.Connection) -> None: ...
+
+    def rolled_back(self) -> None: ...
+
+    def idle(self, connection: sqlite3.Connection) -> None:
+        """Called after a commit, outside of any transaction."""
+        ...
+
+
+class Piece:
+    """A piece of work, who waits for it, and what became of it."""
+
+    __slots__ = ("error", "future", "in_transaction", "loop", "result", "work")
+
+    def __init__(self, work: Work[Any], *, in_transaction: bool) -> None:
+        self.work = work
+        self.in_transaction = in_transaction
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def attempt(self, connection: sqlite3.Connection, where: str) -> None:
+        """Do the work and keep what comes of it: one piece's error is not its neighbours'."""
+        try:
+            with translated(where):
+                self.result = self.work(connection)
+        except Exception as error:  # noqa: BLE001 - whatever it is belongs to whoever waits for this piece
+            self.error = error
+
+    def settle(self) -> None:
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+class Connection:
+    """One connection and how transactions run on it: the part that lanes with and without a thread share."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], transactions: Transactions, *, where: str) -> None:
+        self._connect = connect
+        self._transactions = transactions
+        self._where = where
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        with translated(self._where):
+            self._connection = self._connect()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def serve(self, pieces: Iterable[Piece]) -> None:
+        """Run the pieces; afterwards each has its result or its error."""
+        waiting = list(pieces)
+        connection = self._connection
+        if connection is None:
+            fail(waiting, StoreUnavailable(f"{self._where} is not open"))
+            return
+        for piece in waiting:
+            if not piece.in_transaction:
+                piece.attempt(connection, self._where)
+        changing = [piece for piece in waiting if piece.in_transaction]
+        if changing:
+            self._transaction(connection, changing)
+
+    def _transaction(self, connection: sqlite3.Connection, pieces: list[Piece]) -> None:
+        try:
+            with translated(self._where):
+                self._begin(connection)
+                for piece in pieces:
+                    self._in_savepoint(connection, piece)
+                self._transactions.finish(connection)
+                connection.execute("commit")
+        except TenureError as error:
+            self._roll_back(connection)
+            fail(pieces, error)
+        else:
+            self._transactions.idle(connection)
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        for tries_left in reversed(range(BEGIN_TRIES)):
+            try:
+                self._transactions.begin(connection)
+                return
+            except sqlite3.OperationalError:
+                if tries_left == 0 or connection.in_transaction:
+                    raise
+
+    def _in_savepoint(self, connection: sqlite3.Connection, piece: Piece) -> None:
+        connection.execute("savepoint piece")
+        piece.attempt(connection, self._where)
+        if piece.error is not None:
+            # SQLite itself ends a transaction on a full disk or an I/O error: then this raises, and all are told.
+            connection.execute("rollback to piece")
+            self._transactions.rolled_back()
+        connection.execute("release piece")
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        self._transactions.rolled_back()
+        if connection.in_transaction:
+            connection.rollback()
+
+
+class ThreadLane:
+    """A thread with a connection of its own, which serves everything that waits at once."""
+
+    def __init__(self, connection: Connection, *, spawn: Spawner, name: str) -> None:
+        self._connection = connection
+        self._waiting: queue.SimpleQueue[Piece] = queue.SimpleQueue()
+        self._spawn, self._name = spawn, name
+        self._last: Piece | None = None
+
+    async def start(self) -> None:
+        """Open the connection on the thread that will use it."""
+        opened = Piece(_nothing, in_transaction=False)
+        self._spawn.thread(lambda: self._live(opened), name=self._name)
+        await opened.future
+
+    async def run(self, work: Work[T]) -> T:
+        return await self._answer(Piece(work, in_transaction=True))
+
+    async def look(self, work: Work[T]) -> T:
+        return await self._answer(Piece(work, in_transaction=False))
+
+    async def stop(self) -> None:
+        self._last = Piece(_nothing, in_transaction=False)
+        await self._answer(self._last)
+
+    async def _answer(self, piece: Piece) -> Any:
+        self._waiting.put(piece)
+        return await piece.future
+
+    def _live(self, opened: Piece) -> None:
+        try:
+            self._connection.open()
+        except TenureError as error:
+            opened.error = error
+        deliver([opened])
+        while opened.error is None:
+            pieces = self._take()
+            last = self._last
+            self._connection.serve(pieces)
+            if last is not None and last in pieces:
+                self._connection.close()
+                deliver(pieces)
+                return
+            deliver(pieces)
+
+    def _take(self) -> list[Piece]:
+        """Everything that waits, as soon as anything does."""
+        pieces = [self._waiting.get()]
+        while len(pieces) < PIECES_MAX:
+            try:
+                pieces.append(self._waiting.get_nowait())
+            except queue.Empty:
+                break
+        return pieces
+
+
+class InlineLane:
+    """The same without a thread: work is done where it is asked for. For a simulator, which has no time for threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def start(self) -> None:
+        self._connection.open()
+
+    async def run(self, work: Work[T]) -> T:
+        return await self._answer(Piece(work, in_transaction=True))
+
+    async def look(self, work: Work[T]) -> T:
+        return await self._answer(Piece(work, in_transaction=False))
+
+    async def stop(self) -> None:
+        self._connection.close()
+
+    async def _answer(self, piece: Piece) -> Any:
+        self._connection.serve([piece])
+        piece.settle()
+        return await piece.future
+
+
+def fail(pieces: Iterable[Piece], error: TenureError) -> None:
+    """The whole transaction is undone, so this is the answer to each of its pieces."""
+    for piece in pieces:
+        piece.result, piece.error = None, error
+
+
+def deliver(pieces: Iterable[Piece]) -> None:
+    """Answer whoever waits, with one call into each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Piece]] = {}
+    for piece in pieces:
+        by_loop.setdefault(piece.loop, []).append(piece)
+    for loop, theirs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle_all, theirs)
+        except RuntimeError:
+            # That loop was closed in the meantime: nobody waits there any more.
+            continue
+
+
+def _settle_all(pieces: Iterable[Piece]) -> None:
+    for piece in pieces:
+        piece.settle()
+
+
+def _nothing(connection: sqlite3.Connection) -> None:
+    return None

@@ -1,0 +1,695 @@
+-- The spine: jobs, their log, and all tables that later rooms live in. Everything is prefixed, as the file is also
+-- the user's. Times are microseconds since 1970 in UTC, ids are UUIDs as text, booleans are 0 and 1.
+-- min_code_version: 1
+--
+-- The guards repeat the lifecycle's rules, so that they also hold for whoever types SQL by hand. Lists of statuses are
+-- written as chains of `is`, because SQLite builds a table for an `in` of more than two values, at each statement.
+
+-- Which migrations this file has seen.
+create table tenure_migrations (
+    number integer primary key,
+    name text not null,
+    checksum text not null,
+    applied_at integer not null
+);
+
+-- The oldest schema that code must know to work with this file (min_code_version).
+create table tenure_meta (
+    key text primary key,
+    value integer not null
+) without rowid;
+
+insert into tenure_meta (key, value) values ('min_code_version', 1);
+
+-- Who writes just now: null, 'store', 'retention' or 'erasure'. The store opens the gate inside a transaction and
+-- closes it before the commit, so that nobody else ever sees it open.
+create table tenure_gate (
+    only integer primary key check (only = 1),
+    writer text check (writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure')
+);
+
+insert into tenure_gate (only, writer) values (1, null);
+
+-- What happens to jobs when things go wrong. The id is made of the body, so that every process knows it.
+create table tenure_policies (
+    id integer primary key,
+    body text not null unique
+);
+
+-- The jobs: the current projection of the log. What is large comes last, so that the rest is found without it.
+create table tenure_jobs (
+    id text not null primary key,
+    kind text not null,
+    policy_id integer not null,
+    queue text not null,
+    priority integer not null,
+    dedupe_key text,
+    request_id text,
+    correlation_id text,
+    trace text,
+    submitted_by text,
+    partition_key text,
+    parent_id text,
+    redrive_of text,
+    status text not null,
+    rev integer not null,
+    created_at integer not null,
+    updated_at integer not null,
+    attempt integer not null default 0,
+    failures integer not null default 0,
+    losses integer not null default 0,
+    lost integer not null default 0,
+    due_at integer,
+    owner text,
+    token text,
+    lease_expires_at integer,
+    heartbeat_deadline_at integer,
+    timeout_at integer,
+    started_at integer,
+    finished_at integer,
+    committed_at integer,
+    cancel_requested integer not null default 0,
+    progress integer,
+    erased_at integer,
+    chain integer not null default 1,
+    was text,
+    tags text,
+    progress_message text,
+    reason text,
+    committed_result text,
+    result text,
+    partial_result text,
+    error text,
+    last_error text,
+    payload text not null,
+
+    constraint "tenure: the status is one of the eleven" check (
+        case status
+            when 'queued' then 1
+            when 'claimed' then 1
+            when 'running' then 1
+            when 'waiting' then 1
+            when 'retry' then 1
+            when 'stalled' then 1
+            when 'succeeded' then 1
+            when 'failed' then 1
+            when 'cancelled' then 1
+            when 'halted' then 1
+            when 'dead_lettered' then 1
+            else 0
+        end
+    ),
+    constraint "tenure: a claimed or running job has an owner, a lease and its token, and no other has" check (
+        case when status is 'claimed' or status is 'running'
+            then owner is not null and token is not null
+                and lease_expires_at is not null and heartbeat_deadline_at is not null
+            else owner is null and token is null
+                and lease_expires_at is null and heartbeat_deadline_at is null
+        end
+    ),
+    constraint "tenure: a job has finished when it is terminal, and only then" check (
+        (finished_at is not null) = (
+            status is 'succeeded' or status is 'failed' or status is 'cancelled'
+            or status is 'halted' or status is 'dead_lettered'
+        )
+    ),
+    constraint "tenure: a succeeded job has a result, and no other has" check (
+        case when status is 'succeeded' then result is not null or erased_at is not null else result is null end
+    ),
+    constraint "tenure: a failed job has an error, and no other has" check (
+        case when status is 'failed' then error is not null or erased_at is not null else error is null end
+    ),
+    constraint "tenure: a halted job has its partial result, and no other has" check (
+        case when status is 'halted'
+            then partial_result is not null or erased_at is not null
+            else partial_result is null
+        end
+    ),
+    constraint "tenure: a halted, cancelled or dead-lettered job has a reason, and no live one has" check (
+        case when status is 'halted' or status is 'cancelled' or status is 'dead_lettered'
+            then reason is not null
+            else reason is null or finished_at is not null
+        end
+    ),
+    constraint "tenure: a succeeded job is committed, and a committed job that ended has succeeded" check (
+        case when status is 'succeeded'
+            then committed_at is not null
+            else committed_at is null or finished_at is null
+        end
+    ),
+    constraint "tenure: only a committed job that has not ended keeps a committed result" check (
+        committed_result is null or (committed_at is not null and finished_at is null)
+    ),
+    constraint "tenure: failures do not exceed attempts, and an attempt is counted by its claim" check (
+        0 <= losses and losses <= failures and failures <= attempt
+        and (attempt > 0 or not (status is 'claimed' or status is 'running'))
+    ),
+    constraint "tenure: revisions count from 1, by one to four at a time" check (rev >= 1 and chain between 1 and 4),
+    constraint "tenure: created_at, started_at, finished_at and updated_at are in order" check (
+        created_at <= updated_at
+        and (started_at is null or (created_at <= started_at and started_at <= updated_at))
+        and (finished_at is null or (ifnull(started_at, created_at) <= finished_at and finished_at <= updated_at))
+    ),
+    constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
+);
+
+create index tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
+    where status in ('queued', 'retry', 'waiting', 'stalled');
+create index tenure_jobs_held on tenure_jobs (id)
+    where status in ('claimed', 'running', 'stalled');
+create index tenure_jobs_overdue on tenure_jobs (timeout_at, id)
+    where status = 'queued' and timeout_at is not null;
+create unique index tenure_jobs_dedupe on tenure_jobs (kind, dedupe_key)
+    where dedupe_key is not null and finished_at is null;
+create unique index tenure_jobs_request on tenure_jobs (request_id)
+    where request_id is not null;
+create index tenure_jobs_correlation on tenure_jobs (correlation_id, id)
+    where correlation_id is not null;
+create index tenure_jobs_finished on tenure_jobs (finished_at)
+    where finished_at is not null;
+
+-- The log, in the order of commits: there is one writer, and AUTOINCREMENT never gives a number twice.
+create table tenure_events (
+    position integer primary key autoincrement,
+    job_id text not null,
+    rev integer not null,
+    type text not null,
+    from_status text,
+    to_status text not null,
+    at integer not null,
+    attempt integer not null,
+    actor text not null,
+    request_id text not null,
+    cause text,
+    detail text,
+    digest text,
+    until_at integer,
+    commits integer not null default 0,
+    version integer not null,
+
+    constraint "tenure: the lifecycle has no such event between these statuses" check (
+        (from_status is null) = (type is 'enqueued')
+        and case type
+            when 'enqueued' then to_status is 'queued'
+            when 'claimed' then to_status is 'claimed' and (
+                from_status is 'queued' or from_status is 'retry'
+                or from_status is 'waiting' or from_status is 'stalled'
+            )
+            when 'started' then from_status is 'claimed' and to_status is 'running'
+            when 'succeeded' then to_status is 'succeeded' and (from_status is 'running' or from_status is 'stalled')
+            when 'heartbeat' then to_status is from_status and (from_status is 'claimed' or from_status is 'running')
+            when 'progress' then to_status is from_status and from_status is 'running'
+            when 'acked' then to_status is from_status and from_status is 'claimed'
+            when 'committed' then to_status is from_status and from_status is 'running'
+            when 'retry_scheduled' then from_status is 'running' and to_status is 'retry'
+            when 'failed' then to_status is 'failed'
+                and from_status in ('queued', 'claimed', 'running', 'stalled')
+            when 'halted' then from_status is 'running' and to_status is 'halted'
+            when 'suspended' then from_status is 'running' and to_status is 'waiting'
+            when 'signalled' then to_status is from_status
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            when 'woken' then to_status is from_status and from_status is 'waiting'
+            when 'compensated' then to_status is from_status and from_status is 'running'
+            when 'released' then to_status is 'stalled' and (from_status is 'claimed' or from_status is 'running')
+            when 'cancel_requested' then to_status is from_status
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            when 'cancelled' then to_status is 'cancelled'
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            when 'stalled' then to_status is 'stalled' and (from_status is 'claimed' or from_status is 'running')
+            when 'requeued' then from_status is 'stalled' and to_status is 'queued'
+            when 'dead_lettered' then to_status is 'dead_lettered'
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            else 0
+        end
+    ),
+    constraint "tenure: only committed and succeeded events commit" check (
+        commits is 0 or (commits is 1 and (type is 'committed' or type is 'succeeded'))
+    ),
+    constraint "tenure: a job's first event is enqueued, and no later one" check (
+        (rev = 1) = (type is 'enqueued') and rev >= 1
+    )
+);
+
+create unique index tenure_events_job on tenure_events (job_id, rev);
+create unique index tenure_events_one_commit on tenure_events (job_id) where commits = 1;
+create index tenure_events_type on tenure_events (type, at);
+
+-- A claim that won something, so that the same request gets the same claim again. One row per claim.
+create table tenure_claims (
+    request_id text not null primary key,
+    body text not null,
+    job_ids text not null,
+    at integer not null
+) without rowid;
+
+create table tenure_signals (
+    job_id text not null,
+    rev integer not null,
+    name text not null,
+    payload text not null,
+    at integer not null,
+    primary key (job_id, rev)
+) without rowid;
+
+create table tenure_dead_letters (
+    job_id text not null primary key,
+    reason_code text not null check (
+        reason_code in (
+            'parse_error', 'validation_failed', 'dependency_unavailable', 'timeout', 'exhausted_retries',
+            'policy_violation', 'infrastructure_failure', 'compensation_failed'
+        )
+    ),
+    stage text not null check (stage in ('fetch', 'input', 'exec', 'output', 'commit')),
+    last_error text not null,
+    attempts integer not null,
+    at integer not null,
+    last_owner text,
+    last_lease_expires_at integer,
+    correlation_id text
+) without rowid;
+
+create index tenure_dead_letters_at on tenure_dead_letters (at);
+
+create table tenure_artifacts (
+    job_id text not null,
+    name text not null,
+    attempt integer not null,
+    media_type text not null,
+    body blob not null,
+    bytes integer not null,
+    at integer not null,
+    primary key (job_id, name, attempt)
+);
+
+create table tenure_steps (
+    job_id text not null,
+    key text not null,
+    name text not null,
+    attempt integer not null,
+    status text not null,
+    result text,
+    error text,
+    started_at integer not null,
+    finished_at integer,
+    primary key (job_id, key)
+);
+
+create table tenure_streams (
+    aggregate text not null primary key,
+    written integer not null default 0,
+    delivered integer not null default 0,
+    owner text,
+    token text,
+    lease_expires_at integer,
+    failures integer not null default 0,
+    due_at integer,
+    check (0 <= delivered and delivered <= written)
+) without rowid;
+
+create index tenure_streams_due on tenure_streams (due_at) where due_at is not null;
+
+create table tenure_outbox (
+    aggregate text not null,
+    sequence integer not null,
+    id text not null unique,
+    topic text not null,
+    body text not null,
+    headers text,
+    job_id text,
+    at integer not null,
+    delivered_at integer,
+    dead_at integer,
+    attempts integer not null default 0,
+    last_error text,
+    primary key (aggregate, sequence)
+);
+
+create index tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
+
+create table tenure_queues (
+    name text not null primary key,
+    paused_at integer,
+    concurrency_max integer,
+    rate_count integer,
+    rate_seconds real,
+    fair integer not null default 0,
+    updated_at integer not null
+) without rowid;
+
+create table tenure_limits (
+    queue text not null,
+    key text not null,
+    in_use integer not null default 0,
+    rate_used integer not null default 0,
+    rate_from integer,
+    primary key (queue, key)
+) without rowid;
+
+create table tenure_schedules (
+    name text not null primary key,
+    kind text not null,
+    queue text not null,
+    payload text not null,
+    cron text not null,
+    timezone text not null,
+    missed text not null,
+    paused_at integer,
+    next_at integer,
+    last_at integer,
+    policy_id integer not null,
+    updated_at integer not null
+) without rowid;
+
+create index tenure_schedules_next on tenure_schedules (next_at) where next_at is not null and paused_at is null;
+
+create table tenure_workers (
+    id text not null primary key,
+    host text not null,
+    pid integer not null,
+    version text not null,
+    queues text not null,
+    kinds text not null,
+    concurrency integer not null,
+    started_at integer not null,
+    seen_at integer not null,
+    stopped_at integer
+) without rowid;
+
+create table tenure_engines (
+    id text not null primary key,
+    name text not null,
+    capabilities text not null,
+    connected_at integer not null,
+    seen_at integer not null,
+    disconnected_at integer
+) without rowid;
+
+create table tenure_tokens (
+    id text not null primary key,
+    name text not null,
+    hash text not null unique,
+    scopes text not null,
+    created_at integer not null,
+    expires_at integer,
+    revoked_at integer
+) without rowid;
+
+create table tenure_operator_log (
+    id integer primary key autoincrement,
+    at integer not null,
+    actor text not null,
+    action text not null,
+    job_id text,
+    detail text
+);
+
+-- One row per attempt, read off the log.
+create view tenure_executions as
+select
+    claim.job_id || '/' || claim.attempt as exec_id,
+    claim.job_id,
+    claim.attempt,
+    substr(claim.actor, instr(claim.actor, ':') + 1) as lease_owner,
+    (
+        select renewal.until_at
+        from tenure_events renewal
+        where renewal.job_id = claim.job_id
+            and renewal.attempt = claim.attempt
+            and renewal.type in ('claimed', 'heartbeat')
+            and renewal.until_at is not null
+        order by renewal.rev desc
+        limit 1
+    ) as lease_expires_at,
+    case
+        when done.rev is not null then 'done'
+        when mark.rev is not null then 'committed'
+        when ending.rev is not null then 'aborted'
+        when start.rev is not null then 'in_progress'
+        else 'leased'
+    end as status,
+    claim.at as leased_at,
+    start.at as started_at,
+    case when done.rev is not null then done.at when mark.rev is null then ending.at end as finished_at,
+    case when done.rev is null and mark.rev is null then ifnull(ending.cause, ending.type) end as cause
+from tenure_events claim
+left join tenure_events start
+    on start.job_id = claim.job_id and start.attempt = claim.attempt and start.type = 'started'
+left join tenure_events mark
+    on mark.job_id = claim.job_id and mark.attempt = claim.attempt and mark.type = 'committed'
+left join tenure_events done
+    on done.job_id = claim.job_id and done.attempt = claim.attempt and done.type = 'succeeded'
+left join tenure_events ending
+    on ending.job_id = claim.job_id
+    and ending.attempt = claim.attempt
+    and ending.from_status in ('claimed', 'running')
+    and ending.to_status not in ('claimed', 'running')
+where claim.type = 'claimed';
+
+-- A job begins with its enqueued event. The look for a row of this id is for `insert or replace`, which would remove
+-- that row without asking any guard.
+create trigger tenure_jobs_insert before insert on tenure_jobs
+begin
+    select case
+        when new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.chain <> 1 or new.was is not null
+            then raise(abort, 'tenure: a job begins as queued, at revision 1 and attempt 0')
+        when new.erased_at is not null or new.committed_at is not null or new.failures <> 0
+            then raise(abort, 'tenure: a job begins without a past')
+        when not exists (
+            select 1
+            from tenure_events
+            where job_id = new.id and rev = 1 and at = new.created_at
+        )
+            then raise(abort, 'tenure: a job is added together with its enqueued event, and only the store does that')
+        when exists (select 1 from tenure_jobs where id = new.id)
+            then raise(abort, 'tenure: there is a job with this id, and nothing replaces it')
+    end;
+end;
+
+-- A job changes only together with its events: each new revision has its event, the chain is contiguous, it begins
+-- with the old status and attempt and ends with the new ones.
+create trigger tenure_jobs_change before update on tenure_jobs
+when new.erased_at is null
+begin
+    select case
+        when old.finished_at is not null
+            then raise(abort, 'tenure: a job that has ended does not change')
+        when new.rev <> old.rev + new.chain or new.was is not old.status
+            then raise(abort, 'tenure: a job changes only with its events; rev must grow by chain, was must be the old status')
+        when new.chain = 1 and not exists (
+            select 1
+            from tenure_events only
+            where only.job_id = new.id
+                and only.rev = new.rev
+                and only.from_status = old.status
+                and only.to_status = new.status
+                and only.at = new.updated_at
+                and only.attempt = new.attempt
+                and only.attempt = old.attempt + (only.type = 'claimed')
+        )
+            then raise(abort, 'tenure: a job changes only with its event; there is none that leads to this revision')
+        when new.chain = 2 and not exists (
+            select 1
+            from tenure_events first
+            join tenure_events last on last.job_id = first.job_id and last.rev = new.rev
+            where first.job_id = new.id
+                and first.rev = old.rev + 1
+                and first.from_status = old.status
+                and first.attempt = old.attempt + (first.type = 'claimed')
+                and last.from_status = first.to_status
+                and last.to_status = new.status
+                and last.at = new.updated_at
+                and last.attempt = new.attempt
+                and last.attempt = first.attempt + (last.type = 'claimed')
+        )
+            then raise(abort, 'tenure: a job changes only with its events; there are not two that lead to this revision')
+        when new.chain > 2 and new.chain <> (
+            select count(*)
+            from tenure_events link
+            left join tenure_events previous on previous.job_id = link.job_id and previous.rev = link.rev - 1
+            where link.job_id = new.id
+                and link.rev > old.rev
+                and link.rev <= new.rev
+                and link.from_status = case when link.rev = old.rev + 1 then old.status else previous.to_status end
+                and link.attempt = (link.type = 'claimed')
+                    + case when link.rev = old.rev + 1 then old.attempt else previous.attempt end
+                and (
+                    link.rev < new.rev
+                    or (link.to_status = new.status and link.at = new.updated_at and link.attempt = new.attempt)
+                )
+        )
+            then raise(abort, 'tenure: a job changes only with its events; they do not form a chain to this revision')
+        when old.committed_at is not null and (
+            new.committed_at is not old.committed_at
+            or new.committed_result is not (case when new.finished_at is null then old.committed_result end)
+            or (new.finished_at is not null and new.result is not old.committed_result)
+            or exists (
+                select 1
+                from tenure_events later
+                where later.job_id = new.id
+                    and later.rev > old.rev
+                    and later.rev <= new.rev
+                    and later.type not in ('heartbeat', 'progress', 'succeeded', 'stalled')
+            )
+        )
+            then raise(abort, 'tenure: a committed job can only be finished, with the result that was committed')
+        when old.committed_at is null and new.committed_at is not null and not exists (
+            select 1
+            from tenure_events mark
+            where mark.job_id = new.id and mark.rev > old.rev and mark.rev <= new.rev and mark.commits = 1
+        )
+            then raise(abort, 'tenure: a job is committed only by an event that commits')
+        when new.status is 'dead_lettered' and not exists (select 1 from tenure_dead_letters where job_id = new.id)
+            then raise(abort, 'tenure: a job is dead-lettered together with its dead letter')
+    end;
+end;
+
+-- What a job is from its first moment to its last. Fires only for statements that name one of these columns.
+create trigger tenure_jobs_origin before update of
+    id, kind, policy_id, queue, priority, dedupe_key, request_id, correlation_id, trace, submitted_by, partition_key,
+    parent_id, redrive_of, created_at, tags
+on tenure_jobs
+begin
+    select raise(abort, 'tenure: what a job was added with never changes');
+end;
+
+create trigger tenure_jobs_payload before update of payload on tenure_jobs
+when new.erased_at is null
+begin
+    select raise(abort, 'tenure: the payload of a job never changes; only erasure removes it');
+end;
+
+-- Erasure empties the content of a job that has ended, and touches nothing else.
+create trigger tenure_jobs_erase before update on tenure_jobs
+when new.erased_at is not null
+begin
+    select case
+        when (select writer from tenure_gate) is not 'erasure'
+            then raise(abort, 'tenure: only erasure changes a job that has ended, and only the store erases')
+        when old.finished_at is null
+            then raise(abort, 'tenure: only a job that has ended can be erased')
+        when (old.status, old.rev, old.updated_at, old.attempt, old.failures, old.losses, old.lost, old.due_at)
+            is not (new.status, new.rev, new.updated_at, new.attempt, new.failures, new.losses, new.lost, new.due_at)
+            or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.chain, old.was)
+            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.chain, new.was)
+            or new.result is not null or new.error is not null or new.last_error is not null
+            or new.partial_result is not null or new.payload is not 'null'
+            then raise(abort, 'tenure: erasure empties the content of a job, and changes nothing else')
+    end;
+end;
+
+create trigger tenure_jobs_delete before delete on tenure_jobs
+begin
+    select case
+        when (select writer from tenure_gate) is not 'retention'
+            then raise(abort, 'tenure: only retention removes a job; use tenure prune')
+        when old.finished_at is null
+            then raise(abort, 'tenure: only a job that has ended can be removed')
+    end;
+end;
+
+create trigger tenure_events_insert before insert on tenure_events
+when (select writer from tenure_gate) is not 'store'
+begin
+    select raise(abort, 'tenure: only the store writes events');
+end;
+
+create trigger tenure_events_update before update of
+    position, job_id, rev, type, from_status, to_status, at, attempt, actor, request_id, cause, digest, until_at,
+    commits, version
+on tenure_events
+begin
+    select raise(abort, 'tenure: the log never changes');
+end;
+
+create trigger tenure_events_blank before update of detail on tenure_events
+when new.detail is not null
+    or not ifnull((select writer from tenure_gate) in ('retention', 'erasure'), 0)
+begin
+    select raise(abort, 'tenure: the log never changes; only retention and erasure empty the detail of an event');
+end;
+
+create trigger tenure_events_delete before delete on tenure_events
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes events, with their whole job; use tenure prune');
+end;
+
+create trigger tenure_policies_insert before insert on tenure_policies
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_policies where id = new.id or body = new.body)
+begin
+    select raise(abort, 'tenure: only the store adds a policy, and nothing replaces one');
+end;
+
+create trigger tenure_policies_update before update on tenure_policies
+begin
+    select raise(abort, 'tenure: a policy never changes; jobs of another policy name another one');
+end;
+
+create trigger tenure_policies_delete before delete on tenure_policies
+begin
+    select raise(abort, 'tenure: a policy is never removed; jobs name it');
+end;
+
+create trigger tenure_claims_insert before insert on tenure_claims
+when (select writer from tenure_gate) is not 'store'
+begin
+    select raise(abort, 'tenure: only the store writes claims');
+end;
+
+create trigger tenure_claims_update before update on tenure_claims
+begin
+    select raise(abort, 'tenure: a claim never changes');
+end;
+
+create trigger tenure_claims_delete before delete on tenure_claims
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes claims, with their jobs');
+end;
+
+create trigger tenure_signals_insert before insert on tenure_signals
+when (select writer from tenure_gate) is not 'store'
+begin
+    select raise(abort, 'tenure: only the store writes signals');
+end;
+
+create trigger tenure_signals_update before update on tenure_signals
+when (select writer from tenure_gate) is not 'erasure'
+begin
+    select raise(abort, 'tenure: a signal never changes; only erasure empties it');
+end;
+
+create trigger tenure_signals_delete before delete on tenure_signals
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes signals, with their job');
+end;
+
+create trigger tenure_dead_letters_insert before insert on tenure_dead_letters
+when (select writer from tenure_gate) is not 'store'
+begin
+    select raise(abort, 'tenure: only the store writes dead letters');
+end;
+
+create trigger tenure_dead_letters_update before update on tenure_dead_letters
+when (select writer from tenure_gate) is not 'erasure'
+begin
+    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it');
+end;
+
+create trigger tenure_dead_letters_delete before delete on tenure_dead_letters
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes dead letters, with their job');
+end;
+
+create trigger tenure_operator_log_update before update on tenure_operator_log
+begin
+    select raise(abort, 'tenure: the operators'' log never changes');
+end;
+
+create trigger tenure_operator_log_delete before delete on tenure_operator_log
+begin
+    select raise(abort, 'tenure: the operators'' log never changes');
+end;

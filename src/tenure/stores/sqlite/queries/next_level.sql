@@ -1,0 +1,13 @@
+-- The highest priority below the given one at which each queue has jobs that nobody holds. Null means none.
+select
+    queue.value,
+    (
+        select ready.priority
+        from tenure_jobs ready indexed by tenure_jobs_ready
+        where ready.status in ('queued', 'retry', 'waiting', 'stalled')
+            and ready.queue = queue.value
+            and ready.priority < :below
+        order by ready.priority desc
+        limit 1
+    )
+from json_each(:queues) queue

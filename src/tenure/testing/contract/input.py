@@ -1,0 +1,130 @@
+"""Input that some store could not hold, or that nobody could mean: refused by every store, alike, before it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tenure.errors import InvalidInput
+from tenure.lifecycle.operations import Cancel, Commit, Complete, Fail, Operation, Retry, Signal
+from tenure.lifecycle.records import Actor, Role
+from tenure.stores.contract import Applied, Enqueue, Failure
+from tenure.testing.driver import CLIENT, Driver
+from tenure.testing.log_check import all_jobs
+
+NUL, SURROGATE = "a\x00b", "a\ud800b"
+LONG = "x" * 501
+HUGE = '"' + "x" * (256 * 1024) + '"'
+BAD_TEXTS = (NUL, SURROGATE, LONG, "", 7)
+BAD_CONTENTS = ("NaN", "[Infinity]", "{", "", "1 2", f'"{NUL}"', f'"{SURROGATE}"', '"\\u0000"', '"\\ud800"', HUGE, 7)
+BAD_ORIGINS: tuple[dict[str, Any], ...] = (
+    *({name: text} for name in ("kind", "queue") for text in (*BAD_TEXTS, " spaced ", "line\nbreak", "x" * 201)),
+    *({name: text} for name in ("dedupe_key", "request_id", "correlation_id") for text in BAD_TEXTS),
+    *({name: NUL} for name in ("trace", "submitted_by", "partition_key")),
+    *({"tags": tags} for tags in ({NUL: "x"}, {"x": SURROGATE}, {"": "x"}, {"x": LONG})),
+    *({"payload": text} for text in BAD_CONTENTS),
+    *({"priority": number} for number in (-32_769, 32_768, 1.5, True, "1")),
+    *({"delay_ms": number} for number in (-1, 2**63, 0.5)),
+)
+
+
+def shown(value: object) -> str:
+    return ascii(value)[:40]
+
+
+class InputContract:
+    """The same InvalidInput everywhere, and nothing written."""
+
+    @pytest.mark.parametrize("facts", BAD_ORIGINS, ids=shown)
+    async def test_a_job_that_no_store_can_hold_is_refused_with_its_whole_batch(
+        self, drive: Driver, facts: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidInput) as refusal:
+            await drive.store.add([drive.enqueue(), drive.enqueue(**facts), drive.enqueue()])
+        [(name, _)] = facts.items()
+        assert name in refusal.value.where
+        assert await all_jobs(drive.store) == []
+
+    @pytest.mark.requirement("WC-01")
+    @pytest.mark.parametrize("role", [role for role in Role if role is not Role.CLIENT])
+    async def test_only_a_client_enqueues(self, drive: Driver, role: Role) -> None:
+        request = drive.enqueue()
+        with pytest.raises(InvalidInput):
+            await drive.store.add([Enqueue(request.origin, Actor(role, "x"))])
+        assert await all_jobs(drive.store) == []
+
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"limit": 0},
+            {"limit": 10_001},
+            {"limit": True},
+            {"worker": NUL},
+            {"worker": ""},
+            {"worker": "x" * 201},
+            {"request_id": SURROGATE},
+            {"request_id": LONG},
+            {"queues": ("ok", NUL)},
+            {"kinds": ("ok", " x")},
+            {"role": Role.RUNNER},
+            {"role": Role.CLIENT},
+        ],
+        ids=shown,
+    )
+    async def test_a_claim_that_could_not_be_meant_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
+        job = await drive.add()
+        with pytest.raises(InvalidInput):
+            await drive.claim(**facts)
+        assert await drive.job(job.id) == job
+
+    @pytest.mark.parametrize("content", BAD_CONTENTS, ids=shown)
+    async def test_content_that_no_store_can_hold_is_refused_and_its_batch_goes_on(
+        self, drive: Driver, content: Any
+    ) -> None:
+        makers: tuple[type[Operation], ...] = (Commit, Complete, Retry, Fail)
+        for make in makers:
+            bad, good = await drive.running(), await drive.running()
+            before = await drive.seen(bad.id)
+            requests = [drive.request(bad, make(content)), drive.request(good, Complete("1"))]
+            refused, applied = await drive.store.perform(requests)
+            assert isinstance(refused, Failure)
+            assert isinstance(refused.error, InvalidInput)
+            assert isinstance(applied, Applied)
+            assert await drive.seen(bad.id) == before
+        job = await drive.add()
+        assert isinstance(await drive.refuse(job.id, Signal("go", content), actor=CLIENT), InvalidInput)
+
+    @pytest.mark.parametrize("request_id", BAD_TEXTS, ids=shown)
+    async def test_a_request_without_a_sound_id_is_refused(self, drive: Driver, request_id: Any) -> None:
+        job = await drive.add()
+        assert isinstance(await drive.refuse(job.id, Cancel(), actor=CLIENT, request_id=request_id), InvalidInput)
+
+    @pytest.mark.parametrize("name", BAD_TEXTS, ids=shown)
+    async def test_an_actor_without_a_sound_name_is_refused(self, drive: Driver, name: Any) -> None:
+        job = await drive.add()
+        actor = Actor(Role.CLIENT, name)
+        assert isinstance(await drive.refuse(job.id, Cancel(), actor=actor), InvalidInput)
+        with pytest.raises(InvalidInput):
+            await drive.store.add([Enqueue(drive.enqueue().origin, actor)])
+
+    async def test_a_request_for_nothing_is_refused(self, drive: Driver) -> None:
+        job = await drive.add()
+        assert isinstance(await drive.refuse(job.id, actor=CLIENT), InvalidInput)
+
+    @pytest.mark.parametrize(
+        "payload",
+        ['"\\u00e9 \\ud83d\\ude00 \\\\u0000"', '{"a":{"b":[1,2,{"c":null}]}}', '"' + "é" * 1000 + '"', "-0.0", "1e300"],
+        ids=shown,
+    )
+    async def test_content_that_is_sound_comes_back_to_the_letter(self, drive: Driver, payload: str) -> None:
+        job = await drive.running(payload=payload)
+        assert (await drive.job(job.id)).origin.payload == payload
+        done = await drive.apply(job, Complete(payload))
+        assert (await drive.job(job.id)).result == payload == done.result
+
+    async def test_names_that_look_like_sql_or_formats_are_only_names(self, drive: Driver) -> None:
+        for name in ("'; drop table jobs; --", "%s", ":name", "$1", "{}", "naïve ∑ 😀", "x" * 200):
+            job = await drive.running(kind=name, queue=name, dedupe_key=name, correlation_id=name, tags={name: name})
+            assert (await drive.job(job.id)).origin == job.origin
+            assert (job.kind, job.queue, job.origin.dedupe_key) == (name, name, name)

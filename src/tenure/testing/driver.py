@@ -1,0 +1,129 @@
+"""Short words for driving a store in tests: add, claim, apply, refuse. It holds no state of its own but a counter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from tenure.errors import TenureError
+from tenure.lifecycle.operations import Operation
+from tenure.lifecycle.records import Actor, Event, Job, Origin, Policy, Role
+from tenure.seams import SYSTEM, Random
+from tenure.stores.contract import Applied, ClaimRequest, Enqueue, Failure, Outcome, Repeated, Request, Store
+
+CLIENT = Actor(Role.CLIENT, "ada")
+RECOVERY = Actor(Role.RECOVERY, "mender")
+OPERATOR = Actor(Role.CLIENT, "operator")
+ERROR = '{"type":"ValueError","message":"no"}'
+
+
+class Driver:
+    """Drives one store. Ids come from `random`, so that two stores can be driven alike."""
+
+    def __init__(self, store: Store, *, random: Random = SYSTEM.random) -> None:
+        self.store = store
+        self.random = random
+        self._asked = 0
+
+    def request_id(self) -> str:
+        """One that was not used before."""
+        self._asked += 1
+        return f"request-{self._asked}-{self.random.name()}"
+
+    def enqueue(
+        self, kind: str = "mail", *, policy: Mapping[str, Any] | None = None, delay_ms: int = 0, **origin: Any
+    ) -> Enqueue:
+        """A new job to be, with `origin` for any field of its Origin."""
+        facts = {"id": self.random.job_id(), "payload": "{}", **origin}
+        return Enqueue(Origin(kind=kind, policy=Policy(**(policy or {})), **facts), CLIENT, delay_ms)
+
+    async def add(self, kind: str = "mail", **facts: Any) -> Job:
+        """The job that an enqueue with these facts led to."""
+        return (await self.store.add([self.enqueue(kind, **facts)]))[0].job
+
+    def claim_request(self, **facts: Any) -> ClaimRequest:
+        defaults = {
+            "queues": ("default",),
+            "kinds": ("mail",),
+            "limit": 1,
+            "worker": "worker-1",
+            "token": self.random.token(),
+            "request_id": self.request_id(),
+        }
+        return ClaimRequest(**{**defaults, **facts})
+
+    async def claim(self, **facts: Any) -> list[Job]:
+        return await self.store.claim(self.claim_request(**facts))
+
+    async def running(self, **facts: Any) -> Job:
+        """A job that was just added, claimed and started, with its token."""
+        return await self._claimed(start=True, **facts)
+
+    async def claimed(self, **facts: Any) -> Job:
+        """A job that was just added and claimed, with its token."""
+        return await self._claimed(start=False, **facts)
+
+    async def _claimed(self, *, start: bool, **facts: Any) -> Job:
+        added = await self.add(priority=30_000, **facts)
+        [job] = await self.claim(start=start, kinds=(added.kind,), queues=(added.queue,))
+        assert job.id == added.id, "another job was ahead in the queue"
+        return job
+
+    def request(self, job: Job | UUID, *operations: Operation, actor: Actor | None = None, **facts: Any) -> Request:
+        """By default it comes from the runner that holds the job's token, and under a new request id."""
+        facts.setdefault("request_id", self.request_id())
+        return Request(job=job, operations=operations, actor=actor or runner(job), **facts)
+
+    async def perform(self, request: Request) -> Outcome:
+        [outcome] = await self.store.perform([request])
+        return outcome
+
+    async def apply(self, job: Job | UUID, *operations: Operation, actor: Actor | None = None, **facts: Any) -> Job:
+        """The job after the change, which must be accepted."""
+        outcome = await self.perform(self.request(job, *operations, actor=actor, **facts))
+        assert isinstance(outcome, Applied), f"not applied: {outcome!r}"
+        return outcome.job
+
+    async def refuse(
+        self, job: Job | UUID, *operations: Operation, actor: Actor | None = None, **facts: Any
+    ) -> TenureError:
+        """Why the change was refused, which it must be, with nothing written."""
+        job_id = job.id if isinstance(job, Job) else job
+        before = await self.seen(job_id)
+        outcome = await self.perform(self.request(job, *operations, actor=actor, **facts))
+        assert isinstance(outcome, Failure), f"not refused: {outcome!r}"
+        assert await self.seen(job_id) == before, "a refused change left something behind"
+        return outcome.error
+
+    async def repeat(self, request: Request) -> Job:
+        """The job that a repeated request is answered with; nothing may be written."""
+        before = await self.seen(request.job_id)
+        outcome = await self.perform(request)
+        assert isinstance(outcome, Repeated), f"not taken as a repetition: {outcome!r}"
+        assert await self.seen(request.job_id) == before, "a repeated request left something behind"
+        return outcome.job
+
+    async def seen(self, job_id: UUID) -> tuple[Job | None, list[Event]]:
+        """All that can be read of a job."""
+        rows, histories = await self.store.read([job_id]), await self.store.history([job_id])
+        return rows.get(job_id), histories.get(job_id, [])
+
+    async def job(self, job_id: UUID) -> Job:
+        return (await self.store.read([job_id]))[job_id]
+
+    async def events_of(self, job_id: UUID) -> list[Event]:
+        return (await self.store.history([job_id]))[job_id]
+
+    async def types_of(self, job_id: UUID) -> list[str]:
+        return [event.type.value for event in await self.events_of(job_id)]
+
+
+def runner(job: Job | UUID, *, role: Role = Role.RUNNER) -> Actor:
+    """Whoever holds the token of this record."""
+    return Actor(role, "worker-1", job.token if isinstance(job, Job) else None)
+
+
+def errors_of(outcomes: Sequence[Outcome]) -> list[type[TenureError] | None]:
+    """For each outcome the kind of refusal, or None where there was none."""
+    return [type(outcome.error) if isinstance(outcome, Failure) else None for outcome in outcomes]

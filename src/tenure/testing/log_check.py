@@ -1,0 +1,99 @@
+"""Whether a store's log and rows agree: what must hold of every store at every moment, whatever was asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from tenure.lifecycle.fold import contents_of, differences, executions, fold
+from tenure.lifecycle.invariants import violations
+from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.statuses import DEAD_LETTERED, HELD, rank
+from tenure.seams import SYSTEM, Clock
+from tenure.stores.contract import JobFilter, Store
+
+TAIL_SECONDS_MAX = 20.0
+
+_CONTENT = frozenset(
+    {"result", "partial_result", "error", "last_error", "committed_result", "progress", "progress_message", "reason"}
+)
+
+
+async def check_store(store: Store) -> None:
+    """Every job's events fold to its row, the tail shows all of them once, and no secret is shown."""
+    jobs = await all_jobs(store)
+    told: dict[UUID, list[Event]] = {}
+    for event in await whole_tail(store, expected=sum(job.rev for job in jobs)):
+        told.setdefault(event.job_id, []).append(event)
+    assert set(told) == {job.id for job in jobs}, "the tail and the list of jobs disagree"
+    for job in jobs:
+        events = (await store.history([job.id]))[job.id]
+        assert told[job.id] == events, f"the tail and the history of job {job.id} disagree"
+        check_job(job, events)
+        assert await store.executions(job.id) == executions(events)
+        assert (await store.dead_letter(job.id) is not None) == (job.status is DEAD_LETTERED)
+
+
+def check_job(job: Job, events: Sequence[Event]) -> None:
+    """One job: its log is a legal chain, ends in its row, and no promise about time, attempts and leases is broken."""
+    folded = fold(job.origin, events, contents_of(job))
+    wrong = differences(job, folded)
+    if job.erased_at is not None:
+        wrong = {name: values for name, values in wrong.items() if name not in _CONTENT}
+    assert wrong == {}, f"job {job.id}: stored and replayed differ: {wrong}"
+    assert violations(job) == []
+    assert job.token is None, "a read shows the token"
+    assert [event.rev for event in events] == list(range(1, job.rev + 1))
+    check_monotonic(events)
+    check_leases(events)
+    assert sum(event.commits for event in events) == int(job.committed)
+
+
+def check_monotonic(events: Sequence[Event]) -> None:
+    """Time and (attempt, rank) never fall, and only a claim counts an attempt."""
+    moments = [event.at for event in events]
+    assert moments == sorted(moments), "timestamps go back"
+    steps = [
+        (event.attempt, rank(event.to_status, requeued=event.attempt > 0 or event.type is EventType.REQUEUED))
+        for event in events
+    ]
+    assert steps == sorted(steps), f"(attempt, rank) falls: {steps}"
+    claims = sum(event.type is EventType.CLAIMED for event in events)
+    assert events[-1].attempt == claims
+
+
+def check_leases(events: Sequence[Event]) -> None:
+    """A lease begins only where the one before it has ended, so that two are never active at once."""
+    held = False
+    for event in events:
+        if event.type is EventType.CLAIMED:
+            assert not held, f"job {event.job_id} was claimed at revision {event.rev} while it was held"
+        held = event.to_status in HELD
+
+
+async def all_jobs(store: Store, *, limit: int = 500) -> list[Job]:
+    """Every job, page by page."""
+    page = await store.find(JobFilter(), limit=limit)
+    jobs = list(page.jobs)
+    while page.after is not None:
+        page = await store.find(JobFilter(), after=page.after, limit=limit)
+        jobs += page.jobs
+    return jobs
+
+
+async def whole_tail(store: Store, *, limit: int = 1000, expected: int = 0, clock: Clock = SYSTEM.clock) -> list[Event]:
+    """The log from its beginning to its present end, page by page.
+
+    A tail holds back what a transaction elsewhere might still precede, so an expected number is waited for, a while.
+    """
+    events: list[Event] = []
+    position: str | None = None
+    deadline_seconds = clock.monotonic_seconds() + TAIL_SECONDS_MAX
+    while True:
+        page = await store.tail(after=position, limit=limit)
+        events += page.events
+        position = page.position
+        if not page.events:
+            if len(events) >= expected or clock.monotonic_seconds() > deadline_seconds:
+                return events
+            await clock.sleep(0.01)

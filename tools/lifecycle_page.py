@@ -1,0 +1,214 @@
+"""Writes docs/lifecycle.md from the transition table: `python -m tools.lifecycle_page`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from tenure.lifecycle.invariants import violations
+from tenure.lifecycle.records import VERBOSE, EventType, Job, Origin, Policy
+from tenure.lifecycle.statuses import HELD, LIVE, QUEUED, RUNNING, TERMINAL, Status, coarse, rank
+from tenure.lifecycle.table import ARROWS, Arrow, By, Guard, legal_events
+from tools.generated import notice, table, write
+
+NAME = "lifecycle.md"
+NONE = "—"
+
+MEANINGS = {
+    Status.QUEUED: "accepted, and waiting for its first claim or for another",
+    Status.CLAIMED: "a worker has a lease on it and has not begun",
+    Status.RUNNING: "a worker has a lease on it and works",
+    Status.WAITING: "it let go of its worker until a time, a signal or its children",
+    Status.RETRY: "an attempt failed, and the next is scheduled",
+    Status.STALLED: "handed back, or its worker was lost; recovery or the next claim decides",
+    Status.SUCCEEDED: "done, with a result",
+    Status.FAILED: "ended by an error",
+    Status.CANCELLED: "ended because someone asked for it",
+    Status.HALTED: "stopped cleanly at a limit, with what there was by then",
+    Status.DEAD_LETTERED: "set aside for a person, with its record",
+}
+
+WAITS_FOR = {
+    Guard.NOTHING: NONE,
+    Guard.LIVE_LEASE: "a lease that runs",
+    Guard.DUE: "it is due",
+    Guard.ORPHANED: "its lease expired, or two heartbeats are missing",
+    Guard.OVERDUE: "the timeout of its status has passed",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n\n".join([notice("tools.lifecycle_page", "src/tenure/lifecycle/"), *_sections()]) + "\n"
+
+
+def _sections() -> Iterator[str]:
+    yield "# The lifecycle of a job"
+    yield (
+        "One table in code (`tenure.lifecycle.table`) decides what may happen to a job. Validators, the guards in the\n"
+        "database and this page are derived from it. [boundaries.md](boundaries.md) says what it does not decide."
+    )
+    yield "## Statuses"
+    yield table(["status", "means", "group", "coarse state", "rank"], map(_status_row, Status))
+    yield (
+        "*Live* jobs may still change, *held* ones are live and under a lease, *terminal* ones never change again.\n"
+        "The pair (attempt, rank) never falls; a job that was requeued has rank "
+        f"{rank(QUEUED, requeued=True)} until its next claim."
+    )
+    yield "## Diagram"
+    yield _diagram(ARROWS, begins=True)
+    yield "## Operations"
+    yield table(
+        ["operation", "from", "to", "by", "needs", "waits for", "event", "after commit"],
+        [["`enqueue`", NONE, "queued", "client", NONE, NONE, "`enqueued`", NONE], *map(_operation_row, ARROWS)],
+    )
+    yield (
+        "*By* names the roles; one *with its lease* must hold the current lease's secret, and the lease must run by\n"
+        "the database's clock. *Waits for* is judged by that clock too, when the change is written. Every operation\n"
+        "writes exactly one event and adds 1 to the revision; only `claim` adds 1 to the attempt."
+    )
+    yield "## After the commit"
+    yield (
+        "A job commits at most once, ever: by `commit`, or by `complete` where no commit came before. From then on\n"
+        f"only {_listed(f'`{arrow.verb}`' for arrow in ARROWS if arrow.after_commit)} are legal, and everything\n"
+        "else is refused with `AlreadyCommitted`:"
+    )
+    yield _diagram(ARROWS, begins=False)
+    yield "## Events"
+    yield (
+        "The vocabulary is closed: the database refuses any (event, from, to) that is not listed here. The detail of\n"
+        f"{_listed(f'`{event}`' for event in EventType if event in VERBOSE)} may be blanked after a while; no other is."
+    )
+    yield table(["event", "from → to", "written by"], map(_event_row, EventType))
+    yield "## Invariants"
+    yield "What must be true of every record, whatever led to it. The database's CHECKs repeat these."
+    yield table(["status", "a job in it"], [[f"`{status}`", "; ".join(_own_rules(status))] for status in Status])
+    yield "Whatever the status:"
+    yield "\n".join(f"- {says}" for says in _shared_rules())
+
+
+def _status_row(status: Status) -> list[str]:
+    group = "live, held" if status in HELD else "live" if status in LIVE else "terminal"
+    return [f"`{status}`", MEANINGS[status], group, coarse(status).value, str(rank(status))]
+
+
+def _operation_row(arrow: Arrow) -> list[str]:
+    return [
+        f"`{arrow.verb}`",
+        _statuses(arrow.sources),
+        "same" if arrow.target is None else arrow.target.value,
+        "; ".join(map(_by, arrow.by)),
+        arrow.when.says if arrow.when else NONE,
+        WAITS_FOR[arrow.guard],
+        f"`{arrow.event}`",
+        "yes" if arrow.after_commit else NONE,
+    ]
+
+
+def _by(by: By) -> str:
+    lease = " with its lease" if by.with_lease else ""
+    when = f", when {by.when.says}" if by.when else ""
+    return f"{by.role}{lease}{when}"
+
+
+def _event_row(event: EventType) -> list[str]:
+    pairs = sorted(
+        (_order(source), _order(target), f"{source or NONE} → {target}")
+        for kind, source, target in legal_events()
+        if kind is event
+    )
+    verbs = [f"`{arrow.verb}`" for arrow in ARROWS if arrow.event is event] or ["`enqueue`"]
+    return [f"`{event}`", ", ".join(pair for _, _, pair in pairs), ", ".join(verbs)]
+
+
+def _diagram(arrows: Iterable[Arrow], *, begins: bool) -> str:
+    """All of it; or, where it does not begin with the enqueue, what a committed job can still go through."""
+    reachable = set(Status) if begins else _reachable_after_commit()
+    labels: dict[tuple[Status, Status], list[str]] = {}
+    for arrow in arrows:
+        if begins or arrow.after_commit:
+            for source in reachable & set(arrow.sources):
+                labels.setdefault((source, arrow.to(source)), []).append(arrow.verb)
+    ordered = sorted(labels, key=lambda pair: (_order(pair[0]), _order(pair[1])))
+    ends = {target for _, target in labels if target in TERMINAL}
+    lines = [
+        "```mermaid",
+        "stateDiagram-v2",
+        *(["    [*] --> queued: enqueue"] if begins else []),
+        *(f"    {source} --> {target}: {', '.join(labels[source, target])}" for source, target in ordered),
+        *(f"    {status} --> [*]" for status in sorted(ends, key=_order)),
+        "```",
+    ]
+    return "\n".join(lines)
+
+
+def _reachable_after_commit() -> set[Status]:
+    arrows = [arrow for arrow in ARROWS if arrow.after_commit]
+    found = {RUNNING}
+    while more := {arrow.to(source) for arrow in arrows for source in found & set(arrow.sources)} - found:
+        found |= more
+    return found
+
+
+def _rules(status: Status) -> list[str]:
+    """Every sentence that a record in this status can break: it is tried with records that are wrong in every way."""
+    return list(dict.fromkeys(says for job in _wrong_records(status) for says in violations(job)))
+
+
+def _own_rules(status: Status) -> list[str]:
+    return [says.removeprefix(_subject(status)) for says in _rules(status) if says.startswith(_subject(status))]
+
+
+def _shared_rules() -> list[str]:
+    rules = (says for status in Status for says in _rules(status) if not says.startswith(_subject(status)))
+    return list(dict.fromkeys(rules))
+
+
+def _subject(status: Status) -> str:
+    return f"a {status} job "
+
+
+def _wrong_records(status: Status) -> Iterator[Job]:
+    early = datetime(2020, 1, 1, tzinfo=UTC)
+    late = early + timedelta(hours=1)
+    laden: dict[str, Any] = {
+        "attempt": 1,
+        "owner": "somebody",
+        "lease_expires_at": late,
+        "heartbeat_deadline_at": late,
+        "committed_at": late,
+        "committed_result": "1",
+        "result": "1",
+        "partial_result": "1",
+        "error": "1",
+        "reason": "because",
+        "finished_at": late,
+    }
+    yield _record(status, early, early)
+    yield _record(status, early, late, **laden)
+    yield _record(status, late, late, started_at=early, attempt=-1, failures=2, losses=3, rev=0)
+
+
+def _record(status: Status, created_at: datetime, updated_at: datetime, *, rev: int = 1, **fields: Any) -> Job:
+    origin = Origin(id=UUID(int=0), kind="any", payload="null", policy=Policy())
+    return Job(origin=origin, status=status, rev=rev, created_at=created_at, updated_at=updated_at, **fields)
+
+
+def _statuses(statuses: Iterable[Status]) -> str:
+    found = set(statuses)
+    return "any live" if found == LIVE else ", ".join(status for status in Status if status in found)
+
+
+def _order(status: Status | None) -> int:
+    return -1 if status is None else list(Status).index(status)
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+if __name__ == "__main__":
+    write(NAME, page())
