@@ -198,23 +198,32 @@ async def run(options: argparse.Namespace) -> list[Round]:
         tempfile.TemporaryDirectory(prefix="tenure-bench-") as folder,
     ):
         for number in range(options.rounds):
-            for store in options.stores:
-                for processes in options.processes if store == "postgres" else [1]:
-                    for guards in (True, False):
-                        name = f"{store}, {processes} process{'es' * (processes > 1)}, guards {'on' if guards else 'off'}"
-                        print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr)
-                        place = postgres(server, guards=guards) if store == "postgres" else sqlite(Path(folder), guards=guards)
-                        found.append(
-                            await one_round(
-                                name,
-                                place,
-                                jobs=options.jobs,
-                                processes=processes,
-                                batch=options.batch,
-                                lanes=options.lanes if store == "postgres" else 1,
-                            )
-                        )
+            for store, processes, guards in variants(options):
+                name = f"{store}, {processes} process{'es' * (processes > 1)}, guards {'on' if guards else 'off'}"
+                print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr)
+                on_postgres = store == "postgres"
+                place = postgres(server, guards=guards) if on_postgres else sqlite(Path(folder), guards=guards)
+                found.append(
+                    await one_round(
+                        name,
+                        place,
+                        jobs=options.jobs,
+                        processes=processes,
+                        batch=options.batch,
+                        lanes=options.lanes if on_postgres else 1,
+                    )
+                )
     return found
+
+
+def variants(options: argparse.Namespace) -> list[tuple[str, int, bool]]:
+    """SQLite has one writer, so that a second process would only measure how they take turns."""
+    return [
+        (store, processes, guards)
+        for store in options.stores
+        for processes in (options.processes if store == "postgres" else [1])
+        for guards in (True, False)
+    ]
 
 
 def table(rounds: list[Round]) -> str:
@@ -223,14 +232,14 @@ def table(rounds: list[Round]) -> str:
         mine = [r for r in rounds if r.variant == variant]
         drains = sorted(r.drain_per_second for r in mine)
         wal = (
-            "–"
+            "none"
             if mine[0].wal_bytes_drain is None
             else f"{statistics.median(r.wal_bytes_enqueue or 0 for r in mine):.0f} + "
             f"{statistics.median(r.wal_bytes_drain or 0 for r in mine):.0f}"
         )
         lines.append(
             f"| {variant} | {statistics.median(r.enqueue_per_second for r in mine):,.0f} | "
-            f"{statistics.median(drains):,.0f} | {drains[0]:,.0f}–{drains[-1]:,.0f} | {wal} |"
+            f"{statistics.median(drains):,.0f} | {drains[0]:,.0f} to {drains[-1]:,.0f} | {wal} |"
         )
     return "\n".join(lines)
 

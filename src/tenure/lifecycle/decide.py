@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import pairwise
 
 import msgspec
 
@@ -64,17 +65,14 @@ def decide(job: Job, operation: Operation, actor: Actor, *, request_id: str) -> 
 
 def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str) -> Change:
     """Several operations in one change: N steps, N events, N revisions, all or none."""
-    steps: list[Step] = []
+    by = _authority(job, ARROW_OF[operations[0].verb], actor)
+    guard = Guard.LIVE_LEASE if by.with_lease else ARROW_OF[operations[0].verb].guard
+    steps = [_step(job, operations[0], actor)]
     current = job
-    for operation in operations:
-        step = _step(current, operation, actor)
-        steps.append(step)
-        event = _event(current, step, actor, request_id=request_id, at=current.updated_at, renewed=True)
-        current = evolve(current, event, step.content)
-        if isinstance(operation, Claim):
-            current = msgspec.structs.replace(current, token=operation.token)
-    first = ARROW_OF[operations[0].verb]
-    guard = Guard.LIVE_LEASE if _authority(job, first, actor).with_lease else first.guard
+    for before, operation in pairwise(operations):
+        # What comes next depends on the record, not on the time: any moment will do.
+        current = _after_step(current, before, steps[-1], actor, request_id=request_id, at=current.updated_at)[1]
+        steps.append(_step(current, operation, actor))
     return Change(job, tuple(operations), tuple(steps), actor, request_id, guard)
 
 
@@ -129,11 +127,10 @@ def unroll(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple
     events: list[Event] = []
     job = change.before
     for operation, step in zip(change.operations, change.steps, strict=True):
-        event = _event(job, step, change.actor, request_id=change.request_id, at=at, renewed=renewed)
+        event, job = _after_step(
+            job, operation, step, change.actor, request_id=change.request_id, at=at, renewed=renewed
+        )
         events.append(event)
-        job = evolve(job, event, step.content)
-        if isinstance(operation, Claim):
-            job = msgspec.structs.replace(job, token=operation.token)
     return tuple(events), job
 
 
@@ -203,6 +200,21 @@ def _require_lease(job: Job, operation: Operation, actor: Actor) -> None:
 
 def _after(moment: datetime | None, now: datetime) -> bool:
     return moment is not None and moment > now
+
+
+def _after_step(
+    job: Job,
+    operation: Operation,
+    step: Step,
+    actor: Actor,
+    *,
+    request_id: str,
+    at: datetime,
+    renewed: bool = True,
+) -> tuple[Event, Job]:
+    event = _event(job, step, actor, request_id=request_id, at=at, renewed=renewed)
+    after = evolve(job, event, step.content)
+    return event, msgspec.structs.replace(after, token=operation.token) if isinstance(operation, Claim) else after
 
 
 def _event(job: Job, step: Step, actor: Actor, *, request_id: str, at: datetime, renewed: bool) -> Event:

@@ -1,4 +1,4 @@
-"""What each event does to the record. The only place that says so: stores write what this computes, `fold` replays it."""
+"""What each event does to the record. Nothing else says so: stores write what this computes, `fold` replays it."""
 
 from __future__ import annotations
 

@@ -109,7 +109,8 @@ class Applied(msgspec.Struct, frozen=True):
 
     @property
     def job(self) -> Job:
-        return self.change.after(self.at, renewed=self.renewed)
+        """The record after the change, as its actor may see it."""
+        return without_secret(self.change.after(self.at, renewed=self.renewed), self.change.actor)
 
 
 class Repeated(msgspec.Struct, frozen=True):

@@ -26,8 +26,8 @@ def code_version(known: Sequence[MigrationRecord]) -> int:
     return known[-1].number if known else 0
 
 
-def require_fit(state: SchemaState, *, where: str) -> None:
-    """Refuse a database that this code must not touch, and say what to do. Newer is fine where it says so."""
+def require_ours(state: SchemaState, *, where: str) -> None:
+    """Refuse a database that this code must not even migrate, and say what to do. Newer is fine where it says so."""
     if state.min_code_version > state.code_version:
         raise SchemaMismatch(
             f"{where} needs code that knows schema {state.min_code_version}, and this tenure knows only "
@@ -38,6 +38,11 @@ def require_fit(state: SchemaState, *, where: str) -> None:
             f"{where} was migrated with other files than this tenure brings (migration {state.changed[0]} differs); "
             f"install the tenure that migrated it, or restore the file"
         )
+
+
+def require_fit(state: SchemaState, *, where: str) -> None:
+    """Refuse a database that this code must not work with, and say what to do."""
+    require_ours(state, where=where)
     if not state.applied:
         raise SchemaMismatch(f"{where} has no tenure schema yet; run `tenure migrate`")
     if state.pending:

@@ -13,7 +13,13 @@ from tenure.errors import GuardViolated, RowPoisoned
 from tenure.lifecycle.decide import Change
 from tenure.lifecycle.records import CONTRACT_VERSION
 from tenure.stores.contract import Applied, Busy, ClaimRequest, Failure, Outcome
-from tenure.stores.postgres.changes import apply_parameters, heartbeat_parameters, is_heartbeat
+from tenure.stores.postgres.changes import (
+    apply_parameters,
+    completion_parameters,
+    heartbeat_parameters,
+    is_completion,
+    is_heartbeat,
+)
 from tenure.stores.postgres.connections import Connections
 
 POISON = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, GuardViolated)
@@ -33,11 +39,18 @@ class Batches:
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
         """What became of each change; None where the row was not the one decided upon."""
         answers: dict[UUID, Outcome] = {}
-        beats = [change for change in changes if is_heartbeat(change)]
-        rest = [change for change in changes if not is_heartbeat(change)]
-        await self._isolating(self._apply, rest, answers)
-        await self._isolating(self._beat, beats, answers)
+        ways: dict[Send, list[Change]] = {self._apply: [], self._complete: [], self._beat: []}
+        for change in changes:
+            ways[self._way(change)].append(change)
+        for send, alike in ways.items():
+            await self._isolating(send, alike, answers)
         return [answers.get(change.before.id) for change in changes]
+
+    def _way(self, change: Change) -> Send:
+        """Everything can go through `apply`; the two commonest changes have leaner statements."""
+        if is_completion(change):
+            return self._complete
+        return self._beat if is_heartbeat(change) else self._apply
 
     async def _isolating(self, send: Send, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         if not changes:
@@ -57,6 +70,12 @@ class Batches:
     async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
         for row in await self._connections.fetch("apply", apply_parameters(changes)):
+            if row["id"] is not None:
+                answers[row["id"]] = Applied(by_id[row["id"]], row["updated_at"])
+
+    async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
+        by_id = {change.before.id: change for change in changes}
+        for row in await self._connections.fetch("complete", completion_parameters(changes)):
             if row["id"] is not None:
                 answers[row["id"]] = Applied(by_id[row["id"]], row["updated_at"])
 

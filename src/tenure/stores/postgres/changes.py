@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tenure.lifecycle.decide import Change, unroll
-from tenure.lifecycle.operations import DeadLetter, Heartbeat, Signal
+from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
 from tenure.lifecycle.records import CONTRACT_VERSION, Job
 from tenure.lifecycle.table import Guard
 from tenure.stores.postgres.rows import arrays
@@ -30,12 +30,35 @@ _STEP = (
 )  # fmt: skip
 _LETTER = ("letter_ids", "letter_stages")
 _SIGNAL = ("signal_ids", "signal_revs", "signal_names", "signal_payloads")
+_COMPLETE = ("ids", "revs", "tokens", "actors", "requests", "results", "digests")
 _BEAT = ("ids", "revs", "tokens", "actors", "requests", "lease_ms", "heartbeat_ms")
 
 
 def is_heartbeat(change: Change) -> bool:
     """Whether the change is a heartbeat and nothing else, which has a statement of its own."""
     return len(change.operations) == 1 and isinstance(change.operations[0], Heartbeat)
+
+
+def is_completion(change: Change) -> bool:
+    """Whether the change completes a job that was not committed before, which has a statement of its own."""
+    return len(change.operations) == 1 and isinstance(change.operations[0], Complete) and change.steps[0].commits
+
+
+def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
+    """The arrays of `complete.sql`."""
+    completions = [
+        (
+            change.before.id,
+            change.before.rev,
+            change.actor.token,
+            str(change.actor),
+            change.request_id,
+            change.steps[0].content,
+            change.steps[0].digest,
+        )
+        for change in changes
+    ]
+    return {**arrays(completions, _COMPLETE), "version": CONTRACT_VERSION}
 
 
 def heartbeat_parameters(changes: Sequence[Change]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ LOST = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -107,7 +108,12 @@ class Connections:
         if self._pool is None:
             raise StoreError("the store is not open; call `await store.open()` first")
         async with translated(self._address), self._pool.acquire() as connection:
-            yield connection
+            try:
+                yield connection
+            except LOST:
+                # Whatever state the driver thinks it is in, this one is not given to anybody again.
+                connection.terminate()
+                raise
 
     @asynccontextmanager
     async def transaction(self, writer: str = "") -> AsyncIterator[Session]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from uuid import UUID
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.evolve import born
@@ -16,8 +15,8 @@ from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import Added, Enqueue, without_secret
 from tenure.stores.sqlite.policies import Policies
-from tenure.stores.sqlite.rows import INSERT_EVENT, INSERT_JOB, Row, event_row, new_job_row
-from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.rows import event_row, new_job_row, text
+from tenure.stores.sqlite.statements import Row, sql, write_rows
 
 ReadJob = Callable[[str], Job]
 
@@ -44,14 +43,14 @@ def _add_all(
     jobs: list[Row] = []
     added: list[Added] = []
     for request in requests:
-        job_id = str(request.origin.id)
+        job_id = text(request.origin.id)
         event = enqueued(request, now)
         job = born(request.origin, event)
         events.append(event_row(event, job_id))
         jobs.append(new_job_row(job, job_id, policies.keep(connection, job.policy)))
         added.append(Added(job, created=True))
-    connection.executemany(INSERT_EVENT, events)
-    connection.executemany(INSERT_JOB, jobs)
+    write_rows(connection, "insert_events", events)
+    write_rows(connection, "insert_jobs", jobs)
     return added
 
 
@@ -66,9 +65,7 @@ def _add_one(
 
 def _added_before(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) -> Job | None:
     origin = request.origin
-    row = connection.execute(
-        sql("enqueued_as"), {"id": str(origin.id), "request_id": origin.request_id}
-    ).fetchone()
+    row = connection.execute(sql("enqueued_as"), {"id": text(origin.id), "request_id": origin.request_id}).fetchone()
     if row is None:
         return None
     job_id, digest, detail = row
@@ -82,9 +79,7 @@ def _duplicate(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) 
     origin = request.origin
     if origin.dedupe_key is None:
         return None
-    row = connection.execute(
-        sql("live_duplicate"), {"kind": origin.kind, "dedupe_key": origin.dedupe_key}
-    ).fetchone()
+    row = connection.execute(sql("live_duplicate"), {"kind": origin.kind, "dedupe_key": origin.dedupe_key}).fetchone()
     return None if row is None else read(row[0])
 
 
@@ -107,8 +102,3 @@ def enqueued(request: Enqueue, now: datetime) -> Event:
         correlation_id=origin.correlation_id,
         trace=origin.trace,
     )
-
-
-def ids_of(added: Sequence[Added]) -> list[UUID]:
-    """The new ones among them."""
-    return [one.job.id for one in added if one.created]

@@ -1,13 +1,13 @@
 """Changing jobs, inside the write transaction: read the row, ask for the verdict, write events and row.
 
-What `settle` decides is written by one statement for the events and one for the rows of a whole batch. Only when that
-fails is each change written in a savepoint of its own, so that one poisoned row is set aside and the rest applied.
+What `settle` decides is written by few statements for the events and the rows of a whole batch, in a savepoint. Only
+when that fails is the batch halved, again and again, until the poisoned row is found and set aside and the rest applied.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -15,21 +15,20 @@ import msgspec
 
 from tenure.errors import RowPoisoned, TenureError
 from tenure.lifecycle.decide import Change, renewal_due, unroll
-from tenure.lifecycle.operations import DeadLetter, Signal
+from tenure.lifecycle.operations import DeadLetter, Operation, Signal
 from tenure.lifecycle.records import Event, Job
-from tenure.stores.contract import Applied, Failure, Outcome, Request, settle
+from tenure.lifecycle.statuses import READY
+from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, without_secret
 from tenure.stores.sqlite.rows import (
-    INSERT_EVENT,
-    UPDATE_JOB,
     PolicyOf,
-    Row,
     changed_job_row,
     event_of,
     event_row,
     job_of,
     micros,
+    text,
 )
-from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.statements import Row, sql, write_rows
 
 _encode = msgspec.json.encode
 
@@ -43,15 +42,20 @@ class Moved(Exception):
     """The row was no longer what was decided upon. Inside one transaction this means that it is not what it says."""
 
 
-class Write(msgspec.Struct, frozen=True):
-    """A change with everything that is written for it."""
+class Record(msgspec.Struct, frozen=True):
+    """Something that is kept besides the event: the name of its statement, and what it takes."""
 
-    change: Change
+    statement: str
+    parameters: dict[str, object]
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Everything that is written for one change of one job."""
+
     after: Job
-    at: datetime
-    renewed: bool
     events: list[Row]
     row: Row
+    records: list[Record]
 
 
 def perform(
@@ -84,7 +88,8 @@ def _perform_wave(
     current = current_jobs(connection, requests, policy_of)
     logged = _logged(connection, [request for request in requests if not _surely_new(request)])
     outcomes: dict[int, Outcome] = {}
-    writes: list[tuple[int, Write]] = []
+    applied: dict[int, Applied] = {}
+    writes: list[Write] = []
     for index, request in wave:
         job = current.get(request.job_id)
         if isinstance(job, RowPoisoned):
@@ -95,14 +100,26 @@ def _perform_wave(
             known = _logged(connection, [request]).get((request.job_id, request.request_id), ())
             verdict = settle(job, request, logged=known, now=now)
         if isinstance(verdict, Change):
-            writes.append((index, prepare(verdict, now)))
+            at, renewed = moment_of(verdict, now)
+            writes.append(prepare(verdict, at, renewed=renewed))
+            applied[index] = Applied(_shown(verdict), at, renewed)
         else:
             outcomes[index] = verdict
-    for (index, write), problem in zip(writes, apply(connection, [w for _, w in writes]), strict=True):
-        outcomes[index] = (
-            Applied(write.change, write.at, write.renewed) if problem is None else Failure(problem)
-        )
+    for (index, success), problem in zip(applied.items(), apply(connection, writes), strict=True):
+        outcomes[index] = success if problem is None else Failure(problem)
     return outcomes
+
+
+def moment_of(change: Change, now: datetime) -> tuple[datetime, bool]:
+    """When the change takes place, never before the job's last event; and whether it renews the lease."""
+    renewed = any(step.renews for step in change.steps) and renewal_due(change.before, now)
+    return max(now, change.before.updated_at), renewed
+
+
+def _shown(change: Change) -> Change:
+    """What the actor is told of its change: the token of somebody else's lease is not part of it."""
+    seen = without_secret(change.before, change.actor)
+    return change if seen is change.before else msgspec.structs.replace(change, before=seen)
 
 
 def _surely_new(request: Request) -> bool:
@@ -118,9 +135,9 @@ def current_jobs(
     Where the caller holds the record and its revision is still the row's, the record is the row: only the token is
     taken from there. All others are read in full.
     """
-    held = {str(request.job_id): request.job for request in requests if isinstance(request.job, Job)}
+    held = {text(request.job_id): request.job for request in requests if isinstance(request.job, Job)}
     found: dict[UUID, Job | RowPoisoned] = {}
-    unread = [str(request.job_id) for request in requests if not isinstance(request.job, Job)]
+    unread = [text(request.job_id) for request in requests if not isinstance(request.job, Job)]
     for id_, rev, token in connection.execute(sql("leases_by_id"), {"ids": _json(held)}) if held else ():
         job = held[id_]
         if job.rev != rev or job.erased_at is not None:
@@ -140,21 +157,45 @@ def read_row(row: Row, policy_of: PolicyOf) -> Job | RowPoisoned:
         return RowPoisoned(row[0], f"its row cannot be read ({problem})")
 
 
-def prepare(change: Change, now: datetime) -> Write:
-    """Everything that is written for a change at this moment, never before the job's last event."""
-    before = change.before
-    at = max(now, before.updated_at)
-    renewed = any(step.renews for step in change.steps) and renewal_due(before, now)
+def prepare(change: Change, at: datetime, *, renewed: bool = False) -> Write:
+    """Everything that is written for a change at this moment."""
     events, after = unroll(change, at, renewed=renewed)
-    job_id = str(before.id)
+    job_id = text(after.id)
     return Write(
-        change,
         after,
-        at,
-        renewed,
         [event_row(event, job_id) for event in events],
-        changed_job_row(before, after, job_id),
+        changed_job_row(change.before, after, job_id),
+        [
+            record
+            for operation, event in zip(change.operations, events, strict=True)
+            if (record := _record(operation, event, after)) is not None
+        ],
     )
+
+
+def _record(operation: Operation, event: Event, after: Job) -> Record | None:
+    """What some operations keep besides the event: a dead letter, a signal."""
+    if isinstance(operation, DeadLetter):
+        parameters: dict[str, object] = {
+            "job_id": text(after.id),
+            "reason_code": operation.reason_code.value,
+            "stage": operation.stage.value,
+            "last_error": operation.error,
+            "attempts": after.attempt,
+            "at": micros(event.at),
+            "correlation_id": after.origin.correlation_id,
+        }
+        return Record("insert_dead_letter", parameters)
+    if isinstance(operation, Signal):
+        parameters = {
+            "job_id": text(after.id),
+            "rev": event.rev,
+            "name": operation.name,
+            "payload": operation.payload,
+            "at": micros(event.at),
+        }
+        return Record("insert_signal", parameters)
+    return None
 
 
 def apply(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[RowPoisoned | None]:
@@ -166,7 +207,8 @@ def apply(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[RowPo
         return [None] * len(writes)
     if len(writes) == 1:
         return [problem]
-    return [_try(connection, [write]) for write in writes]
+    half = len(writes) // 2
+    return apply(connection, writes[:half]) + apply(connection, writes[half:])
 
 
 def _try(connection: sqlite3.Connection, writes: Sequence[Write]) -> RowPoisoned | None:
@@ -176,57 +218,26 @@ def _try(connection: sqlite3.Connection, writes: Sequence[Write]) -> RowPoisoned
     except (*POISON, Moved, OverflowError, UnicodeError) as problem:
         connection.execute("rollback to changes")
         connection.execute("release changes")
-        return RowPoisoned(writes[0].change.before.id, str(problem))
+        return RowPoisoned(writes[0].after.id, str(problem))
     connection.execute("release changes")
     return None
 
 
 def _write(connection: sqlite3.Connection, writes: Sequence[Write]) -> None:
-    connection.executemany(INSERT_EVENT, [event for write in writes for event in write.events])
+    write_rows(connection, "insert_events", [event for write in writes for event in write.events])
     for write in writes:
-        _write_records(connection, write)
-    changed = connection.executemany(UPDATE_JOB, [write.row for write in writes]).rowcount
+        for record in write.records:
+            connection.execute(sql(record.statement), record.parameters)
+    changed = write_rows(connection, "update_jobs", [write.row for write in writes])
     if changed != len(writes):
         raise Moved("its row does not match the revision and token that were just read")
 
 
-def _write_records(connection: sqlite3.Connection, write: Write) -> None:
-    """What some operations keep besides the event: a dead letter, a signal."""
-    before = write.change.before
-    for rev, operation in enumerate(write.change.operations, start=before.rev + 1):
-        if isinstance(operation, DeadLetter):
-            connection.execute(
-                sql("insert_dead_letter"),
-                {
-                    "job_id": str(before.id),
-                    "reason_code": operation.reason_code.value,
-                    "stage": operation.stage.value,
-                    "last_error": operation.error,
-                    "attempts": write.after.attempt,
-                    "at": micros(write.at),
-                    "correlation_id": before.origin.correlation_id,
-                },
-            )
-        elif isinstance(operation, Signal):
-            connection.execute(
-                sql("insert_signal"),
-                {
-                    "job_id": str(before.id),
-                    "rev": rev,
-                    "name": operation.name,
-                    "payload": operation.payload,
-                    "at": micros(write.at),
-                },
-            )
-
-
-def _logged(
-    connection: sqlite3.Connection, requests: Sequence[Request]
-) -> dict[tuple[UUID, str], list[Event]]:
+def _logged(connection: sqlite3.Connection, requests: Sequence[Request]) -> dict[tuple[UUID, str], list[Event]]:
     """What these requests have written before."""
     found: dict[tuple[UUID, str], list[Event]] = {}
     if requests:
-        wanted = _json([[str(request.job_id), request.request_id] for request in requests])
+        wanted = _json([[text(request.job_id), request.request_id] for request in requests])
         for row in connection.execute(sql("logged_requests"), {"requests": wanted}):
             event = event_of(row)
             found.setdefault((event.job_id, event.request_id), []).append(event)
@@ -234,7 +245,7 @@ def _logged(
 
 
 def _with_token(job: Job, token: str | None) -> Job:
-    if (None if job.token is None else str(job.token)) == token:
+    if (None if job.token is None else text(job.token)) == token:
         return job
     return msgspec.structs.replace(job, token=None if token is None else UUID(token))
 
@@ -243,4 +254,10 @@ def _json(values: Iterable[object]) -> str:
     return _encode(list(values)).decode()
 
 
-ReadRow = Callable[[Row], Job | RowPoisoned]
+def made_ready(outcomes: Iterable[Outcome]) -> set[str]:
+    """The queues in which a change left a job that a claim may take."""
+    return {
+        outcome.change.before.queue
+        for outcome in outcomes
+        if isinstance(outcome, Applied) and outcome.change.steps[-1].to_status in READY
+    }

@@ -175,10 +175,12 @@ class ThreadLane:
         await opened.future
 
     async def run(self, work: Work[T]) -> T:
-        return await self._answer(Piece(work, in_transaction=True))
+        answer: T = await self._answer(Piece(work, in_transaction=True))
+        return answer
 
     async def look(self, work: Work[T]) -> T:
-        return await self._answer(Piece(work, in_transaction=False))
+        answer: T = await self._answer(Piece(work, in_transaction=False))
+        return answer
 
     async def stop(self) -> None:
         self._last = Piece(_nothing, in_transaction=False)
@@ -225,10 +227,12 @@ class InlineLane:
         self._connection.open()
 
     async def run(self, work: Work[T]) -> T:
-        return await self._answer(Piece(work, in_transaction=True))
+        answer: T = await self._answer(Piece(work, in_transaction=True))
+        return answer
 
     async def look(self, work: Work[T]) -> T:
-        return await self._answer(Piece(work, in_transaction=False))
+        answer: T = await self._answer(Piece(work, in_transaction=False))
+        return answer
 
     async def stop(self) -> None:
         self._connection.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -13,9 +12,8 @@ import msgspec
 from tenure.lifecycle.records import DeadLetter, Event, EventType, Job, Origin, Policy, ReasonCode, Stage
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import SignalRecord
-from tenure.stores.sqlite.statements import positional
+from tenure.stores.sqlite.statements import Row
 
-Row = tuple[Any, ...]
 PolicyOf = Callable[[int], Policy]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,24 +22,11 @@ _TYPE = {type_.value: type_ for type_ in EventType}
 _encode = msgspec.json.encode
 _tags = msgspec.json.Decoder(dict[str, str]).decode
 
-INSERT_EVENT = positional(
-    "insert_event",
-    *("job_id", "rev", "type", "from_status", "to_status", "at", "attempt", "actor", "request_id", "cause", "detail"),
-    *("digest", "until_at", "commits", "version"),
-)
-INSERT_JOB = positional(
-    "insert_job",
-    *("id", "kind", "policy_id", "queue", "priority", "dedupe_key", "request_id", "correlation_id", "trace"),
-    *("submitted_by", "partition_key", "parent_id", "redrive_of", "created_at", "updated_at", "due_at", "timeout_at"),
-    *("tags", "payload"),
-)
-UPDATE_JOB = positional(
-    "update_job",
-    *("status", "rev", "updated_at", "attempt", "failures", "losses", "lost", "due_at", "owner", "token"),
-    *("lease_expires_at", "heartbeat_deadline_at", "timeout_at", "started_at", "finished_at", "committed_at"),
-    *("cancel_requested", "progress", "chain", "was", "progress_message", "reason", "committed_result", "result"),
-    *("partial_result", "error", "last_error", "id", "rev_before", "token_before"),
-)
+
+@lru_cache(maxsize=16_384)
+def text(id_: UUID) -> str:
+    """An id as it lies in the tables. Each is needed several times in its life."""
+    return str(id_)
 
 
 def micros(value: datetime) -> int:
@@ -69,7 +54,7 @@ def maybe_moment(value: int | None) -> datetime | None:
 
 
 def event_row(event: Event, job_id: str) -> Row:
-    """An event as INSERT_EVENT takes it. `job_id` is the event's, as text."""
+    """An event as insert_events.sql takes it. `job_id` is the event's, as text."""
     return (
         job_id,
         event.rev,
@@ -90,7 +75,7 @@ def event_row(event: Event, job_id: str) -> Row:
 
 
 def new_job_row(job: Job, job_id: str, policy_id: int) -> Row:
-    """A new job as INSERT_JOB takes it."""
+    """A new job as insert_jobs.sql takes it."""
     origin = job.origin
     created_at = micros(job.created_at)
     return (
@@ -105,8 +90,8 @@ def new_job_row(job: Job, job_id: str, policy_id: int) -> Row:
         origin.trace,
         origin.submitted_by,
         origin.partition_key,
-        None if origin.parent_id is None else str(origin.parent_id),
-        None if origin.redrive_of is None else str(origin.redrive_of),
+        None if origin.parent_id is None else text(origin.parent_id),
+        None if origin.redrive_of is None else text(origin.redrive_of),
         created_at,
         created_at,
         created_at if job.due_at is job.created_at else maybe_micros(job.due_at),
@@ -117,7 +102,7 @@ def new_job_row(job: Job, job_id: str, policy_id: int) -> Row:
 
 
 def changed_job_row(before: Job, after: Job, job_id: str) -> Row:
-    """A job's new state as UPDATE_JOB takes it, matched on the state that it was decided upon."""
+    """A job's new state as update_jobs.sql takes it, matched on the state that it was decided upon."""
     return (
         after.status.value,
         after.rev,
@@ -128,7 +113,7 @@ def changed_job_row(before: Job, after: Job, job_id: str) -> Row:
         1 if after.lost else 0,
         maybe_micros(after.due_at),
         after.owner,
-        None if after.token is None else str(after.token),
+        None if after.token is None else text(after.token),
         maybe_micros(after.lease_expires_at),
         maybe_micros(after.heartbeat_deadline_at),
         maybe_micros(after.timeout_at),
@@ -148,7 +133,7 @@ def changed_job_row(before: Job, after: Job, job_id: str) -> Row:
         after.last_error,
         job_id,
         before.rev,
-        None if before.token is None else str(before.token),
+        None if before.token is None else text(before.token),
     )
 
 

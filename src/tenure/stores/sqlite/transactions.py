@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 from tenure.stores.sqlite.connecting import BUSY_TIMEOUT_MS, MEMORY
 from tenure.stores.sqlite.statements import sql
@@ -80,6 +80,6 @@ def wal_bytes(path: str) -> int:
     if path == MEMORY:
         return 0
     try:
-        return os.stat(f"{path}-wal").st_size
+        return Path(f"{path}-wal").stat().st_size
     except OSError:
         return 0

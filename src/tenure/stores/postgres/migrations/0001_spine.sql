@@ -10,7 +10,7 @@ as 'select clock_timestamp()';
 
 -- A moment in a change: null, the old one (a negative offset), or an offset from the moment of writing.
 create function tenure.moment(offset_us bigint, old timestamptz, at timestamptz) returns timestamptz
-language sql immutable parallel safe
+language sql stable parallel safe
 as $$ select case when offset_us is null then null when offset_us < 0 then old
                   else at + offset_us * interval '1 microsecond' end $$;
 

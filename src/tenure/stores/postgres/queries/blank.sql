@@ -2,7 +2,7 @@
 with stale as (
     select event.job_id, event.rev
     from tenure.events event
-    where event.at < :before::timestamptz
+    where event.at <= :before::timestamptz
       and event.type = 'progress'
       and event.detail is not null
       and exists (

@@ -3,7 +3,7 @@
 with doomed as materialized (
     select job.id
     from tenure.jobs job
-    where job.finished_at < :before::timestamptz
+    where job.finished_at <= :before::timestamptz
     order by job.id
     limit :limit
     for update skip locked
@@ -15,7 +15,7 @@ artifacts as (delete from tenure.artifacts using doomed where job_id = doomed.id
 steps as (delete from tenure.steps using doomed where job_id = doomed.id),
 claims as (
     delete from tenure.claims claim
-    where claim.at < :before::timestamptz
+    where claim.at <= :before::timestamptz
       and not exists (
         select from tenure.jobs job
         where job.id = any (claim.job_ids) and job.id not in (select doomed.id from doomed)

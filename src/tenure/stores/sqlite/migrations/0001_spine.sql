@@ -2,8 +2,9 @@
 -- the user's. Times are microseconds since 1970 in UTC, ids are UUIDs as text, booleans are 0 and 1.
 -- min_code_version: 1
 --
--- The guards repeat the lifecycle's rules, so that they also hold for whoever types SQL by hand. Lists of statuses are
--- written as chains of `is`, because SQLite builds a table for an `in` of more than two values, at each statement.
+-- The guards repeat the lifecycle's rules, so that they also hold for whoever types SQL by hand. Where every statement
+-- passes, lists of statuses are chains of `is`, and predicates of indexes look at nulls: SQLite builds a table for an
+-- `in` of more than two values, each time that it runs a statement.
 
 -- Which migrations this file has seen.
 create table tenure_migrations (
@@ -153,10 +154,11 @@ create table tenure_jobs (
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
 
+-- Nobody holds it and it has not ended: queued, retry, waiting or stalled.
 create index tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
-    where status in ('queued', 'retry', 'waiting', 'stalled');
+    where owner is null and finished_at is null;
 create index tenure_jobs_held on tenure_jobs (id)
-    where status in ('claimed', 'running', 'stalled');
+    where owner is not null or status = 'stalled';
 create index tenure_jobs_overdue on tenure_jobs (timeout_at, id)
     where status = 'queued' and timeout_at is not null;
 create unique index tenure_jobs_dedupe on tenure_jobs (kind, dedupe_key)
@@ -546,16 +548,16 @@ end;
 -- What a job is from its first moment to its last. Fires only for statements that name one of these columns.
 create trigger tenure_jobs_origin before update of
     id, kind, policy_id, queue, priority, dedupe_key, request_id, correlation_id, trace, submitted_by, partition_key,
-    parent_id, redrive_of, created_at, tags
+    parent_id, redrive_of, created_at
 on tenure_jobs
 begin
     select raise(abort, 'tenure: what a job was added with never changes');
 end;
 
-create trigger tenure_jobs_payload before update of payload on tenure_jobs
+create trigger tenure_jobs_payload before update of payload, tags on tenure_jobs
 when new.erased_at is null
 begin
-    select raise(abort, 'tenure: the payload of a job never changes; only erasure removes it');
+    select raise(abort, 'tenure: the payload and the tags of a job never change; only erasure removes them');
 end;
 
 -- Erasure empties the content of a job that has ended, and touches nothing else.
@@ -572,7 +574,7 @@ begin
             or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.chain, old.was)
             is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.chain, new.was)
             or new.result is not null or new.error is not null or new.last_error is not null
-            or new.partial_result is not null or new.payload is not 'null'
+            or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
             then raise(abort, 'tenure: erasure empties the content of a job, and changes nothing else')
     end;
 end;

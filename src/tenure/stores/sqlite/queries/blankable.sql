@@ -11,5 +11,5 @@ where event.type in ('heartbeat', 'progress')
             and later.rev > event.rev
             and later.type in ('progress', 'claimed')
     )
-order by event.at
+order by event.position
 limit :limit

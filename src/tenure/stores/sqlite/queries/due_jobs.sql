@@ -6,7 +6,8 @@ select
     job.cancel_requested, job.progress, job.erased_at, job.tags, job.progress_message, job.reason, job.committed_result, job.result, job.partial_result,
     job.error, job.last_error, job.payload
 from tenure_jobs job indexed by tenure_jobs_ready
-where job.status in ('queued', 'retry', 'waiting', 'stalled')
+where job.owner is null
+    and job.finished_at is null
     and job.queue = :queue
     and job.priority = :priority
     and job.due_at <= :now

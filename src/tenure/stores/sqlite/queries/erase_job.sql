@@ -1,6 +1,7 @@
 -- Empty the content of a job that has ended.
 update tenure_jobs
 set payload = 'null',
+    tags = null,
     result = null,
     partial_result = null,
     error = null,

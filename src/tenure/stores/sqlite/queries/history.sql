@@ -5,5 +5,5 @@ select
     event.commits, event.version, job.correlation_id, job.trace
 from json_each(:ids) wanted
 cross join tenure_events event on event.job_id = wanted.value
-join tenure_jobs job on job.id = event.job_id
+left join tenure_jobs job on job.id = event.job_id
 order by event.job_id, event.rev

@@ -4,7 +4,8 @@ select
     (
         select ready.priority
         from tenure_jobs ready indexed by tenure_jobs_ready
-        where ready.status in ('queued', 'retry', 'waiting', 'stalled')
+        where ready.owner is null
+            and ready.finished_at is null
             and ready.queue = queue.value
             and ready.priority < :below
         order by ready.priority desc

@@ -4,7 +4,7 @@ select
     event.attempt, event.actor, event.request_id, event.cause, event.detail, event.digest, event.until_at,
     event.commits, event.version, job.correlation_id, job.trace
 from tenure_events event
-join tenure_jobs job on job.id = event.job_id
+left join tenure_jobs job on job.id = event.job_id
 where event.position > :after
     and (:since is null or event.at >= :since)
     and (:until is null or event.at < :until)

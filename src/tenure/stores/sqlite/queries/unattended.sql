@@ -1,5 +1,5 @@
 -- Jobs that need recovery, in the order of ids: held ones whose lease, heartbeats or time ran out, queued ones whose
--- time is up, and stalled ones that are due for a decision.
+-- time is up, and stalled ones that were lost or are committed.
 select
     job.id, job.kind, job.policy_id, job.queue, job.priority, job.dedupe_key, job.request_id, job.correlation_id, job.trace, job.submitted_by,
     job.partition_key, job.parent_id, job.redrive_of, job.status, job.rev, job.created_at, job.updated_at, job.attempt, job.failures, job.losses, job.lost, job.due_at,
@@ -10,10 +10,10 @@ from tenure_jobs job
 where job.id in (
     select held.id
     from tenure_jobs held indexed by tenure_jobs_held
-    where held.status in ('claimed', 'running', 'stalled')
+    where (held.owner is not null or held.status = 'stalled')
         and held.id > :after
         and case held.status
-            when 'stalled' then held.due_at is null or held.due_at <= :now
+            when 'stalled' then held.lost or held.committed_at is not null
             else held.lease_expires_at <= :now
                 or held.heartbeat_deadline_at <= :now
                 or held.timeout_at <= :now

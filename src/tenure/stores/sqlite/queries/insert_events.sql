@@ -1,5 +1,5 @@
--- Write one event of the log. Refused where the revision has its event already, where the lifecycle has no such
--- arrow, and for a second commit of the job.
+-- Write events of the log. Refused where a revision has its event already, where the lifecycle has no such
+-- arrow, and for a second commit of a job.
 insert into tenure_events (
     job_id, rev, type, from_status, to_status, at, attempt, actor, request_id, cause, detail, digest, until_at,
     commits, version

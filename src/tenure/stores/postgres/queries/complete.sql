@@ -1,0 +1,59 @@
+-- Completes a batch of jobs that were not committed before: the commonest change, with no column more than it needs.
+-- Guard: revision, token, and a lease that runs by the database's clock, read once every lock is held. Locks are taken
+-- in the order of ids.
+-- A row that comes back was completed; one that does not met another row than it was decided upon.
+with change as materialized (
+    select *
+    from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :actors::text[], :requests::text[], :results::text[],
+                :digests::text[])
+        as change(id, rev, token, actor, request_id, result, digest)
+),
+locked as materialized (
+    select job.id, job.rev, job.token, job.attempt, job.updated_at, job.lease_expires_at
+    from tenure.jobs job
+    where job.id = any (:ids::uuid[])
+    order by job.id
+    for no key update
+),
+moment as materialized (
+    select tenure.clock() as now
+    from (select count(*) from locked) everything_is_locked
+),
+accepted as materialized (
+    select change.*, locked.attempt, greatest(moment.now, locked.updated_at) as at
+    from change
+    join locked on locked.id = change.id
+    cross join moment
+    where locked.rev = change.rev
+      and locked.token = change.token
+      and locked.lease_expires_at > moment.now
+),
+logged as (
+    insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
+        request_id, digest)
+    select accepted.id, accepted.at, accepted.rev + 1, accepted.attempt, :version::smallint, true, 'succeeded',
+        'running', 'succeeded', accepted.actor, accepted.request_id, accepted.digest
+    from accepted
+),
+moved as (
+    update tenure.jobs job
+    set status = 'succeeded',
+        was = job.status,
+        rev = job.rev + 1,
+        chain = 1,
+        updated_at = accepted.at,
+        finished_at = accepted.at,
+        committed_at = accepted.at,
+        result = accepted.result,
+        owner = null,
+        token = null,
+        lease_expires_at = null,
+        heartbeat_deadline_at = null,
+        timeout_at = null
+    from accepted
+    where job.id = accepted.id
+    returning job.id, job.updated_at
+)
+select moved.id, moved.updated_at
+from set_config('tenure.writer', 'store', true) writer
+left join moved on true

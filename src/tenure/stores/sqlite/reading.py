@@ -1,0 +1,146 @@
+"""Everything that can be asked, on any connection. Tokens never leave."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import InvalidInput, JobNotFound, RowPoisoned
+from tenure.lifecycle.records import DeadLetter, Event, Job
+from tenure.stores.contract import EventFilter, EventPage, JobFilter, JobPage, SignalRecord, without_secret
+from tenure.stores.sqlite.changing import read_row
+from tenure.stores.sqlite.rows import PolicyOf, Row, dead_letter_of, event_of, job_of, maybe_micros, micros, signal_of
+from tenure.stores.sqlite.statements import sql
+
+MICROS_LEAST, MICROS_MOST = -(2**63), 2**63 - 1
+POSITION_MOST = 2**63 - 1
+
+_encode = msgspec.json.encode
+
+
+def read(connection: sqlite3.Connection, job_ids: Sequence[UUID], policy_of: PolicyOf) -> dict[UUID, Job]:
+    """The jobs that are there."""
+    rows = connection.execute(sql("jobs_by_id"), {"ids": _json(map(str, job_ids))})
+    return {job.id: job for job in _shown(rows, policy_of)}
+
+
+def read_one(connection: sqlite3.Connection, job_id: str, policy_of: PolicyOf) -> Job:
+    """One job with its token, for the store's own use."""
+    row = connection.execute(sql("jobs_by_id"), {"ids": _json([job_id])}).fetchone()
+    if row is None:
+        raise JobNotFound(job_id)
+    return job_of(row, policy_of)
+
+
+def find(
+    connection: sqlite3.Connection, wanted: JobFilter, *, after: UUID | None, limit: int, policy_of: PolicyOf
+) -> JobPage:
+    """A page of jobs, oldest first."""
+    parameters = {
+        "after": "" if after is None else str(after),
+        "limit": limit + 1,
+        "statuses": _maybe_json([status.value for status in wanted.statuses]),
+        "queues": _maybe_json(wanted.queues),
+        "kinds": _maybe_json(wanted.kinds),
+        "dedupe_key": wanted.dedupe_key,
+        "submitted_by": wanted.submitted_by,
+        "created_from": maybe_micros(wanted.created_from),
+        "created_until": maybe_micros(wanted.created_until),
+        "tags": _encode(wanted.tags).decode(),
+    }
+    if wanted.correlation_id is None:
+        rows = connection.execute(sql("find_jobs"), parameters).fetchall()
+    else:
+        parameters["correlation_id"] = wanted.correlation_id
+        rows = connection.execute(sql("find_correlated_jobs"), parameters).fetchall()
+    jobs = list(_shown(rows[:limit], policy_of))
+    return JobPage(jobs, jobs[-1].id if len(rows) > limit else None)
+
+
+def unattended(
+    connection: sqlite3.Connection, *, after: UUID | None, limit: int, now: datetime, policy_of: PolicyOf
+) -> list[Job]:
+    """Jobs that need recovery."""
+    parameters = {"after": "" if after is None else str(after), "limit": limit, "now": micros(now)}
+    return list(_shown(connection.execute(sql("unattended"), parameters), policy_of))
+
+
+def history(connection: sqlite3.Connection, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    """Each job's events in the order of revisions."""
+    found: dict[UUID, list[Event]] = {}
+    for row in connection.execute(sql("history"), {"ids": _json(map(str, dict.fromkeys(job_ids)))}):
+        event = event_of(row)
+        found.setdefault(event.job_id, []).append(event)
+    return found
+
+
+def events(connection: sqlite3.Connection, wanted: EventFilter, *, after: str | None, limit: int) -> EventPage:
+    """A page of the log's events that match, by the index that fits what is asked."""
+    parameters: dict[str, object] = {
+        "after": _position(after),
+        "limit": limit,
+        "types": _maybe_json([type_.value for type_ in wanted.types]),
+        "since": maybe_micros(wanted.since),
+        "until": maybe_micros(wanted.until),
+    }
+    if wanted.job_id is not None:
+        parameters |= {"job_id": str(wanted.job_id), "correlation_id": wanted.correlation_id}
+        rows = connection.execute(sql("events_of_job"), parameters)
+    elif wanted.correlation_id is not None:
+        rows = connection.execute(sql("events_of_correlation"), parameters | {"correlation_id": wanted.correlation_id})
+    elif wanted.types:
+        since = MICROS_LEAST if wanted.since is None else micros(wanted.since)
+        until = MICROS_MOST if wanted.until is None else micros(wanted.until)
+        rows = connection.execute(sql("events_of_type"), parameters | {"since": since, "until": until})
+    else:
+        rows = connection.execute(sql("tail"), parameters)
+    return _page(rows, after)
+
+
+def tail(connection: sqlite3.Connection, *, after: str | None, limit: int) -> EventPage:
+    """The log from a position on."""
+    parameters = {"after": _position(after), "limit": limit, "since": None, "until": None}
+    return _page(connection.execute(sql("tail"), parameters), after)
+
+
+def dead_letter(connection: sqlite3.Connection, job_id: UUID) -> DeadLetter | None:
+    row = connection.execute(sql("dead_letter"), {"job_id": str(job_id)}).fetchone()
+    return None if row is None else dead_letter_of(row)
+
+
+def signals(connection: sqlite3.Connection, job_id: UUID) -> list[SignalRecord]:
+    return [signal_of(row, job_id) for row in connection.execute(sql("signals"), {"job_id": str(job_id)})]
+
+
+def _shown(rows: Iterable[Row], policy_of: PolicyOf) -> Iterable[Job]:
+    for row in rows:
+        job = read_row(row, policy_of)
+        if isinstance(job, RowPoisoned):
+            raise job
+        yield without_secret(job)
+
+
+def _page(rows: Iterable[Row], after: str | None) -> EventPage:
+    found = [event_of(row) for row in rows]
+    return EventPage(found, found[-1].position or "0" if found else after or "0")
+
+
+def _position(after: str | None) -> int:
+    """A position is a number as text, and only what an earlier page gave."""
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdigit() and int(after) <= POSITION_MOST):
+        raise InvalidInput("after", f"{after!r} is not a position of this log; take it from an earlier page")
+    return int(after)
+
+
+def _json(values: Iterable[object]) -> str:
+    return _encode(list(values)).decode()
+
+
+def _maybe_json(values: Sequence[str]) -> str | None:
+    return _json(values) if values else None

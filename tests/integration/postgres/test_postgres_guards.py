@@ -1,0 +1,150 @@
+"""Somebody with psql tries to break the rules. Each attempt is refused with a sentence, and nothing has changed."""
+
+from __future__ import annotations
+
+from itertools import product
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tenure.lifecycle.operations import Commit, Complete, DeadLetter
+from tenure.lifecycle.records import EventType, ReasonCode, Stage
+from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.table import legal_events
+from tenure.testing.driver import ERROR, Driver
+
+AS_THE_STORE = "select set_config('tenure.writer', 'store', true);"
+EVENT = """insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
+    request_id)
+    values ('{id}', clock_timestamp(), {rev}, 1, 1, {commits}, '{type}', {from_}, '{to}', 'runner:me', 'x');"""
+
+
+def event(job: str, rev: int, type_: str, from_: str | None, to: str, *, commits: bool = False) -> str:
+    source = "null" if from_ is None else f"'{from_}'"
+    return EVENT.format(id=f"{{{job}}}", rev=rev, type=type_, from_=source, to=to, commits=commits)
+
+
+ATTACKS = {
+    "a status typed by hand": "update tenure.jobs set status = 'queued', owner = null, token = null,"
+    " lease_expires_at = null, heartbeat_deadline_at = null where id = '{running}'",
+    "a revision without its event": "update tenure.jobs set rev = rev + 1, was = status, chain = 1,"
+    " updated_at = clock_timestamp() where id = '{running}'",
+    "a revision that stands still": "update tenure.jobs set progress = 7 where id = '{running}'",
+    "an illegal arrow with its event": AS_THE_STORE
+    + event("queued", 2, "succeeded", "queued", "succeeded", commits=True)
+    + "update tenure.jobs set status = 'succeeded', was = 'queued', rev = 2, chain = 1, result = '1',"
+    " committed_at = clock_timestamp(), finished_at = clock_timestamp(), updated_at = clock_timestamp()"
+    " where id = '{queued}'",
+    "a chain that starts elsewhere": AS_THE_STORE
+    + event("queued", 2, "started", "claimed", "running")
+    + "update tenure.jobs set status = 'running', was = status, rev = 2, chain = 1, attempt = 1, owner = 'me',"
+    " token = gen_random_uuid(), lease_expires_at = now(), heartbeat_deadline_at = now(), started_at = updated_at"
+    " where id = '{queued}'",
+    "a chain with a hole": AS_THE_STORE
+    + event("running", 5, "heartbeat", "running", "running")
+    + "update tenure.jobs set rev = 5, was = status, chain = 2, updated_at = clock_timestamp() where id = '{running}'",
+    "a lie about the status before": AS_THE_STORE
+    + event("running", 4, "requeued", "stalled", "queued")
+    + "update tenure.jobs set status = 'queued', was = 'stalled', rev = 4, chain = 1, owner = null, token = null,"
+    " lease_expires_at = null, heartbeat_deadline_at = null, updated_at = clock_timestamp() where id = '{running}'",
+    "a stray event": event("queued", 2, "claimed", "queued", "claimed"),
+    "an event of no known kind": AS_THE_STORE + event("queued", 2, "blessed", "queued", "queued"),
+    "a second commit": AS_THE_STORE + event("succeeded", 5, "committed", "running", "running", commits=True),
+    "a terminal row changed": "update tenure.jobs set result = '2' where id = '{succeeded}'",
+    "a terminal row revived": AS_THE_STORE
+    + "update tenure.jobs set status = 'queued', was = status, rev = rev + 1, chain = 1, result = null,"
+    " finished_at = null, committed_at = null where id = '{succeeded}'",
+    "a commit taken back": "update tenure.jobs set committed_at = null, committed_result = null"
+    " where id = '{committed}'",
+    "a committed result changed": "update tenure.jobs set committed_result = '9' where id = '{committed}'",
+    "a payload changed": "update tenure.jobs set payload = '[]' where id = '{queued}'",
+    "a payload of a terminal job changed": "update tenure.jobs set payload = '[]' where id = '{succeeded}'",
+    "a queue changed": "update tenure.jobs set queue = 'other' where id = '{queued}'",
+    "an attempt forgotten": "update tenure.jobs set attempt = 0 where id = '{running}'",
+    "an event changed": "update tenure.events set actor = 'nobody' where job_id = '{succeeded}'",
+    "an event's detail invented": "update tenure.events set detail = 'x' where job_id = '{succeeded}'",
+    "an event removed": "delete from tenure.events where job_id = '{succeeded}' and rev = 2",
+    "a live job removed": "delete from tenure.jobs where id = '{queued}'",
+    "a live job removed in retention's name": "select set_config('tenure.writer', 'retention', true);"
+    "delete from tenure.jobs where id = '{queued}'",
+    "a terminal job removed by hand": "delete from tenure.jobs where id = '{succeeded}'",
+    "the log truncated": "truncate tenure.events",
+    "the jobs truncated": "truncate tenure.jobs",
+    "everything truncated": "truncate tenure.jobs, tenure.events, tenure.claims cascade",
+    "a claim invented": "insert into tenure.claims values ('mine', '', clock_timestamp(), '{{}}')",
+    "a claim changed": "update tenure.claims set job_ids = '{{}}'",
+    "a dead letter removed": "delete from tenure.dead_letters",
+    "a dead letter changed": "update tenure.dead_letters set attempts = 0",
+    "a policy changed": "update tenure.policies set lease_ms = 1",
+    "a policy removed": "delete from tenure.policies",
+    "a job without its event": "insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload,"
+    " status, rev, chain, attempt, failures, losses, lost, cancel_requested, updated_at, due_at)"
+    " values (gen_random_uuid(), now(), 1, 0, 'mail', 'default', '1', 'queued', 1, 1, 0, 0, 0, false, false, now(),"
+    " now())",
+    "a job born finished": "insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload,"
+    " status, rev, chain, attempt, failures, losses, lost, cancel_requested, updated_at, finished_at, committed_at,"
+    " result)"
+    " values (gen_random_uuid(), now(), 1, 0, 'mail', 'default', '1', 'succeeded', 1, 1, 0, 0, 0, false, false, now(),"
+    " now(), now(), '1')",
+}
+
+
+@pytest.fixture
+async def jobs(drive: Driver) -> dict[str, UUID]:
+    """One job of each sort that an attack needs."""
+    succeeded = await drive.running()
+    await drive.apply(succeeded, Complete("1"))
+    committed = await drive.running()
+    await drive.apply(committed, Commit("1"))
+    buried = await drive.running()
+    await drive.apply(buried, DeadLetter(ReasonCode.POLICY_VIOLATION, Stage.EXEC, ERROR))
+    running = await drive.running()
+    queued = await drive.add()
+    return {
+        "succeeded": succeeded.id,
+        "committed": committed.id,
+        "buried": buried.id,
+        "running": running.id,
+        "queued": queued.id,
+    }
+
+
+def everything(connection: psycopg.Connection) -> list[object]:
+    tables = ("jobs", "events", "claims", "dead_letters", "policies", "signals")
+    return [connection.execute(f"select * from tenure.{name} order by 1, 2").fetchall() for name in tables]
+
+
+@pytest.mark.requirement("LC-02", "LC-03", "LC-10", "EL-03", "WC-12")
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_hand_written_sql_cannot_break_the_rules(dsn: str, jobs: dict[str, UUID], attack: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        before = everything(connection)
+        connection.commit()
+        with pytest.raises(psycopg.Error) as refusal:
+            connection.execute(ATTACKS[attack].format(**jobs).encode())
+        connection.rollback()
+        assert everything(connection) == before
+    known = ("TN002", psycopg.errors.CheckViolation.sqlstate, psycopg.errors.UniqueViolation.sqlstate)
+    assert refusal.value.sqlstate in known, f"refused by accident: {refusal.value}"
+
+
+@pytest.mark.requirement("LC-03", "LC-10")
+def test_the_databases_own_list_of_events_is_the_lifecycles(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        legal = {
+            (type_, from_, to)
+            for type_, from_, to in product(EventType, [None, *Status], Status)
+            if connection.execute("select tenure.legal_event(%s, %s, %s)", (type_, from_, to)).fetchone() == (True,)
+        }
+    assert legal == legal_events()
+
+
+async def test_a_stray_event_put_in_by_force_is_set_aside_and_the_queue_goes_on(dsn: str, drive: Driver) -> None:
+    poisoned = await drive.add(priority=10)
+    healthy = await drive.add()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("set session_replication_role = replica")
+        connection.execute(event("it", 2, "claimed", "queued", "claimed").format(it=poisoned.id).encode())
+    assert [job.id for job in await drive.claim(limit=5)] == [healthy.id]
+    assert (await drive.store.read([poisoned.id]))[poisoned.id] == poisoned

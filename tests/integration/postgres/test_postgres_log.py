@@ -1,0 +1,99 @@
+"""The log's tail never skips what commits late, and wake-ups come through without being needed."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tenure.stores.postgres.store import PostgresStore
+from tenure.testing.driver import Driver
+
+ENQUEUE = """select created from tenure.enqueue(array[%(id)s]::uuid[], array['mail'], array['default'],
+    array[0]::smallint[], array['{}'], array[1], array[%(key)s]::text[], array[null]::text[], array[null]::text[],
+    array[null]::text[], array[null]::text[], array[null]::text[], array[null]::text[], array[null]::uuid[],
+    array[null]::uuid[], array[0]::bigint[], array['x'], array[null]::text[], 'client:psql', 1::smallint)"""
+
+BLOCKED = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+
+def enqueue(connection: psycopg.Connection, job_id: UUID, key: str | None = None) -> bool:
+    [created] = connection.execute(ENQUEUE, {"id": job_id, "key": key}).fetchone() or (False,)
+    return bool(created)
+
+
+async def tailed(drive: Driver, position: str | None) -> tuple[list[UUID], str]:
+    page = await drive.store.tail(after=position)
+    return [event.job_id for event in page.events], page.position
+
+
+@pytest.mark.requirement("EL-05", "SM-04")
+async def test_the_tail_waits_for_a_transaction_that_commits_late(dsn: str, drive: Driver) -> None:
+    first = await drive.add()
+    with psycopg.connect(dsn) as late:
+        late_id = drive.random.job_id()
+        assert enqueue(late, late_id)
+        after = await drive.add()
+        seen, position = await tailed(drive, None)
+        assert seen == [first.id], "an event was shown while one before it was still open"
+        late.commit()
+    seen, _ = await tailed(drive, position)
+    assert seen == [late_id, after.id]
+
+
+@pytest.mark.requirement("LC-11")
+async def test_an_enqueue_waits_for_an_uncommitted_one_with_its_dedupe_key(dsn: str, drive: Driver) -> None:
+    await drive.add()
+    for commits in (True, False):
+        with psycopg.connect(dsn) as other:
+            theirs = drive.random.job_id()
+            assert enqueue(other, theirs, f"key-{commits}")
+            mine = asyncio.create_task(drive.add(dedupe_key=f"key-{commits}"))
+            await _until_blocked(dsn)
+            other.commit() if commits else other.rollback()
+        job = await asyncio.wait_for(mine, 10)
+        assert (job.id == theirs) is commits
+
+
+async def _until_blocked(dsn: str) -> None:
+    async with asyncio.timeout(10):
+        with psycopg.connect(dsn, autocommit=True) as watcher:
+            while not watcher.execute(BLOCKED).fetchone():  # noqa: ASYNC110  the condition is in another process
+                await asyncio.sleep(0.01)
+
+
+async def test_a_job_enqueued_in_a_transaction_that_rolls_back_was_never_there(dsn: str, drive: Driver) -> None:
+    await drive.add()
+    job_id = drive.random.job_id()
+    with psycopg.connect(dsn) as connection:
+        assert enqueue(connection, job_id)
+        connection.rollback()
+    assert await drive.store.read([job_id]) == {}
+    assert (await drive.store.history([job_id]))[job_id] == []
+
+
+async def test_a_listener_is_woken_by_another_process_and_only_for_its_queues(dsn: str, drive: Driver) -> None:
+    other = PostgresStore.from_url(dsn)
+    await other.open()
+    async with other.wakeups(["default"]) as mine, other.wakeups(["elsewhere"]) as theirs:
+        assert await mine.wait(10), "a new listener is told to look once"
+        assert await theirs.wait(10)
+        await drive.add()
+        assert await mine.wait(10)
+        assert not await theirs.wait(0.05)
+    await other.close()
+
+
+async def test_a_listener_whose_connection_was_cut_hears_again(dsn: str, drive: Driver) -> None:
+    other = PostgresStore.from_url(dsn)
+    await other.open()
+    async with other.wakeups(["default"]) as mine:
+        assert await mine.wait(10)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%'")
+        assert await mine.wait(10), "after a gap everyone looks once"
+        await drive.add()
+        assert await mine.wait(10)
+    await other.close()
