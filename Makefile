@@ -14,7 +14,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench services clean
+.PHONY: help demo test check bench docs services clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ check: $(STAMP) ## Lint, formatting, types, and who may import whom
 
 bench: $(STAMP) ## Measure the store's cycle
 	$(BIN)/python -m benchmarks.store_cycle
+
+docs: $(STAMP) ## Write the generated pages of docs/
+	$(BIN)/python -m tools.lifecycle_page
+	$(BIN)/python -m tools.requirements_page
 
 services: ## Install what some tests need from Debian's packages (root only): pgbouncer
 	@if command -v pgbouncer >/dev/null || test -x /usr/sbin/pgbouncer; then \

@@ -7,12 +7,14 @@ keeps the rest of the house from reaching for `time`, `random`, `threading` or t
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -57,12 +59,30 @@ class Handle(Protocol):
     def join(self, timeout_seconds: float | None = None) -> None: ...
 
 
+class ProcessHandle(Handle, Protocol):
+    """A process that was spawned, and can be ended from outside."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative when a signal ended it."""
+        ...
+
+    def kill(self) -> None: ...
+
+
 class Spawner(Protocol):
-    """Starts threads and tasks."""
+    """Starts threads, tasks and processes."""
 
     def thread(self, body: Callable[[], None], *, name: str) -> Handle: ...
 
     def task(self, body: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]: ...
+
+    def process(self, body: Callable[..., None], *arguments: Any, name: str) -> ProcessHandle:
+        """A fresh interpreter, never a fork: nothing of this process is carried over but the arguments."""
+        ...
 
 
 class SystemClock:
@@ -102,8 +122,29 @@ class _ThreadHandle:
         self._thread.join(timeout_seconds)
 
 
+class _ProcessHandle:
+    def __init__(self, process: SpawnProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        assert pid is not None, "a process that was started has a pid"
+        return pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.exitcode
+
+    def join(self, timeout_seconds: float | None = None) -> None:
+        self._process.join(timeout_seconds)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
 class SystemSpawner:
-    """Real threads and tasks of the running event loop."""
+    """Real threads and processes, and tasks of the running event loop."""
 
     def thread(self, body: Callable[[], None], *, name: str) -> Handle:
         thread = threading.Thread(target=body, name=name, daemon=True)
@@ -112,6 +153,11 @@ class SystemSpawner:
 
     def task(self, body: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         return asyncio.create_task(body, name=name)
+
+    def process(self, body: Callable[..., None], *arguments: Any, name: str) -> ProcessHandle:
+        process = multiprocessing.get_context("spawn").Process(target=body, args=arguments, name=name, daemon=True)
+        process.start()
+        return _ProcessHandle(process)
 
 
 @dataclass(frozen=True, slots=True)

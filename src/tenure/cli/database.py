@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,12 +11,16 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from tenure.errors import InvalidInput
 from tenure.stores import store_for
 
 if TYPE_CHECKING:
     from tenure.stores.contract import Store
 
 DEFAULT_DATABASE = "sqlite:///tenure.db"
+
+_SECRET_OPTION = re.compile(r"((?:password|listen)=)[^&]*", re.IGNORECASE)
+"""Options of a URL that are a password, or another URL that may hold one."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,7 +45,7 @@ def common_options(command: Command) -> Command:
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Store]:
     """The store, not opened, so that a database without schema can be spoken to; closed at the end."""
-    store = store_for(url)
+    store = store_for(_checked(url))
     try:
         yield store
     finally:
@@ -53,6 +58,15 @@ async def opened(url: str) -> AsyncIterator[Store]:
     async with connected(url) as store:
         await store.open()
         yield store
+
+
+def _checked(url: str) -> str:
+    """Refuse an address that no driver could make sense of, before one tries."""
+    try:
+        _ = urlsplit(url).port
+    except ValueError as problem:
+        raise InvalidInput("database", f"{without_password(url)} is not a URL: {problem}") from None
+    return url
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -73,4 +87,9 @@ def without_password(url: str) -> str:
     account, at, address = parts.netloc.rpartition("@")
     name, colon, _ = account.partition(":")
     netloc = f"{name}:***{at}{address}" if colon else parts.netloc
-    return urlunsplit(parts._replace(netloc=netloc)) if colon else url
+    query = _SECRET_OPTION.sub(r"\1***", parts.query)
+    return (
+        url
+        if (netloc, query) == (parts.netloc, parts.query)
+        else urlunsplit((parts.scheme, netloc, parts.path, query, ""))
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import click
@@ -15,10 +16,11 @@ from tenure.seams import SYSTEM, Clock
 from tenure.stores import Finding
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import Reads, SchemaState
+    from tenure.stores.contract import Reads, SchemaState, Store
 
 SKEW_SECONDS_MAX = 1.0
 CLOCK_READINGS = 5
+SCHEMA = "schema"
 
 
 @click.command()
@@ -42,12 +44,17 @@ def doctor(*, database: str, as_json: bool) -> int:
 async def examine(database: str) -> list[Finding]:
     """Everything there is to say about this database and the way to it."""
     async with connected(database) as store:
-        state = await store.schema()
-        findings = [*_versions(), *_schema(state)]
-        if any(finding.level == "error" for finding in findings):
-            return findings
-        await store.open()
-        return [*findings, await clock_skew(store, SYSTEM.clock), *await store.doctor()]
+        schema = _schema(await store.schema())
+        fits = all(finding.level != "error" for finding in schema)
+        clock = [await _opened_clock_skew(store)] if fits else []
+        # A store may speak of its schema too; here it is spoken of once, in the same words for every store.
+        rest = [finding for finding in await store.doctor() if finding.about != SCHEMA]
+        return [*_versions(database), *schema, *clock, *rest]
+
+
+async def _opened_clock_skew(store: Store) -> Finding:
+    await store.open()
+    return await clock_skew(store, SYSTEM.clock)
 
 
 async def clock_skew(store: Reads, clock: Clock) -> Finding:
@@ -69,8 +76,10 @@ async def _reading(store: Reads, clock: Clock) -> tuple[float, float]:
     return trip, (theirs - sent_at).total_seconds() - trip / 2
 
 
-def _versions() -> list[Finding]:
+def _versions(database: str) -> list[Finding]:
+    driver = "sqlite3, of Python's own library" if database.startswith("sqlite") else f"asyncpg {version('asyncpg')}"
     return [
+        Finding("ok", "driver", driver),
         Finding("ok", "tenure", __version__),
         Finding("ok", "python", f"{platform.python_version()} ({platform.python_implementation()})"),
     ]
@@ -81,18 +90,18 @@ def _schema(state: SchemaState) -> list[Finding]:
     findings = []
     if state.min_code_version > state.code_version:
         says = f"the database needs code that knows migration {state.min_code_version}, not only {state.code_version}"
-        findings.append(Finding("error", "migrations", says, "upgrade tenure"))
+        findings.append(Finding("error", SCHEMA, says, "upgrade tenure"))
     if state.changed:
         numbers = ", ".join(f"{number:04d}" for number in state.changed)
         advice = "install the tenure that migrated this database, or restore the file"
-        findings.append(Finding("error", "migrations", f"{numbers} was applied from another file than ours", advice))
+        findings.append(Finding("error", SCHEMA, f"{numbers} was applied from another file than ours", advice))
     if state.pending:
         names = ", ".join(f"{migration.number:04d}_{migration.name}" for migration in state.pending)
-        findings.append(Finding("error", "migrations", f"{names} not applied; {known}", "run `tenure migrate`"))
+        findings.append(Finding("error", SCHEMA, f"{names} not applied; {known}", "run `tenure migrate`"))
     if state.unknown and not findings:
         numbers = ", ".join(f"{number:04d}" for number in state.unknown)
-        findings.append(Finding("ok", "migrations", f"the database is newer ({numbers}) and admits this version"))
-    return findings or [Finding("ok", "migrations", f"up to date, {len(state.applied)} applied")]
+        findings.append(Finding("ok", SCHEMA, f"the database is newer ({numbers}) and admits this version"))
+    return findings or [Finding("ok", SCHEMA, f"up to date, {len(state.applied)} applied")]
 
 
 def _say(finding: Finding) -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from tenure.cli.database import common_options, opened, run, without_password
 from tenure.cli.output import Exit, Progress, counted, progress, say, say_json
+from tenure.errors import RowPoisoned
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
 from tenure.lifecycle.verify import Flaw, Problem, dead_letter_problems, problems_of, signal_problems
@@ -34,7 +35,7 @@ EVENTS_PER_PAGE = 500
 EVENTS_PER_BATCH = 2000
 LOOKS_MAX = 5
 
-UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError)
+UNREADABLE = (RowPoisoned, ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError)
 """What a store raises on a row that no tenure has written."""
 
 
@@ -91,33 +92,45 @@ async def audit(store: Reads, shown: Progress, *, problems_max: int) -> Tally:
 
 
 class Way:
-    """How far the walk has come, judged by the moments that it passes: nobody counts the rows first."""
+    """How far the walk has come, judged by the moments that it passes: nobody counts the rows first.
+
+    `named` are the jobs of which enough has been said; there are at most as many as problems may be listed.
+    """
 
     def __init__(self, shown: Progress, tally: Tally, *, until: datetime) -> None:
         self._shown, self.tally, self._until = shown, tally, until
+        self.named: set[UUID] = set()
+        self._stages: list[str] = []
         self._since: datetime | None = None
 
-    def start(self) -> None:
+    def start(self, stage: str) -> None:
+        """Of two stages each is half of the way."""
+        self._stages.append(stage)
         self._since = None
 
-    def reached(self, moment: datetime) -> None:
+    def reached(self, moment: datetime, seen: str) -> None:
         self._since = self._since or moment
         whole = (self._until - self._since).total_seconds()
         gone = (moment - self._since).total_seconds()
         fraction = min(max(gone / whole, 0.0), 1.0) if whole > 0 else 1.0
-        self._shown.show(f"{self.tally.jobs:,} jobs, {self.tally.events:,} events", fraction)
+        self._shown.show(f"{self._stages[-1]}: {seen}", (len(self._stages) - 1 + fraction) / 2)
 
 
 async def jobs_against_events(store: Reads, way: Way) -> AsyncGenerator[Problem, None]:
     """Each job, in the order of ids, against its own history."""
-    way.start()
+    way.start("records")
     after: UUID | None = None
     while True:
         try:
             jobs = await _page_of_jobs(store, after)
+        except RowPoisoned as unread:
+            after = UUID(str(unread.job_id))
+            way.named.add(after)
+            yield Problem(after, Flaw.UNREADABLE, f"its record cannot be read: {_why(unread)}")
+            continue
         except UNREADABLE as unread:
             where = "the first record" if after is None else f"the record after job {after}"
-            yield Problem(None, Flaw.UNREADABLE, f"{where} cannot be read, nor any that follow it: {unread}")
+            yield Problem(None, Flaw.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}")
             return
         if not jobs:
             return
@@ -125,28 +138,30 @@ async def jobs_against_events(store: Reads, way: Way) -> AsyncGenerator[Problem,
             for problem in await _look_at(store, batch, way.tally):
                 yield problem
         after = jobs[-1].id
-        way.reached(jobs[-1].created_at)
+        seen = f"{counted(way.tally.jobs, 'job')}, {counted(way.tally.events, 'event')}"
+        way.reached(jobs[-1].created_at, seen)
 
 
 async def events_against_jobs(store: Reads, way: Way) -> AsyncGenerator[Problem, None]:
     """Each event, in the order of the log, for one whose job is gone or cannot be read."""
-    way.start()
+    way.start("log")
     position: str | None = None
-    named: set[UUID] = set()
+    passed = 0
     while True:
         try:
             page = await _narrowing(partial(store.tail, after=position), EVENTS_PER_PAGE)
         except UNREADABLE as unread:
             where = "the first event" if position is None else f"the event after position {position}"
-            yield Problem(None, Flaw.UNREADABLE, f"{where} cannot be read, nor any that follow it: {unread}")
+            yield Problem(None, Flaw.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}")
             return
         if not page.events:
             return
-        for problem in await _jobs_behind(store, {event.job_id for event in page.events} - named):
-            named.update({problem.job_id} if problem.job_id else ())
+        for problem in await _jobs_behind(store, {event.job_id for event in page.events} - way.named):
+            way.named.update({problem.job_id} if problem.job_id else ())
             yield problem
         position = page.position
-        way.reached(page.events[-1].at)
+        passed += len(page.events)
+        way.reached(page.events[-1].at, counted(passed, "event"))
 
 
 async def _page_of_jobs(store: Reads, after: UUID | None) -> list[Job]:
@@ -183,7 +198,7 @@ async def _look_at(store: Reads, jobs: Sequence[Job], tally: Tally) -> list[Prob
     except UNREADABLE as unread:
         if len(jobs) == 1:
             tally.jobs += 1
-            return [Problem(jobs[0].id, Flaw.UNREADABLE, f"its events cannot be read: {unread}")]
+            return [Problem(jobs[0].id, Flaw.UNREADABLE, f"its events cannot be read: {_why(unread)}")]
         half = len(jobs) // 2
         return [*await _look_at(store, jobs[:half], tally), *await _look_at(store, jobs[half:], tally)]
     found: list[Problem] = []
@@ -226,7 +241,7 @@ async def _jobs_behind(store: Reads, job_ids: Set[UUID]) -> list[Problem]:
         missing = job_ids - (await store.read(ordered)).keys()
     except UNREADABLE as unread:
         if len(ordered) == 1:
-            return [Problem(ordered[0], Flaw.UNREADABLE, f"its record cannot be read: {unread}")]
+            return [Problem(ordered[0], Flaw.UNREADABLE, f"its record cannot be read: {_why(unread)}")]
         half = len(ordered) // 2
         return [*await _jobs_behind(store, {*ordered[:half]}), *await _jobs_behind(store, {*ordered[half:]})]
     # Retention may have removed a job since its events were read; then it has none any more.
@@ -237,6 +252,10 @@ async def _jobs_behind(store: Reads, job_ids: Set[UUID]) -> list[Problem]:
         for job_id, events in left.items()
         if events
     ]
+
+
+def _why(unread: Exception) -> str:
+    return unread.problem if isinstance(unread, RowPoisoned) else f"{type(unread).__name__}: {unread}"
 
 
 def _report(tally: Tally) -> None:

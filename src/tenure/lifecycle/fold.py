@@ -119,6 +119,8 @@ def _check(job: Job | None, event: Event) -> None:
     if event.rev != (1 if job is None else job.rev + 1):
         raise BrokenLog(event, f"follows revision {0 if job is None else job.rev}")
     if job is None:
+        if event.type is not EventType.ENQUEUED:
+            raise BrokenLog(event, "is the first of its log, which must begin with enqueued")
         return
     if event.from_status is not job.status:
         raise BrokenLog(event, f"starts from {event.from_status}, but the job was {job.status}")

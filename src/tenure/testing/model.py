@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import IllegalTransition, InvalidInput, JobNotFound, RequestIdReused
+from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused
 from tenure.lifecycle.claiming import batch, claim_order
 from tenure.lifecycle.decide import Change, decide_chain, renewal_due, unroll
 from tenure.lifecycle.evolve import after_ms, born
@@ -30,7 +30,6 @@ from tenure.stores.contract import (
     Enqueue,
     EventFilter,
     EventPage,
-    Failure,
     Finding,
     JobFilter,
     JobPage,
@@ -49,6 +48,9 @@ from tenure.stores.contract import (
 from tenure.testing.clock import ManualClock
 
 ERASED = "null"
+
+_TELLING = frozenset({EventType.PROGRESS, EventType.RETRY_SCHEDULED, EventType.FAILED, EventType.DEAD_LETTERED})
+"""Events whose detail repeats what somebody wrote."""
 
 _Body = tuple[str, str | None]
 """What makes an enqueue the same request when it comes again."""
@@ -148,13 +150,11 @@ class ModelStore:
     # Performing
 
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+        for request in requests:
+            check_request(request)
         return [self._perform(request) for request in requests]
 
     def _perform(self, request: Request) -> Outcome:
-        try:
-            check_request(request)
-        except InvalidInput as problem:
-            return Failure(problem)
         logged = [event for event in self._histories.get(request.job_id, ()) if event.request_id == request.request_id]
         verdict = settle(self._rows.get(request.job_id), request, logged=logged, now=self._clock.now())
         return self._write(verdict, self._clock.now()) if isinstance(verdict, Change) else verdict
@@ -267,10 +267,8 @@ class ModelStore:
         if job is None:
             raise JobNotFound(job_id)
         if job.live:
-            seen = without_secret(job)
-            raise IllegalTransition(
-                seen, "erase", allowed=allowed_from(job.status), why="only an ended job can be erased"
-            )
+            allowed = allowed_from(job.status, committed=job.committed)
+            raise IllegalTransition(without_secret(job), "erase", allowed=allowed, why="only when it has ended")
         if job.erased_at is None:
             self._erase(job)
         return self._rows[job_id]
@@ -278,15 +276,12 @@ class ModelStore:
     def _erase(self, job: Job) -> None:
         self._rows[job.id] = msgspec.structs.replace(
             job,
-            origin=msgspec.structs.replace(job.origin, payload=ERASED),
+            origin=msgspec.structs.replace(job.origin, payload=ERASED, tags=None),
             erased_at=self._clock.now(),
-            result=None if job.result is None else ERASED,
-            partial_result=None if job.partial_result is None else ERASED,
-            error=None if job.error is None else ERASED,
-            last_error=None if job.last_error is None else ERASED,
-            progress_message=None,
+            **dict.fromkeys(("result", "partial_result", "error", "last_error", "progress", "progress_message")),
         )
-        self._replace_events(msgspec.structs.replace(event, detail=None) for event in self._histories[job.id])
+        telling = [event for event in self._histories[job.id] if event.type in _TELLING]
+        self._replace_events(msgspec.structs.replace(event, detail=None) for event in telling)
         if (letter := self._dead_letters.get(job.id)) is not None:
             self._dead_letters[job.id] = msgspec.structs.replace(letter, last_error=ERASED)
         kept = self._signals.get(job.id, ())
@@ -348,7 +343,7 @@ def _needs_attention(job: Job, now: datetime) -> bool:
     passed = [moment for moment in (job.lease_expires_at, job.heartbeat_deadline_at, job.timeout_at) if moment]
     if job.status in HELD or job.status is QUEUED:
         return any(moment <= now for moment in passed)
-    return job.status is STALLED and (job.due_at is None or job.due_at <= now)
+    return job.status is STALLED and (job.lost or job.committed)
 
 
 def _matches(job: Job, wanted: JobFilter) -> bool:

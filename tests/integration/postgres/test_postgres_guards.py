@@ -8,10 +8,12 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from tenure.lifecycle.operations import Commit, Complete, DeadLetter
+from tenure.errors import RowPoisoned
+from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Heartbeat, Progress
 from tenure.lifecycle.records import EventType, ReasonCode, Stage
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.table import legal_events
+from tenure.stores.contract import Applied, Failure
 from tenure.testing.driver import ERROR, Driver
 
 AS_THE_STORE = "select set_config('tenure.writer', 'store', true);"
@@ -138,6 +140,25 @@ def test_the_databases_own_list_of_events_is_the_lifecycles(dsn: str) -> None:
             if connection.execute("select tenure.legal_event(%s, %s, %s)", (type_, from_, to)).fetchone() == (True,)
         }
     assert legal == legal_events()
+
+
+async def test_a_row_that_cannot_be_written_is_set_aside_and_its_batch_goes_through(dsn: str, drive: Driver) -> None:
+    await drive.store.add([drive.enqueue() for _ in range(8)])
+    jobs = await drive.claim(limit=8)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("set session_replication_role = replica")
+        connection.execute(event("it", 4, "heartbeat", "running", "running").format(it=jobs[5].id).encode())
+    for operation in (Heartbeat(), Progress(1), Complete("1")):
+        fresh = [drive.request(job, operation, fresh=True) for job in jobs]
+        outcomes = await drive.store.perform(fresh)
+        assert [type(outcome) for outcome in outcomes] == [Applied] * 5 + [Failure] + [Applied] * 2
+        set_aside = outcomes[5]
+        assert isinstance(set_aside, Failure)
+        assert isinstance(set_aside.error, RowPoisoned)
+        assert str(jobs[5].id) in str(set_aside.error)
+        jobs = [
+            outcome.job if isinstance(outcome, Applied) else job for job, outcome in zip(jobs, outcomes, strict=True)
+        ]
 
 
 async def test_a_stray_event_put_in_by_force_is_set_aside_and_the_queue_goes_on(dsn: str, drive: Driver) -> None:

@@ -91,7 +91,7 @@ CLAIM = {
 @pytest.mark.parametrize("analysed", [False, True])
 @pytest.mark.parametrize("queues", ["'{queue-1}'", CLAIM["queues"]])
 @pytest.mark.requirement("WC-02", "SM-13")
-def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, queues: str, analysed: bool) -> None:  # noqa: FBT001
+def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, queues: str, analysed: bool) -> None:
     with psycopg.connect(crowded) as connection:
         if analysed:
             connection.execute("analyze tenure.jobs")

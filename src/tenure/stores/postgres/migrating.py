@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tenure.errors import SchemaMismatch
 from tenure.stores.contract import MigrationRecord, SchemaState
 from tenure.stores.postgres.connections import PACKAGE, Connections, Session
-from tenure.stores.schema import compare
+from tenure.stores.schema import compare, require_ours
 from tenure.stores.sql_files import migrations
 
 LOCK = 0x74656E757265
@@ -25,7 +24,7 @@ async def apply_pending(connections: Connections, *, where: str) -> list[Migrati
         async with connections.transaction() as connection:
             await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
             state = await _state(connection)
-            _require_ours(state, where)
+            require_ours(state, where=where)
             if not state.pending:
                 return done
             done.append(await _apply(connection, state.pending[0]))
@@ -55,15 +54,3 @@ async def _state(connection: Session) -> SchemaState:
     least = await connection.fetchval("select value from tenure.meta where name = 'min_code_version'")
     return compare(known, {row["number"]: row["checksum"] for row in applied}, min_code_version=int(least or 0))
 
-
-def _require_ours(state: SchemaState, where: str) -> None:
-    if state.min_code_version > state.code_version:
-        raise SchemaMismatch(
-            f"{where} needs code that knows schema {state.min_code_version}, and this tenure knows only "
-            f"{state.code_version}; upgrade tenure before it touches this database"
-        )
-    if state.changed:
-        raise SchemaMismatch(
-            f"{where}: migration {state.changed[0]} was applied from another file than this tenure brings; "
-            f"install the tenure that migrated it"
-        )

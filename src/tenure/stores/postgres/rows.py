@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from tenure.errors import RowPoisoned
 from tenure.lifecycle.records import (
     DeadLetter,
     Event,
@@ -47,14 +48,17 @@ def origin_from(row: asyncpg.Record, policies: Policies) -> Origin:
 
 def job_from(row: asyncpg.Record, policies: Policies, *, with_token: bool = False) -> Job:
     """The record of a row. The token stays behind unless it is asked for."""
-    return Job(
-        origin=origin_from(row, policies),
-        status=_STATUS[row["status"]],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        token=row["token"] if with_token else None,
-        **{name: row[name] for name in _MUTABLE},
-    )
+    try:
+        return Job(
+            origin=origin_from(row, policies),
+            status=_STATUS[row["status"]],
+            created_at=row["created_at"],
+            updated_at=row["updated_at"],
+            token=row["token"] if with_token else None,
+            **{name: row[name] for name in _MUTABLE},
+        )
+    except (KeyError, msgspec.MsgspecError) as problem:
+        raise RowPoisoned(row["id"], f"its row cannot be read: {problem!r}") from problem
 
 
 def claimed_from(row: asyncpg.Record, policies: Policies, *, status: Status, owner: str, token: UUID) -> Job:

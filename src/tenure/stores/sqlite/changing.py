@@ -1,7 +1,7 @@
 """Changing jobs, inside the write transaction: read the row, ask for the verdict, write events and row.
 
 What `settle` decides is written by few statements for the events and the rows of a whole batch, in a savepoint. Only
-when that fails is the batch halved, again and again, until the poisoned row is found and set aside and the rest applied.
+when that fails is the batch halved, again and again, until the poisoned row is found; the rest is applied.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ MEMORY = ":memory:"
 SQLITE_LEAST = (3, 34, 0)
 SQLITE_SAFE_RESET = (3, 51, 3)
 """From here on SQLite has no race between resetting the WAL and a writer."""
-BUSY_TIMEOUT_MS = 5_000
+BUSY_SECONDS = 5.0
+"""How long to wait for another process that writes, before the next try."""
 CACHE_KIB = 32_768
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "ncpfs"}
@@ -21,13 +22,13 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 
-def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: str, *, read_only: bool = False, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
     """A connection with the store's settings. Its transactions begin and end only where we say so."""
     if sqlite3.sqlite_version_info < SQLITE_LEAST:
         least = ".".join(map(str, SQLITE_LEAST))
         raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}, and tenure needs {least} or newer")
     connection = sqlite3.connect(
-        path, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
+        path, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
         if not read_only:

@@ -7,8 +7,10 @@ and only then answers: one fsync serves them all, and nobody is told of what cou
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +20,8 @@ from tenure.stores.sqlite.connecting import translated
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+
+_log = logging.getLogger("tenure.stores.sqlite")
 
 PIECES_MAX = 256
 """How many pieces of work one transaction takes at most."""
@@ -95,11 +99,11 @@ class Connection:
     def __init__(self, connect: Callable[[], sqlite3.Connection], transactions: Transactions, *, where: str) -> None:
         self._connect = connect
         self._transactions = transactions
-        self._where = where
+        self.where = where
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        with translated(self._where):
+        with translated(self.where):
             self._connection = self._connect()
 
     def close(self) -> None:
@@ -112,18 +116,18 @@ class Connection:
         waiting = list(pieces)
         connection = self._connection
         if connection is None:
-            fail(waiting, StoreUnavailable(f"{self._where} is not open"))
+            fail(waiting, StoreUnavailable(f"{self.where} is not open"))
             return
         for piece in waiting:
             if not piece.in_transaction:
-                piece.attempt(connection, self._where)
+                piece.attempt(connection, self.where)
         changing = [piece for piece in waiting if piece.in_transaction]
         if changing:
             self._transaction(connection, changing)
 
     def _transaction(self, connection: sqlite3.Connection, pieces: list[Piece]) -> None:
         try:
-            with translated(self._where):
+            with translated(self.where):
                 self._begin(connection)
                 for piece in pieces:
                     self._in_savepoint(connection, piece)
@@ -133,7 +137,14 @@ class Connection:
             self._roll_back(connection)
             fail(pieces, error)
         else:
+            self._rest(connection)
+
+    def _rest(self, connection: sqlite3.Connection) -> None:
+        try:
             self._transactions.idle(connection)
+        except sqlite3.Error as problem:
+            # All is committed and answered for. If the file is broken, the next transaction says so to its callers.
+            _log.warning("%s: %s", self.where, problem)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         for tries_left in reversed(range(BEGIN_TRIES)):
@@ -146,7 +157,7 @@ class Connection:
 
     def _in_savepoint(self, connection: sqlite3.Connection, piece: Piece) -> None:
         connection.execute("savepoint piece")
-        piece.attempt(connection, self._where)
+        piece.attempt(connection, self.where)
         if piece.error is not None:
             # SQLite itself ends a transaction on a full disk or an I/O error: then this raises, and all are told.
             connection.execute("rollback to piece")
@@ -155,8 +166,11 @@ class Connection:
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         self._transactions.rolled_back()
-        if connection.in_transaction:
-            connection.rollback()
+        try:
+            if connection.in_transaction:
+                connection.rollback()
+        except sqlite3.Error as problem:
+            _log.warning("%s: %s", self.where, problem)
 
 
 class ThreadLane:
@@ -166,6 +180,7 @@ class ThreadLane:
         self._connection = connection
         self._waiting: queue.SimpleQueue[Piece] = queue.SimpleQueue()
         self._spawn, self._name = spawn, name
+        self._door = threading.Lock()
         self._last: Piece | None = None
 
     async def start(self) -> None:
@@ -183,12 +198,21 @@ class ThreadLane:
         return answer
 
     async def stop(self) -> None:
-        self._last = Piece(_nothing, in_transaction=False)
-        await self._answer(self._last)
+        last = Piece(_nothing, in_transaction=False)
+        self._enter(last, last=True)
+        await last.future
 
     async def _answer(self, piece: Piece) -> Any:
-        self._waiting.put(piece)
+        self._enter(piece)
         return await piece.future
+
+    def _enter(self, piece: Piece, *, last: bool = False) -> None:
+        """Behind the last piece nobody would serve another, so the door is shut with it."""
+        with self._door:
+            if self._last is not None:
+                raise StoreUnavailable(f"{self._connection.where} is closed; open the store again")
+            self._last = piece if last else None
+            self._waiting.put(piece)
 
     def _live(self, opened: Piece) -> None:
         try:
@@ -198,9 +222,8 @@ class ThreadLane:
         deliver([opened])
         while opened.error is None:
             pieces = self._take()
-            last = self._last
             self._connection.serve(pieces)
-            if last is not None and last in pieces:
+            if pieces[-1] is self._last:
                 self._connection.close()
                 deliver(pieces)
                 return

@@ -37,15 +37,15 @@ def write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Row]) -
     Many rows go into one statement: each statement that a trigger could abort opens a journal of its own, which costs
     as much as the row does, and each lets go of Python's lock, which a busy thread then keeps for milliseconds.
     """
-    changed = 0
+    before = connection.total_changes
     first = 0
     for group in GROUPS:
         last = len(rows) - (len(rows) - first) % group
         if first < last:
             together = (tuple(chain.from_iterable(rows[at : at + group])) for at in range(first, last, group))
-            changed += connection.executemany(_for_rows(name, group), together).rowcount
+            connection.executemany(_for_rows(name, group), together)
             first = last
-    return changed
+    return connection.total_changes - before
 
 
 @cache

@@ -41,11 +41,11 @@ from tenure.stores.contract import (
 )
 from tenure.stores.schema import require_fit
 from tenure.stores.sqlite import adding, changing, claiming, examining, migrating, reading, retaining
-from tenure.stores.sqlite.connecting import MEMORY, connect, machine_mounts, require_local
+from tenure.stores.sqlite.connecting import BUSY_SECONDS, MEMORY, connect, machine_mounts, require_local
 from tenure.stores.sqlite.lane import Connection, InlineLane, Lane, ThreadLane, Transactions, Work
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.rows import PolicyOf
-from tenure.stores.sqlite.transactions import CHECKPOINT_WAIT_MS, Reading, Writing, checkpoint
+from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, Reading, Writing, checkpoint
 from tenure.stores.sqlite.wakeups import Hints
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class SqliteStore:
     """Jobs in one SQLite file.
 
     `database_clock` is the clock that decides; without one it is the machine's, through the seams. With `inline` all
-    work is done on the caller's thread.
+    work is done on the caller's thread. Another process that writes is waited for `busy_seconds`, three times over.
     """
 
     def __init__(
@@ -67,12 +67,16 @@ class SqliteStore:
         seams: Seams = SYSTEM,
         database_clock: Callable[[], datetime] | None = None,
         inline: bool = False,
+        busy_seconds: float = BUSY_SECONDS,
+        wal_bytes_max: int = WAL_BYTES_MAX,
         mounts: Callable[[], str] = machine_mounts,
     ) -> None:
         self._path = str(path)
         self._seams = seams
         self._clock = database_clock or seams.clock.now
         self._inline = inline
+        self._busy_seconds = busy_seconds
+        self._wal_bytes_max = wal_bytes_max
         self._mounts = mounts
         self._pid = os.getpid()
         self._policies = Policies()
@@ -118,7 +122,7 @@ class SqliteStore:
         if reader is not None and reader is not writer:
             await reader.stop()
         if writer is not None:
-            await writer.look(lambda connection: checkpoint(connection, wait_ms=CHECKPOINT_WAIT_MS))
+            await writer.look(checkpoint)
             await writer.stop()
 
     async def schema(self) -> SchemaState:
@@ -286,16 +290,24 @@ class SqliteStore:
         self._require_own_process()
         if self._writer is None:
             require_local(self._path, self._mounts())
-            transactions = Writing(self._path, has_gate=lambda: self._has_schema, rolled_back=self._policies.doubt)
-            self._writer = await self._lane("writer", lambda: connect(self._path), transactions)
+            transactions = Writing(
+                self._path,
+                wal_bytes_max=self._wal_bytes_max,
+                has_gate=lambda: self._has_schema,
+                rolled_back=self._policies.doubt,
+            )
+            self._writer = await self._lane("writer", transactions, read_only=False)
         if self._reader is None:
             if self._path == MEMORY:
                 self._reader = self._writer
             else:
-                self._reader = await self._lane("reader", lambda: connect(self._path, read_only=True), Reading())
+                self._reader = await self._lane("reader", Reading(), read_only=True)
         return self._writer, self._reader
 
-    async def _lane(self, name: str, connecting: Callable[[], sqlite3.Connection], around: Transactions) -> Lane:
+    async def _lane(self, name: str, around: Transactions, *, read_only: bool) -> Lane:
+        def connecting() -> sqlite3.Connection:
+            return connect(self._path, read_only=read_only, busy_seconds=self._busy_seconds)
+
         connection = Connection(connecting, around, where=self._path)
         lane: Lane
         if self._inline:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from tenure.stores.sqlite.connecting import BUSY_TIMEOUT_MS, MEMORY
+from tenure.stores.sqlite.connecting import MEMORY
 from tenure.stores.sqlite.statements import sql
 
 WAL_BYTES_MAX = 32 * 1024 * 1024
@@ -18,11 +18,13 @@ CHECKPOINT_WAIT_MS = 50
 class Writing:
     """Takes the write lock at once, opens the gate for the store, and closes it before the commit."""
 
-    def __init__(self, path: str, *, has_gate: Callable[[], bool], rolled_back: Callable[[], None]) -> None:
+    def __init__(
+        self, path: str, *, wal_bytes_max: int, has_gate: Callable[[], bool], rolled_back: Callable[[], None]
+    ) -> None:
         self._path = path
+        self._wal_bytes_max = wal_bytes_max
         self._has_gate = has_gate
         self._rolled_back = rolled_back
-        self._wal_bytes_max = WAL_BYTES_MAX
 
     def begin(self, connection: sqlite3.Connection) -> None:
         connection.execute("begin immediate")
@@ -38,7 +40,7 @@ class Writing:
 
     def idle(self, connection: sqlite3.Connection) -> None:
         if wal_bytes(self._path) > self._wal_bytes_max:
-            checkpoint(connection, wait_ms=CHECKPOINT_WAIT_MS)
+            checkpoint(connection)
 
 
 class Reading:
@@ -62,9 +64,10 @@ def open_gate(connection: sqlite3.Connection, writer: str) -> None:
     connection.execute(sql("open_gate"), {"writer": writer})
 
 
-def checkpoint(connection: sqlite3.Connection, *, wait_ms: int = BUSY_TIMEOUT_MS) -> bool:
+def checkpoint(connection: sqlite3.Connection) -> bool:
     """Write the WAL back into the file and truncate it. False when readers were in the way: a later one does it."""
-    connection.execute(f"pragma busy_timeout = {wait_ms}")
+    usual_ms = connection.execute("pragma busy_timeout").fetchone()[0]
+    connection.execute(f"pragma busy_timeout = {CHECKPOINT_WAIT_MS}")
     try:
         busy = connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
         return bool(busy == 0)
@@ -72,7 +75,7 @@ def checkpoint(connection: sqlite3.Connection, *, wait_ms: int = BUSY_TIMEOUT_MS
         # Somebody else writes or checkpoints just now. Nothing is lost: what is in the WAL is durable there.
         return False
     finally:
-        connection.execute(f"pragma busy_timeout = {BUSY_TIMEOUT_MS}")
+        connection.execute(f"pragma busy_timeout = {usual_ms}")
 
 
 def wal_bytes(path: str) -> int:

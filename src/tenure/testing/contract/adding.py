@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -121,9 +122,7 @@ class AddingContract:
             assert (again.job.id, again.created, again.job.rev) == (made.job.id, False, 2)
 
     @pytest.mark.requirement("LC-07")
-    async def test_a_repeated_request_id_finds_its_job_although_the_caller_made_a_new_job_id(
-        self, drive: Driver
-    ) -> None:
+    async def test_a_repeated_request_id_finds_its_job_whatever_the_new_job_id(self, drive: Driver) -> None:
         made = await drive.add(request_id="order-1")
         [again] = await drive.store.add([drive.enqueue(request_id="order-1")])
         assert (again.job.id, again.created) == (made.id, False)
@@ -131,7 +130,7 @@ class AddingContract:
     @pytest.mark.requirement("LC-07")
     @pytest.mark.parametrize("change", [{"payload": "[]"}, {"priority": 1}, {"tags": {"a": "b"}}, {"delay_ms": 5}])
     async def test_a_request_id_with_another_body_is_refused_and_nothing_is_written(
-        self, drive: Driver, change: dict[str, object]
+        self, drive: Driver, change: dict[str, Any]
     ) -> None:
         made = await drive.add(request_id="order-1")
         bystander = drive.enqueue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -210,5 +211,5 @@ class ClaimContract:
         assert len(await drive.claim()) == 1
 
 
-def ids(jobs: list[Job]) -> list[object]:
+def ids(jobs: list[Job]) -> list[UUID]:
     return [job.id for job in jobs]

@@ -38,8 +38,8 @@ from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
 
 BURIAL = DeadLetter(ReasonCode.TIMEOUT, Stage.COMMIT, ERROR)
 BY_OWNER = (Commit("1"), Retry(ERROR), Fail(ERROR), Halt("cost", "1"), Suspend(), Compensate(), Release(), BURIAL)
-BY_CLIENT = (Signal("go"), RequestCancel(), Cancel())
-BY_RECOVERY = (Requeue(), GiveUp(ERROR), TimeOut(ERROR), BURIAL)
+BY_CLIENT: tuple[Operation, ...] = (Signal("go"), RequestCancel(), Cancel())
+BY_RECOVERY: tuple[Operation, ...] = (Requeue(), GiveUp(ERROR), TimeOut(ERROR), BURIAL)
 
 
 class CommitContract:

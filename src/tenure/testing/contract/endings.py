@@ -23,8 +23,8 @@ from tenure.lifecycle.operations import (
     Start,
     TimeOut,
 )
-from tenure.lifecycle.records import Job, ReasonCode, Role, Stage, Timeouts
 from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
+from tenure.lifecycle.records import Job, ReasonCode, Role, Stage, Timeouts
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, HALTED, LIVE
 from tenure.lifecycle.statuses import RETRY as RETRYING
 from tenure.testing.contract.clock import DatabaseClock

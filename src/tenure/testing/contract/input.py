@@ -9,7 +9,7 @@ import pytest
 from tenure.errors import InvalidInput
 from tenure.lifecycle.operations import Cancel, Commit, Complete, Fail, Operation, Retry, Signal
 from tenure.lifecycle.records import Actor, Role
-from tenure.stores.contract import Applied, Enqueue, Failure
+from tenure.stores.contract import Enqueue, Request
 from tenure.testing.driver import CLIENT, Driver
 from tenure.testing.log_check import all_jobs
 
@@ -79,38 +79,32 @@ class InputContract:
         assert await drive.job(job.id) == job
 
     @pytest.mark.parametrize("content", BAD_CONTENTS, ids=shown)
-    async def test_content_that_no_store_can_hold_is_refused_and_its_batch_goes_on(
+    async def test_content_that_no_store_can_hold_is_refused_with_its_whole_batch(
         self, drive: Driver, content: Any
     ) -> None:
         makers: tuple[type[Operation], ...] = (Commit, Complete, Retry, Fail)
+        good, bad = await drive.running(), await drive.running()
         for make in makers:
-            bad, good = await drive.running(), await drive.running()
-            before = await drive.seen(bad.id)
-            requests = [drive.request(bad, make(content)), drive.request(good, Complete("1"))]
-            refused, applied = await drive.store.perform(requests)
-            assert isinstance(refused, Failure)
-            assert isinstance(refused.error, InvalidInput)
-            assert isinstance(applied, Applied)
-            assert await drive.seen(bad.id) == before
-        job = await drive.add()
-        assert isinstance(await drive.refuse(job.id, Signal("go", content), actor=CLIENT), InvalidInput)
+            requests = [drive.request(good, Complete("1")), drive.request(bad, make(content))]
+            await refused(drive, requests)
+        await refused(drive, [drive.request(bad.id, Signal("go", content), actor=CLIENT)])
 
     @pytest.mark.parametrize("request_id", BAD_TEXTS, ids=shown)
     async def test_a_request_without_a_sound_id_is_refused(self, drive: Driver, request_id: Any) -> None:
         job = await drive.add()
-        assert isinstance(await drive.refuse(job.id, Cancel(), actor=CLIENT, request_id=request_id), InvalidInput)
+        await refused(drive, [drive.request(job.id, Cancel(), actor=CLIENT, request_id=request_id)])
 
     @pytest.mark.parametrize("name", BAD_TEXTS, ids=shown)
     async def test_an_actor_without_a_sound_name_is_refused(self, drive: Driver, name: Any) -> None:
         job = await drive.add()
         actor = Actor(Role.CLIENT, name)
-        assert isinstance(await drive.refuse(job.id, Cancel(), actor=actor), InvalidInput)
+        await refused(drive, [drive.request(job.id, Cancel(), actor=actor)])
         with pytest.raises(InvalidInput):
             await drive.store.add([Enqueue(drive.enqueue().origin, actor)])
 
     async def test_a_request_for_nothing_is_refused(self, drive: Driver) -> None:
         job = await drive.add()
-        assert isinstance(await drive.refuse(job.id, actor=CLIENT), InvalidInput)
+        await refused(drive, [drive.request(job.id, actor=CLIENT)])
 
     @pytest.mark.parametrize(
         "payload",
@@ -128,3 +122,11 @@ class InputContract:
             job = await drive.running(kind=name, queue=name, dedupe_key=name, correlation_id=name, tags={name: name})
             assert (await drive.job(job.id)).origin == job.origin
             assert (job.kind, job.queue, job.origin.dedupe_key) == (name, name, name)
+
+
+async def refused(drive: Driver, requests: list[Request]) -> None:
+    """The call raises InvalidInput, and none of its jobs has changed."""
+    before = [await drive.seen(request.job_id) for request in requests]
+    with pytest.raises(InvalidInput):
+        await drive.store.perform(requests)
+    assert [await drive.seen(request.job_id) for request in requests] == before

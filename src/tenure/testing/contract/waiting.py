@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.errors import IllegalTransition, LeaseLost, NotAuthorised
+from tenure.errors import IllegalTransition, LeaseLost, NotAuthorised, NotYet
 from tenure.lifecycle.operations import (
     Cancel,
     Compensate,
@@ -70,7 +70,7 @@ class WaitingContract:
             woken = await drive.apply(waiting.id, Wake(), actor=actor)
             assert (woken.status, woken.due_at) == (WAITING, woken.updated_at)
             assert len(await drive.claim()) == 1
-        assert isinstance(await drive.refuse(waiting.id, Wake(), actor=RECOVERY), IllegalTransition)
+            assert isinstance(await drive.refuse(waiting.id, Wake(), actor=RECOVERY), IllegalTransition)
 
     async def test_progress_is_shown_until_the_next_attempt(self, drive: Driver) -> None:
         job = await drive.apply(await drive.running(), Progress(40, "almost half"))
@@ -100,15 +100,19 @@ class WaitingContract:
         [again] = await drive.claim()
         assert (again.id, again.attempt) == (job.id, 2)
 
-    async def test_a_snoozed_job_is_due_later_also_after_a_requeue(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_snoozed_job_is_neither_claimed_nor_requeued_before_it_is_due(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
         job = await drive.running(policy={"timeouts": Timeouts(queued_seconds=10)})
         snoozed = await drive.apply(job, Release("snooze", delay_seconds=30))
         assert snoozed.due_at == snoozed.updated_at + timedelta(seconds=30)
-        requeued = await drive.apply(job.id, Requeue(), actor=RECOVERY)
-        assert requeued.due_at == snoozed.due_at
-        assert requeued.timeout_at == snoozed.updated_at + timedelta(seconds=40)
+        clock.advance(29.999)
+        assert isinstance(await drive.refuse(job.id, Requeue(), actor=RECOVERY), NotYet)
         assert await drive.claim() == []
-        clock.advance(30)
+        clock.advance(0.001)
+        requeued = await drive.apply(job.id, Requeue(), actor=RECOVERY)
+        assert (requeued.due_at, requeued.attempt) == (snoozed.due_at, 1)
+        assert requeued.timeout_at == requeued.updated_at + timedelta(seconds=10)
         assert len(await drive.claim()) == 1
 
     @pytest.mark.requirement("SM-10")

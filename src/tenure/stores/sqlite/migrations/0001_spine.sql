@@ -475,6 +475,8 @@ begin
     select case
         when old.finished_at is not null
             then raise(abort, 'tenure: a job that has ended does not change')
+        when new.chain < 1 or new.chain > 4
+            then raise(abort, 'tenure: a job changes by one to four revisions at a time')
         when new.rev <> old.rev + new.chain or new.was is not old.status
             then raise(abort, 'tenure: a job changes only with its events; rev must grow by chain, was must be the old status')
         when new.chain = 1 and not exists (

@@ -1,0 +1,475 @@
+"""The model, SQLite and PostgreSQL are asked the same things at the same moments, and must give the same answers, write
+the same rows and tell the same history, whatever it is and in whatever order.
+
+More examples: TENURE_LOCKSTEP_EXAMPLES=2000. A failure prints the steps that lead to it and how to run them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tenure.errors import Refused, TenureError
+from tenure.lifecycle.operations import (
+    Ack,
+    Cancel,
+    Commit,
+    Compensate,
+    Complete,
+    DeadLetter,
+    Fail,
+    GiveUp,
+    Halt,
+    Heartbeat,
+    Operation,
+    Progress,
+    Reconcile,
+    Release,
+    RequestCancel,
+    Requeue,
+    Retry,
+    Signal,
+    Stall,
+    Start,
+    Suspend,
+    TimeOut,
+    Wake,
+)
+from tenure.lifecycle.records import (
+    Actor,
+    Event,
+    EventType,
+    Job,
+    Origin,
+    Policy,
+    ReasonCode,
+    Role,
+    Stage,
+    Timeouts,
+)
+from tenure.lifecycle.statuses import Status
+from tenure.stores.contract import (
+    Added,
+    Applied,
+    Busy,
+    ClaimRequest,
+    Enqueue,
+    EventFilter,
+    Failure,
+    JobFilter,
+    Repeated,
+    Request,
+    Store,
+)
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
+from tenure.testing.clock import ManualClock
+from tenure.testing.contract import DatabaseClock
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY
+from tenure.testing.log_check import check_store
+from tenure.testing.model import ModelStore
+from tests.expected_lifecycle import RULES
+from tests.manual_postgres import PostgresClock, copied_database, prepared_database
+from tests.postgres import Postgres
+
+KINDS = ("a", "b")
+QUEUES = ("default", "slow")
+POLICIES = (
+    Policy(lease_seconds=30, heartbeat_seconds=10),
+    Policy(max_attempts=1, lease_seconds=10),
+    Policy(max_attempts=2, lease_seconds=10, on_lost="fail", timeouts=Timeouts(queued_seconds=20, claimed_seconds=5)),
+    Policy(max_attempts=2, on_exhausted="dead_letter", timeouts=Timeouts(running_seconds=60)),
+    Policy(on_lost="dead_letter", lease_seconds=20, heartbeat_seconds=30),
+)
+OPERATIONS: tuple[tuple[Operation, ...], ...] = (
+    (Ack(),),
+    (Start(),),
+    (Start(),),
+    (Heartbeat(),),
+    (Heartbeat(),),
+    (Progress(10, "ten"),),
+    (Progress(90),),
+    (Commit("[1]"),),
+    (Complete("[1]"),),
+    (Complete('"two"'),),
+    (Commit("3"), Complete("3")),
+    (Progress(99), Heartbeat(), Complete("4")),
+    (Retry(ERROR),),
+    (Retry('"again"', delay_seconds=5),),
+    (Fail(ERROR),),
+    (Fail('"last"', permanent=False),),
+    (Halt("limit", '{"kept":1}'),),
+    (Suspend(),),
+    (Suspend(delay_seconds=10),),
+    (Signal("go"),),
+    (Signal("go", "[7]"),),
+    (Wake(),),
+    (Compensate(),),
+    (Compensate(), Fail(ERROR)),
+    (Release(),),
+    (Release("snooze", delay_seconds=15),),
+    (RequestCancel(),),
+    (Cancel(),),
+    (Cancel("enough"),),
+    (Stall(),),
+    (Stall("heartbeats_missed"), Requeue()),
+    (Stall(), GiveUp(ERROR)),
+    (Stall(), Reconcile()),
+    (Requeue(),),
+    (Reconcile(),),
+    (GiveUp(ERROR),),
+    (TimeOut(ERROR),),
+    (DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR),),
+    (DeadLetter(ReasonCode.PARSE_ERROR, Stage.INPUT, '"bad"'),),
+)
+SECONDS = (0.0, 0.001, 1.0, 5.0, 5.0, 10.0, 20.0, 60.0, -5.0)
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the stores, and its clock."""
+
+    name: str
+    store: Store
+    clock: DatabaseClock
+
+
+OpenSides = Callable[[ExitStack, asyncio.Runner], list[Side]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A change to be asked for, before it is known whom of: the job, the right actor or another, a revision, an id."""
+
+    job: int
+    operations: tuple[Operation, ...]
+    manner: str
+    other_role: Role
+    revision: str
+    repeat: int | None
+
+
+wishes = st.builds(
+    Wish,
+    job=st.integers(0, 30),
+    operations=st.sampled_from(OPERATIONS),
+    manner=st.sampled_from(["right"] * 8 + ["stranger", "former", "other_role"]),
+    other_role=st.sampled_from(Role),
+    revision=st.sampled_from(["none", "record", "record", "fresh", "fresh", "stale", "future"]),
+    repeat=st.none() | st.integers(0, 30),
+)
+enqueues: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict,
+    kind=st.sampled_from(KINDS),
+    queue=st.sampled_from(QUEUES),
+    priority=st.integers(-1, 1),
+    policy=st.sampled_from(POLICIES),
+    payload=st.sampled_from(["{}", '{"n":1}']),
+    dedupe_key=st.sampled_from([None, None, "x", "y"]),
+    request_id=st.sampled_from([None, None, None, "order-1", "order-2"]),
+    correlation_id=st.sampled_from([None, "c"]),
+    tags=st.sampled_from([None, {"t": "1"}]),
+    delay_ms=st.sampled_from([0, 0, 0, 5000]),
+    again=st.none() | st.integers(0, 10),
+)
+
+
+class Lockstep(RuleBasedStateMachine):
+    """Every rule asks all sides, and compares."""
+
+    def __init__(self, open_sides: OpenSides) -> None:
+        super().__init__()
+        self._open_sides = open_sides
+        self._stack = ExitStack()
+        self._count = 0
+        self.jobs: list[UUID] = []
+        self.enqueued: list[Enqueue] = []
+        self.claims: list[ClaimRequest] = []
+        self.asked: list[Request] = []
+
+    @initialize()
+    def begin(self) -> None:
+        self.runner = self._stack.enter_context(asyncio.Runner())
+        self.sides = self._open_sides(self._stack, self.runner)
+        model = self.sides[0].store
+        assert isinstance(model, ModelStore)
+        self.model = model
+
+    def teardown(self) -> None:
+        try:
+            if self.sides:
+                for side in self.sides:
+                    self.runner.run(check_store(side.store))
+                self._compare_attachments()
+        finally:
+            self._stack.close()
+        super().teardown()
+
+    sides: list[Side] = []  # noqa: RUF012 - until `begin` there are none
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _ask(self, what: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
+        """What every side answers, which must be the same."""
+        answers = [self.runner.run(answered(what(side.store))) for side in self.sides]
+        for side, answer in zip(self.sides[1:], answers[1:], strict=True):
+            assert answer == answers[0], f"{side.name} answers\n{answer}\nand the model\n{answers[0]}"
+        return answers[0]
+
+    @rule(wanted=st.lists(enqueues, min_size=1, max_size=3))
+    def add(self, wanted: list[dict[str, Any]]) -> None:
+        requests = [self._enqueue(dict(facts)) for facts in wanted]
+        self.enqueued += requests
+        if isinstance(self._ask(lambda store: store.add(requests)), list):
+            self.jobs += [request.origin.id for request in requests if request.origin.id not in self.jobs]
+
+    def _enqueue(self, facts: dict[str, Any]) -> Enqueue:
+        again: int | None = facts.pop("again")
+        delay_ms: int = facts.pop("delay_ms")
+        if again is not None and again < len(self.enqueued):
+            return self.enqueued[again]
+        # An id of version 7, ordered by the count.
+        job_id = UUID(int=(self._next() << 80) | (7 << 76) | (2 << 62))
+        return Enqueue(Origin(id=job_id, **facts), CLIENT, delay_ms=delay_ms)
+
+    @rule(
+        limit=st.integers(1, 4),
+        start=st.booleans(),
+        kinds=st.sampled_from([KINDS, KINDS, ("a",), ()]),
+        queues=st.sampled_from([QUEUES, QUEUES, ("slow",)]),
+        role=st.sampled_from([Role.POOL, Role.POOL, Role.GATEWAY]),
+        again=st.none() | st.none() | st.integers(0, 10),
+        changed=st.booleans(),
+    )
+    def claim(self, again: int | None, changed: bool, **facts: Any) -> None:
+        number = self._next()
+        request = ClaimRequest(
+            worker=f"worker-{number % 3}", token=UUID(int=number), request_id=f"claim-{number}", **facts
+        )
+        if again is not None and again < len(self.claims):
+            request_id = self.claims[again].request_id
+            request = msgspec.structs.replace(request, request_id=request_id) if changed else self.claims[again]
+        else:
+            self.claims.append(request)
+        self._ask(lambda store: store.claim(request))
+
+    @rule(wanted=st.lists(wishes, min_size=1, max_size=4))
+    def perform(self, wanted: list[Wish]) -> None:
+        requests = [self._request(wish) for wish in wanted]
+        self.asked += requests
+        self._ask(lambda store: store.perform(requests))
+
+    def _request(self, wish: Wish) -> Request:
+        if wish.repeat is not None and wish.repeat < len(self.asked):
+            before = self.asked[wish.repeat]
+            return before if wish.manner == "right" else msgspec.structs.replace(before, operations=wish.operations)
+        job_id = self.jobs[wish.job % len(self.jobs)] if self.jobs else UUID(int=5)
+        current = self.model._rows.get(job_id)
+        request = Request(
+            job=job_id,
+            operations=wish.operations,
+            actor=self._actor(wish, current),
+            request_id=f"request-{self._next()}",
+        )
+        if current is None or wish.revision == "none":
+            return request
+        if wish.revision in ("stale", "future"):
+            return msgspec.structs.replace(request, expected_rev=current.rev + (1 if wish.revision == "future" else -1))
+        return msgspec.structs.replace(request, job=current, fresh=wish.revision == "fresh")
+
+    def _actor(self, wish: Wish, current: Job | None) -> Actor:
+        if wish.manner == "other_role":
+            return Actor(wish.other_role, "someone", current.token if current else None)
+        rule_ = RULES[wish.operations[0].verb]
+        if "client" in rule_.free:
+            return CLIENT
+        if "recovery" in rule_.free:
+            return RECOVERY
+        token = current.token if current and wish.manner == "right" else UUID(int=1 if wish.manner == "former" else 2)
+        return Actor(Role.RUNNER, "worker-0", token)
+
+    @rule(seconds=st.sampled_from(SECONDS))
+    def advance(self, seconds: float) -> None:
+        for side in self.sides:
+            side.clock.advance(seconds)
+
+    @rule()
+    def recover(self) -> None:
+        self._ask(lambda store: store.unattended(limit=3))
+
+    @rule(statuses=st.sets(st.sampled_from(Status), max_size=3), limit=st.integers(1, 5))
+    def find(self, statuses: set[Status], limit: int) -> None:
+        wanted = JobFilter(statuses=tuple(sorted(statuses)), queues=("default",), tags={"t": "1"})
+        self._ask(lambda store: found(store, wanted, limit))
+
+    @rule(types=st.sets(st.sampled_from(EventType), max_size=2))
+    def search(self, types: set[EventType]) -> None:
+        self._ask(lambda store: told(store, EventFilter(types=tuple(sorted(types)), correlation_id="c")))
+
+    @rule(older_than_seconds=st.sampled_from([0, 5, 60]))
+    def prune(self, older_than_seconds: float) -> None:
+        self._ask(lambda store: store.prune(older_than_seconds=older_than_seconds, actor=OPERATOR))
+
+    @rule(older_than_seconds=st.sampled_from([0, 5, 60]))
+    def blank(self, older_than_seconds: float) -> None:
+        self._ask(lambda store: store.blank(older_than_seconds=older_than_seconds, actor=OPERATOR))
+
+    @rule(number=st.integers(0, 30))
+    def erase(self, number: int) -> None:
+        job_id = self.jobs[number % len(self.jobs)] if self.jobs else UUID(int=5)
+        self._ask(partial(erased, job_id=job_id))
+
+    @invariant()
+    def rows_and_histories_are_the_same(self) -> None:
+        if self.sides:
+            self._ask(rows_and_histories)
+
+    def _compare_attachments(self) -> None:
+        for job_id in self.jobs:
+            self._ask(partial(attachments, job_id=job_id))
+
+
+async def answered(asked: Coroutine[Any, Any, Any]) -> Any:
+    """The answer, or the error that came instead, with what depends on the store left out."""
+    try:
+        return plain(await asked)
+    except TenureError as error:
+        return plain(error)
+
+
+def plain(value: Any) -> Any:
+    """A value to compare: tokens and positions are each store's own."""
+    match value:
+        case Job():
+            return msgspec.structs.replace(value, token=None)
+        case Event():
+            return msgspec.structs.replace(value, position=None)
+        case Applied() | Repeated() | Busy():
+            return (type(value).__name__, plain(value.job), getattr(value, "at", None), getattr(value, "renewed", None))
+        case Failure():
+            current = value.error.current if isinstance(value.error, Refused) else None
+            # Erasure leaves the revision as it is, so a store may answer with the record that the caller brought.
+            ended = current is not None and not current.live
+            return ("Failure", plain(value.error), current.rev if ended and current else plain(current))
+        case Added():
+            return (plain(value.job), value.created)
+        case TenureError():
+            return (type(value).__name__, str(value))
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+async def found(store: Store, wanted: JobFilter, limit: int) -> list[Job]:
+    return (await store.find(wanted, limit=limit)).jobs
+
+
+async def erased(store: Store, *, job_id: UUID) -> Job | str:
+    """The erased job, or the kind of refusal: its words are the store's own."""
+    try:
+        return await store.erase(job_id, reason="asked to", actor=OPERATOR)
+    except Refused as refusal:
+        return type(refusal).__name__
+
+
+async def told(store: Store, wanted: EventFilter) -> list[Event]:
+    events = (await store.events(wanted, limit=10_000)).events
+    return sorted(events, key=lambda event: (event.job_id.bytes, event.rev))
+
+
+async def rows_and_histories(store: Store) -> list[Any]:
+    jobs = (await store.find(JobFilter(), limit=10_000)).jobs
+    histories = await store.history([job.id for job in jobs])
+    return [jobs, [histories[job.id] for job in jobs]]
+
+
+async def attachments(store: Store, *, job_id: UUID) -> list[Any]:
+    return [await store.executions(job_id), await store.dead_letter(job_id), await store.signals(job_id)]
+
+
+def model_side() -> Side:
+    clock = ManualClock()
+    return Side("model", ModelStore(clock), clock)
+
+
+def sqlite_side(stack: ExitStack, runner: asyncio.Runner) -> Side:
+    clock = ManualClock()
+    store = SqliteStore(":memory:", database_clock=clock.now)
+    runner.run(store.migrate())
+    open_until(stack, runner, store)
+    return Side("SQLite", store, clock)
+
+
+def postgres_side(stack: ExitStack, runner: asyncio.Runner, server: Postgres, prepared: str) -> Side:
+    dsn = stack.enter_context(copied_database(server, prepared))
+    clock = PostgresClock(dsn)
+    stack.callback(clock.close)
+    store = PostgresStore.from_url(dsn)
+    open_until(stack, runner, store)
+    return Side("PostgreSQL", store, clock)
+
+
+def open_until(stack: ExitStack, runner: asyncio.Runner, store: Store) -> None:
+    runner.run(store.open())
+    stack.callback(lambda: runner.run(store.close()))
+
+
+def run_in_lockstep(sides: OpenSides, how: settings) -> None:
+    class Machine(Lockstep):
+        def __init__(self) -> None:
+            super().__init__(sides)
+
+    run_state_machine_as_test(Machine, settings=how)
+
+
+def examples(usual: int) -> settings:
+    number = int(os.environ.get("TENURE_LOCKSTEP_EXAMPLES") or usual)
+    return settings(
+        max_examples=number,
+        stateful_step_count=40,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(postgres_server: Postgres) -> Iterator[str]:
+    with prepared_database(postgres_server) as name:
+        yield name
+
+
+@pytest.mark.requirement("LC-13", "LC-07", "LC-09", "LC-10", "SM-17")
+@pytest.mark.timeout(600)
+def test_the_model_and_sqlite_go_in_lockstep() -> None:
+    def sides(stack: ExitStack, runner: asyncio.Runner) -> list[Side]:
+        return [model_side(), sqlite_side(stack, runner)]
+
+    run_in_lockstep(sides, examples(60))
+
+
+@pytest.mark.requirement("LC-13", "LC-07", "LC-09", "LC-10", "SM-17")
+@pytest.mark.timeout(600)
+def test_the_model_sqlite_and_postgres_go_in_lockstep(postgres_server: Postgres, prepared: str) -> None:
+    def sides(stack: ExitStack, runner: asyncio.Runner) -> list[Side]:
+        postgres = postgres_side(stack, runner, postgres_server, prepared)
+        return [model_side(), sqlite_side(stack, runner), postgres]
+
+    run_in_lockstep(sides, examples(20))

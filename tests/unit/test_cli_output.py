@@ -1,0 +1,56 @@
+"""What the command line shows, and what it must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenure.cli.database import without_password
+from tenure.cli.output import Exit, Lines, counted, exit_code_for
+from tenure.errors import GuardViolated, InvalidInput, JobNotFound, SchemaMismatch, StoreUnavailable, TenureError
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+        ("sqlite:////srv/jobs.db", "sqlite:////srv/jobs.db"),
+        ("sqlite://:memory:", "sqlite://:memory:"),
+        ("postgresql://ada@db/jobs", "postgresql://ada@db/jobs"),
+        ("postgresql://ada:s3cret@db:5432/jobs", "postgresql://ada:***@db:5432/jobs"),
+        ("postgresql://ada:s3:c@ret@db/jobs", "postgresql://ada:***@db/jobs"),
+        ("postgresql://db/jobs?user=ada&password=s3cret", "postgresql://db/jobs?user=ada&password=***"),
+        (
+            "postgresql://db/jobs?sslpassword=s3cret&sslmode=require",
+            "postgresql://db/jobs?sslpassword=***&sslmode=require",
+        ),
+        ("postgresql://db/jobs?listen=postgresql%3A%2F%2Fada%3As3cret%40db", "postgresql://db/jobs?listen=***"),
+        ("postgresql://ada:s3cret@[::1/jobs", "postgresql://…"),
+    ],
+)
+def test_no_url_is_shown_with_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInput("database", "is rubbish"), Exit.USAGE),
+        (StoreUnavailable("gone"), Exit.DATABASE),
+        (SchemaMismatch("old"), Exit.DATABASE),
+        (GuardViolated("no"), Exit.DATABASE),
+        (JobNotFound("x"), Exit.PROBLEMS),
+    ],
+)
+def test_every_error_has_its_exit_code(error: TenureError, code: Exit) -> None:
+    assert exit_code_for(error) is code
+
+
+def test_a_log_gets_a_line_at_each_tenth_of_the_way_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    for hundredth in range(101):
+        lines.show(f"{hundredth}", hundredth / 100)
+    assert capsys.readouterr().err.split() == ["10", "20", "30", "40", "50", "60", "70", "80", "90", "100"]
+
+
+def test_numbers_have_their_nouns() -> None:
+    assert [counted(number, "job") for number in (0, 1, 2, 1200)] == ["0 jobs", "1 job", "2 jobs", "1,200 jobs"]
