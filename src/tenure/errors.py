@@ -51,10 +51,11 @@ class JobNotFound(Refused):
 class NotAuthorised(Refused):
     """The actor's role has no authority for this operation, or lacks the condition that goes with it."""
 
-    def __init__(self, job: Job, operation: str, *, role: str, allowed: Iterable[str], why: str = "") -> None:
+    def __init__(self, job: Job | None, operation: str, *, role: str, allowed: Iterable[str], why: str = "") -> None:
         self.operation, self.role, self.allowed = operation, role, tuple(allowed)
         reason = why or f"only {', '.join(self.allowed) or 'nobody'} may"
-        super().__init__(f"role {role} may not {operation} job {job.id}: {reason}", current=job)
+        which = "" if job is None else f" job {job.id}"
+        super().__init__(f"role {role} may not {operation}{which}: {reason}", current=job)
 
 
 class LeaseLost(Refused):

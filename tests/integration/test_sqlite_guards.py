@@ -16,7 +16,7 @@ from tenure.lifecycle.records import EventType, ReasonCode, Stage
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.table import legal_events
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.testing.driver import CLIENT, ERROR, Driver
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
 
 Jobs = dict[str, str]
 
@@ -126,6 +126,18 @@ ATTACKS = {
     "the erasure of a live job": (
         "update tenure_jobs set erased_at = 1 where id = :running",
         "only erasure changes a job that has ended",
+    ),
+    "an erased job filled again": (
+        "update tenure_jobs set result = '2' where id = :erased",
+        "a job that has ended does not change",
+    ),
+    "an erasure taken back": (
+        "update tenure_jobs set erased_at = null, result = '2' where id = :erased",
+        "a job that has ended does not change",
+    ),
+    "an erasure at another time": (
+        "update tenure_jobs set erased_at = erased_at + 1 where id = :erased",
+        "a job that has ended does not change|only erasure changes a job that has ended",
     ),
     # What a job was added with.
     "another payload": ("update tenure_jobs set payload = '2' where id = :queued", "payload and the tags"),
@@ -375,6 +387,8 @@ async def jobs(tmp_path: Path) -> Jobs:
     ids["failed"] = (await drive.apply(await drive.running(), Fail(ERROR))).id
     buried = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
     ids["dead_lettered"] = (await drive.apply(await drive.running(), buried)).id
+    erased = await drive.apply(await drive.running(), Complete("1"))
+    ids["erased"] = (await store.erase(erased.id, reason="asked for", actor=OPERATOR)).id
     ids["signalled"] = (await drive.apply((await drive.add()).id, Signal("go"), actor=CLIENT)).id
     ids["queued"] = (await drive.add()).id
     await store.close()
@@ -494,5 +508,6 @@ def test_the_execution_view_says_what_the_log_says(shell: sqlite3.Connection, jo
         "succeeded": "done",
         "failed": "aborted",
         "dead_lettered": "aborted",
+        "erased": "done",
     }
     assert found == {jobs[name]: status for name, status in expected.items()}

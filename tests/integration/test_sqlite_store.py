@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sqlite3
 import struct
@@ -16,6 +17,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.errors import (
     InvalidInput,
@@ -25,16 +27,18 @@ from tenure.errors import (
     StoreError,
     StoreUnavailable,
 )
-from tenure.lifecycle.operations import Complete, Heartbeat, Progress
-from tenure.lifecycle.records import EventType, Policy
+from tenure.lifecycle.decide import decide_chain, unroll
+from tenure.lifecycle.operations import Claim, Complete, Heartbeat, Progress, RequestCancel, Signal, Start
+from tenure.lifecycle.records import EventType, Policy, Timeouts
 from tenure.lifecycle.statuses import Status
-from tenure.stores import store_for
+from tenure.stores import sql_files, store_for
 from tenure.stores.contract import Applied, EventFilter, Failure, JobFilter
 from tenure.stores.sqlite import transactions
 from tenure.stores.sqlite.connecting import connect
 from tenure.stores.sqlite.statements import PACKAGE, sql
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, errors_of
+from tenure.testing.clock import ManualClock
+from tenure.testing.driver import CLIENT, OPERATOR, Driver, errors_of, runner
 
 CHILD_SECONDS_MAX = 60
 
@@ -360,7 +364,7 @@ async def test_a_file_that_needs_newer_code_is_refused(path: Path, store: Sqlite
         shell.execute("update tenure_meta set value = 99 where key = 'min_code_version'")
         shell.commit()
     newer = SqliteStore(path)
-    with pytest.raises(SchemaMismatch, match="needs code that knows schema 99.*upgrade tenure"):
+    with pytest.raises(SchemaMismatch, match=r"needs code that knows schema 99.*upgrade tenure"):
         await newer.open()
 
 
@@ -392,7 +396,7 @@ async def test_a_file_that_stays_locked_is_unavailable(path: Path, store: Sqlite
     drive = Driver(hasty)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("begin immediate")
-        with pytest.raises(StoreUnavailable, match="locked.*same id"):
+        with pytest.raises(StoreUnavailable, match=r"locked.*same id"):
             await drive.add()
         assert await hasty.read([]) == {}
         other.execute("rollback")
@@ -476,12 +480,59 @@ async def test_an_unreadable_row_does_not_wedge_its_queue(path: Path, drive: Dri
         await drive.store.read([spoilt.id])
 
 
+async def test_an_unreadable_row_does_not_keep_the_others_from_recovery(path: Path) -> None:
+    clock = ManualClock()
+    store = SqliteStore(path, database_clock=clock.now)
+    await store.migrate()
+    await store.open()
+    drive = Driver(store)
+    spoilt, sound = await drive.running(), await drive.running()
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        shell.execute("drop trigger tenure_jobs_payload")
+        shell.execute("drop trigger tenure_jobs_change")
+        shell.execute("update tenure_jobs set tags = 'no json' where id = ?", (str(spoilt.id),))
+    clock.advance(600)
+    assert [job.id for job in await store.unattended(limit=10)] == [sound.id]
+    assert "poisoned job" in {finding.about for finding in await store.doctor()}
+    await store.close()
+
+
+@pytest.mark.requirement("LC-08")
+async def test_jobs_that_are_claimed_together_become_what_decide_says_of_each(path: Path) -> None:
+    """Of jobs that are alike the store decides one; here each is decided again, and the rows and the log compared."""
+    clock = ManualClock()
+    store = SqliteStore(path, database_clock=clock.now)
+    await store.migrate()
+    await store.open()
+    drive = Driver(store)
+    for number in range(12):
+        policy = {"lease_seconds": 30.0 + number % 3, "timeouts": Timeouts(queued_seconds=900 if number % 2 else None)}
+        await drive.add(delay_ms=number % 4 * 1000, policy=policy, payload=f"{number}", correlation_id=f"c{number}")
+        clock.advance(1)
+    signalled = await drive.add()
+    await drive.apply(signalled.id, Signal("go"), actor=CLIENT)
+    clock.advance(60)
+    before = {job.id: job for job in (await store.find(JobFilter())).jobs}
+    request = drive.claim_request(limit=20)
+    won = await store.claim(request)
+    assert len(won) == 13
+    histories = await store.history([job.id for job in won])
+    for job in won:
+        operations = (Claim(request.token), Start())
+        change = decide_chain(before[job.id], operations, request.actor, request_id=request.request_id)
+        events, after = unroll(change, clock.now())
+        assert job == after
+        assert [replace(event, position=None) for event in histories[job.id]][-2:] == list(events)
+    assert {job.id: replace(job, token=None) for job in won} == await store.read([job.id for job in won])
+    await store.close()
+
+
 async def test_several_requests_for_one_job_follow_each_other(drive: Driver) -> None:
     job = await drive.running()
     requests = [
         drive.request(job, Progress(10)),
-        drive.request(job.id, Heartbeat(), actor=drive.request(job, Heartbeat()).actor),
-        drive.request(job.id, Complete("1"), actor=drive.request(job, Heartbeat()).actor),
+        drive.request(job.id, Heartbeat(), actor=runner(job)),
+        drive.request(job.id, Complete("1"), actor=runner(job)),
     ]
     outcomes = await drive.store.perform(requests)
     assert [type(outcome) for outcome in outcomes] == [Applied] * 3
@@ -570,9 +621,7 @@ async def test_a_claim_walks_its_index_in_order(path: Path, store: SqliteStore) 
     assert "USING INDEX tenure_jobs_ready (queue=? AND priority=? AND due_at<?)" in plan
     assert "TEMP B-TREE" not in plan
     levels = plan_of(path, "next_level", queues='["q"]', below=9)
-    assert "USING COVERING INDEX tenure_jobs_ready (queue=? AND priority" in levels or (
-        "USING INDEX tenure_jobs_ready (queue=? AND priority" in levels
-    )
+    assert re.search(r"USING (COVERING )?INDEX tenure_jobs_ready \(queue=\? AND priority", levels)
     assert "TEMP B-TREE" not in levels
 
 
@@ -592,15 +641,9 @@ async def test_a_claim_walks_its_index_in_order(path: Path, store: SqliteStore) 
     ],
 )
 async def test_a_look_up_uses_its_index(path: Path, store: SqliteStore, statement: str, index: str) -> None:
-    text = sql(statement)
-    names = dict.fromkeys(("after", "limit", "types", "since", "until", "job_id", "correlation_id", "now"))
-    names |= dict.fromkeys(("ids", "requests", "before", "statuses", "queues", "kinds", "dedupe_key", "tags"))
-    names |= dict.fromkeys(("submitted_by", "created_from", "created_until"))
-    plan = plan_of(path, statement, **names)
-    assert index in plan, f"{PACKAGE}: {text}\n{plan}"
-    assert "SCAN tenure_" not in plan
-    assert "SCAN job" not in plan.replace("SCAN job_", "")
-    assert "SCAN event" not in plan
+    plan = plan_of(path, statement, **dict.fromkeys(sql_files.numbered(PACKAGE, statement).parameters))
+    assert index in plan
+    assert not re.search(r"SCAN (job|event|held|overdue|typed|tenure_\w+)\b", plan), plan
 
 
 async def test_events_are_listed_by_type_and_time(drive: Driver) -> None:
@@ -625,11 +668,8 @@ async def test_a_position_that_no_page_gave_is_refused(store: SqliteStore) -> No
 
 async def test_the_token_of_another_is_shown_to_nobody(drive: Driver) -> None:
     job = await drive.running()
-    from tenure.lifecycle.operations import RequestCancel, Signal
-
     for operation in (Signal("go"), RequestCancel()):
         [outcome] = await drive.store.perform([drive.request(job.id, operation, actor=CLIENT)])
         assert isinstance(outcome, Applied)
         assert outcome.job.token is None
         assert outcome.change.before.token is None
-    assert ERROR not in repr(job)

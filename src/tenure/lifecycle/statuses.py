@@ -57,7 +57,10 @@ def coarse(status: Status) -> Coarse:
 
 
 def rank(status: Status, *, requeued: bool = False) -> int:
-    """How far an attempt has come. (attempt, rank) never falls; requeued is the last rank before a new attempt."""
-    if status is QUEUED:
-        return 4 if requeued else 0
-    return {CLAIMED: 1, RUNNING: 2}.get(status, 3)
+    """How far an attempt has come; (attempt, rank) never falls.
+
+    `requeued` says that the attempt was given back to the queue: it waits there, or ends there, at the last rank.
+    """
+    if requeued:
+        return 4
+    return {QUEUED: 0, CLAIMED: 1, RUNNING: 2}.get(status, 3)

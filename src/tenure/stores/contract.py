@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
-from tenure.errors import InvalidInput, JobNotFound, Refused, RequestIdReused, TenureError
-from tenure.lifecycle.content import check_content, check_integer, check_name, check_text, encode
+from tenure.errors import InvalidInput, JobNotFound, NotAuthorised, Refused, RequestIdReused, TenureError
+from tenure.lifecycle.content import check_content, check_integer, check_name, check_seconds, check_text, encode
 from tenure.lifecycle.decide import Change, judge, same_request
-from tenure.lifecycle.operations import Operation
+from tenure.lifecycle.operations import Operation, Verb
 from tenure.lifecycle.records import Actor, DeadLetter, Event, EventType, Execution, Job, Origin, Role
 from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.table import ARROW_OF
 
 PRIORITY_LEAST, PRIORITY_MOST = -32_768, 32_767
 DELAY_MS_MAX = 10 * 366 * 86_400_000
 CLAIM_LIMIT_MAX = 10_000
+PAGE_LIMIT_MAX = 100_000
+CHAIN_MAX = 4
+AGE_SECONDS_MAX = 100 * 366 * 86_400.0
 
 
 class Enqueue(msgspec.Struct, frozen=True):
@@ -359,11 +363,36 @@ def without_secret(job: Job, actor: Actor | None = None) -> Job:
     return msgspec.structs.replace(job, token=None)
 
 
+def waves(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
+    """The requests with their places, such that no wave has two for one job: a job's second request is decided upon
+    what its first has left."""
+    found: list[list[tuple[int, Request]]] = []
+    seen: dict[UUID, int] = {}
+    for place, request in enumerate(requests):
+        turn = seen.get(request.job_id, 0)
+        seen[request.job_id] = turn + 1
+        if turn == len(found):
+            found.append([])
+        found[turn].append((place, request))
+    return found
+
+
+def check_page(limit: int) -> None:
+    """Refuse a page that could not be meant."""
+    check_integer(limit, "limit", least=1, most=PAGE_LIMIT_MAX)
+
+
+def check_age(older_than_seconds: float, limit: int) -> timedelta:
+    """How long ago something must have ended to be forgotten."""
+    check_page(limit)
+    return timedelta(seconds=check_seconds(older_than_seconds, "older_than_seconds", most=AGE_SECONDS_MAX))
+
+
 def check_enqueue(request: Enqueue) -> None:
     """Refuse what no store could hold or nobody could mean, before anything is written."""
     origin = request.origin
     if request.actor.role is not Role.CLIENT:
-        raise InvalidInput("actor", f"role {request.actor.role} may not enqueue; only client may")
+        raise NotAuthorised(None, Verb.ENQUEUE, role=request.actor.role, allowed=[Role.CLIENT])
     check_name(origin.kind, "kind")
     check_name(origin.queue, "queue")
     check_integer(origin.priority, "priority", least=PRIORITY_LEAST, most=PRIORITY_MOST)
@@ -383,8 +412,9 @@ def check_claim(request: ClaimRequest) -> None:
     check_integer(request.limit, "limit", least=1, most=CLAIM_LIMIT_MAX)
     check_text(request.request_id, "request_id")
     check_name(request.worker, "worker")
-    if request.role not in (Role.POOL, Role.GATEWAY):
-        raise InvalidInput("role", f"{request.role} may not claim; only pool and gateway may")
+    claim = ARROW_OF[Verb.CLAIM]
+    if claim.authority(request.role) is None:
+        raise NotAuthorised(None, Verb.CLAIM, role=request.role, allowed=[by.role for by in claim.by])
     for queue in request.queues:
         check_name(queue, "queues")
     for kind in request.kinds:
@@ -397,6 +427,10 @@ def check_request(request: Request) -> None:
     check_text(request.actor.name, "actor")
     if not request.operations:
         raise InvalidInput("operations", "must not be empty")
+    if len(request.operations) > CHAIN_MAX:
+        raise InvalidInput("operations", f"are {len(request.operations)}, and at most {CHAIN_MAX} go together")
     for operation in request.operations:
+        if operation.verb is Verb.CLAIM:
+            raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
         if (content := operation.content()) is not None:
             check_content(content, operation.verb)

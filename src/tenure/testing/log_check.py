@@ -8,7 +8,7 @@ from uuid import UUID
 from tenure.lifecycle.fold import contents_of, differences, executions, fold
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.records import Event, EventType, Job
-from tenure.lifecycle.statuses import DEAD_LETTERED, HELD, LIVE, rank
+from tenure.lifecycle.statuses import DEAD_LETTERED, HELD, rank
 from tenure.seams import SYSTEM, Clock
 from tenure.stores.contract import JobFilter, Store
 
@@ -50,17 +50,14 @@ def check_job(job: Job, events: Sequence[Event]) -> None:
 
 
 def check_monotonic(events: Sequence[Event]) -> None:
-    """Time and (attempt, rank) never fall, and only a claim counts an attempt.
-
-    A terminal event needs no rank: the fold has shown that nothing follows it.
-    """
+    """Time and (attempt, rank) never fall, and only a claim counts an attempt."""
     moments = [event.at for event in events]
     assert moments == sorted(moments), "timestamps go back"
-    steps = [
-        (event.attempt, rank(event.to_status, requeued=event.attempt > 0))
-        for event in events
-        if event.to_status in LIVE
-    ]
+    steps: list[tuple[int, int]] = []
+    requeued = False
+    for event in events:
+        requeued = event.type is EventType.REQUEUED or (requeued and event.type is not EventType.CLAIMED)
+        steps.append((event.attempt, rank(event.to_status, requeued=requeued)))
     assert steps == sorted(steps), f"(attempt, rank) falls: {steps}"
     claims = sum(event.type is EventType.CLAIMED for event in events)
     assert events[-1].attempt == claims

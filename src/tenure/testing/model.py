@@ -277,7 +277,7 @@ class ModelStore:
         self._rows[job.id] = msgspec.structs.replace(
             job,
             origin=msgspec.structs.replace(job.origin, payload=ERASED, tags=None),
-            erased_at=self._clock.now(),
+            erased_at=max(self._clock.now(), job.updated_at),
             **dict.fromkeys(("result", "partial_result", "error", "last_error", "progress", "progress_message")),
         )
         telling = [event for event in self._histories[job.id] if event.type in _TELLING]

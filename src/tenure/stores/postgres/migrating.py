@@ -53,4 +53,3 @@ async def _state(connection: Session) -> SchemaState:
     applied = await connection.fetch("select number, checksum from tenure.migrations")
     least = await connection.fetchval("select value from tenure.meta where name = 'min_code_version'")
     return compare(known, {row["number"]: row["checksum"] for row in applied}, min_code_version=int(least or 0))
-

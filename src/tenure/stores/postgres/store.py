@@ -23,7 +23,7 @@ from tenure.errors import (
     RequestIdReused,
     StoreError,
 )
-from tenure.lifecycle.content import encode
+from tenure.lifecycle.content import check_text, encode
 from tenure.lifecycle.decide import Change, decide_chain
 from tenure.lifecycle.evolve import after_ms, born
 from tenure.lifecycle.records import (
@@ -37,6 +37,7 @@ from tenure.lifecycle.records import (
     Origin,
 )
 from tenure.lifecycle.statuses import CLAIMED, QUEUED, RUNNING
+from tenure.lifecycle.table import allowed_from
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import (
     Added,
@@ -54,10 +55,13 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Wakeups,
+    check_age,
     check_claim,
     check_enqueue,
+    check_page,
     check_request,
     settle,
+    waves,
     without_secret,
 )
 from tenure.stores.postgres import rows as row
@@ -176,17 +180,8 @@ class PostgresStore:
         for request in requests:
             check_request(request)
         outcomes: dict[int, Outcome] = {}
-        waiting = list(enumerate(requests))
-        while waiting:
-            # A job has one change per statement, so that its second is decided upon what the first left.
-            now: list[tuple[int, Request]] = []
-            later: list[tuple[int, Request]] = []
-            seen: set[UUID] = set()
-            for number, request in waiting:
-                (later if request.job_id in seen else now).append((number, request))
-                seen.add(request.job_id)
-            await self._round(now, outcomes)
-            waiting = later
+        for wave in waves(requests):
+            await self._round(wave, outcomes)
         return [outcomes[number] for number in range(len(requests))]
 
     async def _round(self, requests: list[tuple[int, Request]], outcomes: dict[int, Outcome]) -> None:
@@ -238,6 +233,7 @@ class PostgresStore:
         return changes
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        check_page(limit)
         return await self._jobs("unattended", {"limit": limit, "after": after})
 
     # Reads.
@@ -252,6 +248,7 @@ class PostgresStore:
         return {job.id: job for job in jobs}
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        check_page(limit)
         values = {
             "after": after,
             "limit": limit,
@@ -280,6 +277,7 @@ class PostgresStore:
         return found
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        check_page(limit)
         since, job_id, rev = _event_cursor(after)
         values = {
             "types": list(wanted.types) or None,
@@ -305,6 +303,7 @@ class PostgresStore:
         return EventPage(events, position)
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        check_page(limit)
         tx, job_id, rev = _tail_cursor(after)
         answers = await self._connections.fetch("tail", {"tx": tx, "job_id": job_id, "rev": rev, "limit": limit})
         events = [row.event_from(answer) for answer in answers]
@@ -323,20 +322,23 @@ class PostgresStore:
     # What may be forgotten.
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        age = check_age(older_than_seconds, limit)
         async with self._connections.transaction("retention") as connection:
-            before = await _before(connection, older_than_seconds)
+            before = await connection.fetchval("select tenure.clock()") - age
             removed = await _count(connection, "prune", {"before": before, "limit": limit})
             await _note(connection, actor, "prune", removed)
             return removed
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        age = check_age(older_than_seconds, limit)
         async with self._connections.transaction("retention") as connection:
-            before = await _before(connection, older_than_seconds)
+            before = await connection.fetchval("select tenure.clock()") - age
             blanked = await _count(connection, "blank", {"before": before, "limit": limit})
             await _note(connection, actor, "blank", blanked)
             return blanked
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
+        check_text(reason, "reason", length_max=2000)
         async with self._connections.transaction("erasure") as connection:
             values = {"job_id": job_id, "reason": reason, "actor": str(actor)}
             await fetch(connection, "erase", values)
@@ -344,7 +346,8 @@ class PostgresStore:
         if job is None:
             raise JobNotFound(job_id)
         if job.erased_at is None:
-            raise IllegalTransition(job, "erase", allowed=(), why="only a terminal job's content can be erased")
+            allowed = allowed_from(job.status, committed=job.committed)
+            raise IllegalTransition(job, "erase", allowed=allowed, why="only when it has ended")
         return job
 
 
@@ -406,13 +409,6 @@ def _event_cursor(after: str | None) -> tuple[datetime | None, UUID, int]:
         return datetime.fromisoformat(at), UUID(job_id), int(rev)
     except ValueError:
         raise InvalidInput("after", f"{after!r} is not a cursor of this list") from None
-
-
-async def _before(connection: Session, seconds: float) -> datetime:
-    moment: datetime = await connection.fetchval(
-        "select tenure.clock() - $1::double precision * interval '1 second'", seconds
-    )
-    return moment
 
 
 async def _count(connection: Session, statement: str, values: dict[str, Any]) -> int:

@@ -15,7 +15,7 @@ import msgspec
 
 from tenure.errors import RowPoisoned, TenureError
 from tenure.lifecycle.decide import Change, renewal_due, unroll
-from tenure.lifecycle.operations import DeadLetter, Operation, Signal
+from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import READY
 from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, without_secret
@@ -91,14 +91,14 @@ def _perform_wave(
     applied: dict[int, Applied] = {}
     writes: list[Write] = []
     for index, request in wave:
-        job = current.get(request.job_id)
+        name = (request.job_id, request.request_id)
+        job = current.get(name[0])
         if isinstance(job, RowPoisoned):
             outcomes[index] = Failure(job)
             continue
-        verdict = settle(job, request, logged=logged.get((request.job_id, request.request_id), ()), now=now)
+        verdict = settle(job, request, logged=logged.get(name, ()), now=now)
         if isinstance(verdict, Failure) and _surely_new(request):
-            known = _logged(connection, [request]).get((request.job_id, request.request_id), ())
-            verdict = settle(job, request, logged=known, now=now)
+            verdict = settle(job, request, logged=_logged(connection, [request]).get(name, ()), now=now)
         if isinstance(verdict, Change):
             at, renewed = moment_of(verdict, now)
             writes.append(prepare(verdict, at, renewed=renewed))
@@ -166,15 +166,15 @@ def prepare(change: Change, at: datetime, *, renewed: bool = False) -> Write:
         [event_row(event, job_id) for event in events],
         changed_job_row(change.before, after, job_id),
         [
-            record
+            _record(operation, event, after)
             for operation, event in zip(change.operations, events, strict=True)
-            if (record := _record(operation, event, after)) is not None
+            if isinstance(operation, DeadLetter | Signal)
         ],
     )
 
 
-def _record(operation: Operation, event: Event, after: Job) -> Record | None:
-    """What some operations keep besides the event: a dead letter, a signal."""
+def _record(operation: DeadLetter | Signal, event: Event, after: Job) -> Record:
+    """What these operations keep besides the event."""
     if isinstance(operation, DeadLetter):
         parameters: dict[str, object] = {
             "job_id": text(after.id),
@@ -186,16 +186,14 @@ def _record(operation: Operation, event: Event, after: Job) -> Record | None:
             "correlation_id": after.origin.correlation_id,
         }
         return Record("insert_dead_letter", parameters)
-    if isinstance(operation, Signal):
-        parameters = {
-            "job_id": text(after.id),
-            "rev": event.rev,
-            "name": operation.name,
-            "payload": operation.payload,
-            "at": micros(event.at),
-        }
-        return Record("insert_signal", parameters)
-    return None
+    parameters = {
+        "job_id": text(after.id),
+        "rev": event.rev,
+        "name": operation.name,
+        "payload": operation.payload,
+        "at": micros(event.at),
+    }
+    return Record("insert_signal", parameters)
 
 
 def apply(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[RowPoisoned | None]:

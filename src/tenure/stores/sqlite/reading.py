@@ -63,10 +63,11 @@ def find(
 
 def unattended(
     connection: sqlite3.Connection, *, after: UUID | None, limit: int, now: datetime, policy_of: PolicyOf
-) -> list[Job]:
-    """Jobs that need recovery."""
+) -> list[Job | RowPoisoned]:
+    """Jobs that need recovery; where a row cannot be read, what is wrong with it, so that the others get theirs."""
     parameters = {"after": "" if after is None else str(after), "limit": limit, "now": micros(now)}
-    return list(_shown(connection.execute(sql("unattended"), parameters), policy_of))
+    found = [read_row(row, policy_of) for row in connection.execute(sql("unattended"), parameters)]
+    return [without_secret(job) if isinstance(job, Job) else job for job in found]
 
 
 def history(connection: sqlite3.Connection, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:

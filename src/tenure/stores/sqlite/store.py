@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from tenure.errors import InvalidInput, SchemaMismatch, StoreUnavailable, UsedAfterFork
+from tenure.errors import InvalidInput, RowPoisoned, SchemaMismatch, StoreUnavailable, UsedAfterFork
 from tenure.lifecycle import fold
 from tenure.lifecycle.content import check_integer, check_seconds, check_text
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job, Policy
@@ -196,11 +196,15 @@ class SqliteStore:
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_integer(limit, "limit", least=1, most=LIMIT_MAX)
-        return await self._read(
+        found = await self._read(
             lambda connection: reading.unattended(
                 connection, after=after, limit=limit, now=self._clock(), policy_of=self._policies_on(connection)
             )
         )
+        for problem in found:
+            if isinstance(problem, RowPoisoned):
+                self._set_aside.put(problem, self._clock())
+        return [job for job in found if isinstance(job, Job)]
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self._read(lambda connection: reading.read(connection, job_ids, self._policies_on(connection)))

@@ -113,6 +113,14 @@ class AddingContract:
         assert other.created
         assert (second.job.id, second.created) == (first.job.id, False)
 
+    @pytest.mark.requirement("LC-11")
+    async def test_of_two_requests_with_one_dedupe_key_in_one_batch_the_first_is_made(self, drive: Driver) -> None:
+        for ids in (("z", "a"), ("b", "y"), (None, "c")):
+            requests = [drive.enqueue(dedupe_key=f"ada-{ids[1]}", request_id=request_id) for request_id in ids]
+            first, second = await drive.store.add(requests)
+            assert (first.created, second.created) == (True, False)
+            assert first.job.id == second.job.id == requests[0].origin.id
+
     @pytest.mark.requirement("LC-07")
     async def test_a_repeated_enqueue_returns_the_job_it_made_also_after_that_has_ended(self, drive: Driver) -> None:
         for request in (drive.enqueue(request_id="order-1"), drive.enqueue(), drive.enqueue(delay_ms=10)):

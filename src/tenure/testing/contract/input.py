@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from tenure.errors import InvalidInput
-from tenure.lifecycle.operations import Cancel, Commit, Complete, Fail, Operation, Retry, Signal
+from tenure.errors import InvalidInput, NotAuthorised
+from tenure.lifecycle.operations import (
+    Cancel,
+    Claim,
+    Commit,
+    Complete,
+    Fail,
+    Operation,
+    Progress,
+    Retry,
+    Signal,
+)
 from tenure.lifecycle.records import Actor, Role
 from tenure.stores.contract import Enqueue, Request
 from tenure.testing.driver import CLIENT, Driver
@@ -50,9 +60,28 @@ class InputContract:
     @pytest.mark.parametrize("role", [role for role in Role if role is not Role.CLIENT])
     async def test_only_a_client_enqueues(self, drive: Driver, role: Role) -> None:
         request = drive.enqueue()
-        with pytest.raises(InvalidInput):
+        with pytest.raises(NotAuthorised):
             await drive.store.add([Enqueue(request.origin, Actor(role, "x"))])
         assert await all_jobs(drive.store) == []
+
+    @pytest.mark.requirement("WC-01")
+    @pytest.mark.parametrize("role", [role for role in Role if role not in (Role.POOL, Role.GATEWAY)])
+    async def test_only_pools_and_gateways_claim(self, drive: Driver, role: Role) -> None:
+        job = await drive.add()
+        with pytest.raises(NotAuthorised):
+            await drive.claim(role=role)
+        assert await drive.job(job.id) == job
+
+    @pytest.mark.requirement("WC-01")
+    async def test_a_claim_does_not_hide_among_other_changes(self, drive: Driver) -> None:
+        job = await drive.add()
+        pool = Actor(Role.POOL, "worker-1", drive.random.token())
+        await refused(drive, [drive.request(job.id, Claim(drive.random.token()), actor=pool)])
+        assert await drive.job(job.id) == job
+
+    async def test_more_operations_than_go_together_are_refused(self, drive: Driver) -> None:
+        job = await drive.running()
+        await refused(drive, [drive.request(job, *(Progress(percent) for percent in range(5)))])
 
     @pytest.mark.parametrize(
         "facts",
@@ -67,8 +96,6 @@ class InputContract:
             {"request_id": LONG},
             {"queues": ("ok", NUL)},
             {"kinds": ("ok", " x")},
-            {"role": Role.RUNNER},
-            {"role": Role.CLIENT},
         ],
         ids=shown,
     )

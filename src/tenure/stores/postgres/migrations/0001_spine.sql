@@ -579,8 +579,9 @@ as $$
         select *
         from unnest(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids, correlation_ids,
                     traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details)
-            as given(id, kind, queue, priority, payload, policy_id, dedupe_key, request_id, correlation_id, trace,
-                submitted_by, tags, partition_key, parent_id, redrive_of, delay_ms, digest, detail)
+            with ordinality as given(id, kind, queue, priority, payload, policy_id, dedupe_key, request_id,
+                correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, delay_ms, digest,
+                detail, number)
     ),
     born as (
         insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, dedupe_key, request_id,
@@ -593,7 +594,9 @@ as $$
             moment + (given.delay_ms + policy.queued_ms) * interval '1 millisecond'
         from given
         left join tenure.policies policy on policy.id = given.policy_id
-        order by given.kind collate "C", given.dedupe_key collate "C", given.request_id collate "C", given.id
+        -- Keys are taken in one order by everybody; of two with one key, the first that was given takes it.
+        order by given.kind collate "C", given.dedupe_key collate "C",
+            case when given.dedupe_key is null then given.request_id end collate "C", given.number
         on conflict do nothing
         returning id, request_id
     ),
@@ -606,6 +609,7 @@ as $$
             coalesce(born.request_id, born.id::text), null, given.digest, given.detail
         from born
         join given on given.id = born.id
+        order by born.id, given.number
     )
     select coalesce(array_agg(born.id), '{}') from born
 $$;

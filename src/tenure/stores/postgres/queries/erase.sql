@@ -2,7 +2,7 @@
 with erased as (
     update tenure.jobs job
     set payload = null, tags = null, result = null, partial_result = null, error = null, last_error = null,
-        progress = null, progress_message = null, erased_at = tenure.clock()
+        progress = null, progress_message = null, erased_at = greatest(tenure.clock(), job.updated_at)
     where job.id = :job_id::uuid
       and job.finished_at is not null
       and job.erased_at is null

@@ -56,4 +56,5 @@ left join moved on true
 union all
 select beat.id, null, false, true
 from beat
+join tenure.jobs job on job.id = beat.id
 where not exists (select from locked where locked.id = beat.id)

@@ -470,7 +470,7 @@ end;
 -- A job changes only together with its events: each new revision has its event, the chain is contiguous, it begins
 -- with the old status and attempt and ends with the new ones.
 create trigger tenure_jobs_change before update on tenure_jobs
-when new.erased_at is null
+when new.erased_at is null or old.erased_at is not null
 begin
     select case
         when old.finished_at is not null
@@ -563,7 +563,7 @@ begin
 end;
 
 -- Erasure empties the content of a job that has ended, and touches nothing else.
-create trigger tenure_jobs_erase before update on tenure_jobs
+create trigger tenure_jobs_erase before update of erased_at on tenure_jobs
 when new.erased_at is not null
 begin
     select case
