@@ -11,6 +11,12 @@ TenureError
 │   ├── NotYet                the arrow waits for a moment that the database's clock has not reached
 │   └── RequestIdReused       this request id was used before, with another body
 ├── InvalidInput              a value that no store can hold, or that makes no sense; also a ValueError
+│   ├── UnknownKind           no job of this kind is declared
+│   └── PayloadRefused        the arguments do not fit the job's function
+├── JobEnded                  somebody waited for a result, and there is none
+│   ├── JobFailed             it failed, or was dead-lettered
+│   ├── JobCancelled          it was cancelled
+│   └── JobHalted             it reached a limit; carries what there is
 └── StoreError
     ├── StoreUnavailable      the database cannot be reached; whether the last write took effect is unknown
     ├── SchemaMismatch        the database is not migrated, or too new for this code
@@ -125,6 +131,39 @@ class InvalidInput(TenureError, ValueError):
     def __init__(self, where: str, problem: str) -> None:
         self.where, self.problem = where, problem
         super().__init__(f"{where}: {problem}")
+
+
+class UnknownKind(InvalidInput):
+    """No job of this kind is declared in the app that was asked."""
+
+    def __init__(self, kind: str, known: Iterable[str]) -> None:
+        self.kind = kind
+        names = ", ".join(sorted(known)) or "none"
+        super().__init__("kind", f"{kind!r} is not declared; known are: {names}")
+
+
+class PayloadRefused(InvalidInput):
+    """Arguments that do not fit the function that would run. `where` names the kind and the field."""
+
+
+class JobEnded(TenureError):
+    """There is no result to be had. `job` is the record as it ended."""
+
+    def __init__(self, job: Job, says: str) -> None:
+        self.job = job
+        super().__init__(f"job {job.id} ({job.kind}) {says}")
+
+
+class JobFailed(JobEnded):
+    """The job failed, or was set aside as a dead letter. `job.last_error` has the error as JSON."""
+
+
+class JobCancelled(JobEnded):
+    """The job was cancelled."""
+
+
+class JobHalted(JobEnded):
+    """The job reached a limit and stopped cleanly. `job.partial_result` has what there is."""
 
 
 class StoreError(TenureError):

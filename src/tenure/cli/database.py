@@ -12,12 +12,11 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from tenure.errors import InvalidInput
+from tenure.settings import DATABASE_DEFAULT, DATABASE_VARIABLE
 from tenure.stores import store_for
 
 if TYPE_CHECKING:
     from tenure.stores.contract import Store
-
-DEFAULT_DATABASE = "sqlite:///tenure.db"
 
 _SECRET_OPTION = re.compile(r"((?:password|listen)=)[^&]*", re.IGNORECASE)
 """Options of a URL that are a password, or another URL that may hold one."""
@@ -28,8 +27,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _database = click.option(
     "--database",
     metavar="URL",
-    envvar="TENURE_DATABASE",
-    default=DEFAULT_DATABASE,
+    envvar=DATABASE_VARIABLE,
+    default=DATABASE_DEFAULT,
     show_default=True,
     show_envvar=True,
     help="sqlite:///FILE or postgresql://…",

@@ -21,7 +21,7 @@ from tenure.lifecycle.statuses import HELD, Status
 from tenure.lifecycle.table import ARROW_OF, Arrow, By, Guard, allowed_from
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One event to be: all of it but the time, which the store gives."""
 
     type: EventType
@@ -35,7 +35,7 @@ class Step(msgspec.Struct, frozen=True):
     commits: bool = False
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """What to write: the steps, and what must still be true of the row when they are written."""
 
     before: Job

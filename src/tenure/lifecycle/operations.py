@@ -42,7 +42,7 @@ class Verb(StrEnum):
     DEAD_LETTER = "dead_letter"
 
 
-class Said(msgspec.Struct, frozen=True):
+class Said(msgspec.Struct, frozen=True, gc=False):
     """The part of an event that comes from the request alone: it tells a repeated request from a changed one."""
 
     cause: str | None = None
@@ -53,7 +53,7 @@ class Said(msgspec.Struct, frozen=True):
 NOTHING = Said()
 
 
-class Operation(msgspec.Struct, frozen=True):
+class Operation(msgspec.Struct, frozen=True, gc=False):
     """One thing asked of one job."""
 
     verb: ClassVar[Verb]

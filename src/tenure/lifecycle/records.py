@@ -1,5 +1,5 @@
 """The records that everything speaks of: jobs, events, policies, actors, dead letters. Frozen, and without behaviour
-beyond reading themselves."""
+beyond reading themselves. None of them can form a cycle, so the many are kept from the garbage collector's sight."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Role(StrEnum):
     OUTBOX = "outbox"
 
 
-class Actor(msgspec.Struct, frozen=True):
+class Actor(msgspec.Struct, frozen=True, gc=False):
     """A role, the name under which it is written down, and the lease's secret where it holds one."""
 
     role: Role
@@ -103,7 +103,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return _optional_ms(self.timeouts.running_seconds)
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a job is from its first moment to its last. None of it ever changes."""
 
     id: UUID
@@ -132,7 +132,7 @@ _OriginBody = msgspec.defstruct("_OriginBody", [(name, object) for name in _BODY
 _origin_encoder = msgspec.json.Encoder(order="sorted")
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A job as it stands at one revision. `token` is known only to whoever claimed it, and never shown."""
 
     origin: Origin
@@ -249,7 +249,7 @@ VERBOSE = frozenset({EventType.HEARTBEAT, EventType.PROGRESS})
 """Events whose detail may be blanked after a while."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One accepted change of one job. Its key is (job_id, rev); `position` is its place in the whole log.
 
     `until_at` is the moment that the event sets: the lease's end (claimed, heartbeat that renewed) or the next due

@@ -74,7 +74,7 @@ class Arrow(msgspec.Struct, frozen=True):
         return source if self.target is None else self.target
 
     def authority(self, role: Role) -> By | None:
-        return next((by for by in self.by if by.role is role), None)
+        return _AUTHORITY.get((self.verb, role))
 
 
 def _may_fail(job: Job, operation: Operation) -> bool:
@@ -136,6 +136,7 @@ ARROWS = (
 # fmt: on
 
 ARROW_OF = {arrow.verb: arrow for arrow in ARROWS}
+_AUTHORITY = {(arrow.verb, by.role): by for arrow in ARROWS for by in arrow.by}
 
 
 def allowed_from(status: Status, *, committed: bool = False) -> tuple[Verb, ...]:

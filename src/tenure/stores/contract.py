@@ -30,7 +30,7 @@ CHAIN_MAX = 4
 AGE_SECONDS_MAX = 100 * 366 * 86_400.0
 
 
-class Enqueue(msgspec.Struct, frozen=True):
+class Enqueue(msgspec.Struct, frozen=True, gc=False):
     """A new job. Its request id is the origin's own, or else the job's id, which the caller made."""
 
     origin: Origin
@@ -47,7 +47,7 @@ class Enqueue(msgspec.Struct, frozen=True):
         return encode({"delay_ms": self.delay_ms}) if self.delay_ms else None
 
 
-class Added(msgspec.Struct, frozen=True):
+class Added(msgspec.Struct, frozen=True, gc=False):
     """The job that an enqueue led to: a new one, or the one that was there under its request id or dedupe key."""
 
     job: Job
@@ -79,7 +79,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
         return encode([self.queues, self.kinds, self.limit, self.worker, self.start, self.role])
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One or several operations on one job, all or none.
 
     `job` is the record that the caller decided upon, or just an id: then the store reads, decides and applies, again
@@ -104,7 +104,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.rev if isinstance(self.job, Job) else self.expected_rev
 
 
-class Applied(msgspec.Struct, frozen=True):
+class Applied(msgspec.Struct, frozen=True, gc=False):
     """The change was written. `renewed` says whether a heartbeat moved the lease's end."""
 
     change: Change
@@ -117,13 +117,13 @@ class Applied(msgspec.Struct, frozen=True):
         return without_secret(self.change.after(self.at, renewed=self.renewed), self.change.actor)
 
 
-class Repeated(msgspec.Struct, frozen=True):
+class Repeated(msgspec.Struct, frozen=True, gc=False):
     """This request was applied before; nothing was written now."""
 
     job: Job
 
 
-class Busy(msgspec.Struct, frozen=True):
+class Busy(msgspec.Struct, frozen=True, gc=False):
     """Somebody else has the row locked, and a heartbeat does not wait: send the next one."""
 
     job: Job

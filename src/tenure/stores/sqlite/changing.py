@@ -18,7 +18,7 @@ from tenure.lifecycle.decide import Change, renewal_due, unroll
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import READY
-from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, without_secret
+from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, waves, without_secret
 from tenure.stores.sqlite.rows import (
     PolicyOf,
     changed_job_row,
@@ -66,19 +66,6 @@ def perform(
     for wave in waves(requests):
         outcomes.update(_perform_wave(connection, wave, now=now, policy_of=policy_of))
     return [outcomes[index] for index in range(len(requests))]
-
-
-def waves(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
-    """The requests with their places, such that no wave has two for one job."""
-    found: list[list[tuple[int, Request]]] = []
-    seen: dict[UUID, int] = {}
-    for index, request in enumerate(requests):
-        turn = seen.get(request.job_id, 0)
-        seen[request.job_id] = turn + 1
-        if turn == len(found):
-            found.append([])
-        found[turn].append((index, request))
-    return found
 
 
 def _perform_wave(

@@ -42,7 +42,7 @@ def version(found: Sequence[int]) -> Finding:
         "warning",
         "version",
         f"{says} has a rare race between a checkpoint and a writer that can damage the file (fixed in 3.51.3); "
-        f"tenure checkpoints explicitly and alone, which avoids it",
+        f"tenure switches automatic checkpoints off and truncates the WAL itself, under the write lock",
         "open the file with nothing else that checkpoints, or set wal_autocheckpoint = 0 there; upgrade when you can",
     )
 

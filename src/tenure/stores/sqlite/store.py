@@ -10,14 +10,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
 from tenure.errors import InvalidInput, RowPoisoned, SchemaMismatch, StoreUnavailable, UsedAfterFork
 from tenure.lifecycle import fold
-from tenure.lifecycle.content import check_integer, check_seconds, check_text
+from tenure.lifecycle.content import check_text
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job, Policy
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import (
@@ -35,8 +35,10 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Wakeups,
+    check_age,
     check_claim,
     check_enqueue,
+    check_page,
     check_request,
 )
 from tenure.stores.schema import require_fit
@@ -49,8 +51,6 @@ from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, Reading, Writing, c
 from tenure.stores.sqlite.wakeups import Hints
 
 T = TypeVar("T")
-CHAIN_MAX = 4
-LIMIT_MAX = 100_000
 
 
 class SqliteStore:
@@ -184,8 +184,6 @@ class SqliteStore:
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
-            if len(request.operations) > CHAIN_MAX:
-                raise InvalidInput("operations", f"are {len(request.operations)}, and at most {CHAIN_MAX} go together")
         outcomes = await self._write(
             lambda connection: changing.perform(
                 connection, requests, now=self._clock(), policy_of=self._policies_on(connection)
@@ -195,7 +193,7 @@ class SqliteStore:
         return outcomes
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        check_integer(limit, "limit", least=1, most=LIMIT_MAX)
+        check_page(limit)
         found = await self._read(
             lambda connection: reading.unattended(
                 connection, after=after, limit=limit, now=self._clock(), policy_of=self._policies_on(connection)
@@ -210,7 +208,7 @@ class SqliteStore:
         return await self._read(lambda connection: reading.read(connection, job_ids, self._policies_on(connection)))
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
-        check_integer(limit, "limit", least=1, most=LIMIT_MAX)
+        check_page(limit)
         return await self._read(
             lambda connection: reading.find(
                 connection, wanted, after=after, limit=limit, policy_of=self._policies_on(connection)
@@ -221,11 +219,11 @@ class SqliteStore:
         return await self._read(lambda connection: reading.history(connection, job_ids))
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        check_integer(limit, "limit", least=1, most=LIMIT_MAX)
+        check_page(limit)
         return await self._read(lambda connection: reading.events(connection, wanted, after=after, limit=limit))
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        check_integer(limit, "limit", least=1, most=LIMIT_MAX)
+        check_page(limit)
         return await self._read(lambda connection: reading.tail(connection, after=after, limit=limit))
 
     async def executions(self, job_id: UUID) -> list[Execution]:
@@ -242,7 +240,7 @@ class SqliteStore:
         return self._clock()
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        age = _age(older_than_seconds, limit)
+        age = check_age(older_than_seconds, limit)
 
         def work(connection: sqlite3.Connection) -> int:
             now = self._clock()
@@ -251,7 +249,7 @@ class SqliteStore:
         return await self._write(work)
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        age = _age(older_than_seconds, limit)
+        age = check_age(older_than_seconds, limit)
 
         def work(connection: sqlite3.Connection) -> int:
             now = self._clock()
@@ -343,8 +341,3 @@ class SqliteStore:
     def _missing(self) -> bool:
         self._require_own_process()
         return self._path != MEMORY and not Path(self._path).exists()
-
-
-def _age(older_than_seconds: float, limit: int) -> timedelta:
-    check_integer(limit, "limit", least=1, most=LIMIT_MAX)
-    return timedelta(seconds=check_seconds(older_than_seconds, "older_than_seconds", most=100 * 366 * 86_400.0))

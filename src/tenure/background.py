@@ -1,0 +1,36 @@
+"""One event loop in a thread of its own, for callers that have none. Made anew after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from tenure.seams import Spawner
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """Runs coroutines for plain code. The first call starts the thread; a child process gets one of its own."""
+
+    def __init__(self, spawn: Spawner) -> None:
+        self._spawn = spawn
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of the coroutine. Refused inside a running loop, which it would block."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(make(), self._running()).result()
+        raise RuntimeError("this call would block the running event loop; use the async form and await it")
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None or self._pid != os.getpid():
+            loop = asyncio.new_event_loop()
+            self._spawn.thread(loop.run_forever, name="tenure-background")
+            self._loop, self._pid = loop, os.getpid()
+        return self._loop

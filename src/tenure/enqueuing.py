@@ -1,0 +1,129 @@
+"""Putting jobs into the queue: what a decorated function offers its callers, typed by its own signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from tenure.handles import Handle
+from tenure.lifecycle.content import check_seconds
+from tenure.lifecycle.records import Origin, milliseconds
+from tenure.stores.contract import Enqueue
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.kinds import Kind
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one enqueue says beyond its arguments. None leaves what the declaration says."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay_seconds: float = 0.0
+    dedupe_key: str | None = None
+    request_id: str | None = None
+    correlation_id: str | None = None
+    trace: str | None = None
+    submitted_by: str | None = None
+    tags: Mapping[str, str] | None = None
+    partition_key: str | None = None
+
+
+class Prepared(msgspec.Struct, Generic[R], frozen=True):
+    """A checked call that is not queued yet; `app.enqueue_many` takes a lot of them."""
+
+    enqueue: Enqueue
+    kind: Any
+
+
+class Enqueuer(Generic[P, R]):
+    """Queues calls of one function with the same options."""
+
+    def __init__(self, app: App, kind: Kind[P, R], options: EnqueueOptions) -> None:
+        self._app, self._kind, self._options = app, kind, options
+
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
+        """The call, checked against the function's signature, to be queued together with others."""
+        return self.prepared(lambda: self._kind.payload(*args, **kwargs))
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Queue the call. A refusal names the field, and nothing was queued."""
+        handles: list[Handle[R]] = await self._app.enqueue_many([self.request(*args, **kwargs)])
+        return handles[0]
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """The same for code without an event loop."""
+        prepared = self.request(*args, **kwargs)
+        handles: list[Handle[R]] = self._app.background.run(lambda: self._app.enqueue_many([prepared]))
+        return handles[0]
+
+    def prepared(self, payload: Callable[[], str]) -> Prepared[R]:
+        options, declared = self._options, self._kind.options
+        text = self._app.accepted(self._kind.name, payload)
+        check_seconds(options.delay_seconds, "delay_seconds")
+        origin = Origin(
+            id=self._app.seams.random.job_id(),
+            kind=self._kind.name,
+            payload=text,
+            policy=declared.policy,
+            queue=declared.queue if options.queue is None else options.queue,
+            priority=declared.priority if options.priority is None else options.priority,
+            dedupe_key=options.dedupe_key,
+            request_id=options.request_id,
+            correlation_id=options.correlation_id,
+            trace=options.trace,
+            submitted_by=options.submitted_by,
+            tags=options.tags,
+            partition_key=options.partition_key,
+        )
+        return Prepared(Enqueue(origin, self._app.client, milliseconds(options.delay_seconds)), self._kind)
+
+
+class JobFunction(Enqueuer[P, R]):
+    """A declared job. Call `.function` to run it here and now; everything else goes through the queue."""
+
+    def __init__(self, app: App, kind: Kind[P, R]) -> None:
+        super().__init__(app, kind, EnqueueOptions())
+
+    @property
+    def kind(self) -> Kind[P, R]:
+        return self._kind
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self._kind.function
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay_seconds: float = 0.0,
+        dedupe_key: str | None = None,
+        request_id: str | None = None,
+        correlation_id: str | None = None,
+        trace: str | None = None,
+        submitted_by: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+    ) -> Enqueuer[P, R]:
+        """The same job with options for the next calls: `send.options(priority=5, delay_seconds=30).enqueue(…)`."""
+        options = EnqueueOptions(
+            queue=queue,
+            priority=priority,
+            delay_seconds=delay_seconds,
+            dedupe_key=dedupe_key,
+            request_id=request_id,
+            correlation_id=correlation_id,
+            trace=trace,
+            submitted_by=submitted_by,
+            tags=tags,
+            partition_key=partition_key,
+        )
+        return Enqueuer(self._app, self._kind, options)

@@ -1,0 +1,128 @@
+"""A payload fits the function that will run, or is refused with the name of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+import tenure
+from tenure.errors import InvalidInput, PayloadRefused
+from tenure.kinds import Kind, Options
+
+
+class Address(msgspec.Struct):
+    street: str
+    number: int = 1
+
+
+@dataclass
+class Parcel:
+    to: Address
+    weight: float
+
+
+class Model:
+    """Behaves like a model of pydantic, which tenure does not need to be installed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        assert mode == "json"
+        return {"name": self.name}
+
+    @classmethod
+    def model_validate(cls, value: dict[str, Any]) -> Model:
+        if not isinstance(value.get("name"), str):
+            raise ValueError("name must be text")
+        return cls(value["name"])
+
+
+def ship(ctx: tenure.Context, parcel: Parcel, at: datetime | None = None, *, fragile: bool = False) -> Address:
+    return parcel.to
+
+
+def greet(name: str, times: int = 2) -> str:
+    return name * times
+
+
+def model(who: Model) -> Model:
+    return who
+
+
+def kind(function: Callable[..., Any]) -> Kind[..., Any]:
+    return Kind(function, name=function.__name__, options=Options())
+
+
+def test_positional_and_named_arguments_make_the_same_payload() -> None:
+    assert kind(greet).payload("ada") == kind(greet).payload(name="ada") == '{"name":"ada"}'
+    assert kind(greet).payload("ada", 3) == '{"name":"ada","times":3}'
+
+
+def test_the_context_is_given_and_not_part_of_the_payload() -> None:
+    shipping = kind(ship)
+    assert shipping.wants_context
+    payload = shipping.payload(Parcel(Address("Main"), 1.5), datetime(2030, 1, 1, tzinfo=UTC))
+    assert payload == '{"parcel":{"to":{"street":"Main","number":1},"weight":1.5},"at":"2030-01-01T00:00:00Z"}'
+
+
+def test_arguments_come_back_in_the_types_of_the_function() -> None:
+    shipping = kind(ship)
+    arguments = shipping.call_arguments('{"parcel":{"to":{"street":"Main"},"weight":2},"fragile":true}')
+    assert arguments == {"parcel": Parcel(Address("Main"), 2.0), "fragile": True}
+    assert shipping.decoded_result(shipping.encoded_result(Address("Main", 4))) == Address("Main", 4)
+
+
+def test_a_model_of_pydantic_says_itself_how_it_is_written_and_read() -> None:
+    modelled = kind(model)
+    payload = modelled.payload(Model("ada"))
+    assert payload == '{"who":{"name":"ada"}}'
+    assert modelled.call_arguments(payload)["who"].name == "ada"
+    assert modelled.decoded_result(modelled.encoded_result(Model("bob"))).name == "bob"
+    with pytest.raises(PayloadRefused, match="name must be text"):
+        modelled.parsed('{"who":{"name":1}}')
+
+
+@pytest.mark.requirement("EH-05")
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda k: k.payload(), "name"),
+        (lambda k: k.payload("ada", 2, 3), "too many"),
+        (lambda k: k.payload("ada", tims=3), "tims"),
+        (lambda k: k.payload(1), "`name`"),
+        (lambda k: k.payload("ada", "2"), "`times`"),
+        (lambda k: k.payload("ada", 2.5), "`times`"),
+        (lambda k: k.payload("a\x00b"), "NUL"),
+        (lambda k: k.payload("ada", 2**60), "2\\^53"),
+        (lambda k: k.payload(object()), "JSON"),
+        (lambda k: k.parsed('{"name":"ada","times":2,"more":1}'), "more"),
+        (lambda k: k.parsed('{"times":2}'), "name"),
+        (lambda k: k.parsed('{"name":"ada","name":"bob"}'), "twice"),
+        (lambda k: k.parsed('["ada"]'), "object"),
+        (lambda k: k.parsed("{"), "not JSON"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_name_of_the_field(
+    call: Callable[[Kind[..., Any]], str], says: str
+) -> None:
+    with pytest.raises(InvalidInput, match=says) as refusal:
+        call(kind(greet))
+    assert "greet" in str(refusal.value)
+
+
+def varargs(*names: str) -> None: ...
+def keywords(**names: str) -> None: ...
+def positional(name: str, /) -> None: ...
+def late_context(name: str, ctx: tenure.Context) -> None: ...
+
+
+@pytest.mark.parametrize("function", [varargs, keywords, positional, late_context])
+def test_a_function_whose_arguments_cannot_come_from_a_payload_cannot_be_a_job(function: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidInput, match=function.__name__):
+        kind(function)
