@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -47,19 +47,23 @@ class Round:
     wal_bytes_drain: float | None = None
 
 
-async def enqueue(store: Store, jobs: int) -> float:
-    """Seconds to add this many jobs in batches."""
-    client = Actor(Role.CLIENT, "bench")
+async def enqueue(store: Store, jobs: int, *, lanes: int) -> float:
+    """Seconds to add this many jobs in batches, two of them under way at once."""
     began = time.perf_counter()
-    for start in range(0, jobs, ENQUEUE_BATCH):
-        count = min(ENQUEUE_BATCH, jobs - start)
+    batches = iter([min(ENQUEUE_BATCH, jobs - start) for start in range(0, jobs, ENQUEUE_BATCH)])
+    await asyncio.gather(*(_enqueue_lane(store, batches) for _ in range(lanes)))
+    return time.perf_counter() - began
+
+
+async def _enqueue_lane(store: Store, batches: Iterator[int]) -> None:
+    client = Actor(Role.CLIENT, "bench")
+    for count in batches:
         await store.add(
             [
                 Enqueue(Origin(id=SYSTEM.random.job_id(), kind="noop", payload=PAYLOAD, policy=POLICY), client)
                 for _ in range(count)
             ]
         )
-    return time.perf_counter() - began
 
 
 async def drain(store: Store, *, batch: int, lanes: int) -> int:
@@ -167,7 +171,7 @@ async def one_round(
         store = store_for(url)
         await store.open()
         before = await _wal(url)
-        enqueue_seconds = await enqueue(store, jobs)
+        enqueue_seconds = await enqueue(store, jobs, lanes=lanes)
         added = await _wal(url)
         if processes == 1:
             began = time.perf_counter()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -97,10 +98,17 @@ def check_text(text: Any, where: str, *, length_max: int = KEY_LENGTH_MAX) -> st
 
 def check_name(text: Any, where: str) -> str:
     """The name of a kind or a queue: short text without control characters or spaces at its ends."""
-    check_text(text, where, length_max=NAME_LENGTH_MAX)
-    if text != text.strip() or any(ord(character) < 32 for character in text):
+    if not isinstance(text, str) or not _is_sound_name(text):
+        check_text(text, where, length_max=NAME_LENGTH_MAX)
         raise InvalidInput(where, f"{text!r} has control characters, or spaces at its ends")
-    return str(text)
+    return text
+
+
+@lru_cache(maxsize=4096)
+def _is_sound_name(text: str) -> bool:
+    """Remembered, because the same few names come with every job."""
+    short = 0 < len(text) <= NAME_LENGTH_MAX
+    return short and text == text.strip() and not any(ord(c) < 32 or 0xD800 <= ord(c) <= 0xDFFF for c in text)
 
 
 def check_integer(value: Any, where: str, *, least: int, most: int) -> int:

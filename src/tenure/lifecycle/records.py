@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal
 from uuid import UUID
 
@@ -123,13 +124,30 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     redrive_of: UUID | None = None
 
     def digest(self) -> str:
-        """Names everything above but the id, so that a repeated enqueue can be told from a changed one."""
-        return digest(_origin_encoder.encode(_OriginBody(*(getattr(self, name) for name in _BODY_FIELDS))).decode())
+        """Names everything above but the id, so that a repeated enqueue can be told from a changed one.
+
+        What is not set is left out: a field that a later version adds does not change the digests of earlier jobs.
+        """
+        facts = dict(zip(_ORIGIN_FIELDS, msgspec.structs.astuple(self), strict=True))
+        facts["id"] = None
+        facts["policy"] = _set_in(self.policy)
+        return digest(_canonical({name: fact for name, fact in facts.items() if fact is not None}).decode())
 
 
-_BODY_FIELDS = tuple(name for name in Origin.__struct_fields__ if name != "id")
-_OriginBody = msgspec.defstruct("_OriginBody", [(name, object) for name in _BODY_FIELDS], array_like=True)
-_origin_encoder = msgspec.json.Encoder(order="sorted")
+_ORIGIN_FIELDS = Origin.__struct_fields__
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+@lru_cache(maxsize=1024)
+def _set_in(policy: Policy) -> str:
+    """What a policy sets, as text. Remembered, because nearly all jobs of a kind have the same one."""
+    return _canonical(_without_none(msgspec.to_builtins(policy))).decode()
+
+
+def _without_none(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_none(item) for name, item in value.items() if item is not None}
 
 
 class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -388,6 +388,9 @@ def check_age(older_than_seconds: float, limit: int) -> timedelta:
     return timedelta(seconds=check_seconds(older_than_seconds, "older_than_seconds", most=AGE_SECONDS_MAX))
 
 
+_OPTIONAL_TEXTS = ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key")
+
+
 def check_enqueue(request: Enqueue) -> None:
     """Refuse what no store could hold or nobody could mean, before anything is written."""
     origin = request.origin
@@ -399,12 +402,13 @@ def check_enqueue(request: Enqueue) -> None:
     check_integer(request.delay_ms, "delay_ms", least=0, most=DELAY_MS_MAX)
     check_text(request.actor.name, "actor")
     check_content(origin.payload, "payload")
-    for name in ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key"):
+    for name in _OPTIONAL_TEXTS:
         if (text := getattr(origin, name)) is not None:
             check_text(text, name)
-    for key, value in (origin.tags or {}).items():
-        check_text(key, "tags")
-        check_text(value, f"tags.{key}")
+    if origin.tags:
+        for key, value in origin.tags.items():
+            check_text(key, "tags")
+            check_text(value, f"tags.{key}")
 
 
 def check_claim(request: ClaimRequest) -> None:
