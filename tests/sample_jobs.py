@@ -31,7 +31,7 @@ async def one_of_each(driver: Driver) -> list[Job]:
         queued,
         await driver.claimed(),
         await driver.running(),
-        await driver.apply(await driver.running(), Progress(40, "almost"), Heartbeat()),
+        await driver.apply(await driver.apply(await driver.running(), Progress(40, "almost")), Heartbeat()),
         await driver.apply(await driver.running(), Suspend()),
         await driver.apply(await driver.running(), Retry(ERROR, delay_seconds=3600)),
         await driver.apply(released, Release()),

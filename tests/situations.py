@@ -174,6 +174,11 @@ def _situations() -> list[Situation]:
         Situation("waiting, due", Facts("waiting"), left(Suspend(delay_seconds=0))),
         Situation("waiting, not due", Facts("waiting", due=False), left(Suspend(delay_seconds=100))),
         Situation("waiting for a signal", Facts("waiting", due=False), left(Suspend())),
+        Situation(
+            "waiting, though asked to cancel",
+            Facts("waiting", cancel_asked=True),
+            left(Suspend(delay_seconds=100), asked=True),
+        ),
         Situation("retry, due", Facts("retry"), left(Retry(ERROR, delay_seconds=0))),
         Situation("retry, not due", Facts("retry", due=False), left(Retry(ERROR, delay_seconds=100))),
         Situation("stalled, released", Facts("stalled"), left(Release())),

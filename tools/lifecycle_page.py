@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from tenure.lifecycle.invariants import violations
-from tenure.lifecycle.records import VERBOSE, EventType, Job, Origin, Policy
+from tenure.lifecycle.records import BLANKABLE, EventType, Job, Origin, Policy
 from tenure.lifecycle.statuses import HELD, LIVE, QUEUED, RUNNING, TERMINAL, Status, coarse, rank
 from tenure.lifecycle.table import ARROWS, Arrow, By, Guard, legal_events
 from tools.generated import notice, table, write
@@ -79,7 +79,8 @@ def _sections() -> Iterator[str]:
     yield "## Events"
     yield (
         "The vocabulary is closed: the database refuses any (event, from, to) that is not listed here. The detail of\n"
-        f"{_listed(f'`{event}`' for event in EventType if event in VERBOSE)} may be blanked after a while; no other is."
+        f"{_listed(f'`{event}`' for event in EventType if event in BLANKABLE)} may be blanked by\n"
+        "retention or erasure; no other is."
     )
     yield table(["event", "from → to", "written by"], map(_event_row, EventType))
     yield "## Invariants"

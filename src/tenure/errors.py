@@ -189,8 +189,7 @@ class RowPoisoned(StoreError):
     def __init__(self, job_id: object, problem: str) -> None:
         self.job_id, self.problem = job_id, problem
         super().__init__(
-            f"job {job_id} cannot be written: {problem}; it was set aside so that others can go on. "
-            f"Run `tenure verify` to see what is wrong with it"
+            f"job {job_id} is spoilt: {problem}; others go on without it. Run `tenure verify` to see what is wrong"
         )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from tenure.stores import migrations_for
+from tenure.stores import migrations_for, script_for
 from tests.command import tenure
 from tests.databases import Database
 
@@ -53,7 +56,21 @@ def test_the_sql_of_what_is_pending_or_of_everything(database: Database) -> None
     assert tenure("migrate", "sql", "--database", database.url).out == "-- nothing is pending\n"
     assert tenure("migrate", "sql", "--all", "--database", database.url).out == pending.out
     in_json = tenure("migrate", "sql", "--all", "--json", "--database", database.url).json["migrations"]
-    assert [step["sql"] for step in in_json] == [migration.sql for migration in migrations_for(database.url)]
+    assert [step["sql"] for step in in_json] == [
+        script_for(database.url, migration) for migration in migrations_for(database.url)
+    ]
+
+
+def test_the_sql_run_by_hand_leaves_what_migrate_would(database: Database) -> None:
+    script = tenure("migrate", "sql", "--database", database.url).out
+    if database.is_sqlite:
+        with closing(sqlite3.connect(database.path)) as file:
+            file.executescript(script)
+    else:
+        with psycopg.connect(database.url, autocommit=True) as connection:
+            connection.execute(script.encode())
+    assert tenure("migrate", "--json", "--database", database.url).json["applied"] == []
+    assert tenure("verify", "--database", database.url).code == 0
 
 
 def test_all_of_the_sql_needs_no_database() -> None:

@@ -20,7 +20,10 @@ from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
 
 Jobs = dict[str, str]
 
-TABLES = ("jobs", "events", "claims", "signals", "dead_letters", "policies", "gate", "meta", "migrations")
+TABLES = (
+    *("jobs", "events", "claims", "answers", "signals", "dead_letters", "policies", "operator_log"),
+    *("gate", "meta", "migrations"),
+)
 
 LATER = 2_000_000_000_000_000
 
@@ -45,10 +48,20 @@ def new_job(source: str, *, replacing: bool = False, columns: str = "") -> str:
     return f"{verb} into tenure_jobs ({JOB_COLUMNS}{columns and ', '}{columns}) {source}"
 
 
+def replacing(statement: str) -> str:
+    """The same statement, which would rather remove what is there than fail."""
+    return statement.replace("insert", "insert or replace", 1)
+
+
 EVENT_COLUMNS = "job_id, rev, type, from_status, to_status, at, attempt, actor, request_id, commits, version"
 JOB_COLUMNS = "id, kind, policy_id, queue, priority, status, rev, created_at, updated_at, payload"
 NO_LEASE = "owner = null, token = null, lease_expires_at = null, heartbeat_deadline_at = null"
 LEASE = "attempt, owner, token, lease_expires_at, heartbeat_deadline_at"
+NEW_EVENT = (
+    f"insert into tenure_events ({EVENT_COLUMNS})"
+    f" values ('new', 1, 'enqueued', null, 'queued', {LATER}, 0, 'a', 'r', 0, 1)"
+)
+NEW_JOB = f"'new', 'mail', 1, 'default', 0, 'queued', 1, {LATER}, {LATER}, '1'"
 STRAY_EVENT = event("running", 4, "heartbeat", "running", "running")
 
 # What is typed, and what is said. The parameters are the ids of jobs in the status of that name.
@@ -195,6 +208,35 @@ ATTACKS = {
         "only retention removes events",
     ),
     "the whole log removed": ("delete from tenure_events", "only retention removes events"),
+    # The same by the names under which SQLite knows a row's number.
+    "the log hidden before its first position": (
+        "update tenure_events set rowid = rowid - 1000",
+        "the log never changes",
+    ),
+    "an event moved by its position": ("update tenure_events set position = position + 1000", "the log never changes"),
+    "an event moved by its oid": ("update tenure_events set oid = oid + 1000", "the log never changes"),
+    "an event moved over another": (
+        "update or replace tenure_events set rowid = 1 where rowid = 2",
+        "the log never changes",
+    ),
+    "an event moved under the name of another column": (
+        "update or replace tenure_events set _rowid_ = 1, detail = null where rowid = 2",
+        "the log never changes",
+    ),
+    "a job moved over another": (
+        (
+            "update or replace tenure_jobs set rowid = (select rowid from tenure_jobs where id = :queued)"
+            " where id = :running"
+        ),
+        "a job changes only with its events",
+    ),
+    "an ended job moved over another": (
+        (
+            "update or replace tenure_jobs set rowid = (select rowid from tenure_jobs where id = :queued)"
+            " where id = :failed"
+        ),
+        "a job that has ended does not change",
+    ),
     # What is kept besides.
     "a policy changed": ("update tenure_policies set body = '{}'", "a policy never changes"),
     "a policy removed": ("delete from tenure_policies", "a policy is never removed"),
@@ -221,6 +263,26 @@ ATTACKS = {
         "insert into tenure_dead_letters select :running, 'timeout', 'exec', '1', 1, 1, null, null, null",
         "only the store writes dead letters",
     ),
+    "an answer changed": ("update tenure_answers set job_id = :queued", "an answer never changes"),
+    "an answer removed": ("delete from tenure_answers", "only retention removes answers"),
+    "an answer added": (
+        "insert into tenure_answers (request_id, digest, job_id, at) values ('x', 'x', :running, 1)",
+        "only the store writes answers",
+    ),
+    "the operators' log changed": ("update tenure_operator_log set actor = 'eve'", "operators' log never changes"),
+    "the operators' log removed": ("delete from tenure_operator_log", "operators' log never changes"),
+    "an entry of the operators' log moved": (
+        "update or replace tenure_operator_log set rowid = rowid + 1",
+        "operators' log never changes",
+    ),
+    "an entry of the operators' log added": (
+        "insert into tenure_operator_log (at, actor, action) values (1, 'eve', 'prune')",
+        "only the store writes the operators' log",
+    ),
+    "the gate removed": ("delete from tenure_gate", "the gate stays"),
+    "a second gate": ("insert into tenure_gate (only, writer) values (2, 'store')", "the gate stays"),
+    "another gate in its place": ("replace into tenure_gate (only, writer) values (1, 'store')", "the gate stays"),
+    "the gate moved": ("update tenure_gate set rowid = 2", "the gate stays"),
 }
 
 # The same with the gate held open: what the rules themselves say, below the question of who writes. Each ends in a
@@ -236,11 +298,11 @@ BEHIND_THE_GATE = {
     ),
     "a second event for a revision": (
         [event("running", 3, "heartbeat", "running", "running")],
-        "UNIQUE constraint failed: tenure_events.job_id, tenure_events.rev",
+        "nothing replaces an event",
     ),
     "a second commit": (
         [event("committed", 5, "committed", "running", "running", commits=1)],
-        "UNIQUE constraint failed: tenure_events.job_id$",
+        "nothing replaces an event",
     ),
     "a commit by an event that cannot commit": (
         [event("running", 4, "heartbeat", "running", "running", commits=1)],
@@ -343,6 +405,135 @@ BEHIND_THE_GATE = {
         ],
         "the log never changes",
     ),
+    "a blanked event that is moved": (
+        [
+            "update tenure_gate set writer = 'retention'",
+            "update or replace tenure_events set detail = null, rowid = 1 where rowid = 2",
+        ],
+        "the log never changes",
+    ),
+    "an event put in the place of the same revision's": (
+        [replacing(event("running", 3, "heartbeat", "running", "running"))],
+        "nothing replaces an event",
+    ),
+    "an event put in the place of a commit": (
+        [replacing(event("committed", 5, "committed", "running", "running", commits=1))],
+        "nothing replaces an event",
+    ),
+    "an event put at the position of another": (
+        [
+            (
+                f"replace into tenure_events (position, {EVENT_COLUMNS})"
+                f" values (1, 'x', 1, 'enqueued', null, 'queued', 1, 0, 'a', 'r', 0, 1)"
+            ),
+        ],
+        "nothing replaces an event",
+    ),
+    "an event before the first position": (
+        [
+            (
+                f"insert into tenure_events (position, {EVENT_COLUMNS})"
+                f" values (-9, 'x', 1, 'enqueued', null, 'queued', 1, 0, 'a', 'r', 0, 1)"
+            ),
+        ],
+        "positions count from 1",
+    ),
+    "a job put in the place of its request's": (
+        [NEW_EVENT, new_job(f"values ({NEW_JOB}, 'asked', null)", replacing=True, columns="request_id, dedupe_key")],
+        "there is a job with this request id",
+    ),
+    "a job put in the place of its dedupe key's": (
+        [NEW_EVENT, new_job(f"values ({NEW_JOB}, null, 'only')", replacing=True, columns="request_id, dedupe_key")],
+        "there is a live job with this dedupe key",
+    ),
+    "a job put at the place of another": (
+        [
+            NEW_EVENT,
+            new_job(f"select {NEW_JOB}, rowid from tenure_jobs where id = :running", replacing=True, columns="rowid"),
+        ],
+        "nothing replaces it",
+    ),
+    "a job moved over another with its event": (
+        [
+            STRAY_EVENT,
+            change("running", "rowid = (select rowid from tenure_jobs where id = :queued)", rev=4).replace(
+                "update", "update or replace", 1
+            ),
+        ],
+        "a job keeps its place",
+    ),
+    "an erasure that changes the reason": (
+        [
+            "update tenure_gate set writer = 'erasure'",
+            (
+                "update tenure_jobs set erased_at = 1, error = null, last_error = null, payload = 'null', reason = 'x'"
+                " where id = :dead_lettered"
+            ),
+        ],
+        "erasure empties the content of a job, and changes nothing else",
+    ),
+    "an erased job moved over another": (
+        [
+            "update tenure_gate set writer = 'erasure'",
+            (
+                "update or replace tenure_jobs set erased_at = 1, error = null, last_error = null, payload = 'null',"
+                " rowid = (select rowid from tenure_jobs where id = :queued) where id = :failed"
+            ),
+        ],
+        "erasure empties the content of a job, and changes nothing else",
+    ),
+    "a job for a request that another one answers": (
+        [
+            NEW_EVENT,
+            new_job(f"values ({NEW_JOB}, 'asked again')", columns="request_id"),
+        ],
+        "this request was answered by another job",
+    ),
+    "a claim put in the place of another": (
+        ["insert or replace into tenure_claims select request_id, '', '[]', 1 from tenure_claims"],
+        "nothing replaces one",
+    ),
+    "an answer put in the place of another": (
+        ["insert or replace into tenure_answers select request_id, '', null, :queued, 1 from tenure_answers"],
+        "nothing replaces one",
+    ),
+    "a signal put in the place of another": (
+        ["insert or replace into tenure_signals select job_id, rev, 'x', '2', 1 from tenure_signals"],
+        "nothing replaces one",
+    ),
+    "a dead letter put in the place of another": (
+        [
+            (
+                "insert or replace into tenure_dead_letters"
+                " select job_id, 'timeout', 'exec', '2', 1, 1, null, null, null from tenure_dead_letters"
+            ),
+        ],
+        "nothing replaces one",
+    ),
+    "an entry put in the place of another in the operators' log": (
+        ["replace into tenure_operator_log select id, 1, 'eve', 'prune', null, null from tenure_operator_log"],
+        "nothing replaces an entry",
+    ),
+    "a policy put in the place of another": (
+        ["replace into tenure_policies (id, body) select id + 1, body from tenure_policies"],
+        "nothing replaces one",
+    ),
+    "an erasure that rewrites a signal": (
+        ["update tenure_gate set writer = 'erasure'", "update tenure_signals set payload = '2'"],
+        "only erasure empties it",
+    ),
+    "an erasure that renames a signal": (
+        ["update tenure_gate set writer = 'erasure'", "update tenure_signals set payload = 'null', name = 'x'"],
+        "only erasure empties it",
+    ),
+    "an erasure that rewrites a dead letter": (
+        ["update tenure_gate set writer = 'erasure'", "update tenure_dead_letters set last_error = '2'"],
+        "only erasure empties it",
+    ),
+    "an erasure that redates a dead letter": (
+        ["update tenure_gate set writer = 'erasure'", "update tenure_dead_letters set last_error = 'null', at = 1"],
+        "only erasure empties it",
+    ),
 }
 
 # One row of each kind that no job may be: what is changed of a sound row, and the name of the constraint.
@@ -390,7 +581,8 @@ async def jobs(tmp_path: Path) -> Jobs:
     erased = await drive.apply(await drive.running(), Complete("1"))
     ids["erased"] = (await store.erase(erased.id, reason="asked for", actor=OPERATOR)).id
     ids["signalled"] = (await drive.apply((await drive.add()).id, Signal("go"), actor=CLIENT)).id
-    ids["queued"] = (await drive.add()).id
+    ids["queued"] = (await drive.add(request_id="asked", dedupe_key="only")).id
+    await drive.add(request_id="asked again", dedupe_key="only")
     await store.close()
     return {name: str(id_) for name, id_ in ids.items()}
 

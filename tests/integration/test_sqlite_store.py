@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -28,13 +29,15 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.lifecycle.decide import decide_chain, unroll
-from tenure.lifecycle.operations import Claim, Complete, Heartbeat, Progress, RequestCancel, Signal, Start
-from tenure.lifecycle.records import EventType, Policy, Timeouts
+from tenure.lifecycle.operations import Cancel, Claim, Complete, Heartbeat, Progress, RequestCancel, Signal, Start
+from tenure.lifecycle.records import EventType, Job, Policy, Timeouts
 from tenure.lifecycle.statuses import Status
+from tenure.seams import Handle, Seams, SystemSpawner
 from tenure.stores import sql_files, store_for
-from tenure.stores.contract import Applied, EventFilter, Failure, JobFilter
+from tenure.stores.contract import Applied, EventFilter, Failure, JobFilter, JobPage
 from tenure.stores.sqlite import transactions
 from tenure.stores.sqlite.connecting import connect
+from tenure.stores.sqlite.lane import Connection, ThreadLane
 from tenure.stores.sqlite.statements import PACKAGE, sql
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
@@ -208,6 +211,112 @@ async def test_a_checkpoint_that_a_reader_holds_up_loses_nothing(path: Path, dri
         reader.execute("commit")
         assert transactions.checkpoint(writer)
     assert await drive.job(job.id) == job
+
+
+async def test_a_reader_that_stays_does_not_make_each_write_wait_for_a_checkpoint(path: Path, drive: Driver) -> None:
+    """After one that was held up, the next is tried when the WAL has grown by as much again."""
+    wal_bytes_max = 100_000
+    tries: list[int] = []
+
+    def note(statement: str) -> None:
+        if "wal_checkpoint" in statement:
+            tries.append(transactions.wal_bytes(str(path)))
+
+    writing = transactions.Writing(
+        str(path), wal_bytes_max=wal_bytes_max, has_gate=lambda: True, rolled_back=lambda: None
+    )
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader, closing(connect(str(path))) as writer:
+        writer.set_trace_callback(note)
+        reader.execute("begin")
+        reader.execute("select count(*) from tenure_jobs").fetchone()
+        for _ in range(60):
+            await drive.add(payload=json.dumps("x" * 10_000))
+            writing.idle(writer)
+        grown = transactions.wal_bytes(str(path))
+        assert 2 <= len(tries) <= grown // wal_bytes_max
+        assert all(later - earlier > wal_bytes_max for earlier, later in itertools.pairwise([0, *tries]))
+        reader.execute("commit")
+        while transactions.wal_bytes(str(path)) >= grown:
+            await drive.add(payload=json.dumps("x" * 10_000))
+            writing.idle(writer)
+            assert transactions.wal_bytes(str(path)) < grown + 2 * wal_bytes_max
+        # Nobody is in the way any more: it is as it was.
+        tries.clear()
+        while not tries:
+            await drive.add(payload=json.dumps("x" * 10_000))
+            writing.idle(writer)
+        assert tries[0] < 2 * wal_bytes_max
+
+
+class CountingSpawner(SystemSpawner):
+    """Starts threads, and remembers the name of each. The first few it cannot start."""
+
+    def __init__(self, *, failures: int = 0) -> None:
+        self.names: list[str] = []
+        self.failures = failures
+
+    def thread(self, body: Callable[[], None], *, name: str) -> Handle:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("can't start new thread")
+        self.names.append(name)
+        return super().thread(body, name=name)
+
+
+async def test_a_store_that_several_open_at_once_has_one_writer(path: Path, store: SqliteStore) -> None:
+    spawn = CountingSpawner()
+    other = SqliteStore(path, seams=Seams(spawn=spawn))
+    await asyncio.gather(*(other.open() for _ in range(8)))
+    assert sorted(spawn.names) == ["tenure-sqlite-reader", "tenure-sqlite-writer"]
+    await Driver(other).add()
+    await other.close()
+    await other.open()
+    assert len(spawn.names) == 4
+    await other.close()
+
+
+async def test_loops_of_several_threads_open_one_store(path: Path, store: SqliteStore) -> None:
+    spawn = CountingSpawner()
+    other = SqliteStore(path, seams=Seams(spawn=spawn))
+    await asyncio.gather(*(asyncio.to_thread(lambda: asyncio.run(other.open())) for _ in range(4)))
+    assert sorted(spawn.names) == ["tenure-sqlite-reader", "tenure-sqlite-writer"]
+    await other.close()
+
+
+async def test_a_store_that_got_no_thread_can_be_opened_later(path: Path, store: SqliteStore) -> None:
+    spawn = CountingSpawner(failures=1)
+    other = SqliteStore(path, seams=Seams(spawn=spawn))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await other.open()
+    await other.close()
+    await other.open()
+    assert sorted(spawn.names) == ["tenure-sqlite-reader", "tenure-sqlite-writer"]
+    await other.close()
+
+
+async def test_a_lane_that_was_stopped_before_it_began_does_not_begin(path: Path) -> None:
+    """A store that is closed while it opens must not leave a thread behind."""
+    spawn = CountingSpawner()
+    lane = ThreadLane(
+        Connection(lambda: connect(str(path)), transactions.Reading(), where=str(path)), spawn=spawn, name="lane"
+    )
+    await lane.stop()
+    with pytest.raises(StoreUnavailable, match="is closed"):
+        await lane.start()
+    assert spawn.names == []
+
+
+async def test_a_store_that_several_open_in_vain_can_be_opened_once_the_trouble_is_over(path: Path) -> None:
+    path.write_bytes(b"This is a letter, and not a database at all." * 100)
+    store = SqliteStore(path)
+    results = await asyncio.gather(*(store.open() for _ in range(4)), return_exceptions=True)
+    assert [type(result) for result in results] == [StoreUnavailable] * 4
+    await store.close()
+    path.unlink()
+    await store.migrate()
+    await store.open()
+    await Driver(store).add()
+    await store.close()
 
 
 # Processes
@@ -497,6 +606,39 @@ async def test_an_unreadable_row_does_not_keep_the_others_from_recovery(path: Pa
     await store.close()
 
 
+def spoil(path: Path, jobs: Sequence[Job]) -> None:
+    """Make these rows unreadable, by taking the guards away."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        shell.execute("drop trigger if exists tenure_jobs_payload")
+        shell.execute("drop trigger if exists tenure_jobs_change")
+        shell.executemany("update tenure_jobs set tags = 'no json' where id = ?", [(str(job.id),) for job in jobs])
+
+
+async def test_a_claim_reads_on_behind_unreadable_rows_until_it_has_what_it_wants(path: Path, drive: Driver) -> None:
+    jobs = [await drive.add() for _ in range(8)]
+    spoil(path, [jobs[0], jobs[1], jobs[2], jobs[4]])
+    assert [job.id for job in await drive.claim(limit=1)] == [jobs[3].id]
+    assert [job.id for job in await drive.claim(limit=2)] == [jobs[5].id, jobs[6].id]
+    assert [job.id for job in await drive.claim(limit=2)] == [jobs[7].id]
+    assert await drive.claim(limit=1) == []
+
+
+async def test_recovery_reads_on_behind_unreadable_rows_until_it_has_what_it_wants(path: Path) -> None:
+    clock = ManualClock()
+    store = SqliteStore(path, database_clock=clock.now)
+    await store.migrate()
+    await store.open()
+    drive = Driver(store)
+    jobs = sorted([await drive.running() for _ in range(7)], key=lambda job: str(job.id))
+    spoil(path, [jobs[0], jobs[1], jobs[2], jobs[4]])
+    clock.advance(600)
+    first = await store.unattended(limit=2)
+    assert [job.id for job in first] == [jobs[3].id, jobs[5].id]
+    assert [job.id for job in await store.unattended(limit=2, after=first[-1].id)] == [jobs[6].id]
+    assert await store.unattended(limit=1, after=jobs[6].id) == []
+    await store.close()
+
+
 @pytest.mark.requirement("LC-08")
 async def test_jobs_that_are_claimed_together_become_what_decide_says_of_each(path: Path) -> None:
     """Of jobs that are alike the store decides one; here each is decided again, and the rows and the log compared."""
@@ -606,6 +748,103 @@ async def test_retention_removes_everything_of_a_job_and_the_claims_that_nothing
     assert log == [("client:operator", "prune")] * 2
 
 
+async def test_erasure_removes_what_a_job_made(path: Path, drive: Driver) -> None:
+    gone, kept = [await drive.apply(await drive.running(), Complete("1")) for _ in range(2)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        for job in (gone, kept):
+            shell.execute("insert into tenure_artifacts values (?, 'a', 1, 'text/plain', x'00', 1, 1)", (str(job.id),))
+            shell.execute("insert into tenure_steps values (?, 'k', 's', 1, 'done', '1', null, 1, 1)", (str(job.id),))
+        await drive.store.erase(gone.id, reason="asked for", actor=OPERATOR)
+        assert shell.execute("select job_id from tenure_artifacts").fetchall() == [(str(kept.id),)]
+        assert shell.execute("select job_id from tenure_steps").fetchall() == [(str(kept.id),)]
+
+
+# Answers
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["by its request id", "by its job id"])
+async def test_an_enqueue_that_a_dedupe_key_answered_is_answered_alike_for_ever(drive: Driver, *, named: bool) -> None:
+    job = await drive.running(dedupe_key="only")
+    again = drive.enqueue(dedupe_key="only", payload="2", request_id="again" if named else None)
+    for _ in range(2):
+        [added] = await drive.store.add([again])
+        assert (added.job.id, added.created) == (job.id, False)
+    done = await drive.apply(job, Complete("1"))
+    [added] = await drive.store.add([again])
+    assert (added.job, added.created) == (done, False)
+    successor = await drive.add(dedupe_key="only")
+    assert successor.id != job.id
+    results = await drive.store.add([drive.enqueue(), again])
+    assert [(added.job.id == job.id, added.created) for added in results] == [(False, True), (True, False)]
+
+
+async def test_another_enqueue_under_an_answered_request_id_is_refused_whole(drive: Driver) -> None:
+    job = await drive.running(dedupe_key="only")
+    again = drive.enqueue(dedupe_key="only", request_id="again", payload="2")
+    await drive.store.add([again])
+    others = [
+        drive.enqueue(id=again.origin.id, dedupe_key="only", request_id="again", payload="3"),
+        drive.enqueue(id=again.origin.id, dedupe_key="only", request_id="again", payload="2", delay_ms=5),
+        drive.enqueue(id=again.origin.id, request_id="again", payload="2"),
+    ]
+    for _ in range(2):
+        for other in others:
+            with pytest.raises(RequestIdReused):
+                await drive.store.add([drive.enqueue(), other])
+        if (await drive.job(job.id)).live:
+            await drive.apply(job, Complete("1"))
+    assert [found.id for found in (await drive.store.find(JobFilter())).jobs] == [job.id]
+
+
+async def test_two_of_one_batch_under_one_dedupe_key_are_answered_alike_later(drive: Driver) -> None:
+    batch = [drive.enqueue(dedupe_key="only", payload=str(number)) for number in range(2)]
+    first = await drive.store.add(batch)
+    assert [added.created for added in first] == [True, False]
+    await drive.apply(first[0].job.id, Cancel("no longer wanted"), actor=CLIENT)
+    assert [(added.job.id, added.created) for added in await drive.store.add(batch)] == [
+        (batch[0].origin.id, False),
+        (batch[0].origin.id, False),
+    ]
+
+
+async def test_an_answer_goes_with_its_job(path: Path, drive: Driver) -> None:
+    job, other = await drive.running(dedupe_key="only"), await drive.add(dedupe_key="other")
+    again = drive.enqueue(dedupe_key="only", request_id="again")
+    await drive.store.add([again, drive.enqueue(dedupe_key="other", request_id="stays")])
+    await drive.apply(job, Complete("1"))
+    assert await drive.store.prune(older_than_seconds=0, actor=OPERATOR) == 1
+    with closing(sqlite3.connect(path)) as shell:
+        found = shell.execute("select request_id, job_id from tenure_answers").fetchall()
+    assert found == [("stays", str(other.id))]
+    [added] = await drive.store.add([again])
+    assert (added.job.id, added.created) == (again.origin.id, True)
+
+
+# Pages
+
+
+async def test_a_page_names_a_cursor_exactly_when_something_follows(drive: Driver) -> None:
+    ids = sorted([(await drive.add(correlation_id="c")).id for _ in range(4)], key=str)
+    for wanted in (JobFilter(), JobFilter(correlation_id="c")):
+        first = await drive.store.find(wanted, limit=2)
+        assert first.after == ids[1]
+        second = await drive.store.find(wanted, after=first.after, limit=2)
+        assert [job.id for job in second.jobs] == ids[2:]
+        assert second.after is None
+        assert (await drive.store.find(wanted, limit=4)).after is None
+        assert (await drive.store.find(wanted, limit=3)).after == ids[2]
+        assert await drive.store.find(wanted, after=ids[3]) == JobPage([], None)
+
+
+async def test_a_history_has_a_key_for_every_id(drive: Driver) -> None:
+    job, stranger = await drive.add(), drive.random.job_id()
+    found = await drive.store.history([stranger, job.id, stranger])
+    assert set(found) == {stranger, job.id}
+    assert found[stranger] == []
+    assert [event.rev for event in found[job.id]] == [1]
+    assert await drive.store.executions(stranger) == []
+
+
 # Plans
 
 
@@ -617,7 +856,7 @@ def plan_of(path: Path, name: str, **parameters: object) -> str:
 
 @pytest.mark.requirement("WC-02")
 async def test_a_claim_walks_its_index_in_order(path: Path, store: SqliteStore) -> None:
-    plan = plan_of(path, "due_jobs", queue="q", priority=0, now=1, kinds='["mail"]', set_aside="[]", limit=10)
+    plan = plan_of(path, "due_jobs", queue="q", priority=0, now=1, kinds='["mail"]', set_aside="[]")
     assert "USING INDEX tenure_jobs_ready (queue=? AND priority=? AND due_at<?)" in plan
     assert "TEMP B-TREE" not in plan
     levels = plan_of(path, "next_level", queues='["q"]', below=9)
@@ -637,6 +876,7 @@ async def test_a_claim_walks_its_index_in_order(path: Path, store: SqliteStore) 
         ("find_correlated_jobs", "tenure_jobs_correlation (correlation_id=? AND id>?)"),
         ("history", "tenure_events_job (job_id=?)"),
         ("leases_by_id", "sqlite_autoindex_tenure_jobs_1 (id=?)"),
+        ("delete_answers", "tenure_answers_job (job_id=?)"),
         ("finished_before", "tenure_jobs_finished (finished_at>? AND finished_at<?)"),
     ],
 )

@@ -105,6 +105,7 @@ OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (Complete("[1]"),),
     (Complete('"two"'),),
     (Commit("3"), Complete("3")),
+    (Progress(99), Complete("4")),
     (Progress(99), Heartbeat(), Complete("4")),
     (Retry(ERROR),),
     (Retry('"again"', delay_seconds=5),),
@@ -127,6 +128,8 @@ OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (Stall("heartbeats_missed"), Requeue()),
     (Stall(), GiveUp(ERROR)),
     (Stall(), Reconcile()),
+    (Stall(), Requeue(), TimeOut(ERROR)),
+    (Requeue(), TimeOut(ERROR)),
     (Requeue(),),
     (Reconcile(),),
     (GiveUp(ERROR),),
@@ -134,6 +137,8 @@ OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR),),
     (DeadLetter(ReasonCode.PARSE_ERROR, Stage.INPUT, '"bad"'),),
 )
+CLIENTS = (CLIENT, CLIENT, Actor(Role.CLIENT, "bob"))
+NOBODY = UUID(int=5)
 SECONDS = (0.0, 0.001, 1.0, 5.0, 5.0, 10.0, 20.0, 60.0, -5.0)
 
 
@@ -182,6 +187,7 @@ enqueues: st.SearchStrategy[dict[str, Any]] = st.builds(
     correlation_id=st.sampled_from([None, "c"]),
     tags=st.sampled_from([None, {"t": "1"}]),
     delay_ms=st.sampled_from([0, 0, 0, 5000]),
+    actor=st.sampled_from(CLIENTS),
     again=st.none() | st.integers(0, 10),
 )
 
@@ -232,9 +238,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(wanted=st.lists(enqueues, min_size=1, max_size=3))
     def add(self, wanted: list[dict[str, Any]]) -> None:
-        # Two bodies under one request id in one batch are refused, but whether also where the first of them found a
-        # live dedupe key is left open: so each id comes once.
-        requests = list({request.request_id: request for request in map(self._enqueue, wanted)}.values())
+        requests = [self._enqueue(facts) for facts in wanted]
         self.enqueued += requests
         if isinstance(self._ask(lambda store: store.add(requests)), list):
             self.jobs += [request.origin.id for request in requests if request.origin.id not in self.jobs]
@@ -243,11 +247,12 @@ class Lockstep(RuleBasedStateMachine):
         facts = dict(wanted)
         again: int | None = facts.pop("again")
         delay_ms: int = facts.pop("delay_ms")
+        actor: Actor = facts.pop("actor")
         if again is not None and again < len(self.enqueued):
             return self.enqueued[again]
         # An id of version 7, ordered by the count.
         job_id = UUID(int=(self._next() << 80) | (7 << 76) | (2 << 62))
-        return Enqueue(Origin(id=job_id, **facts), CLIENT, delay_ms=delay_ms)
+        return Enqueue(Origin(id=job_id, **facts), actor, delay_ms=delay_ms)
 
     @rule(
         limit=st.integers(1, 4),
@@ -280,7 +285,7 @@ class Lockstep(RuleBasedStateMachine):
         if wish.repeat is not None and wish.repeat < len(self.asked):
             before = self.asked[wish.repeat]
             return before if wish.manner == "right" else msgspec.structs.replace(before, operations=wish.operations)
-        job_id = self.jobs[wish.job % len(self.jobs)] if self.jobs else UUID(int=5)
+        job_id = self.jobs[wish.job % len(self.jobs)] if self.jobs else NOBODY
         current = self.model._rows.get(job_id)
         request = Request(
             job=job_id,
@@ -333,7 +338,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 30))
     def erase(self, number: int) -> None:
-        job_id = self.jobs[number % len(self.jobs)] if self.jobs else UUID(int=5)
+        job_id = self.jobs[number % len(self.jobs)] if self.jobs else NOBODY
         self._ask(partial(erased, job_id=job_id))
 
     @invariant()
@@ -393,8 +398,9 @@ def difference(one: Any, other: Any, path: str = "answer") -> str:
     return next((difference(a, b, where) for where, a, b in pairs if a != b), path)
 
 
-async def found(store: Store, wanted: JobFilter, limit: int) -> list[Job]:
-    return (await store.find(wanted, limit=limit)).jobs
+async def found(store: Store, wanted: JobFilter, limit: int) -> list[Any]:
+    page = await store.find(wanted, limit=limit)
+    return [page.jobs, page.after]
 
 
 async def erased(store: Store, *, job_id: UUID) -> Job | str:
@@ -412,8 +418,8 @@ async def told(store: Store, wanted: EventFilter) -> list[Event]:
 
 async def rows_and_histories(store: Store) -> list[Any]:
     jobs = (await store.find(JobFilter(), limit=10_000)).jobs
-    histories = await store.history([job.id for job in jobs])
-    return [jobs, [histories[job.id] for job in jobs]]
+    histories = await store.history([NOBODY, *(job.id for job in jobs)])
+    return [jobs, [histories[job.id] for job in jobs], histories[NOBODY]]
 
 
 async def attachments(store: Store, *, job_id: UUID) -> list[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,6 +18,7 @@ from tenure.lifecycle.content import (
     DEPTH_MAX,
     check_content,
     check_integer,
+    check_moment,
     check_name,
     check_seconds,
     check_text,
@@ -96,6 +99,40 @@ def test_json_from_outside_is_read_strictly(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":1,"a":2}',
+        '[{"b":{"a":1,"a":1}}]',
+        "9007199254740993",
+        "1e999",
+        "[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1),
+        "[" * 100_000 + "]" * 100_000,
+        '{"a": 1, "a": 1}',
+        '"\\u0000"',
+        '"\\ud800"',
+        '{"\\udc00":1}',
+    ],
+    ids=lambda text: ascii(text)[:30],
+)
+def test_content_at_a_stores_door_is_held_to_the_same_rules_as_what_is_encoded(text: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        check_content(text, "payload")
+    assert refusal.value.where.startswith("payload")
+
+
+@pytest.mark.parametrize("text", ['{ "a" : 1 }', '{"b":1,"a":2}', '"\\u00e9"', "1.0", "1E2", "-0", " [1]\n"])
+def test_content_need_not_be_spelt_as_we_would_spell_it(text: str) -> None:
+    assert check_content(text, "payload") == text
+
+
+@given(values)
+def test_the_door_and_the_strict_reader_agree(value: Any) -> None:
+    spelt = json.dumps(value, indent=1, ensure_ascii=True)
+    assert check_content(spelt, "content") == spelt
+    assert parse(spelt) == value
+
+
 def test_a_digest_names_text_and_nothing_else() -> None:
     assert digest("[1]") == digest("[1]") != digest("[1] ")
     assert len(digest("")) == 32
@@ -125,6 +162,28 @@ def test_keys_are_short_sound_text(text: Any) -> None:
 def test_names_are_shorter_and_without_control_characters(text: str) -> None:
     with pytest.raises(InvalidInput):
         check_name(text, "queue")
+
+
+@pytest.mark.parametrize(("check", "length_max"), [(check_text, 500), (check_name, 200)])
+def test_a_short_text_may_still_have_too_many_bytes(check: Callable[[Any, str], str], length_max: int) -> None:
+    wide, half = "\U00020000", length_max // 2
+    for sound in ("x" * length_max, "é" * length_max, wide * half):
+        assert check(sound, "key") == sound
+    for large in (wide * (half + 1), "é" * (length_max - 1) + wide, "€" * length_max):
+        with pytest.raises(InvalidInput):
+            check(large, "key")
+
+
+@pytest.mark.parametrize("value", [datetime(2030, 1, 1), date(2030, 1, 1), "2030-01-01T00:00:00Z", 0, None])  # noqa: DTZ001
+def test_a_moment_says_which_one_it_is(value: Any) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        check_moment(value, "since")
+    assert refusal.value.where == "since"
+
+
+def test_a_moment_of_any_time_zone_will_do() -> None:
+    for zone in (UTC, timezone(timedelta(hours=-9, minutes=30))):
+        assert check_moment(datetime(2030, 1, 1, tzinfo=zone), "since").tzinfo is zone
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 11])

@@ -15,8 +15,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tenure.errors import IllegalTransition, NotYet, RevisionConflict
-from tenure.lifecycle.decide import Change, unroll
+from tenure.errors import IllegalTransition, NotYet, Refused, RevisionConflict
+from tenure.lifecycle.decide import Change, decide_chain, unroll
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.operations import (
     Ack,
@@ -245,6 +245,48 @@ def test_the_combinations_reach_every_verdict_and_every_arrow() -> None:
     assert set(AFTER_COMMIT) < set(RULES)
 
 
+WAITERS: tuple[Operation, ...] = (Claim(TOKEN), Stall(), TimeOut(ERROR))
+"""What waits for a moment by the database's clock, but for a requeue."""
+
+
+@pytest.mark.requirement("LC-06")
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+async def test_what_waits_for_the_clock_comes_first_in_its_chain_or_not_at_all(situation: Situation) -> None:
+    job, stand, _ = await brought_about(situation)
+    actors = [Actor(role, "worker-1", stand.owner) for role in Role]
+    firsts = [operation for operation, _ in OPERATIONS if not isinstance(operation, Claim)]
+    for first, waiter, actor in product(firsts, WAITERS, actors):
+        with pytest.raises(Refused):
+            decide_chain(job, (first, waiter), actor, request_id="r")
+    for first, actor in product(firsts, actors):
+        try:
+            change = decide_chain(job, (first, Requeue()), actor, request_id="r")
+        except Refused:
+            continue
+        assert isinstance(first, Stall), f"a requeue followed {first}"
+        assert [step.type for step in change.steps] == [EventType.STALLED, EventType.REQUEUED]
+
+
+@pytest.mark.requirement("LC-06")
+@pytest.mark.parametrize(
+    ("name", "role", "chain"),
+    [
+        ("stalled, released", Role.RECOVERY, (Requeue(), TimeOut(ERROR))),
+        ("running, expired", Role.RECOVERY, (Stall(), Requeue(), TimeOut(ERROR))),
+        ("running, live", Role.GATEWAY, (Release(), Claim(TOKEN))),
+        ("running, live", Role.GATEWAY, (Progress(1), Suspend(delay_seconds=0), Claim(TOKEN))),
+    ],
+)
+async def test_a_chain_that_the_arrows_alone_would_allow_is_illegal_where_its_clock_is_not_the_first(
+    name: str, role: Role, chain: tuple[Operation, ...]
+) -> None:
+    [situation] = [situation for situation in SITUATIONS if situation.name == name]
+    job, stand, _ = await brought_about(situation)
+    with pytest.raises(IllegalTransition) as refusal:
+        decide_chain(job, chain, Actor(role, "worker-1", stand.owner), request_id="r")
+    assert refusal.value.operation == chain[-1].verb
+
+
 @pytest.fixture(scope="module")
 def prepared(postgres_server: Postgres) -> Iterator[str]:
     with prepared_database(postgres_server) as name:
@@ -315,9 +357,10 @@ async def same_verdict(drive: Driver, situation: Situation, case: Case, stand: S
         return False
     after = await drive.seen(stand.id)
     assert isinstance(await drive.perform(request), Repeated)
+    alone = isinstance(case.operation, Heartbeat)
     another = Request(
         job=stand.id,
-        operations=(case.operation, case.operation),
+        operations=(Progress(6),) if alone else (case.operation, case.operation),
         actor=request.actor,
         request_id=request.request_id,
     )

@@ -29,7 +29,8 @@ async def lived() -> tuple[Job, list[Event]]:
     clock.advance(10)
     await drive.apply(job.id, Stall(), Requeue(), actor=RECOVERY)
     [job] = await drive.claim()
-    job = await drive.apply(job, Progress(50), Heartbeat(), Commit("[1]"))
+    job = await drive.apply(job, Heartbeat())
+    job = await drive.apply(job, Progress(50), Commit("[1]"))
     await drive.apply(job, Complete("[1]"))
     row, events = await drive.seen(job.id)
     assert row is not None

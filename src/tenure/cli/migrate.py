@@ -9,7 +9,7 @@ import click
 
 from tenure.cli.database import common_options, connected, run, without_password
 from tenure.cli.output import Exit, say, say_json
-from tenure.stores import migrations_for
+from tenure.stores import migrations_for, script_for
 
 if TYPE_CHECKING:
     from tenure.stores.contract import MigrationRecord, SchemaState
@@ -40,10 +40,12 @@ def sql(context: click.Context, *, database: str, as_json: bool, every: bool) ->
     as_json = _inherited(context, "as_json", as_json)
     migrations = list(migrations_for(database)) if every else run(_pending(database))
     if as_json:
-        say_json({"migrations": [{**_facts(migration), "sql": migration.sql} for migration in migrations]})
+        say_json(
+            {"migrations": [{**_facts(migration), "sql": script_for(database, migration)} for migration in migrations]}
+        )
         return Exit.OK
     for migration in migrations:
-        say(f"-- {_title(migration)}, checksum {migration.checksum}\n{migration.sql.rstrip()}\n")
+        say(f"-- {_title(migration)}, checksum {migration.checksum}\n{script_for(database, migration).rstrip()}\n")
     if not migrations:
         say("-- nothing is pending")
     return Exit.OK

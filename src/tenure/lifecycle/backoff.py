@@ -14,7 +14,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """Exponential growth with jitter: `base_seconds * factor ** (failures - 1)`, at most `max_seconds`.
 
     >>> Backoff(base_seconds=0.5, factor=2, max_seconds=60)
-    Backoff(base_seconds=0.5, factor=2, max_seconds=60)
+    Backoff(base_seconds=0.5, factor=2.0, max_seconds=60.0)
     """
 
     base_seconds: float = 0.5
@@ -22,9 +22,11 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        check_seconds(self.base_seconds, "backoff.base_seconds")
-        check_seconds(self.factor, "backoff.factor", least=1.0, most=1000.0)
-        check_seconds(self.max_seconds, "backoff.max_seconds")
+        base = check_seconds(self.base_seconds, "backoff.base_seconds")
+        factor = check_seconds(self.factor, "backoff.factor", least=1.0, most=1000.0)
+        msgspec.structs.force_setattr(self, "base_seconds", base)
+        msgspec.structs.force_setattr(self, "factor", factor)
+        msgspec.structs.force_setattr(self, "max_seconds", check_seconds(self.max_seconds, "backoff.max_seconds"))
 
 
 def retry_delay_ms(backoff: Backoff, *, job_id: UUID, attempt: int, failures: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -22,6 +23,8 @@ DEPTH_MAX = 64
 INTEGER_MAX = 2**53
 NAME_LENGTH_MAX = 200
 KEY_LENGTH_MAX = 500
+BYTES_A_CHARACTER = 2
+"""On average, so that a kind and a key together always fit into an index."""
 
 _encode = msgspec.json.encode
 
@@ -66,10 +69,14 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
     if len(text) > bytes_max or (not text.isascii() and len(text.encode()) > bytes_max):
         raise InvalidInput(where, f"is {len(text.encode())} bytes of JSON, and at most {bytes_max} are allowed")
     try:
-        msgspec.json.decode(text)
-    except msgspec.DecodeError as problem:
-        raise InvalidInput(where, f"is not JSON: {problem}") from None
-    if "\\u0000" in text or "\\ud" in text.lower():
+        value = msgspec.json.decode(text)
+        as_encoded = _encode(value).decode() == text
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
+        raise InvalidInput(where, f"is not JSON that can be held: {problem}") from None
+    if as_encoded:
+        _check(value, where, DEPTH_MAX)
+    else:
+        # Written by somebody else, so that it may hold what decoding hides, such as a key twice.
         parse(text, where=where, bytes_max=bytes_max)
     return text
 
@@ -93,6 +100,9 @@ def check_text(text: Any, where: str, *, length_max: int = KEY_LENGTH_MAX) -> st
     if len(text) > length_max:
         raise InvalidInput(where, f"has {len(text)} characters, and at most {length_max} are allowed")
     _check_characters(text, where)
+    if not text.isascii() and len(text.encode()) > BYTES_A_CHARACTER * length_max:
+        most = BYTES_A_CHARACTER * length_max
+        raise InvalidInput(where, f"has {len(text.encode())} bytes, and at most {most} are allowed")
     return text
 
 
@@ -107,8 +117,11 @@ def check_name(text: Any, where: str) -> str:
 @lru_cache(maxsize=4096)
 def _is_sound_name(text: str) -> bool:
     """Remembered, because the same few names come with every job."""
-    short = 0 < len(text) <= NAME_LENGTH_MAX
-    return short and text == text.strip() and not any(ord(c) < 32 or 0xD800 <= ord(c) <= 0xDFFF for c in text)
+    try:
+        check_text(text, "name", length_max=NAME_LENGTH_MAX)
+    except InvalidInput:
+        return False
+    return text == text.strip() and not any(ord(character) < 32 for character in text)
 
 
 def check_integer(value: Any, where: str, *, least: int, most: int) -> int:
@@ -117,6 +130,13 @@ def check_integer(value: Any, where: str, *, least: int, most: int) -> int:
         raise InvalidInput(where, f"must be a whole number, not {value!r}")
     if not least <= value <= most:
         raise InvalidInput(where, f"is {value}, and must lie between {least} and {most}")
+    return value
+
+
+def check_moment(value: Any, where: str) -> datetime:
+    """A moment that says which one it is: with its time zone."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidInput(where, f"must be a datetime with a time zone, not {value!r}")
     return value
 
 

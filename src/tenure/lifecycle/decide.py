@@ -15,8 +15,8 @@ import msgspec
 from tenure.errors import AlreadyCommitted, IllegalTransition, LeaseLost, NotAuthorised, NotYet, RevisionConflict
 from tenure.lifecycle.content import digest
 from tenure.lifecycle.evolve import after_ms, evolve
-from tenure.lifecycle.operations import Claim, Heartbeat, Operation, Said
-from tenure.lifecycle.records import Actor, Event, EventType, Job
+from tenure.lifecycle.operations import Claim, Heartbeat, Operation, Said, Verb
+from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Job
 from tenure.lifecycle.statuses import HELD, Status
 from tenure.lifecycle.table import ARROW_OF, Arrow, By, Guard, allowed_from
 
@@ -73,6 +73,7 @@ def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, req
         # What comes next depends on the record, not on the time: any moment will do.
         current = _after_step(current, before, steps[-1], actor, request_id=request_id, at=current.updated_at)[1]
         steps.append(_step(current, operation, actor))
+        _require_no_clock(current, operation)
     return Change(job, tuple(operations), tuple(steps), actor, request_id, guard)
 
 
@@ -144,7 +145,7 @@ def same_request(operations: Sequence[Operation], written: Sequence[Event]) -> b
 
 def _said_in(said: Said, event: Event) -> bool:
     same_digest = said.digest is None or said.digest == event.digest
-    blanked = event.detail is None
+    blanked = event.detail is None and event.type in BLANKABLE
     return said.cause == event.cause and same_digest and (blanked or said.detail == event.detail)
 
 
@@ -190,6 +191,14 @@ def _authority(job: Job, arrow: Arrow, actor: Actor) -> By:
     if by is None:
         raise NotAuthorised(job, arrow.verb, role=actor.role, allowed=[by.role for by in arrow.by])
     return by
+
+
+def _require_no_clock(job: Job, operation: Operation) -> None:
+    """A change has one moment and one guard, that of its first step. A lost job is due, so its requeue may follow."""
+    if ARROW_OF[operation.verb].guard in (Guard.NOTHING, Guard.LIVE_LEASE) or operation.verb is Verb.REQUEUE:
+        return
+    why = "it waits for a moment of its own, so it must come first in its change"
+    raise IllegalTransition(job, operation.verb, allowed=allowed_from(job.status, committed=job.committed), why=why)
 
 
 def _require_lease(job: Job, operation: Operation, actor: Actor) -> None:

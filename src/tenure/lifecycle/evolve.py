@@ -100,7 +100,7 @@ def _succeeded(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _retry_scheduled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {**NO_LEASE, "failures": job.failures + 1, "due_at": event.until_at, "last_error": content}
+    return {**NO_LEASE, "failures": job.failures + 1, "due_at": _put_off(job, event), "last_error": content}
 
 
 def _failed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
@@ -112,15 +112,15 @@ def _halted(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _suspended(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {**NO_LEASE, "due_at": event.until_at}
+    return {**NO_LEASE, "due_at": _put_off(job, event)}
 
 
 def _signalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {"due_at": event.at} if job.status is WAITING else {}
+    return {"due_at": _sooner(job, event)} if job.status is WAITING else {}
 
 
 def _woken(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {"due_at": event.at}
+    return {"due_at": _sooner(job, event)}
 
 
 def _compensated(job: Job, event: Event, content: str | None) -> dict[str, Any]:
@@ -128,11 +128,11 @@ def _compensated(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _released(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {**NO_LEASE, "lost": False, "due_at": event.until_at or job.due_at}
+    return {**NO_LEASE, "lost": False, "due_at": job.due_at if event.until_at is None else _put_off(job, event)}
 
 
 def _cancel_requested(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    due = {"due_at": event.at} if job.status in (WAITING, RETRY) else {}
+    due = {"due_at": _sooner(job, event)} if job.status in (WAITING, RETRY) else {}
     return {"cancel_requested": True, **due}
 
 
@@ -184,6 +184,16 @@ _EFFECTS: Mapping[EventType, Effect] = {
     EventType.REQUEUED: _requeued,
     EventType.DEAD_LETTERED: _dead_lettered,
 }
+
+
+def _put_off(job: Job, event: Event) -> datetime | None:
+    """When the event says; but a cancel that was asked for is not put off, since somebody must answer it."""
+    return event.at if job.cancel_requested else event.until_at
+
+
+def _sooner(job: Job, event: Event) -> datetime:
+    """Due now, or as it was where that is earlier: being told something does not cost a job its place."""
+    return event.at if job.due_at is None else min(job.due_at, event.at)
 
 
 def _end(event: Event) -> dict[str, Any]:

@@ -115,7 +115,8 @@ class Progress(Operation, frozen=True):
             check_text(self.message, "progress.message", length_max=2000)
 
     def said(self) -> Said:
-        return Said(detail=_detail(percent=self.percent, message=self.message))
+        detail = _detail(percent=self.percent, message=self.message)
+        return Said(detail=detail, digest=digest(detail))
 
 
 class Commit(Operation, frozen=True):
@@ -153,7 +154,8 @@ class Retry(Operation, frozen=True):
 
     def __post_init__(self) -> None:
         if self.delay_seconds is not None:
-            check_seconds(self.delay_seconds, "retry.delay_seconds")
+            seconds = check_seconds(self.delay_seconds, "retry.delay_seconds")
+            msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
     def said(self) -> Said:
         return Said(detail=_with_error(self.error, delay_seconds=self.delay_seconds), digest=digest(self.error))
@@ -207,7 +209,8 @@ class Suspend(Operation, frozen=True):
 
     def __post_init__(self) -> None:
         if self.delay_seconds is not None:
-            check_seconds(self.delay_seconds, "suspend.delay_seconds")
+            seconds = check_seconds(self.delay_seconds, "suspend.delay_seconds")
+            msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
     def said(self) -> Said:
         return NOTHING if self.delay_seconds is None else Said(detail=_detail(delay_seconds=self.delay_seconds))
@@ -255,7 +258,8 @@ class Release(Operation, frozen=True):
     def __post_init__(self) -> None:
         check_text(self.cause, "release.cause", length_max=200)
         if self.delay_seconds is not None:
-            check_seconds(self.delay_seconds, "release.delay_seconds")
+            seconds = check_seconds(self.delay_seconds, "release.delay_seconds")
+            msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
     def said(self) -> Said:
         detail = None if self.delay_seconds is None else _detail(delay_seconds=self.delay_seconds)

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 from uuid import UUID
 
 import msgspec
 
+from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.content import check_integer, check_seconds, digest
 from tenure.lifecycle.statuses import HELD, LIVE, Coarse, Status, coarse
@@ -62,7 +63,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("queued_seconds", "claimed_seconds", "running_seconds"):
             if (seconds := getattr(self, name)) is not None:
-                check_seconds(seconds, f"timeouts.{name}", least=0.001)
+                msgspec.structs.force_setattr(self, name, check_seconds(seconds, f"timeouts.{name}", least=0.001))
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +78,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_exhausted: OnExhausted = "fail"
 
     def __post_init__(self) -> None:
+        # Seconds are made floats: 45 and 45.0 are one policy, and must be written as one.
         check_integer(self.max_attempts, "max_attempts", least=1, most=30_000)
-        check_seconds(self.lease_seconds, "lease_seconds", least=0.01)
+        lease = check_seconds(self.lease_seconds, "lease_seconds", least=0.01)
+        msgspec.structs.force_setattr(self, "lease_seconds", lease)
         if self.heartbeat_seconds is not None:
-            check_seconds(self.heartbeat_seconds, "heartbeat_seconds", least=0.001)
+            seconds = check_seconds(self.heartbeat_seconds, "heartbeat_seconds", least=0.001)
+            msgspec.structs.force_setattr(self, "heartbeat_seconds", seconds)
+        _check_choice(self.on_lost, "on_lost", get_args(OnLost))
+        _check_choice(self.on_exhausted, "on_exhausted", get_args(OnExhausted))
+        if not isinstance(self.backoff, Backoff):
+            raise InvalidInput("backoff", f"must be a Backoff, not {self.backoff!r}")
+        if not isinstance(self.timeouts, Timeouts):
+            raise InvalidInput("timeouts", f"must be Timeouts, not {self.timeouts!r}")
 
     @property
     def lease_ms(self) -> int:
@@ -263,8 +273,8 @@ class EventType(StrEnum):
     DEAD_LETTERED = "dead_lettered"
 
 
-VERBOSE = frozenset({EventType.HEARTBEAT, EventType.PROGRESS})
-"""Events whose detail may be blanked after a while."""
+BLANKABLE = frozenset({EventType.PROGRESS, EventType.RETRY_SCHEDULED, EventType.FAILED, EventType.DEAD_LETTERED})
+"""Events whose detail retention or erasure may blank; a digest of what they said stays."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -368,6 +378,11 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 def execution_id(job_id: UUID, attempt: int) -> str:
     """The public, unique name of one attempt."""
     return f"{job_id}/{attempt}"
+
+
+def _check_choice(value: object, where: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidInput(where, f"is {value!r}, and must be one of {', '.join(choices)}")
 
 
 def milliseconds(seconds: float) -> int:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from tenure.errors import InvalidInput
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import Finding, JobFilter, MigrationRecord, SchemaState, Store
-from tenure.stores.sql_files import migrations
+from tenure.stores.sql_files import migrations, script
 
-__all__ = ["Finding", "JobFilter", "MigrationRecord", "SchemaState", "Store", "migrations_for", "store_for"]
+__all__ = [
+    "Finding",
+    "JobFilter",
+    "MigrationRecord",
+    "SchemaState",
+    "Store",
+    "migrations_for",
+    "script_for",
+    "store_for",
+]
 
 _PACKAGES = {
     "sqlite": "tenure.stores.sqlite",
@@ -42,6 +51,11 @@ def migrations_for(url: str) -> tuple[MigrationRecord, ...]:
     if package is None:
         raise _unknown(url)
     return migrations(package)
+
+
+def script_for(url: str, migration: MigrationRecord) -> str:
+    """What a person would run by hand to apply this migration, its record included."""
+    return script(_PACKAGES[url.partition("://")[0]], migration)
 
 
 def _unknown(url: str) -> InvalidInput:

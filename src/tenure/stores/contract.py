@@ -6,20 +6,28 @@ elsewhere, proves itself with `tenure.testing.contract.StoreContract`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, NotAuthorised, Refused, RequestIdReused, TenureError
-from tenure.lifecycle.content import check_content, check_integer, check_name, check_seconds, check_text, encode
+from tenure.lifecycle.content import (
+    check_content,
+    check_integer,
+    check_moment,
+    check_name,
+    check_seconds,
+    check_text,
+    encode,
+)
 from tenure.lifecycle.decide import Change, judge, same_request
 from tenure.lifecycle.operations import Operation, Verb
 from tenure.lifecycle.records import Actor, DeadLetter, Event, EventType, Execution, Job, Origin, Role
-from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.statuses import READY, Status
 from tenure.lifecycle.table import ARROW_OF
 
 PRIORITY_LEAST, PRIORITY_MOST = -32_768, 32_767
@@ -271,7 +279,7 @@ class Reads(Protocol):
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage: ...
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        """Each job's events in the order of revisions."""
+        """Each job's events in the order of revisions; an empty list for an id that has none."""
         ...
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage: ...
@@ -356,6 +364,12 @@ def settle(current: Job | None, request: Request, *, logged: Sequence[Event], no
         return Failure(refusal)
 
 
+def shown(change: Change) -> Change:
+    """The change as its actor may see it: the token of somebody else's lease is not part of it."""
+    seen = without_secret(change.before, change.actor)
+    return change if seen is change.before else msgspec.structs.replace(change, before=seen)
+
+
 def without_secret(job: Job, actor: Actor | None = None) -> Job:
     """The record as this actor may see it: the token only if it is their own."""
     if job.token is None or (actor is not None and actor.token == job.token):
@@ -377,9 +391,24 @@ def waves(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
     return found
 
 
+def made_ready(outcomes: Iterable[Outcome]) -> set[str]:
+    """The queues in which a change left a job that a claim may take."""
+    return {
+        outcome.change.before.queue
+        for outcome in outcomes
+        if isinstance(outcome, Applied) and outcome.change.steps[-1].to_status in READY
+    }
+
+
 def check_page(limit: int) -> None:
     """Refuse a page that could not be meant."""
     check_integer(limit, "limit", least=1, most=PAGE_LIMIT_MAX)
+
+
+def check_after(after: UUID | None) -> None:
+    """Refuse a place to go on from that no page gave."""
+    if after is not None and not isinstance(after, UUID):
+        raise InvalidInput("after", f"must be the id of a job, not {after!r}")
 
 
 def check_age(older_than_seconds: float, limit: int) -> timedelta:
@@ -405,10 +434,43 @@ def check_enqueue(request: Enqueue) -> None:
     for name in _OPTIONAL_TEXTS:
         if (text := getattr(origin, name)) is not None:
             check_text(text, name)
-    if origin.tags:
-        for key, value in origin.tags.items():
-            check_text(key, "tags")
-            check_text(value, f"tags.{key}")
+    if not isinstance(origin.id, UUID):
+        raise InvalidInput("id", f"must be a UUID, not {origin.id!r}")
+    for name in ("parent_id", "redrive_of"):
+        if (link := getattr(origin, name)) is not None and not isinstance(link, UUID):
+            raise InvalidInput(name, f"must be a UUID, not {link!r}")
+    if origin.tags is not None:
+        _check_tags(origin.tags)
+
+
+def _check_tags(tags: Any) -> None:
+    if not isinstance(tags, Mapping):
+        raise InvalidInput("tags", f"must map text to text, not {tags!r}")
+    for key, value in tags.items():
+        check_text(key, "tags")
+        check_text(value, f"tags.{key}")
+
+
+def check_job_filter(wanted: JobFilter) -> None:
+    """Refuse a filter that could match nothing for a reason of its own."""
+    for name in ("correlation_id", "dedupe_key", "submitted_by"):
+        if (text := getattr(wanted, name)) is not None:
+            check_text(text, name)
+    for text in (*wanted.queues, *wanted.kinds):
+        check_text(text, "filter")
+    _check_tags(wanted.tags)
+    for name in ("created_from", "created_until"):
+        if (moment := getattr(wanted, name)) is not None:
+            check_moment(moment, name)
+
+
+def check_event_filter(wanted: EventFilter) -> None:
+    """The same for events."""
+    if wanted.correlation_id is not None:
+        check_text(wanted.correlation_id, "correlation_id")
+    for name in ("since", "until"):
+        if (moment := getattr(wanted, name)) is not None:
+            check_moment(moment, name)
 
 
 def check_claim(request: ClaimRequest) -> None:
@@ -434,6 +496,8 @@ def check_request(request: Request) -> None:
     if len(request.operations) > CHAIN_MAX:
         raise InvalidInput("operations", f"are {len(request.operations)}, and at most {CHAIN_MAX} go together")
     for operation in request.operations:
+        if operation.verb is Verb.HEARTBEAT and len(request.operations) > 1:
+            raise InvalidInput("operations", "hold a heartbeat among others; it goes alone")
         if operation.verb is Verb.CLAIM:
             raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
         if (content := operation.content()) is not None:

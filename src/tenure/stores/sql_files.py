@@ -59,5 +59,21 @@ def migrations(package: str) -> tuple[MigrationRecord, ...]:
     return tuple(sorted(found, key=lambda migration: migration.number))
 
 
+def script(package: str, migration: MigrationRecord) -> str:
+    """The whole of a migration, its own record included: run by hand it leaves what `migrate` would."""
+    facts = {
+        "number": str(migration.number),
+        "name": _literal(migration.name),
+        "checksum": _literal(migration.checksum),
+        "min_code_version": _literal(str(migration.min_code_version)),
+    }
+    record = (_folder(package, "migrations") / "record.sql").read_text(encoding="utf-8")
+    return f"{migration.sql.rstrip()}\n\n{_PARAMETER.sub(lambda match: facts[match[1]], record)}"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
 def _folder(package: str, name: str) -> Traversable:
     return files(package) / name

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
-from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused
+from tenure.errors import IllegalTransition, InvalidInput, JobNotFound, RequestIdReused
 from tenure.lifecycle.claiming import batch, claim_order
 from tenure.lifecycle.decide import Change, decide_chain, renewal_due, unroll
 from tenure.lifecycle.evolve import after_ms, born
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
-from tenure.lifecycle.records import Actor, Event, EventType, Execution, Job
+from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Execution, Job
 from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
 from tenure.lifecycle.statuses import HELD, QUEUED, READY, STALLED
 from tenure.lifecycle.table import allowed_from
@@ -39,21 +39,32 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Wakeups,
+    check_after,
+    check_age,
     check_claim,
     check_enqueue,
+    check_event_filter,
+    check_job_filter,
+    check_page,
     check_request,
     settle,
+    shown,
     without_secret,
 )
 from tenure.testing.clock import ManualClock
 
 ERASED = "null"
-
-_TELLING = frozenset({EventType.PROGRESS, EventType.RETRY_SCHEDULED, EventType.FAILED, EventType.DEAD_LETTERED})
-"""Events whose detail repeats what somebody wrote."""
+POSITION_DIGITS = 12
 
 _Body = tuple[str, str | None]
 """What makes an enqueue the same request when it comes again."""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """An enqueue that made no job of its own, because another had its dedupe key."""
+
+    body: _Body
+    job_id: UUID
 
 
 class _WonClaim(msgspec.Struct, frozen=True):
@@ -73,6 +84,7 @@ class ModelStore:
         self._clock = clock
         self._rows: dict[UUID, Job] = {}
         self._bodies: dict[UUID, _Body] = {}
+        self._answers: dict[str, _Answer] = {}
         self._histories: dict[UUID, list[Event]] = {}
         self._log: list[Event] = []
         self._claims: dict[str, _WonClaim] = {}
@@ -103,11 +115,13 @@ class ModelStore:
     async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
         for request in requests:
             check_enqueue(request)
-        rows, bodies = dict(self._rows), dict(self._bodies)
+        rows, bodies, remembered = dict(self._rows), dict(self._bodies), dict(self._answers)
         written: list[Event] = []
         answers: list[Added] = []
         for request in requests:
-            there = _same_enqueue(request, rows, bodies) or _same_dedupe(request, rows.values())
+            there = _same_answer(request, rows, remembered) or _same_enqueue(request, rows, bodies)
+            if there is None and (there := _same_dedupe(request, rows.values())) is not None:
+                remembered[request.request_id] = _Answer(_body(request), there.id)
             if there is not None:
                 answers.append(Added(without_secret(there), created=False))
                 continue
@@ -116,7 +130,7 @@ class ModelStore:
             rows[job.id], bodies[job.id] = job, _body(request)
             written.append(event)
             answers.append(Added(job, created=True))
-        self._rows, self._bodies = rows, bodies
+        self._rows, self._bodies, self._answers = rows, bodies, remembered
         self._append(written)
         return answers
 
@@ -173,8 +187,7 @@ class ModelStore:
                     job_id=after.id, rev=event.rev, name=operation.name, payload=operation.payload, at=at
                 )
                 self._signals.setdefault(after.id, []).append(signal)
-        shown = msgspec.structs.replace(change, before=without_secret(change.before, change.actor))
-        return Applied(shown, at, renewed)
+        return Applied(shown(change), at, renewed)
 
     def _letter(self, operation: DeadLetter, job: Job, event: Event) -> DeadLetterRecord:
         leases = [past for past in self._histories[job.id] if past.type in (EventType.CLAIMED, EventType.HEARTBEAT)]
@@ -194,7 +207,7 @@ class ModelStore:
 
     def _append(self, events: Iterable[Event]) -> None:
         for event in events:
-            placed = msgspec.structs.replace(event, position=f"{self._next_position:012d}")
+            placed = msgspec.structs.replace(event, position=f"{self._next_position:0{POSITION_DIGITS}d}")
             self._next_position += 1
             self._log.append(placed)
             self._histories.setdefault(event.job_id, []).append(placed)
@@ -202,6 +215,7 @@ class ModelStore:
     # Recovering
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        check_page(limit)
         now = self._clock.now()
         found = [job for job in self._rows_after(after) if _needs_attention(job, now)]
         return [without_secret(job) for job in found[:limit]]
@@ -212,20 +226,24 @@ class ModelStore:
         return {job_id: without_secret(self._rows[job_id]) for job_id in job_ids if job_id in self._rows}
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        check_job_filter(wanted)
+        check_page(limit)
         found = [without_secret(job) for job in self._rows_after(after) if _matches(job, wanted)]
         return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        return {job_id: list(self._histories[job_id]) for job_id in job_ids if job_id in self._histories}
+        return {job_id: list(self._histories.get(job_id, ())) for job_id in job_ids}
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        check_event_filter(wanted)
         return self._page((event for event in self._log if _event_matches(event, wanted)), after=after, limit=limit)
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
         return self._page(self._log, after=after, limit=limit)
 
     def _page(self, events: Iterable[Event], *, after: str | None, limit: int) -> EventPage:
-        begin = after or ""
+        check_page(limit)
+        begin = _position(after)
         found = [event for event in events if (event.position or "") > begin][:limit]
         return EventPage(found, (found[-1].position or begin) if found else begin)
 
@@ -239,24 +257,26 @@ class ModelStore:
         return list(self._signals.get(job_id, ()))
 
     def _rows_after(self, after: UUID | None) -> list[Job]:
+        check_after(after)
         ordered = sorted(self._rows.values(), key=lambda job: job.id.bytes)
         return [job for job in ordered if after is None or job.id.bytes > after.bytes]
 
     # Forgetting
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        limit_at = self._clock.now() - timedelta(seconds=older_than_seconds)
+        limit_at = self._clock.now() - check_age(older_than_seconds, limit)
         ended = [job for job in self._rows_after(None) if job.finished_at is not None and job.finished_at <= limit_at]
         gone = {job.id for job in sorted(ended, key=lambda job: job.finished_at or limit_at)[:limit]}
         for job_id in gone:
             del self._rows[job_id], self._histories[job_id], self._bodies[job_id]
             self._dead_letters.pop(job_id, None)
             self._signals.pop(job_id, None)
+        self._answers = {name: answer for name, answer in self._answers.items() if answer.job_id not in gone}
         self._log = [event for event in self._log if event.job_id not in gone]
         return len(gone)
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        limit_at = self._clock.now() - timedelta(seconds=older_than_seconds)
+        limit_at = self._clock.now() - check_age(older_than_seconds, limit)
         old = [event for history in self._histories.values() for event in _superseded(history) if event.at <= limit_at]
         chosen = {event.id for event in sorted(old, key=lambda event: event.position or "")[:limit]}
         self._replace_events(msgspec.structs.replace(event, detail=None) for event in old if event.id in chosen)
@@ -280,7 +300,7 @@ class ModelStore:
             erased_at=max(self._clock.now(), job.updated_at),
             **dict.fromkeys(("result", "partial_result", "error", "last_error", "progress", "progress_message")),
         )
-        telling = [event for event in self._histories[job.id] if event.type in _TELLING]
+        telling = [event for event in self._histories[job.id] if event.type in BLANKABLE]
         self._replace_events(msgspec.structs.replace(event, detail=None) for event in telling)
         if (letter := self._dead_letters.get(job.id)) is not None:
             self._dead_letters[job.id] = msgspec.structs.replace(letter, last_error=ERASED)
@@ -292,6 +312,16 @@ class ModelStore:
         self._log = [by_id.get(event.id, event) for event in self._log]
         for job_id in {event.job_id for event in by_id.values()}:
             self._histories[job_id] = [by_id.get(event.id, event) for event in self._histories[job_id]]
+
+
+def _same_answer(request: Enqueue, rows: dict[UUID, Job], answers: dict[str, _Answer]) -> Job | None:
+    """The job that had this request's dedupe key when it first came, also when it has ended since."""
+    answer = answers.get(request.request_id)
+    if answer is None:
+        return None
+    if answer.body != _body(request):
+        raise RequestIdReused(request.request_id, current=without_secret(rows[answer.job_id]))
+    return rows[answer.job_id]
 
 
 def _same_enqueue(request: Enqueue, rows: dict[UUID, Job], bodies: dict[UUID, _Body]) -> Job | None:
@@ -367,6 +397,15 @@ def _event_matches(event: Event, wanted: EventFilter) -> bool:
         and wanted.correlation_id in (None, event.correlation_id)
         and _within(event.at, wanted.since, wanted.until)
     )
+
+
+def _position(after: object) -> str:
+    """A place in the log to go on from, as an earlier page named it; the beginning is named by nothing."""
+    if after is None or after == "":
+        return ""
+    if not isinstance(after, str) or len(after) != POSITION_DIGITS or not (after.isascii() and after.isdigit()):
+        raise InvalidInput("after", f"{after!r} is not a position of this log; take it from an earlier page")
+    return after
 
 
 def _within(moment: datetime, begin: datetime | None, end: datetime | None) -> bool:

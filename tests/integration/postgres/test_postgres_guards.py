@@ -78,6 +78,16 @@ ATTACKS = {
     "a claim changed": "update tenure.claims set job_ids = '{{}}'",
     "a dead letter removed": "delete from tenure.dead_letters",
     "a dead letter changed": "update tenure.dead_letters set attempts = 0",
+    "an answer invented": "insert into tenure.answers values ('mine', '{queued}', 'x', null, now())",
+    "a policy invented": "insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('x', 1, 1)",
+    "a lease for ever": AS_THE_STORE
+    + "insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('x', 9223372036854775807, 1)",
+    "the operators' log rewritten": "delete from tenure.operator_log",
+    "a job born long ago": "select tenure.insert_jobs(array[gen_random_uuid()], array['mail'], array['default'],"
+    " array[0]::smallint[], array['1'], array[1], array[null::text], array[null::text], array[null::text],"
+    " array[null::text], array[null::text], array[null::text], array[null::text], array[null::uuid],"
+    " array[null::uuid], array[0::bigint], array['x'], array[null::text], array['client:me'], 1::smallint,"
+    " '4000-01-01 BC')",
     "a policy changed": "update tenure.policies set lease_ms = 1",
     "a policy removed": "delete from tenure.policies",
     "a job without its event": "insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload,"

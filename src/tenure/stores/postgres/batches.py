@@ -12,7 +12,8 @@ import asyncpg
 from tenure.errors import GuardViolated, RowPoisoned
 from tenure.lifecycle.decide import Change
 from tenure.lifecycle.records import CONTRACT_VERSION
-from tenure.stores.contract import Applied, Busy, ClaimRequest, Failure, Outcome
+from tenure.seams import Clock
+from tenure.stores.contract import Applied, Busy, ClaimRequest, Failure, Finding, Outcome, shown
 from tenure.stores.postgres.changes import (
     apply_parameters,
     completion_parameters,
@@ -20,9 +21,11 @@ from tenure.stores.postgres.changes import (
     is_completion,
     is_heartbeat,
 )
-from tenure.stores.postgres.connections import Connections
+from tenure.stores.postgres.connections import ABOUT_A_ROW, Connections
 
-POISON = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, GuardViolated)
+ASIDE_SECONDS = 60.0
+
+POISON = (*ABOUT_A_ROW, GuardViolated)
 Send = Callable[[Sequence[Change], dict[UUID, Outcome]], Awaitable[None]]
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -32,9 +35,9 @@ log = logging.getLogger("tenure.stores.postgres")
 class Batches:
     """Sends batches, and finds by halving the row that makes one fail."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._set_aside: set[UUID] = set()
+    def __init__(self, connections: Connections, clock: Clock) -> None:
+        self._connections, self._clock = connections, clock
+        self._set_aside: dict[UUID, tuple[float, str]] = {}
 
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
         """What became of each change; None where the row was not the one decided upon."""
@@ -60,8 +63,8 @@ class Batches:
         except POISON as problem:
             if len(changes) == 1:
                 job_id = changes[0].before.id
-                log.error("job %s cannot be written and was set aside: %s", job_id, problem)
-                answers[job_id] = Failure(RowPoisoned(job_id, str(problem)))
+                log.error("job %s cannot be written and was set aside: %s", job_id, _said(problem))
+                answers[job_id] = Failure(RowPoisoned(job_id, _said(problem)))
                 return
             middle = len(changes) // 2
             await self._isolating(send, changes[:middle], answers)
@@ -71,21 +74,21 @@ class Batches:
         by_id = {change.before.id: change for change in changes}
         for row in await self._connections.fetch("apply", apply_parameters(changes)):
             if row["id"] is not None:
-                answers[row["id"]] = Applied(by_id[row["id"]], row["updated_at"])
+                answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"])
 
     async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
         for row in await self._connections.fetch("complete", completion_parameters(changes)):
             if row["id"] is not None:
-                answers[row["id"]] = Applied(by_id[row["id"]], row["updated_at"])
+                answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"])
 
     async def _beat(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
         for row in await self._connections.fetch("heartbeat", heartbeat_parameters(changes)):
             if row["locked"]:
-                answers[row["id"]] = Busy(by_id[row["id"]].before)
+                answers[row["id"]] = Busy(shown(by_id[row["id"]]).before)
             elif row["id"] is not None:
-                answers[row["id"]] = Applied(by_id[row["id"]], row["updated_at"], row["renewed"])
+                answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"], row["renewed"])
 
     async def claim(self, request: ClaimRequest) -> list[asyncpg.Record]:
         """The rows won, or the row that says what this request won before. Poisoned rows are passed over."""
@@ -101,7 +104,7 @@ class Batches:
             "version": CONTRACT_VERSION,
         }
         while True:
-            values = {**parameters, "limit": request.limit, "excluded": list(self._set_aside)}
+            values = {**parameters, "limit": request.limit, "excluded": self._still_set_aside()}
             try:
                 rows = await self._connections.fetch("claim", values)
                 return [row for row in rows if row["id"] is not None or row["won"] is not None]
@@ -119,5 +122,23 @@ class Batches:
         named = _ID.search(f"{getattr(cause, 'detail', None) or ''} {cause}")
         if named is None or UUID(named[0]) in self._set_aside:
             raise problem
-        self._set_aside.add(UUID(named[0]))
-        log.error("job %s cannot be claimed and is passed over by this process: %s", named[0], problem)
+        until = self._clock.monotonic_seconds() + ASIDE_SECONDS
+        self._set_aside[UUID(named[0])] = (until, _said(problem))
+        log.error("job %s cannot be claimed and is passed over for a while: %s", named[0], _said(problem))
+
+    def _still_set_aside(self) -> list[UUID]:
+        now = self._clock.monotonic_seconds()
+        self._set_aside = {job_id: aside for job_id, aside in self._set_aside.items() if aside[0] > now}
+        return list(self._set_aside)
+
+    def findings(self) -> list[Finding]:
+        """What `doctor` should know of rows that this process passes over."""
+        return [
+            Finding("error", "poisoned row", f"job {job_id}: {says}", "run `tenure verify` to see what is wrong")
+            for job_id, (_, says) in self._set_aside.items()
+        ]
+
+
+def _said(problem: Exception) -> str:
+    """What the database said, without the row that it quotes: that holds the lease's secret and the payload."""
+    return str(getattr(problem, "message", None) or problem)

@@ -12,12 +12,17 @@ from typing import Any
 
 from tenure.lifecycle.decide import Change, unroll
 from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
-from tenure.lifecycle.records import CONTRACT_VERSION, Job
+from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job
+from tenure.lifecycle.statuses import RETRY, WAITING
 from tenure.lifecycle.table import Guard
 from tenure.stores.postgres.rows import arrays
 
 WRITING = datetime(9000, 1, 1, tzinfo=UTC)
 AS_IT_WAS = -1
+OR_SOONER = -2
+
+_HURRIES = frozenset({EventType.SIGNALLED, EventType.WOKEN, EventType.CANCEL_REQUESTED})
+"""Events that make a waiting job due now, unless it is due already: only the statement can tell which is sooner."""
 
 _CHANGE = (
     "ids", "revs", "tokens", "guards", "statuses", "chains", "attempts", "failures", "losses", "losts",
@@ -133,7 +138,7 @@ def _row(change: Change, after: Job) -> tuple[Any, ...]:
         after.lost,
         after.cancel_requested,
         after.owner,
-        _offset(before.due_at, after.due_at),
+        OR_SOONER if _is_hurried(change) else _offset(before.due_at, after.due_at),
         _offset(before.lease_expires_at, after.lease_expires_at),
         _offset(before.heartbeat_deadline_at, after.heartbeat_deadline_at),
         _offset(before.timeout_at, after.timeout_at),
@@ -151,8 +156,12 @@ def _row(change: Change, after: Job) -> tuple[Any, ...]:
     )
 
 
+def _is_hurried(change: Change) -> bool:
+    return any(step.type in _HURRIES and step.from_status in (WAITING, RETRY) for step in change.steps)
+
+
 def _offset(before: datetime | None, after: datetime | None) -> int | None:
-    """Microseconds from the moment of writing; None for no time at all, negative for the one that stands."""
+    """Microseconds from the moment of writing; None for no time at all, AS_IT_WAS for the one that stands."""
     if after is None:
         return None
     if after is before:

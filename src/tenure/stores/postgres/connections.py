@@ -6,6 +6,7 @@ statement runs in a transaction of its own, so that all of its messages reach th
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -34,6 +35,7 @@ LOST = (
     asyncpg.QueryCanceledError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
+ABOUT_A_ROW = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
 PASSING = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 
 COLLISIONS_MAX = 5
@@ -82,9 +84,12 @@ class Connections:
         self._address, self._size = address, size
         self._pool: asyncpg.Pool[Any] | None = None
         self._pid = os.getpid()
+        self._opening = asyncio.Lock()
 
     async def open(self) -> None:
-        if self._pool is None:
+        async with self._opening:
+            if self._pool is not None:
+                return
             async with translated(self._address):
                 self._pool = await asyncpg.create_pool(
                     self._address.dsn,
@@ -170,4 +175,8 @@ async def translated(address: Address) -> AsyncIterator[None]:
     except asyncpg.PostgresError as problem:
         if problem.sqlstate == GUARD_STATE:
             raise GuardViolated(str(problem)) from problem
-        raise
+        if problem.sqlstate == REUSED_STATE or isinstance(problem, (*PASSING, *ABOUT_A_ROW)):
+            raise
+        if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
+            raise StoreUnavailable(f"{address.shown} takes no writes just now: {problem}") from problem
+        raise StoreError(f"{address.shown} refused: {problem}") from problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenure.stores.contract import MigrationRecord, SchemaState
 from tenure.stores.postgres.connections import PACKAGE, Connections, Session
 from tenure.stores.schema import compare, require_ours
-from tenure.stores.sql_files import migrations
+from tenure.stores.sql_files import migrations, script
 
 LOCK = 0x74656E757265
 """The advisory lock under which migrations run, held to the end of each transaction: the ASCII of our name."""
@@ -31,18 +31,7 @@ async def apply_pending(connections: Connections, *, where: str) -> list[Migrati
 
 
 async def _apply(connection: Session, migration: MigrationRecord) -> MigrationRecord:
-    await connection.execute(migration.sql)
-    await connection.execute(
-        "insert into tenure.migrations (number, name, checksum) values ($1, $2, $3)",
-        migration.number,
-        migration.name,
-        migration.checksum,
-    )
-    await connection.execute(
-        "insert into tenure.meta (name, value) values ('min_code_version', $1) "
-        "on conflict (name) do update set value = excluded.value",
-        str(migration.min_code_version),
-    )
+    await connection.execute(script(PACKAGE, migration))
     return migration
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import asyncpg
 import msgspec
 
+from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Policy
 from tenure.stores.postgres.connections import Connections
+
+log = logging.getLogger("tenure.stores.postgres")
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -31,8 +35,15 @@ class KnownPolicies:
         missing = {row["policy_id"] for row in rows} - self._by_number.keys() - {None}
         if missing:
             for row in await self._connections.fetch("policies", {"ids": sorted(missing)}):
-                self._by_number[row["id"]] = msgspec.json.decode(row["body"], type=Policy)
+                self._remember(row["id"], row["body"])
         return self._by_number
+
+    def _remember(self, number: int, body: str) -> None:
+        """One that cannot be read is left out: then its jobs cannot be either, and say so one by one."""
+        try:
+            self._by_number[number] = msgspec.json.decode(body, type=Policy)
+        except (msgspec.MsgspecError, InvalidInput) as problem:
+            log.error("policy %d cannot be read: %s", number, problem)
 
     async def _register(self, policy: Policy) -> int:
         values = {

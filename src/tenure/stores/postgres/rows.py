@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -34,6 +35,8 @@ _PLAIN = tuple(name for name in Origin.__struct_fields__ if name not in ("id", "
 
 Policies = Mapping[int, Policy]
 
+log = logging.getLogger("tenure.stores.postgres")
+
 
 def origin_from(row: asyncpg.Record, policies: Policies) -> Origin:
     tags = row["tags"]
@@ -46,25 +49,44 @@ def origin_from(row: asyncpg.Record, policies: Policies) -> Origin:
     )
 
 
-def job_from(row: asyncpg.Record, policies: Policies, *, with_token: bool = False) -> Job:
-    """The record of a row. The token stays behind unless it is asked for."""
+def _checked_origin(row: asyncpg.Record, policies: Policies) -> Origin:
     try:
-        return Job(
-            origin=origin_from(row, policies),
-            status=_STATUS[row["status"]],
-            created_at=row["created_at"],
-            updated_at=row["updated_at"],
-            token=row["token"] if with_token else None,
-            **{name: row[name] for name in _MUTABLE},
-        )
+        return origin_from(row, policies)
     except (KeyError, msgspec.MsgspecError) as problem:
         raise RowPoisoned(row["id"], f"its row cannot be read: {problem!r}") from problem
 
 
-def claimed_from(row: asyncpg.Record, policies: Policies, *, status: Status, owner: str, token: UUID) -> Job:
+def job_from(row: asyncpg.Record, policies: Policies, *, with_token: bool = False) -> Job:
+    """The record of a row. The token stays behind unless it is asked for."""
+    origin = _checked_origin(row, policies)
+    status = _STATUS.get(row["status"])
+    if status is None:
+        raise RowPoisoned(row["id"], f"its row cannot be read: its status is {row['status']!r}")
+    return Job(
+        origin=origin,
+        status=status,
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        token=row["token"] if with_token else None,
+        **{name: row[name] for name in _MUTABLE},
+    )
+
+
+def readable(rows: Iterable[asyncpg.Record], make: Callable[[asyncpg.Record], Job]) -> list[Job]:
+    """The records that can be made; one that cannot is logged, so that it does not keep the others from being seen."""
+    found: list[Job] = []
+    for row in rows:
+        try:
+            found.append(make(row))
+        except RowPoisoned as problem:
+            log.error("%s", problem)
+    return found
+
+
+def claimed_from(row: asyncpg.Record, policies: Policies, status: Status, *, owner: str, token: UUID) -> Job:
     """The record of a row that a claim has just taken: what is not read is known to be empty."""
     return Job(
-        origin=origin_from(row, policies),
+        origin=_checked_origin(row, policies),
         status=status,
         rev=row["rev"],
         created_at=row["created_at"],

@@ -23,7 +23,7 @@ from tenure.errors import (
     RequestIdReused,
     StoreError,
 )
-from tenure.lifecycle.content import check_text, encode
+from tenure.lifecycle.content import check_moment, check_text, encode
 from tenure.lifecycle.decide import Change, decide_chain
 from tenure.lifecycle.evolve import after_ms, born
 from tenure.lifecycle.records import (
@@ -55,11 +55,15 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Wakeups,
+    check_after,
     check_age,
     check_claim,
     check_enqueue,
+    check_event_filter,
+    check_job_filter,
     check_page,
     check_request,
+    made_ready,
     settle,
     waves,
     without_secret,
@@ -89,7 +93,7 @@ class PostgresStore:
         self._address = address
         self._connections = Connections(address, size=connections)
         self._policies = KnownPolicies(self._connections)
-        self._batches = Batches(self._connections)
+        self._batches = Batches(self._connections, seams.clock)
         self._bell = Bell(address, self._connections, seams)
 
     @classmethod
@@ -114,7 +118,7 @@ class PostgresStore:
         return await apply_pending(self._connections, where=self._address.shown)
 
     async def doctor(self) -> list[Finding]:
-        return await examine(self._connections, self._address)
+        return [*await examine(self._connections, self._address), *self._batches.findings()]
 
     async def now(self) -> datetime:
         async with self._connections.session() as connection:
@@ -126,17 +130,15 @@ class PostgresStore:
     async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
         for request in requests:
             check_enqueue(request)
-        added: list[Added] = []
-        for actor, same in groupby(requests, key=lambda request: str(request.actor)):
-            added += await self._add(actor, list(same))
-        self._bell.ring({request.origin.queue for request in requests})
+        added = await self._add(requests)
+        self._bell.ring({one.job.queue for one in added if one.created})
         return added
 
-    async def _add(self, actor: str, requests: list[Enqueue]) -> list[Added]:
+    async def _add(self, requests: Sequence[Enqueue]) -> list[Added]:
         numbers = [await self._policies.number(request.origin.policy) for request in requests]
         values = _enqueue_values(requests, numbers)
         try:
-            answers = await self._connections.fetch("enqueue", {**values, "actor": actor, "version": CONTRACT_VERSION})
+            answers = await self._connections.fetch("enqueue", {**values, "version": CONTRACT_VERSION})
         except asyncpg.PostgresError as problem:
             if problem.sqlstate == REUSED_STATE:
                 raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
@@ -160,10 +162,10 @@ class PostgresStore:
             return await self._won_before(request, answers[0])
         policies = await self._policies.of(answers)
         status = RUNNING if request.start else CLAIMED
-        return [
-            row.claimed_from(answer, policies, status=status, owner=request.worker, token=request.token)
-            for answer in answers
-        ]
+        return row.readable(
+            answers,
+            lambda answer: row.claimed_from(answer, policies, status, owner=request.worker, token=request.token),
+        )
 
     async def _won_before(self, request: ClaimRequest, answer: asyncpg.Record) -> list[Job]:
         if answer["won_body"] != request.body():
@@ -182,6 +184,7 @@ class PostgresStore:
         outcomes: dict[int, Outcome] = {}
         for wave in waves(requests):
             await self._round(wave, outcomes)
+        self._bell.ring(made_ready(outcomes.values()))
         return [outcomes[number] for number in range(len(requests))]
 
     async def _round(self, requests: list[tuple[int, Request]], outcomes: dict[int, Outcome]) -> None:
@@ -220,9 +223,10 @@ class PostgresStore:
         answers = await self._connections.fetch("current", values)
         policies = await self._policies.of(answers)
         changes: dict[int, Change] = {}
+        asked = list(requests.items())
         for ordinal, group in groupby(answers, key=lambda answer: int(answer["number"])):
             found = list(group)
-            number, request = list(requests.items())[ordinal - 1]
+            number, request = asked[ordinal - 1]
             current = None if found[0]["id"] is None else row.job_from(found[0], policies, with_token=True)
             logged = [row.logged_from(answer) for answer in found if answer["event_rev"] is not None]
             verdict = settle(current, request, logged=logged, now=found[0]["now"])
@@ -234,7 +238,10 @@ class PostgresStore:
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_page(limit)
-        return await self._jobs("unattended", {"limit": limit, "after": after})
+        check_after(after)
+        answers = await self._connections.fetch("unattended", {"limit": limit, "after": after})
+        policies = await self._policies.of(answers)
+        return row.readable(answers, lambda answer: row.job_from(answer, policies))
 
     # Reads.
 
@@ -249,9 +256,11 @@ class PostgresStore:
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
         check_page(limit)
+        check_after(after)
+        check_job_filter(wanted)
         values = {
             "after": after,
-            "limit": limit,
+            "limit": limit + 1,
             "statuses": list(wanted.statuses) or None,
             "queues": list(wanted.queues) or None,
             "kinds": list(wanted.kinds) or None,
@@ -263,7 +272,7 @@ class PostgresStore:
             "created_until": wanted.created_until,
         }
         jobs = await self._jobs("find" if wanted.correlation_id is None else "find_correlated", values)
-        return JobPage(jobs, jobs[-1].id if len(jobs) == limit else None)
+        return JobPage(jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None)
 
     async def _jobs(self, statement: str, values: dict[str, Any], *, with_token: bool = False) -> list[Job]:
         answers = await self._connections.fetch(statement, values)
@@ -278,6 +287,7 @@ class PostgresStore:
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
         check_page(limit)
+        check_event_filter(wanted)
         since, job_id, rev = _event_cursor(after)
         values = {
             "types": list(wanted.types) or None,
@@ -351,7 +361,7 @@ class PostgresStore:
         return job
 
 
-def _enqueue_values(requests: list[Enqueue], numbers: list[int]) -> dict[str, list[Any]]:
+def _enqueue_values(requests: Sequence[Enqueue], numbers: list[int]) -> dict[str, list[Any]]:
     rows = [_enqueue_row(request, number) for request, number in zip(requests, numbers, strict=True)]
     return row.arrays(rows, _ENQUEUE)
 
@@ -359,6 +369,7 @@ def _enqueue_values(requests: list[Enqueue], numbers: list[int]) -> dict[str, li
 _ENQUEUE = (
     "ids", "kinds", "queues", "priorities", "payloads", "policies", "dedupe_keys", "request_ids", "correlation_ids",
     "traces", "submitters", "tags", "partition_keys", "parents", "redrives", "delays_ms", "digests", "details",
+    "actors",
 )  # fmt: skip
 
 
@@ -368,6 +379,7 @@ def _enqueue_row(request: Enqueue, policy: int) -> tuple[Any, ...]:
         origin.id, origin.kind, origin.queue, origin.priority, origin.payload, policy, origin.dedupe_key,
         origin.request_id, origin.correlation_id, origin.trace, origin.submitted_by, _tags(origin),
         origin.partition_key, origin.parent_id, origin.redrive_of, request.delay_ms, origin.digest(), request.detail,
+        str(request.actor),
     )  # fmt: skip
 
 
@@ -394,21 +406,29 @@ def _new_job(request: Enqueue, at: datetime) -> Job:
 def _tail_cursor(after: str | None) -> tuple[int, UUID, int]:
     if after is None:
         return 0, _NO_ID, 0
+    check_text(after, "position")
     try:
         tx, job_id, rev = after.split("/")
-        return int(tx), UUID(job_id), int(rev)
+        return _within(int(tx), 2**63), UUID(job_id), _within(int(rev), 2**31)
     except ValueError:
         raise InvalidInput("position", f"{after!r} is not a position of this log") from None
 
 
 def _event_cursor(after: str | None) -> tuple[datetime | None, UUID, int]:
-    if not after:
+    if after is None or after == "":
         return None, _NO_ID, 0
+    check_text(after, "after")
     try:
         at, job_id, rev = after.split("/")
-        return datetime.fromisoformat(at), UUID(job_id), int(rev)
+        return check_moment(datetime.fromisoformat(at), "after"), UUID(job_id), _within(int(rev), 2**31)
     except ValueError:
         raise InvalidInput("after", f"{after!r} is not a cursor of this list") from None
+
+
+def _within(number: int, beyond: int) -> int:
+    if not 0 <= number < beyond:
+        raise ValueError(f"{number} is out of range")
+    return number
 
 
 async def _count(connection: Session, statement: str, values: dict[str, Any]) -> int:

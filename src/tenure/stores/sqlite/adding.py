@@ -15,7 +15,7 @@ from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import Added, Enqueue, without_secret
 from tenure.stores.sqlite.policies import Policies
-from tenure.stores.sqlite.rows import event_row, new_job_row, text
+from tenure.stores.sqlite.rows import event_row, micros, new_job_row, text
 from tenure.stores.sqlite.statements import Row, sql, write_rows
 
 ReadJob = Callable[[str], Job]
@@ -57,15 +57,21 @@ def _add_all(
 def _add_one(
     connection: sqlite3.Connection, request: Enqueue, *, now: datetime, policies: Policies, read: ReadJob
 ) -> Added:
-    existing = _added_before(connection, request, read) or _duplicate(connection, request, read)
+    existing = _asked_before(connection, request, read)
+    if existing is None and (existing := _duplicate(connection, request, read)) is not None:
+        _remember(connection, request, existing, now=now)
     if existing is not None:
         return Added(without_secret(existing), created=False)
     return _add_all(connection, [request], now=now, policies=policies)[0]
 
 
-def _added_before(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) -> Job | None:
+def _asked_before(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) -> Job | None:
+    """The job that this request led to when it first came: another's, under its dedupe key, or its own."""
     origin = request.origin
-    row = connection.execute(sql("enqueued_as"), {"id": text(origin.id), "request_id": origin.request_id}).fetchone()
+    row = connection.execute(sql("answered"), {"request_id": request.request_id}).fetchone()
+    if row is None:
+        parameters = {"id": text(origin.id), "request_id": origin.request_id}
+        row = connection.execute(sql("enqueued_as"), parameters).fetchone()
     if row is None:
         return None
     job_id, digest, detail = row
@@ -81,6 +87,20 @@ def _duplicate(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) 
         return None
     row = connection.execute(sql("live_duplicate"), {"kind": origin.kind, "dedupe_key": origin.dedupe_key}).fetchone()
     return None if row is None else read(row[0])
+
+
+def _remember(connection: sqlite3.Connection, request: Enqueue, existing: Job, *, now: datetime) -> None:
+    """The request made no job of its own, and must not make one when it comes again."""
+    connection.execute(
+        sql("insert_answer"),
+        {
+            "request_id": request.request_id,
+            "digest": request.origin.digest(),
+            "detail": request.detail,
+            "job_id": text(existing.id),
+            "at": micros(now),
+        },
+    )
 
 
 def enqueued(request: Enqueue, now: datetime) -> Event:

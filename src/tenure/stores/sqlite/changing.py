@@ -17,8 +17,7 @@ from tenure.errors import RowPoisoned, TenureError
 from tenure.lifecycle.decide import Change, renewal_due, unroll
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
-from tenure.lifecycle.statuses import READY
-from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, waves, without_secret
+from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, shown, waves
 from tenure.stores.sqlite.rows import (
     PolicyOf,
     changed_job_row,
@@ -89,7 +88,7 @@ def _perform_wave(
         if isinstance(verdict, Change):
             at, renewed = moment_of(verdict, now)
             writes.append(prepare(verdict, at, renewed=renewed))
-            applied[index] = Applied(_shown(verdict), at, renewed)
+            applied[index] = Applied(shown(verdict), at, renewed)
         else:
             outcomes[index] = verdict
     for (index, success), problem in zip(applied.items(), apply(connection, writes), strict=True):
@@ -101,12 +100,6 @@ def moment_of(change: Change, now: datetime) -> tuple[datetime, bool]:
     """When the change takes place, never before the job's last event; and whether it renews the lease."""
     renewed = any(step.renews for step in change.steps) and renewal_due(change.before, now)
     return max(now, change.before.updated_at), renewed
-
-
-def _shown(change: Change) -> Change:
-    """What the actor is told of its change: the token of somebody else's lease is not part of it."""
-    seen = without_secret(change.before, change.actor)
-    return change if seen is change.before else msgspec.structs.replace(change, before=seen)
 
 
 def _surely_new(request: Request) -> bool:
@@ -237,12 +230,3 @@ def _with_token(job: Job, token: str | None) -> Job:
 
 def _json(values: Iterable[object]) -> str:
     return _encode(list(values)).decode()
-
-
-def made_ready(outcomes: Iterable[Outcome]) -> set[str]:
-    """The queues in which a change left a job that a claim may take."""
-    return {
-        outcome.change.before.queue
-        for outcome in outcomes
-        if isinstance(outcome, Applied) and outcome.change.steps[-1].to_status in READY
-    }

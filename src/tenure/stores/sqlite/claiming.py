@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import datetime, timedelta
 
 import msgspec
@@ -163,15 +164,17 @@ def _due(
         "now": micros(now),
         "kinds": _json(kinds),
         "set_aside": _json(set_aside.ids(now)),
-        "limit": limit,
     }
     found: list[Job] = []
-    for row in connection.execute(sql("due_jobs"), parameters).fetchall():
-        job = read_row(row, policy_of)
-        if isinstance(job, RowPoisoned):
-            set_aside.put(job, now)
-        else:
+    with closing(connection.execute(sql("due_jobs"), parameters)) as rows:
+        for row in rows:
+            job = read_row(row, policy_of)
+            if isinstance(job, RowPoisoned):
+                set_aside.put(job, now)
+                continue
             found.append(job)
+            if len(found) == limit:
+                break
     return found
 
 

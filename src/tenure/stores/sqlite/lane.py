@@ -41,7 +41,7 @@ class Lane(Protocol):
         ...
 
     async def start(self) -> None:
-        """Open the connection."""
+        """Open the connection, once, however many ask for it."""
         ...
 
     async def stop(self) -> None:
@@ -103,8 +103,9 @@ class Connection:
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        with translated(self.where):
-            self._connection = self._connect()
+        if self._connection is None:
+            with translated(self.where):
+                self._connection = self._connect()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -181,13 +182,17 @@ class ThreadLane:
         self._waiting: queue.SimpleQueue[Piece] = queue.SimpleQueue()
         self._spawn, self._name = spawn, name
         self._door = threading.Lock()
+        self._alive = False
         self._last: Piece | None = None
+        self._failure: TenureError | None = None
 
     async def start(self) -> None:
         """Open the connection on the thread that will use it."""
-        opened = Piece(_nothing, in_transaction=False)
-        self._spawn.thread(lambda: self._live(opened), name=self._name)
-        await opened.future
+        with self._door:
+            if not self._alive and self._failure is None:
+                self._spawn.thread(self._live, name=self._name)
+                self._alive = True
+        await self.look(_nothing)
 
     async def run(self, work: Work[T]) -> T:
         answer: T = await self._answer(Piece(work, in_transaction=True))
@@ -198,6 +203,12 @@ class ThreadLane:
         return answer
 
     async def stop(self) -> None:
+        with self._door:
+            if not self._alive:
+                # Whoever is about to start it must not: nobody would stop it again.
+                self._failure = self._closed()
+            if self._failure is not None:
+                return
         last = Piece(_nothing, in_transaction=False)
         self._enter(last, last=True)
         await last.future
@@ -209,18 +220,20 @@ class ThreadLane:
     def _enter(self, piece: Piece, *, last: bool = False) -> None:
         """Behind the last piece nobody would serve another, so the door is shut with it."""
         with self._door:
-            if self._last is not None:
-                raise StoreUnavailable(f"{self._connection.where} is closed; open the store again")
+            if self._failure is not None:
+                raise self._failure
+            if self._last is not None or not self._alive:
+                raise self._closed()
             self._last = piece if last else None
             self._waiting.put(piece)
 
-    def _live(self, opened: Piece) -> None:
+    def _live(self) -> None:
         try:
             self._connection.open()
         except TenureError as error:
-            opened.error = error
-        deliver([opened])
-        while opened.error is None:
+            self._fail(error)
+            return
+        while True:
             pieces = self._take()
             self._connection.serve(pieces)
             if pieces[-1] is self._last:
@@ -229,9 +242,22 @@ class ThreadLane:
                 return
             deliver(pieces)
 
+    def _fail(self, error: TenureError) -> None:
+        """There is no connection: say so to all who wait, and to all who come."""
+        with self._door:
+            self._failure = error
+        while pieces := self._at_hand([]):
+            fail(pieces, error)
+            deliver(pieces)
+
+    def _closed(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._connection.where} is closed; open the store again")
+
     def _take(self) -> list[Piece]:
         """Everything that waits, as soon as anything does."""
-        pieces = [self._waiting.get()]
+        return self._at_hand([self._waiting.get()])
+
+    def _at_hand(self, pieces: list[Piece]) -> list[Piece]:
         while len(pieces) < PIECES_MAX:
             try:
                 pieces.append(self._waiting.get_nowait())

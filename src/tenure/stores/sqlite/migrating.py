@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from datetime import datetime
 
 from tenure.stores import schema, sql_files
 from tenure.stores.contract import MigrationRecord, SchemaState
-from tenure.stores.sqlite.rows import micros
 from tenure.stores.sqlite.statements import PACKAGE, sql
 
 
@@ -26,23 +24,13 @@ def state(connection: sqlite3.Connection) -> SchemaState:
     return schema.compare(known(), applied, min_code_version=0 if least is None else least[0])
 
 
-def migrate(connection: sqlite3.Connection, *, where: str, now: datetime) -> list[MigrationRecord]:
+def migrate(connection: sqlite3.Connection, *, where: str) -> list[MigrationRecord]:
     """Apply what is pending. The write lock is held, so that of several who try, one does it and the others see it."""
     found = state(connection)
     schema.require_ours(found, where=where)
     for migration in found.pending:
-        for statement in statements(migration.sql):
+        for statement in statements(sql_files.script(PACKAGE, migration)):
             connection.execute(statement)
-        connection.execute(
-            sql("insert_migration"),
-            {
-                "number": migration.number,
-                "name": migration.name,
-                "checksum": migration.checksum,
-                "applied_at": micros(now),
-            },
-        )
-        connection.execute(sql("raise_min_code_version"), {"min_code_version": migration.min_code_version})
     return found.pending
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from datetime import datetime
 from uuid import UUID
 
@@ -11,7 +13,7 @@ import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, RowPoisoned
 from tenure.lifecycle.records import DeadLetter, Event, Job
-from tenure.stores.contract import EventFilter, EventPage, JobFilter, JobPage, SignalRecord, without_secret
+from tenure.stores.contract import EventFilter, EventPage, JobFilter, JobPage, SignalRecord, check_after, without_secret
 from tenure.stores.sqlite.changing import read_row
 from tenure.stores.sqlite.rows import PolicyOf, dead_letter_of, event_of, job_of, maybe_micros, micros, signal_of
 from tenure.stores.sqlite.statements import Row, sql
@@ -19,6 +21,7 @@ from tenure.stores.sqlite.statements import Row, sql
 MICROS_LEAST, MICROS_MOST = -(2**63), 2**63 - 1
 POSITION_MOST = 2**63 - 1
 
+_POSITION = re.compile(r"[0-9]{1,19}")
 _encode = msgspec.json.encode
 
 
@@ -41,7 +44,7 @@ def find(
 ) -> JobPage:
     """A page of jobs, oldest first."""
     parameters = {
-        "after": "" if after is None else str(after),
+        "after": _cursor(after),
         "limit": limit + 1,
         "statuses": _maybe_json([status.value for status in wanted.statuses]),
         "queues": _maybe_json(wanted.queues),
@@ -64,18 +67,26 @@ def find(
 def unattended(
     connection: sqlite3.Connection, *, after: UUID | None, limit: int, now: datetime, policy_of: PolicyOf
 ) -> list[Job | RowPoisoned]:
-    """Jobs that need recovery; where a row cannot be read, what is wrong with it, so that the others get theirs."""
-    parameters = {"after": "" if after is None else str(after), "limit": limit, "now": micros(now)}
-    found = [read_row(row, policy_of) for row in connection.execute(sql("unattended"), parameters)]
-    return [without_secret(job) if isinstance(job, Job) else job for job in found]
+    """Up to `limit` jobs that need recovery; where a row cannot be read, what is wrong with it, besides."""
+    parameters = {"after": _cursor(after), "now": micros(now)}
+    found: list[Job | RowPoisoned] = []
+    sound = 0
+    with closing(connection.execute(sql("unattended"), parameters)) as rows:
+        for row in rows:
+            job = read_row(row, policy_of)
+            found.append(without_secret(job) if isinstance(job, Job) else job)
+            sound += isinstance(job, Job)
+            if sound == limit:
+                break
+    return found
 
 
 def history(connection: sqlite3.Connection, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-    """Each job's events in the order of revisions."""
-    found: dict[UUID, list[Event]] = {}
-    for row in connection.execute(sql("history"), {"ids": _json(map(str, dict.fromkeys(job_ids)))}):
+    """Each job's events in the order of revisions; an empty list for an id that has none."""
+    found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
+    for row in connection.execute(sql("history"), {"ids": _json(map(str, found))}):
         event = event_of(row)
-        found.setdefault(event.job_id, []).append(event)
+        found[event.job_id].append(event)
     return found
 
 
@@ -130,11 +141,17 @@ def _page(rows: Iterable[Row], after: str | None) -> EventPage:
     return EventPage(found, found[-1].position or "0" if found else after or "0")
 
 
-def _position(after: str | None) -> int:
+def _cursor(after: UUID | None) -> str:
+    """The id that the page begins behind; the empty text comes before them all."""
+    check_after(after)
+    return "" if after is None else str(after)
+
+
+def _position(after: object) -> int:
     """A position is a number as text, and only what an earlier page gave."""
     if after is None:
         return 0
-    if not (after.isascii() and after.isdigit() and int(after) <= POSITION_MOST):
+    if not (isinstance(after, str) and _POSITION.fullmatch(after) and int(after) <= POSITION_MOST):
         raise InvalidInput("after", f"{after!r} is not a position of this log; take it from an earlier page")
     return int(after)
 

@@ -20,7 +20,9 @@ from tenure.stores.sqlite.rows import PolicyOf, micros
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.transactions import open_gate
 
-BELONGINGS = ("delete_events", "delete_signals", "delete_dead_letters", "delete_artifacts", "delete_steps")
+MADE = ("delete_artifacts", "delete_steps")
+"""What a job made: its content, so that erasure removes it too."""
+BELONGINGS = ("delete_events", "delete_answers", "delete_signals", "delete_dead_letters", *MADE)
 
 _encode = msgspec.json.encode
 
@@ -67,6 +69,8 @@ def erase(
         connection.execute(sql("erase_job"), parameters | {"at": micros(max(now, job.updated_at))})
         for name in ("erase_events", "erase_signals", "erase_dead_letter"):
             connection.execute(sql(name), parameters)
+        for name in MADE:
+            connection.execute(sql(name), {"ids": _encode([str(job_id)]).decode()})
     _note(connection, "erase", actor=actor, now=now, detail={"reason": reason}, job_id=str(job_id))
     return read_one(connection, str(job_id), policy_of)
 

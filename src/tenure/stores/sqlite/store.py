@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -38,8 +39,11 @@ from tenure.stores.contract import (
     check_age,
     check_claim,
     check_enqueue,
+    check_event_filter,
+    check_job_filter,
     check_page,
     check_request,
+    made_ready,
 )
 from tenure.stores.schema import require_fit
 from tenure.stores.sqlite import adding, changing, claiming, examining, migrating, reading, retaining
@@ -84,6 +88,7 @@ class SqliteStore:
         self._hints = Hints(seams, self._file_version)
         self._has_schema = False
         self._opened = False
+        self._door = threading.Lock()
         self._writer: Lane | None = None
         self._reader: Lane | None = None
 
@@ -116,8 +121,9 @@ class SqliteStore:
     async def close(self) -> None:
         """Finish what waits, write the WAL back into the file, and let go of it."""
         self._require_own_process()
-        reader, writer = self._reader, self._writer
-        self._reader = self._writer = None
+        with self._door:
+            reader, writer = self._reader, self._writer
+            self._reader = self._writer = None
         self._opened = self._has_schema = False
         if reader is not None and reader is not writer:
             await reader.stop()
@@ -133,9 +139,7 @@ class SqliteStore:
 
     async def migrate(self) -> list[MigrationRecord]:
         writer, _ = await self._connect()
-        applied = await writer.run(
-            lambda connection: migrating.migrate(connection, where=self._path, now=self._clock())
-        )
+        applied = await writer.run(lambda connection: migrating.migrate(connection, where=self._path))
         self._has_schema = True
         return applied
 
@@ -189,7 +193,7 @@ class SqliteStore:
                 connection, requests, now=self._clock(), policy_of=self._policies_on(connection)
             )
         )
-        self._hints.give(changing.made_ready(outcomes))
+        self._hints.give(made_ready(outcomes))
         return outcomes
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
@@ -208,6 +212,7 @@ class SqliteStore:
         return await self._read(lambda connection: reading.read(connection, job_ids, self._policies_on(connection)))
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        check_job_filter(wanted)
         check_page(limit)
         return await self._read(
             lambda connection: reading.find(
@@ -219,6 +224,7 @@ class SqliteStore:
         return await self._read(lambda connection: reading.history(connection, job_ids))
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        check_event_filter(wanted)
         check_page(limit)
         return await self._read(lambda connection: reading.events(connection, wanted, after=after, limit=limit))
 
@@ -227,7 +233,7 @@ class SqliteStore:
         return await self._read(lambda connection: reading.tail(connection, after=after, limit=limit))
 
     async def executions(self, job_id: UUID) -> list[Execution]:
-        return fold.executions((await self.history([job_id])).get(job_id, ()))
+        return fold.executions((await self.history([job_id]))[job_id])
 
     async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
         return await self._read(lambda connection: reading.dead_letter(connection, job_id))
@@ -290,34 +296,49 @@ class SqliteStore:
     async def _connect(self) -> tuple[Lane, Lane]:
         """The lanes, started when they are first needed. What is in memory has one connection for all."""
         self._require_own_process()
-        if self._writer is None:
-            require_local(self._path, self._mounts())
-            transactions = Writing(
-                self._path,
-                wal_bytes_max=self._wal_bytes_max,
-                has_gate=lambda: self._has_schema,
-                rolled_back=self._policies.doubt,
-            )
-            self._writer = await self._lane("writer", transactions, read_only=False)
-        if self._reader is None:
-            if self._path == MEMORY:
-                self._reader = self._writer
-            else:
-                self._reader = await self._lane("reader", Reading(), read_only=True)
-        return self._writer, self._reader
+        writer, reader = self._lanes()
+        try:
+            # One after the other: the writer makes the file.
+            await writer.start()
+            await reader.start()
+        except Exception:
+            if self._forget(writer):
+                await writer.stop()
+            raise
+        return writer, reader
 
-    async def _lane(self, name: str, around: Transactions, *, read_only: bool) -> Lane:
+    def _lanes(self) -> tuple[Lane, Lane]:
+        """The one pair of lanes, also for several who ask at once."""
+        with self._door:
+            if self._writer is None or self._reader is None:
+                require_local(self._path, self._mounts())
+                transactions = Writing(
+                    self._path,
+                    wal_bytes_max=self._wal_bytes_max,
+                    has_gate=lambda: self._has_schema,
+                    rolled_back=self._policies.doubt,
+                )
+                self._writer = self._reader = self._lane("writer", transactions, read_only=False)
+                if self._path != MEMORY:
+                    self._reader = self._lane("reader", Reading(), read_only=True)
+            return self._writer, self._reader
+
+    def _forget(self, writer: Lane) -> bool:
+        """Let the next who connects begin anew. False when somebody has seen to that already."""
+        with self._door:
+            if self._writer is not writer:
+                return False
+            self._writer = self._reader = None
+            return True
+
+    def _lane(self, name: str, around: Transactions, *, read_only: bool) -> Lane:
         def connecting() -> sqlite3.Connection:
             return connect(self._path, read_only=read_only, busy_seconds=self._busy_seconds)
 
         connection = Connection(connecting, around, where=self._path)
-        lane: Lane
         if self._inline:
-            lane = InlineLane(connection)
-        else:
-            lane = ThreadLane(connection, spawn=self._seams.spawn, name=f"tenure-sqlite-{name}")
-        await lane.start()
-        return lane
+            return InlineLane(connection)
+        return ThreadLane(connection, spawn=self._seams.spawn, name=f"tenure-sqlite-{name}")
 
     def _policies_on(self, connection: sqlite3.Connection) -> PolicyOf:
         def policy_of(policy_id: int) -> Policy:

@@ -23,6 +23,7 @@ class Writing:
     ) -> None:
         self._path = path
         self._wal_bytes_max = wal_bytes_max
+        self._wal_bytes_next = wal_bytes_max
         self._has_gate = has_gate
         self._rolled_back = rolled_back
 
@@ -39,8 +40,14 @@ class Writing:
         self._rolled_back()
 
     def idle(self, connection: sqlite3.Connection) -> None:
-        if wal_bytes(self._path) > self._wal_bytes_max:
-            checkpoint(connection)
+        """Empty the WAL when it has grown. A reader that stays in the way is not waited for after each write, but only
+        once there is as much again to be gained."""
+        size = wal_bytes(self._path)
+        if size <= self._wal_bytes_max:
+            self._wal_bytes_next = self._wal_bytes_max
+        elif size > self._wal_bytes_next:
+            done = checkpoint(connection)
+            self._wal_bytes_next = self._wal_bytes_max + (0 if done else size)
 
 
 class Reading:

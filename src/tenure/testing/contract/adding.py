@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.operations import Cancel, Complete
-from tenure.lifecycle.records import EventType
+from tenure.lifecycle.records import Actor, EventType, Role
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import Added, Enqueue
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, Driver
 from tenure.testing.log_check import all_jobs
+
+BOB = Actor(Role.CLIENT, "bob")
 
 
 class AddingContract:
@@ -102,7 +105,10 @@ class AddingContract:
 
     async def test_a_deduped_answer_shows_no_token(self, drive: Driver) -> None:
         await drive.running(dedupe_key="ada")
-        assert (await drive.add(dedupe_key="ada")).token is None
+        request = drive.enqueue(dedupe_key="ada")
+        for _ in range(2):
+            [answer] = await drive.store.add([request])
+            assert answer.job.token is None
 
     @pytest.mark.requirement("LC-11")
     async def test_two_requests_with_one_dedupe_key_in_one_batch_make_one_job(self, drive: Driver) -> None:
@@ -166,6 +172,116 @@ class AddingContract:
             await drive.store.add([drive.enqueue(request_id="r"), drive.enqueue(request_id="r", payload="[1]")])
         assert await all_jobs(drive.store) == []
 
+    async def test_a_batch_of_several_clients_is_written_and_answered_as_one(self, drive: Driver) -> None:
+        requests = [drive.enqueue(), _of_bob(drive.enqueue()), drive.enqueue(), _of_bob(drive.enqueue())]
+        added = await drive.store.add(requests)
+        assert [answer.job.id for answer in added] == [request.origin.id for request in requests]
+        actors = [(await drive.events_of(answer.job.id))[0].actor for answer in added]
+        assert actors == [str(CLIENT), str(BOB)] * 2
+
+    @pytest.mark.requirement("LC-07")
+    async def test_a_refusal_of_one_clients_request_leaves_nothing_of_the_others(self, drive: Driver) -> None:
+        made = await drive.add(request_id="order-1")
+        for first, second in ((CLIENT, BOB), (BOB, CLIENT)):
+            bystander = Enqueue(drive.enqueue().origin, first)
+            reused = Enqueue(drive.enqueue(request_id="order-1", payload="[1]").origin, second)
+            for batch in ([bystander, reused], [reused, bystander]):
+                with pytest.raises(RequestIdReused):
+                    await drive.store.add(batch)
+                assert [job.id for job in await all_jobs(drive.store)] == [made.id]
+
+    @pytest.mark.requirement("LC-11")
+    async def test_a_dedupe_key_is_shared_by_the_clients_of_one_batch(self, drive: Driver) -> None:
+        requests = [_of_bob(drive.enqueue(dedupe_key="x")), drive.enqueue(dedupe_key="x"), drive.enqueue()]
+        first, second, _ = await drive.store.add(requests)
+        assert (first.created, second.created) == (True, False)
+        assert first.job.id == second.job.id == requests[0].origin.id
+
+    @pytest.mark.requirement("LC-07", "LC-11")
+    @pytest.mark.parametrize("facts", [{"request_id": "order-1"}, {}, {"delay_ms": 7}])
+    async def test_an_enqueue_that_found_a_live_dedupe_key_is_answered_the_same_for_ever(
+        self, drive: Driver, facts: dict[str, Any]
+    ) -> None:
+        first = await drive.add(dedupe_key="ada")
+        request = drive.enqueue(dedupe_key="ada", **facts)
+        assert _told(await drive.store.add([request])) == [(first.id, False)]
+        assert _told(await drive.store.add([request])) == [(first.id, False)]
+        await drive.apply(first.id, Cancel(), actor=CLIENT)
+        assert _told(await drive.store.add([request])) == [(first.id, False)]
+        later = await drive.add(dedupe_key="ada")
+        assert later.id != first.id
+        assert _told(await drive.store.add([request, request])) == [(first.id, False)] * 2
+        assert {job.id for job in await all_jobs(drive.store)} == {first.id, later.id}
+
+    @pytest.mark.requirement("LC-07", "LC-11")
+    async def test_an_answer_is_found_by_its_request_id_whatever_the_new_job_id(self, drive: Driver) -> None:
+        first = await drive.add(dedupe_key="ada")
+        await drive.add(dedupe_key="ada", request_id="order-1")
+        await drive.apply(first.id, Cancel(), actor=CLIENT)
+        again = await drive.store.add([drive.enqueue(dedupe_key="ada", request_id="order-1")])
+        assert _told(again) == [(first.id, False)]
+
+    @pytest.mark.requirement("LC-07", "LC-11")
+    @pytest.mark.parametrize(
+        "change", [{"payload": "[]"}, {"dedupe_key": "bob"}, {"dedupe_key": None}, {"delay_ms": 5}]
+    )
+    async def test_the_request_id_of_an_answered_enqueue_cannot_be_used_for_another(
+        self, drive: Driver, change: dict[str, Any]
+    ) -> None:
+        first = await drive.add(dedupe_key="ada")
+        for facts in ({"request_id": "order-1"}, {"id": drive.random.job_id()}):
+            answered: dict[str, Any] = {"dedupe_key": "ada", **facts}
+            [answer] = await drive.store.add([drive.enqueue(**answered)])
+            assert not answer.created
+            with pytest.raises(RequestIdReused) as refusal:
+                await drive.store.add([drive.enqueue(), drive.enqueue(**{**answered, **change})])
+            assert refusal.value.request_id == str(next(iter(facts.values())))
+        assert [job.id for job in await all_jobs(drive.store)] == [first.id]
+
+    @pytest.mark.requirement("LC-07", "LC-11")
+    async def test_an_answer_by_an_earlier_request_of_the_same_batch_is_kept_too(self, drive: Driver) -> None:
+        made, answered = drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="ada", request_id="order-1")
+        expected = [(made.origin.id, True), (made.origin.id, False), (made.origin.id, False)]
+        assert _told(await drive.store.add([made, answered, answered])) == expected
+        await drive.apply(made.origin.id, Cancel(), actor=CLIENT)
+        assert _told(await drive.store.add([answered, made])) == [(made.origin.id, False)] * 2
+
+    @pytest.mark.requirement("LC-07", "LC-11")
+    async def test_concurrent_repetitions_of_an_answered_enqueue_get_one_answer(self, drive: Driver) -> None:
+        first = await drive.add(dedupe_key="ada")
+        request = drive.enqueue(dedupe_key="ada", request_id="order-1")
+        answers = await _at_once(drive, [[request] for _ in range(8)])
+        assert [_told(answer) for answer in answers] == [[(first.id, False)]] * 8
+        await drive.apply(first.id, Cancel(), actor=CLIENT)
+        assert _told(await drive.store.add([request])) == [(first.id, False)]
+
+    @pytest.mark.requirement("LC-07", "LC-11")
+    async def test_whoever_lost_a_race_for_a_dedupe_key_is_answered_the_same_for_ever(self, drive: Driver) -> None:
+        requests = [drive.enqueue(dedupe_key="ada", request_id=f"order-{number}") for number in range(8)]
+        [winner] = {answer.job.id for [answer] in await _at_once(drive, [[request] for request in requests])}
+        await drive.apply(winner, Cancel(), actor=CLIENT)
+        answers = await _at_once(drive, [[request] for request in requests])
+        assert [_told(answer) for answer in answers] == [[(winner, False)]] * 8
+
+    async def test_a_batch_that_is_refused_leaves_no_answer_behind(self, drive: Driver) -> None:
+        first = await drive.add(dedupe_key="ada")
+        await drive.add(request_id="order-1")
+        answered = drive.enqueue(dedupe_key="ada", request_id="order-2")
+        with pytest.raises(RequestIdReused):
+            await drive.store.add([answered, drive.enqueue(request_id="order-1", payload="[1]")])
+        await drive.apply(first.id, Cancel(), actor=CLIENT)
+        assert _told(await drive.store.add([answered])) == [(answered.origin.id, True)]
+
+    @pytest.mark.requirement("LC-07", "LC-11")
+    async def test_an_enqueue_and_another_under_its_id_in_one_batch_are_refused_also_when_its_key_was_live(
+        self, drive: Driver
+    ) -> None:
+        first = await drive.add(dedupe_key="ada")
+        requests = [drive.enqueue(dedupe_key="ada", request_id="r", payload=payload) for payload in ("[1]", "[2]")]
+        with pytest.raises(RequestIdReused):
+            await drive.store.add(requests)
+        assert _told(await drive.store.add(requests[1:])) == [(first.id, False)]
+
     @pytest.mark.requirement("LC-11")
     async def test_concurrent_adds_of_one_dedupe_key_make_one_job(self, drive: Driver) -> None:
         answers = await _at_once(drive, [[drive.enqueue(dedupe_key="ada")] for _ in range(16)])
@@ -200,6 +316,14 @@ class AddingContract:
         clock.advance(-30)
         second = await drive.add()
         assert second.created_at == first.created_at - timedelta(seconds=30)
+
+
+def _of_bob(request: Enqueue) -> Enqueue:
+    return msgspec.structs.replace(request, actor=BOB)
+
+
+def _told(answers: list[Added]) -> list[tuple[UUID, bool]]:
+    return [(answer.job.id, answer.created) for answer in answers]
 
 
 async def _at_once(drive: Driver, batches: list[list[Enqueue]]) -> list[list[Added]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tenure.errors import IllegalTransition, JobNotFound
+from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused
 from tenure.lifecycle.operations import (
     Commit,
     Complete,
@@ -79,6 +79,16 @@ class ForgettingContract:
         [again] = await drive.store.add([request])
         assert again.created
 
+    async def test_an_answer_to_a_repeated_enqueue_goes_with_the_job_that_it_named(self, drive: Driver) -> None:
+        job = await drive.running(dedupe_key="ada")
+        answered = drive.enqueue(dedupe_key="ada", request_id="order-1")
+        [answer] = await drive.store.add([answered])
+        assert (answer.job.id, answer.created) == (job.id, False)
+        await drive.apply(job, Complete("1"))
+        assert await prune(drive, older_than_seconds=0) == 1
+        [made] = await drive.store.add([answered])
+        assert (made.job.id, made.created) == (answered.origin.id, True)
+
     @pytest.mark.requirement("SM-12")
     async def test_blanking_empties_old_progress_that_the_record_no_longer_shows(
         self, drive: Driver, clock: DatabaseClock
@@ -107,6 +117,36 @@ class ForgettingContract:
         await drive.apply(await owned(drive, job), Progress(2))
         assert await blank(drive, older_than_seconds=0) == 1
         await drive.repeat(request)
+
+    @pytest.mark.requirement("SM-12", "LC-07")
+    async def test_a_blanked_request_is_still_told_from_another_under_its_id(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        job = await drive.running()
+        request = drive.request(job, Progress(1, "one"))
+        await drive.perform(request)
+        await drive.apply(await owned(drive, job), Progress(2))
+        assert await blank(drive, older_than_seconds=0) == 1
+        for other in (Progress(99), Progress(1), Progress(1, "two")):
+            refusal = await drive.refuse(job, other, request_id=request.request_id)
+            assert isinstance(refusal, RequestIdReused), other
+        clock.advance(10_000)
+        await drive.repeat(request)
+
+    @pytest.mark.requirement("LC-07")
+    async def test_the_requests_of_an_erased_job_are_still_told_from_others_under_their_ids(
+        self, drive: Driver
+    ) -> None:
+        job = await drive.running()
+        told = drive.request(job, Progress(1, "one"))
+        await drive.perform(told)
+        failed = drive.request(await owned(drive, job), Fail(SECRET))
+        await drive.perform(failed)
+        await drive.store.erase(job.id, reason="asked to", actor=OPERATOR)
+        for request, other in ((told, Progress(2, "one")), (failed, Fail(ERROR))):
+            await drive.repeat(request)
+            refusal = await drive.refuse(job, other, request_id=request.request_id)
+            assert isinstance(refusal, RequestIdReused), other
 
     @pytest.mark.requirement("SM-12")
     async def test_blanking_touches_no_transition(self, drive: Driver) -> None:

@@ -6,8 +6,19 @@ import msgspec
 import pytest
 
 from tenure.lifecycle.fold import executions
-from tenure.lifecycle.operations import Commit, Complete, Heartbeat, Progress, Release, Retry, Signal, Stall, Suspend
-from tenure.lifecycle.records import Event, EventType, ExecutionStatus, Job, Timeouts
+from tenure.lifecycle.operations import (
+    Commit,
+    Complete,
+    DeadLetter,
+    Heartbeat,
+    Progress,
+    Release,
+    Retry,
+    Signal,
+    Stall,
+    Suspend,
+)
+from tenure.lifecycle.records import Actor, Event, EventType, ExecutionStatus, Job, ReasonCode, Role, Stage, Timeouts
 from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
 from tenure.seams import SYSTEM
 from tenure.stores.contract import EventFilter, JobFilter
@@ -28,8 +39,11 @@ class ReadingContract:
 
     async def test_the_history_of_several_jobs_is_kept_apart(self, drive: Driver) -> None:
         first, second = await drive.running(), await drive.add()
-        found = await drive.store.history([first.id, second.id, drive.random.job_id()])
-        assert {job_id: len(events) for job_id, events in found.items() if events} == {first.id: 3, second.id: 1}
+        nobody = drive.random.job_id()
+        found = await drive.store.history([first.id, second.id, nobody])
+        assert {job_id: len(events) for job_id, events in found.items()} == {first.id: 3, second.id: 1, nobody: 0}
+        assert await drive.store.history([]) == {}
+        assert await drive.store.history([nobody]) == {nobody: []}
 
     async def test_time_is_the_databases(self, drive: Driver, clock: DatabaseClock) -> None:
         before = await drive.store.now()
@@ -73,6 +87,18 @@ class ReadingContract:
         assert page.after == page.jobs[-1].id
         assert (await drive.store.find(JobFilter(), limit=100)).after is None
 
+    async def test_a_page_names_a_next_one_exactly_when_something_follows(self, drive: Driver) -> None:
+        assert (await drive.store.find(JobFilter(), limit=1)).after is None
+        wanted = [answer.job.id for answer in await drive.store.add([drive.enqueue(queue="q") for _ in range(4)])]
+        await drive.store.add([drive.enqueue() for _ in range(4)])
+        ordered = sorted(wanted)
+        for limit in range(1, 6):
+            page = await drive.store.find(JobFilter(queues=("q",)), limit=limit)
+            assert [job.id for job in page.jobs] == ordered[:limit]
+            assert page.after == (ordered[limit - 1] if limit < 4 else None)
+        last = await drive.store.find(JobFilter(queues=("q",)), after=ordered[1], limit=2)
+        assert ([job.id for job in last.jobs], last.after) == (ordered[2:], None)
+
     @pytest.mark.requirement("SM-12", "EH-09")
     async def test_events_are_found_by_job_type_correlation_and_time(self, drive: Driver, clock: DatabaseClock) -> None:
         job = await drive.running(correlation_id="c")
@@ -94,6 +120,30 @@ class ReadingContract:
         first = await store.events(EventFilter(correlation_id="c"), limit=2)
         second = await store.events(EventFilter(correlation_id="c"), after=first.position, limit=100)
         assert (len(first.events), len(second.events)) == (2, 3)
+
+    @pytest.mark.requirement("SM-12", "EH-09")
+    async def test_pages_of_events_follow_each_other_whatever_they_are_filtered_by(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        job = await drive.running(correlation_id="c")
+        for number in range(4):
+            clock.advance(number % 2)
+            await drive.add(correlation_id="c")
+            await drive.apply(job.id, Signal("go"), actor=CLIENT)
+        filters = (
+            EventFilter(),
+            EventFilter(job_id=job.id),
+            EventFilter(job_id=job.id, types=(EventType.SIGNALLED, EventType.CLAIMED)),
+            EventFilter(types=(EventType.ENQUEUED, EventType.SIGNALLED)),
+            EventFilter(correlation_id="c"),
+            EventFilter(correlation_id="c", since=job.created_at),
+        )
+        for wanted in filters:
+            whole = told(await events(drive, wanted))
+            assert len(whole) == len(set(whole)) > 3
+            assert await paged(drive, wanted, limit=2) == whole, wanted
+        assert await events(drive, EventFilter(job_id=job.id, correlation_id="nobody")) == []
+        assert await events(drive, EventFilter(job_id=job.id, until=job.created_at)) == []
 
     @pytest.mark.requirement("EH-09", "SM-04")
     async def test_the_tail_has_no_gap_over_pages_and_goes_on_from_where_it_was(self, drive: Driver) -> None:
@@ -140,6 +190,22 @@ class ReadingContract:
         assert [run.cause for run in seen] == ["retry_scheduled", "gone", None]
         assert seen[0].lease_expires_at == job.lease_expires_at
         assert await drive.store.executions(drive.random.job_id()) == []
+
+    @pytest.mark.requirement("EL-01")
+    @pytest.mark.parametrize("worker", ["host:77:abc", ":", "a:", ":b", "pool:x"])
+    async def test_a_workers_name_comes_back_whole_whatever_is_in_it(self, drive: Driver, worker: str) -> None:
+        await drive.add()
+        [job] = await drive.claim(worker=worker)
+        owner = Actor(Role.RUNNER, worker, job.token)
+        assert (job.owner, (await drive.job(job.id)).owner) == (worker, worker)
+        assert [run.lease_owner for run in await drive.store.executions(job.id)] == [worker]
+        await drive.apply(job.id, Release(), actor=owner)
+        burial = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
+        await drive.apply(job.id, burial, actor=RECOVERY)
+        letter = await drive.store.dead_letter(job.id)
+        assert letter is not None
+        assert (letter.last_owner, letter.last_lease_expires_at) == (worker, job.lease_expires_at)
+        assert [event.owner for event in await drive.events_of(job.id) if event.type == "claimed"] == [worker]
 
     @pytest.mark.requirement("WC-10", "SM-06")
     async def test_whoever_needs_recovery_is_listed_and_nobody_else(self, drive: Driver, clock: DatabaseClock) -> None:
@@ -212,6 +278,16 @@ async def found(drive: Driver, wanted: JobFilter) -> list[object]:
 
 async def events(drive: Driver, wanted: EventFilter) -> list[Event]:
     return (await drive.store.events(wanted)).events
+
+
+async def paged(drive: Driver, wanted: EventFilter, *, limit: int) -> list[str]:
+    """The same events, a few at a time."""
+    found: list[str] = []
+    page = await drive.store.events(wanted, limit=limit)
+    while page.events:
+        found += told(page.events)
+        page = await drive.store.events(wanted, after=page.position, limit=limit)
+    return found
 
 
 async def unattended(drive: Driver) -> list[object]:

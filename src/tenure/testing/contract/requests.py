@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import Any
 
 import msgspec
 import pytest
 
-from tenure.errors import JobNotFound, RequestIdReused, RevisionConflict
+from tenure.errors import IllegalTransition, InvalidInput, JobNotFound, RequestIdReused, RevisionConflict
 from tenure.lifecycle.operations import (
     Cancel,
     Commit,
     Complete,
+    DeadLetter,
     Heartbeat,
+    Operation,
     Progress,
     Release,
     RequestCancel,
@@ -22,12 +27,16 @@ from tenure.lifecycle.operations import (
     Stall,
     Start,
     Suspend,
+    TimeOut,
     Wake,
 )
-from tenure.lifecycle.statuses import CANCELLED
+from tenure.lifecycle.records import Actor, ReasonCode, Role, Stage, Timeouts
+from tenure.lifecycle.statuses import CANCELLED, QUEUED
 from tenure.stores.contract import Applied, Failure, Repeated
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
+
+BURIAL = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
 
 
 class RequestContract:
@@ -212,5 +221,111 @@ class RequestContract:
         job = await drive.running()
         await drive.refuse(job, Progress(50), Release(), Complete("1"))
         await drive.refuse(job, Commit("1"), Complete("2"))
-        done = await drive.apply(job, Progress(50), Heartbeat(), Complete("1"))
+        done = await drive.apply(job, Progress(50), Commit("1"), Complete("1"))
         assert (done.rev, done.progress) == (6, 50)
+
+    @pytest.mark.requirement("LC-09")
+    async def test_a_heartbeat_goes_alone(self, drive: Driver) -> None:
+        job = await drive.running()
+        before = await drive.seen(job.id)
+        chains: tuple[tuple[Operation, ...], ...] = (
+            (Heartbeat(), Progress(1)),
+            (Progress(1), Heartbeat()),
+            (Progress(50), Heartbeat(), Complete("1")),
+            (Heartbeat(), Heartbeat()),
+        )
+        for chain in chains:
+            with pytest.raises(InvalidInput) as refusal:
+                await drive.perform(drive.request(job, *chain))
+            assert refusal.value.where == "operations"
+        assert await drive.seen(job.id) == before
+        await drive.apply(job, Heartbeat())
+
+    @pytest.mark.requirement("LC-06")
+    async def test_only_the_first_of_a_chain_may_wait_for_the_clock(self, drive: Driver, clock: DatabaseClock) -> None:
+        for number, timeouts in enumerate((Timeouts(), Timeouts(queued_seconds=0.001))):
+            lost = await drive.running(kind=f"lost-{number}", policy={"lease_seconds": 10, "timeouts": timeouts})
+            held = await drive.running(kind=f"released-{number}", policy={"timeouts": timeouts})
+            released = await drive.apply(held, Release())
+            clock.advance(10)
+            for job, chain in ((lost, (Stall(), Requeue(), TimeOut(ERROR))), (released, (Requeue(), TimeOut(ERROR)))):
+                for asked in (job.id, await drive.job(job.id)):
+                    refusal = await drive.refuse(asked, *chain, actor=RECOVERY)
+                    assert isinstance(refusal, IllegalTransition)
+                    assert refusal.operation == "time_out"
+
+    @pytest.mark.requirement("LC-06")
+    async def test_a_requeue_may_follow_the_stall_that_it_answers(self, drive: Driver, clock: DatabaseClock) -> None:
+        job = await drive.running(policy={"lease_seconds": 10})
+        clock.advance(10)
+        requeued = await drive.apply(job.id, Stall(), Requeue(), actor=RECOVERY)
+        assert (requeued.status, requeued.due_at) == (QUEUED, job.due_at)
+
+    @pytest.mark.requirement("LC-07")
+    @pytest.mark.parametrize("make", [Suspend, Release], ids=["suspend", "release"])
+    async def test_another_delay_under_the_same_request_id_is_another_request(
+        self, drive: Driver, make: Callable[..., Operation]
+    ) -> None:
+        delays: tuple[dict[str, float], ...] = ({}, {"delay_seconds": 60.0}, {"delay_seconds": 30.0})
+        for number, first in enumerate(delays):
+            job = await drive.running(kind=f"kind-{number}")
+            request = drive.request(job, make(**first))
+            await drive.perform(request)
+            for other in (delay for delay in delays if delay != first):
+                refusal = await drive.refuse(job, make(**other), request_id=request.request_id)
+                assert isinstance(refusal, RequestIdReused), (first, other)
+            await drive.repeat(request)
+
+    @pytest.mark.requirement("LC-05", "EL-07")
+    @pytest.mark.parametrize("way", ["id", "record", "fresh"])
+    async def test_no_answer_to_another_holds_the_token_of_the_lease(
+        self, drive: Driver, clock: DatabaseClock, way: str
+    ) -> None:
+        others: tuple[tuple[Actor, tuple[Operation, ...]], ...] = (
+            (CLIENT, (Signal("go"),)),
+            (CLIENT, (Signal("go"), RequestCancel())),
+            (CLIENT, (RequestCancel(),)),
+            (CLIENT, (Cancel(),)),
+            (CLIENT, (Complete("1"),)),
+            (RECOVERY, (Stall(),)),
+            (RECOVERY, (Stall(), Requeue())),
+            (RECOVERY, (TimeOut(ERROR),)),
+            (RECOVERY, (Requeue(),)),
+            (RECOVERY, (BURIAL,)),
+            (Actor(Role.RUNNER, "worker-1", drive.random.token()), (Complete("1"),)),
+            (Actor(Role.RUNNER, "worker-1"), (Heartbeat(),)),
+            (Actor(Role.POOL, "worker-1"), (Start(),)),
+        )
+        policy = {"lease_seconds": 20, "timeouts": Timeouts(claimed_seconds=5, running_seconds=5)}
+        cases = product((drive.running, drive.claimed), (1, 30), others)
+        for number, (held, seconds, (actor, operations)) in enumerate(cases):
+            job = await held(kind=f"kind-{number}", policy=policy)
+            clock.advance(seconds)
+            asked = job.id if way == "id" else await drive.job(job.id)
+            request = drive.request(asked, *operations, actor=actor, fresh=way == "fresh")
+            reused = drive.request(job.id, Signal("other"), actor=CLIENT, request_id=request.request_id)
+            stale = drive.request(job.id, *operations, actor=actor, expected_rev=1)
+            for outcome in await drive.store.perform([request, request, reused, stale]):
+                assert job.token not in parts(outcome), (operations, outcome)
+                assert str(job.token) not in repr(outcome)
+
+
+def parts(value: Any) -> list[Any]:
+    """Everything that can be reached from a value by looking: fields, items, and what an error carries."""
+    return list(_walked(value))
+
+
+def _walked(value: Any) -> Iterator[Any]:
+    yield value
+    inner: list[Any] = []
+    if isinstance(value, msgspec.Struct):
+        inner += [getattr(value, name) for name in value.__struct_fields__]
+        inner += [value.job] if isinstance(value, Applied) else []
+    elif isinstance(value, BaseException):
+        inner += [*value.args, *vars(value).values(), value.__cause__, value.__context__]
+    elif isinstance(value, Mapping):
+        inner += [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner += value
+    for item in inner:
+        yield from _walked(item)

@@ -12,6 +12,7 @@ from tenure.lifecycle.operations import (
     Compensate,
     Complete,
     Heartbeat,
+    Operation,
     Progress,
     Release,
     RequestCancel,
@@ -27,6 +28,14 @@ from tenure.lifecycle.statuses import CANCELLED, STALLED, WAITING
 from tenure.stores.contract import SignalRecord
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
+
+Telling = tuple[Operation, Actor]
+TELLING: tuple[Telling, ...] = ((Signal("go"), CLIENT), (Wake(), RECOVERY), (RequestCancel(), CLIENT))
+"""What makes a waiting job due, and who says it."""
+
+
+def told_by(told: Telling) -> str:
+    return told[0].verb.value
 
 
 class WaitingContract:
@@ -47,6 +56,32 @@ class WaitingContract:
         assert await drive.store.signals(due.id) == [signal]
         [again] = await drive.claim()
         assert again.id == waiting.id
+
+    @pytest.mark.requirement("WC-02")
+    @pytest.mark.parametrize("told", TELLING, ids=told_by)
+    async def test_a_waiting_job_that_is_already_due_keeps_its_place_when_it_is_told_something(
+        self, drive: Driver, clock: DatabaseClock, told: Telling
+    ) -> None:
+        operation, actor = told
+        first, second = [await drive.running() for _ in range(2)]
+        due = await drive.apply(first, Suspend(delay_seconds=1))
+        await drive.apply(second, Suspend(delay_seconds=2))
+        clock.advance(5)
+        after = await drive.apply(first.id, operation, actor=actor)
+        assert after.due_at == due.due_at == (await drive.job(first.id)).due_at
+        assert [job.id for job in await drive.claim(limit=2)] == [first.id, second.id]
+
+    @pytest.mark.parametrize("told", TELLING, ids=told_by)
+    async def test_a_waiting_job_that_is_due_tomorrow_is_due_now_when_it_is_told_something(
+        self, drive: Driver, clock: DatabaseClock, told: Telling
+    ) -> None:
+        operation, actor = told
+        for delay_seconds in (86_400, None):
+            waiting = await drive.apply(await drive.running(), Suspend(delay_seconds=delay_seconds))
+            clock.advance(5)
+            after = await drive.apply(waiting.id, operation, actor=actor)
+            assert after.due_at == after.updated_at == await drive.store.now()
+            assert [job.id for job in await drive.claim(limit=2)] == [waiting.id]
 
     async def test_a_signal_may_come_early_and_several_keep_their_order(self, drive: Driver) -> None:
         job = await drive.add(delay_ms=9000)
@@ -137,6 +172,29 @@ class WaitingContract:
         for job in (waiting, retrying):
             asked = await drive.apply(job.id, RequestCancel(), actor=CLIENT)
             assert (asked.status, asked.due_at) == (job.status, asked.updated_at)
+
+    @pytest.mark.requirement("SM-10", "WC-02")
+    async def test_a_cancel_request_does_not_cost_a_retrying_job_its_place(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        retrying = await drive.apply(await drive.running(), Retry(ERROR, delay_seconds=1))
+        clock.advance(5)
+        assert (await drive.apply(retrying.id, RequestCancel(), actor=CLIENT)).due_at == retrying.due_at
+
+    @pytest.mark.requirement("SM-10")
+    @pytest.mark.parametrize("delay_seconds", [None, 0, 86_400])
+    async def test_a_job_that_was_asked_to_cancel_does_not_wait_when_it_suspends_itself(
+        self, drive: Driver, clock: DatabaseClock, delay_seconds: float | None
+    ) -> None:
+        job = await drive.running()
+        await drive.apply(job.id, RequestCancel(), actor=CLIENT)
+        clock.advance(3)
+        owner = Actor(Role.RUNNER, "worker-1", job.token)
+        waiting = await drive.apply(job.id, Suspend(delay_seconds=delay_seconds), actor=owner)
+        assert (waiting.status, waiting.due_at) == (WAITING, waiting.updated_at)
+        [again] = await drive.claim()
+        assert again.cancel_requested
+        assert (await drive.apply(again, Cancel())).status is CANCELLED
 
     async def test_a_cancel_request_leaves_a_delayed_jobs_due_time_alone(self, drive: Driver) -> None:
         job = await drive.add(delay_ms=5000)

@@ -8,10 +8,11 @@ create function tenure.clock() returns timestamptz
 language sql volatile parallel safe
 as 'select clock_timestamp()';
 
--- A moment in a change: null, the old one (a negative offset), or an offset from the moment of writing.
+-- A moment in a change: null, the old one (-1), the old one or now, whichever is sooner (-2), or an offset from the
+-- moment of writing.
 create function tenure.moment(offset_us bigint, old timestamptz, at timestamptz) returns timestamptz
 language sql stable parallel safe
-as $$ select case when offset_us is null then null when offset_us < 0 then old
+as $$ select case when offset_us is null then null when offset_us = -1 then old when offset_us = -2 then least(old, at)
                   else at + offset_us * interval '1 microsecond' end $$;
 
 create function tenure.is_terminal(status text) returns boolean
@@ -64,11 +65,11 @@ create table tenure.meta (
 create table tenure.policies (
     id integer generated always as identity primary key,
     body text collate "C" not null unique,
-    lease_ms bigint not null,
-    heartbeat_ms bigint not null,
-    queued_ms bigint,
-    claimed_ms bigint,
-    running_ms bigint
+    lease_ms bigint not null check (lease_ms between 1 and 40000000000),
+    heartbeat_ms bigint not null check (heartbeat_ms between 1 and 40000000000),
+    queued_ms bigint check (queued_ms between 1 and 40000000000),
+    claimed_ms bigint check (claimed_ms between 1 and 40000000000),
+    running_ms bigint check (running_ms between 1 and 40000000000)
 );
 
 -- What never changes stands first; what changes with every step stands last.
@@ -121,14 +122,15 @@ create table tenure.jobs (
         rev >= 1 and attempt >= 0 and losses >= 0 and losses <= failures and failures <= attempt
         and chain between 1 and 4 and progress between 0 and 100
     ),
+    constraint jobs_tags check (tags is null or jsonb_typeof(tags::jsonb) = 'object'),
     constraint jobs_times check (
-        created_at <= updated_at and started_at >= created_at and finished_at >= coalesce(started_at, created_at)
+        created_at between '2000-01-01 00:00+00' and '8000-01-01 00:00+00' and created_at <= updated_at and started_at >= created_at and finished_at >= coalesce(started_at, created_at)
     ),
     constraint jobs_payload check (payload is not null or erased_at is not null),
     constraint jobs_status check (case status
         when 'claimed' then attempt > 0
         when 'running' then attempt > 0 and started_at is not null
-        when 'queued' then true
+        when 'queued' then due_at is not null
         when 'retry' then due_at is not null and last_error is not null
         when 'waiting' then true
         when 'stalled' then true
@@ -203,6 +205,16 @@ create table tenure.claims (
     at timestamptz not null,
     job_ids uuid[] not null
 );
+
+-- Enqueues that were answered with a job that was there: asked again, the answer is the same.
+create table tenure.answers (
+    request_id text collate "C" primary key,
+    job_id uuid not null,
+    digest text not null,
+    detail text,
+    at timestamptz not null
+);
+create index answers_job on tenure.answers (job_id);
 
 create table tenure.dead_letters (
     job_id uuid primary key,
@@ -360,7 +372,7 @@ select
     claimed.job_id || '/' || claimed.attempt as exec_id,
     claimed.job_id,
     claimed.attempt,
-    split_part(claimed.actor, ':', 2) as lease_owner,
+    substr(claimed.actor, strpos(claimed.actor, ':') + 1) as lease_owner,
     coalesce(renewed.until_at, claimed.until_at) as lease_expires_at,
     case
         when done.at is not null then 'done'
@@ -544,6 +556,15 @@ create trigger claims_kept after delete on tenure.claims
 create trigger claims_whole before truncate on tenure.claims
     for each statement execute function tenure.refuse('only retention removes claims');
 
+create trigger answers_written after insert on tenure.answers
+    for each statement execute function tenure.only_the_store('store');
+create trigger answers_fixed before update on tenure.answers
+    for each statement execute function tenure.refuse('an answer that was given never changes');
+create trigger answers_kept after delete on tenure.answers
+    for each statement execute function tenure.only_the_store('retention');
+create trigger answers_whole before truncate on tenure.answers
+    for each statement execute function tenure.refuse('only retention removes answers');
+
 create trigger dead_letters_written after insert on tenure.dead_letters
     for each statement execute function tenure.only_the_store('store');
 create trigger dead_letters_fixed after update on tenure.dead_letters
@@ -562,6 +583,11 @@ create trigger signals_kept after delete on tenure.signals
 create trigger signals_whole before truncate on tenure.signals
     for each statement execute function tenure.refuse('only retention removes signals');
 
+create trigger operator_log_fixed before update or delete or truncate on tenure.operator_log
+    for each statement execute function tenure.refuse('what an operator did stays written down');
+
+create trigger policies_written after insert on tenure.policies
+    for each statement execute function tenure.only_the_store('store');
 create trigger policies_fixed before update or delete or truncate on tenure.policies
     for each statement execute function tenure.refuse('a policy is what jobs were enqueued with');
 
@@ -570,7 +596,7 @@ create function tenure.insert_jobs(
     ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
     dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
     partition_keys text[], parents uuid[], redrives uuid[], delays_ms bigint[], digests text[], details text[],
-    by_actor text, contract_version smallint, moment timestamptz
+    actors text[], contract_version smallint, moment timestamptz
 ) returns uuid[]
 language sql
 set tenure.writer = 'store'
@@ -578,10 +604,13 @@ as $$
     with given as materialized (
         select *
         from unnest(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids, correlation_ids,
-                    traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details)
+                    traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details, actors)
             with ordinality as given(id, kind, queue, priority, payload, policy_id, dedupe_key, request_id,
                 correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, delay_ms, digest,
-                detail, number)
+                detail, actor, number)
+        where not exists (
+            select from tenure.answers answer where answer.request_id = coalesce(given.request_id, given.id::text)
+        )
     ),
     born as (
         insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, dedupe_key, request_id,
@@ -605,7 +634,7 @@ as $$
             actor, request_id, cause, digest, detail)
         select distinct on (born.id) born.id, moment,
             case when given.delay_ms > 0 then moment + given.delay_ms * interval '1 millisecond' end,
-            1, 0, contract_version, false, 'enqueued', null, 'queued', by_actor,
+            1, 0, contract_version, false, 'enqueued', null, 'queued', given.actor,
             coalesce(born.request_id, born.id::text), null, given.digest, given.detail
         from born
         join given on given.id = born.id
@@ -620,15 +649,16 @@ create function tenure.enqueue(
     ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
     dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
     partition_keys text[], parents uuid[], redrives uuid[], delays_ms bigint[], digests text[], details text[],
-    by_actor text, contract_version smallint
+    actors text[], contract_version smallint
 ) returns table (ordinal integer, job_id uuid, created boolean, created_at timestamptz)
 language plpgsql
+set tenure.writer = 'store'
 as $$
 declare
     moment timestamptz := tenure.clock();
     made uuid[] := tenure.insert_jobs(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids,
         correlation_ids, traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details,
-        by_actor, contract_version, moment);
+        actors, contract_version, moment);
     used uuid[] := '{}';
     met record;
     tries integer;
@@ -645,10 +675,17 @@ begin
                 return query select i, ids[i], true, moment;
                 exit;
             end if;
-            select job.id, event.digest, event.detail into met
-            from tenure.jobs job
-            join tenure.events event on event.job_id = job.id and event.rev = 1
-            where job.id = ids[i] or job.request_id = request_ids[i]
+            select said.job_id as id, said.digest, said.detail into met
+            from (
+                select event.job_id, event.digest, event.detail
+                from tenure.jobs job
+                join tenure.events event on event.job_id = job.id and event.rev = 1
+                where job.id = ids[i] or job.request_id = request_ids[i]
+                union all
+                select answer.job_id, answer.digest, answer.detail
+                from tenure.answers answer
+                where answer.request_id = coalesce(request_ids[i], ids[i]::text)
+            ) said
             limit 1;
             if found then
                 if (met.digest, met.detail) is distinct from (digests[i], details[i]) then
@@ -664,6 +701,9 @@ begin
             where job.kind = kinds[i] and job.dedupe_key = dedupe_keys[i]
               and job.status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled');
             if found then
+                insert into tenure.answers (request_id, job_id, digest, detail, at)
+                values (coalesce(request_ids[i], ids[i]::text), met.id, digests[i], details[i], moment)
+                on conflict do nothing;
                 return query select i, met.id, false, moment;
                 exit;
             end if;
@@ -675,7 +715,7 @@ begin
             made := made || tenure.insert_jobs(ids[i:i], kinds[i:i], queues[i:i], priorities[i:i], payloads[i:i],
                 policies[i:i], dedupe_keys[i:i], request_ids[i:i], correlation_ids[i:i], traces[i:i], submitters[i:i],
                 tag_texts[i:i], partition_keys[i:i], parents[i:i], redrives[i:i], delays_ms[i:i], digests[i:i],
-                details[i:i], by_actor, contract_version, moment);
+                details[i:i], actors[i:i], contract_version, moment);
         end loop;
     end loop;
 end $$;

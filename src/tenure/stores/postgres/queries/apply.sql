@@ -65,7 +65,7 @@ buried as (
     from unnest(:letter_ids::uuid[], :letter_stages::text[]) letter(id, stage)
     join accepted on accepted.id = letter.id
     left join lateral (
-        select split_part(event.actor, ':', 2) as owner, coalesce(renewal.until_at, event.until_at) as until_at
+        select substr(event.actor, strpos(event.actor, ':') + 1) as owner, coalesce(renewal.until_at, event.until_at) as until_at
         from tenure.events event
         left join lateral (
             select beat.until_at

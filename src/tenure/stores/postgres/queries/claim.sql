@@ -53,7 +53,7 @@ heads as (
         ) head
     where (select count(*) from lanes) > 1
 ),
-shares as (
+shares as materialized (
     select lanes.queue, lanes.priority, :limit::bigint as share
     from lanes
     where (select count(*) from lanes) = 1
@@ -80,20 +80,42 @@ locked as materialized (
             for no key update skip locked
         ) mine
 ),
+-- Where others held rows of a lane, its share is made up from all lanes: a lock must not hide what is due elsewhere.
+more as materialized (
+    select mine.*
+    from lanes, moment,
+        lateral (
+            select job.id, job.priority, job.due_at, job.losses, job.policy_id
+            from tenure.jobs job
+            where job.queue = lanes.queue
+              and job.priority = lanes.priority
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+              and job.due_at <= moment.now
+              and job.kind = any (:kinds::text[])
+              and job.committed_at is null
+              and job.id <> all (:excluded::uuid[])
+              and not exists (select from locked where locked.id = job.id)
+            order by job.due_at, job.id
+            limit :limit
+            for no key update skip locked
+        ) mine
+    where (select count(*) from lanes) > 1
+      and (select count(*) from locked) < (select sum(shares.share) from shares)
+),
 -- A job that was lost while it ran is claimed alone.
 ranked as (
-    select locked.*,
+    select mine.*,
         row_number() over claiming as place,
-        count(*) filter (where locked.losses > 0) over claiming as suspects
-    from locked
-    window claiming as (order by locked.priority desc, locked.due_at, locked.id rows unbounded preceding)
+        count(*) filter (where mine.losses > 0) over claiming as suspects
+    from (select * from locked union all select * from more) mine
+    window claiming as (order by mine.priority desc, mine.due_at, mine.id rows unbounded preceding)
 ),
 taken as materialized (
     select ranked.id, ranked.place, policy.lease_ms, policy.heartbeat_ms, policy.claimed_ms, policy.running_ms, moment.now
     from ranked
     join tenure.policies policy on policy.id = ranked.policy_id
     cross join moment
-    where ranked.place = 1 or ranked.suspects = 0
+    where ranked.place = 1 or (ranked.suspects = 0 and ranked.place <= :limit)
 ),
 moved as (
     update tenure.jobs job

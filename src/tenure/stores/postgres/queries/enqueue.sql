@@ -3,5 +3,5 @@ select ordinal, job_id, created, created_at
 from tenure.enqueue(:ids::uuid[], :kinds::text[], :queues::text[], :priorities::smallint[], :payloads::text[],
     :policies::integer[], :dedupe_keys::text[], :request_ids::text[], :correlation_ids::text[], :traces::text[],
     :submitters::text[], :tags::text[], :partition_keys::text[], :parents::uuid[], :redrives::uuid[],
-    :delays_ms::bigint[], :digests::text[], :details::text[], :actor::text, :version::smallint)
+    :delays_ms::bigint[], :digests::text[], :details::text[], :actors::text[], :version::smallint)
 order by ordinal

@@ -5,7 +5,9 @@ with made as (
     on conflict (body) do nothing
     returning id
 )
-select id from made
+select made.id
+from set_config('tenure.writer', 'store', true) writer
+join made on true
 union all
-select id from tenure.policies where body = :body
+select policy.id from tenure.policies policy where policy.body = :body
 limit 1

@@ -13,9 +13,16 @@ letters as (delete from tenure.dead_letters using doomed where job_id = doomed.i
 signals as (delete from tenure.signals using doomed where job_id = doomed.id),
 artifacts as (delete from tenure.artifacts using doomed where job_id = doomed.id),
 steps as (delete from tenure.steps using doomed where job_id = doomed.id),
+answers as (delete from tenure.answers using doomed where job_id = doomed.id),
 claims as (
     delete from tenure.claims claim
-    where claim.at <= :before::timestamptz
+    using (
+        select distinct event.request_id
+        from tenure.events event
+        join doomed on doomed.id = event.job_id
+        where event.type = 'claimed'
+    ) won
+    where claim.request_id = won.request_id
       and not exists (
         select from tenure.jobs job
         where job.id = any (claim.job_ids) and job.id not in (select doomed.id from doomed)

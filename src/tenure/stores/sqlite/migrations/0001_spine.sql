@@ -25,8 +25,13 @@ insert into tenure_meta (key, value) values ('min_code_version', 1);
 -- Who writes just now: null, 'store', 'retention' or 'erasure'. The store opens the gate inside a transaction and
 -- closes it before the commit, so that nobody else ever sees it open.
 create table tenure_gate (
-    only integer primary key check (only = 1),
-    writer text check (writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure')
+    only integer primary key,
+    writer text,
+
+    constraint "tenure: the gate stays one" check (only = 1),
+    constraint "tenure: only the store, retention and erasure have a key to the gate" check (
+        writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure'
+    )
 );
 
 insert into tenure_gate (only, writer) values (1, null);
@@ -229,7 +234,8 @@ create table tenure_events (
     ),
     constraint "tenure: a job's first event is enqueued, and no later one" check (
         (rev = 1) = (type is 'enqueued') and rev >= 1
-    )
+    ),
+    constraint "tenure: positions count from 1" check (position >= 1)
 );
 
 create unique index tenure_events_job on tenure_events (job_id, rev);
@@ -243,6 +249,17 @@ create table tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
+
+-- An enqueue that another job answered, as it had the dedupe key, so that the same request gets the same job again.
+create table tenure_answers (
+    request_id text not null primary key,
+    digest text not null,
+    detail text,
+    job_id text not null,
+    at integer not null
+) without rowid;
+
+create index tenure_answers_job on tenure_answers (job_id);
 
 create table tenure_signals (
     job_id text not null,
@@ -447,8 +464,22 @@ left join tenure_events ending
     and ending.to_status not in ('claimed', 'running')
 where claim.type = 'claimed';
 
--- A job begins with its enqueued event. The look for a row of this id is for `insert or replace`, which would remove
--- that row without asking any guard.
+-- `insert or replace` and `update or replace` remove the rows that are in their way without asking any guard. So each
+-- table's guards look for such rows themselves. A row can be in the way by its number too, which SQLite also knows as
+-- rowid, oid and _rowid_, and which `update of` does not notice under these names.
+
+-- The gate is one row, for ever.
+create trigger tenure_gate_insert before insert on tenure_gate
+begin
+    select raise(abort, 'tenure: the gate stays; there is one, and nothing replaces it');
+end;
+
+create trigger tenure_gate_delete before delete on tenure_gate
+begin
+    select raise(abort, 'tenure: the gate stays; without it nobody could write');
+end;
+
+-- A job begins with its enqueued event.
 create trigger tenure_jobs_insert before insert on tenure_jobs
 begin
     select case
@@ -463,7 +494,18 @@ begin
         )
             then raise(abort, 'tenure: a job is added together with its enqueued event, and only the store does that')
         when exists (select 1 from tenure_jobs where id = new.id)
+            or exists (select 1 from tenure_jobs where rowid = new.rowid)
             then raise(abort, 'tenure: there is a job with this id, and nothing replaces it')
+        when new.request_id is not null and exists (select 1 from tenure_jobs where request_id = new.request_id)
+            then raise(abort, 'tenure: there is a job with this request id, and nothing replaces it')
+        when new.dedupe_key is not null and exists (
+            select 1
+            from tenure_jobs
+            where kind = new.kind and dedupe_key = new.dedupe_key and finished_at is null
+        )
+            then raise(abort, 'tenure: there is a live job with this dedupe key, and nothing replaces it')
+        when exists (select 1 from tenure_answers where request_id = ifnull(new.request_id, new.id))
+            then raise(abort, 'tenure: this request was answered by another job')
     end;
 end;
 
@@ -544,6 +586,8 @@ begin
             then raise(abort, 'tenure: a job is committed only by an event that commits')
         when new.status is 'dead_lettered' and not exists (select 1 from tenure_dead_letters where job_id = new.id)
             then raise(abort, 'tenure: a job is dead-lettered together with its dead letter')
+        when new.rowid <> old.rowid
+            then raise(abort, 'tenure: a job keeps its place')
     end;
 end;
 
@@ -575,6 +619,7 @@ begin
             is not (new.status, new.rev, new.updated_at, new.attempt, new.failures, new.losses, new.lost, new.due_at)
             or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.chain, old.was)
             is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.chain, new.was)
+            or (old.rowid, old.reason, old.timeout_at) is not (new.rowid, new.reason, new.timeout_at)
             or new.result is not null or new.error is not null or new.last_error is not null
             or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
             then raise(abort, 'tenure: erasure empties the content of a job, and changes nothing else')
@@ -593,23 +638,31 @@ end;
 
 create trigger tenure_events_insert before insert on tenure_events
 when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_events where job_id = new.job_id and rev = new.rev)
+    or (new.position > 0 and exists (select 1 from tenure_events where position = new.position))
+    or (new.commits = 1 and exists (select 1 from tenure_events where job_id = new.job_id and commits = 1))
 begin
-    select raise(abort, 'tenure: only the store writes events');
+    select case
+        when (select writer from tenure_gate) is not 'store'
+            then raise(abort, 'tenure: only the store writes events')
+        else raise(abort, 'tenure: a revision has one event and a job one commit; nothing replaces an event')
+    end;
 end;
 
-create trigger tenure_events_update before update of
-    position, job_id, rev, type, from_status, to_status, at, attempt, actor, request_id, cause, digest, until_at,
-    commits, version
-on tenure_events
+create trigger tenure_events_update before update on tenure_events
 begin
-    select raise(abort, 'tenure: the log never changes');
-end;
-
-create trigger tenure_events_blank before update of detail on tenure_events
-when new.detail is not null
-    or not ifnull((select writer from tenure_gate) in ('retention', 'erasure'), 0)
-begin
-    select raise(abort, 'tenure: the log never changes; only retention and erasure empty the detail of an event');
+    select case
+        when (old.position, old.job_id, old.rev, old.type, old.from_status, old.to_status, old.at, old.attempt)
+            is not (new.position, new.job_id, new.rev, new.type, new.from_status, new.to_status, new.at, new.attempt)
+            or (old.actor, old.request_id, old.cause, old.digest, old.until_at, old.commits, old.version)
+            is not (new.actor, new.request_id, new.cause, new.digest, new.until_at, new.commits, new.version)
+            then raise(abort, 'tenure: the log never changes')
+        when new.detail is not old.detail and (
+            new.detail is not null
+            or not ifnull((select writer from tenure_gate) in ('retention', 'erasure'), 0)
+        )
+            then raise(abort, 'tenure: the log never changes; only retention and erasure empty the detail of an event')
+    end;
 end;
 
 create trigger tenure_events_delete before delete on tenure_events
@@ -637,8 +690,9 @@ end;
 
 create trigger tenure_claims_insert before insert on tenure_claims
 when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_claims where request_id = new.request_id)
 begin
-    select raise(abort, 'tenure: only the store writes claims');
+    select raise(abort, 'tenure: only the store writes claims, and nothing replaces one');
 end;
 
 create trigger tenure_claims_update before update on tenure_claims
@@ -652,14 +706,35 @@ begin
     select raise(abort, 'tenure: only retention removes claims, with their jobs');
 end;
 
+create trigger tenure_answers_insert before insert on tenure_answers
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_answers where request_id = new.request_id)
+begin
+    select raise(abort, 'tenure: only the store writes answers, and nothing replaces one');
+end;
+
+create trigger tenure_answers_update before update on tenure_answers
+begin
+    select raise(abort, 'tenure: an answer never changes');
+end;
+
+create trigger tenure_answers_delete before delete on tenure_answers
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes answers, with their job');
+end;
+
 create trigger tenure_signals_insert before insert on tenure_signals
 when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_signals where job_id = new.job_id and rev = new.rev)
 begin
-    select raise(abort, 'tenure: only the store writes signals');
+    select raise(abort, 'tenure: only the store writes signals, and nothing replaces one');
 end;
 
 create trigger tenure_signals_update before update on tenure_signals
 when (select writer from tenure_gate) is not 'erasure'
+    or new.payload is not 'null'
+    or (old.job_id, old.rev, old.name, old.at) is not (new.job_id, new.rev, new.name, new.at)
 begin
     select raise(abort, 'tenure: a signal never changes; only erasure empties it');
 end;
@@ -672,12 +747,18 @@ end;
 
 create trigger tenure_dead_letters_insert before insert on tenure_dead_letters
 when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_dead_letters where job_id = new.job_id)
 begin
-    select raise(abort, 'tenure: only the store writes dead letters');
+    select raise(abort, 'tenure: only the store writes dead letters, and nothing replaces one');
 end;
 
 create trigger tenure_dead_letters_update before update on tenure_dead_letters
 when (select writer from tenure_gate) is not 'erasure'
+    or new.last_error is not 'null'
+    or (old.job_id, old.reason_code, old.stage, old.attempts, old.at)
+    is not (new.job_id, new.reason_code, new.stage, new.attempts, new.at)
+    or (old.last_owner, old.last_lease_expires_at, old.correlation_id)
+    is not (new.last_owner, new.last_lease_expires_at, new.correlation_id)
 begin
     select raise(abort, 'tenure: a dead letter never changes; only erasure empties it');
 end;
@@ -686,6 +767,13 @@ create trigger tenure_dead_letters_delete before delete on tenure_dead_letters
 when (select writer from tenure_gate) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes dead letters, with their job');
+end;
+
+create trigger tenure_operator_log_insert before insert on tenure_operator_log
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_operator_log where id = new.id)
+begin
+    select raise(abort, 'tenure: only the store writes the operators'' log, and nothing replaces an entry');
 end;
 
 create trigger tenure_operator_log_update before update on tenure_operator_log

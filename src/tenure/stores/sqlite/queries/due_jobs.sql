@@ -1,4 +1,5 @@
--- The jobs of one queue and priority that are due, in the order of claiming; those set aside are left out.
+-- The jobs of one queue and priority that are due, in the order of claiming; those set aside are left out. Whoever asks
+-- reads as many rows as they want, and no more.
 select
     job.id, job.kind, job.policy_id, job.queue, job.priority, job.dedupe_key, job.request_id, job.correlation_id,
     job.trace, job.submitted_by, job.partition_key, job.parent_id, job.redrive_of, job.status, job.rev,
@@ -15,4 +16,3 @@ where job.owner is null
     and job.kind in (select value from json_each(:kinds))
     and job.id not in (select value from json_each(:set_aside))
 order by job.due_at, job.id
-limit :limit

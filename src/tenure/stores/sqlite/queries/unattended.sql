@@ -1,5 +1,6 @@
 -- Jobs that need recovery, in the order of ids: held ones whose lease, heartbeats or time ran out, queued ones whose
--- time is up, and stalled ones that were lost or are committed.
+-- time is up, and stalled ones that were lost or are committed. Whoever asks reads as many rows as they want,
+-- and no more.
 select
     job.id, job.kind, job.policy_id, job.queue, job.priority, job.dedupe_key, job.request_id, job.correlation_id,
     job.trace, job.submitted_by, job.partition_key, job.parent_id, job.redrive_of, job.status, job.rev,
@@ -28,4 +29,3 @@ where job.id in (
         and overdue.id > :after
 )
 order by job.id
-limit :limit
