@@ -20,7 +20,6 @@ from tenure.lifecycle.operations import (
     DeadLetter,
     Fail,
     Halt,
-    Heartbeat,
     Operation,
     Progress,
     Reconcile,
@@ -66,7 +65,7 @@ ENDS: dict[str, tuple[str, int]] = {
 ONCE: dict[str, tuple[Operation, ...]] = {
     "complete": (Complete("1"),),
     "commit": (Commit('{"paid":true}'), Complete('{"paid":true}')),
-    "report": (Progress(50, "half"), Heartbeat(), Complete("1")),
+    "report": (Progress(50, "half"), Progress(90), Complete("1")),
     "retry": (Retry(ERROR, delay_seconds=0),),
     "release": (Release(),),
     "suspend": (Suspend(delay_seconds=0),),

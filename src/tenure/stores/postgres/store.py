@@ -22,6 +22,7 @@ from tenure.errors import (
     Refused,
     RequestIdReused,
     StoreError,
+    TenureError,
 )
 from tenure.lifecycle.content import check_moment, check_text, encode
 from tenure.lifecycle.decide import Change, decide_chain
@@ -102,12 +103,19 @@ class PostgresStore:
         return cls(Address.from_url(url), seams=seams)
 
     async def open(self) -> None:
-        await self._connections.open()
-        require_fit(await self.schema(), where=self._address.shown)
+        try:
+            require_fit(await self.schema(), where=self._address.shown)
+        except TenureError:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         await self._bell.close()
         await self._connections.close()
+
+    async def quiet(self) -> None:
+        """Wait until everyone has been told of what was added so far."""
+        await self._bell.quiet()
 
     async def schema(self) -> SchemaState:
         await self._connections.open()
@@ -271,11 +279,14 @@ class PostgresStore:
             "created_from": wanted.created_from,
             "created_until": wanted.created_until,
         }
-        jobs = await self._jobs("find" if wanted.correlation_id is None else "find_correlated", values)
-        return JobPage(jobs[:limit], jobs[limit - 1].id if len(jobs) > limit else None)
+        answers = await self._connections.fetch("find" if wanted.correlation_id is None else "find_correlated", values)
+        jobs = await self._jobs_of(answers[:limit])
+        return JobPage(jobs, jobs[-1].id if len(answers) > limit else None)
 
     async def _jobs(self, statement: str, values: dict[str, Any], *, with_token: bool = False) -> list[Job]:
-        answers = await self._connections.fetch(statement, values)
+        return await self._jobs_of(await self._connections.fetch(statement, values), with_token=with_token)
+
+    async def _jobs_of(self, answers: Sequence[asyncpg.Record], *, with_token: bool = False) -> list[Job]:
         policies = await self._policies.of(answers)
         return [row.job_from(answer, policies, with_token=with_token) for answer in answers]
 

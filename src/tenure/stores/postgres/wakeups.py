@@ -91,6 +91,11 @@ class Bell:
             if queues is None or not listener.queues.isdisjoint(queues):
                 listener.hint.set()
 
+    async def quiet(self) -> None:
+        """Wait until every ring so far has gone out."""
+        if self._ringing is not None:
+            await asyncio.wait([self._ringing])
+
     async def close(self) -> None:
         for task in (self._ringing, self._hearing):
             if task is not None and not task.done():
