@@ -87,7 +87,7 @@ ATTACKS = {
     " array[0]::smallint[], array['1'], array[1], array[null::text], array[null::text], array[null::text],"
     " array[null::text], array[null::text], array[null::text], array[null::text], array[null::uuid],"
     " array[null::uuid], array[0::bigint], array['x'], array[null::text], array['client:me'], 1::smallint,"
-    " '4000-01-01 BC')",
+    " '4000-01-01 BC', '{{}}')",
     "a policy changed": "update tenure.policies set lease_ms = 1",
     "a policy removed": "delete from tenure.policies",
     "a job without its event": "insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload,"

@@ -591,12 +591,12 @@ create trigger policies_written after insert on tenure.policies
 create trigger policies_fixed before update or delete or truncate on tenure.policies
     for each statement execute function tenure.refuse('a policy is what jobs were enqueued with');
 
--- Writes those of the given jobs that meet no other, each with its event, and answers their ids.
+-- Writes those of the given jobs that meet no other and were not answered before, each with its event; their ids.
 create function tenure.insert_jobs(
     ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
     dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
     partition_keys text[], parents uuid[], redrives uuid[], delays_ms bigint[], digests text[], details text[],
-    actors text[], contract_version smallint, moment timestamptz
+    actors text[], contract_version smallint, moment timestamptz, answered text[]
 ) returns uuid[]
 language sql
 set tenure.writer = 'store'
@@ -608,9 +608,7 @@ as $$
             with ordinality as given(id, kind, queue, priority, payload, policy_id, dedupe_key, request_id,
                 correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, delay_ms, digest,
                 detail, actor, number)
-        where not exists (
-            select from tenure.answers answer where answer.request_id = coalesce(given.request_id, given.id::text)
-        )
+        where answered = '{}' or coalesce(given.request_id, given.id::text) <> all (answered)
     ),
     born as (
         insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, dedupe_key, request_id,
@@ -656,9 +654,15 @@ set tenure.writer = 'store'
 as $$
 declare
     moment timestamptz := tenure.clock();
+    -- Nobody dedupes, mostly: then there is nothing to look up.
+    answered text[] := case when exists (select from tenure.answers) then array(
+        select answer.request_id
+        from unnest(ids, request_ids) given(id, request_id)
+        join tenure.answers answer on answer.request_id = coalesce(given.request_id, given.id::text)
+    ) else '{}' end;
     made uuid[] := tenure.insert_jobs(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids,
         correlation_ids, traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details,
-        actors, contract_version, moment);
+        actors, contract_version, moment, answered);
     used uuid[] := '{}';
     met record;
     tries integer;
@@ -715,7 +719,7 @@ begin
             made := made || tenure.insert_jobs(ids[i:i], kinds[i:i], queues[i:i], priorities[i:i], payloads[i:i],
                 policies[i:i], dedupe_keys[i:i], request_ids[i:i], correlation_ids[i:i], traces[i:i], submitters[i:i],
                 tag_texts[i:i], partition_keys[i:i], parents[i:i], redrives[i:i], delays_ms[i:i], digests[i:i],
-                details[i:i], actors[i:i], contract_version, moment);
+                details[i:i], actors[i:i], contract_version, moment, '{}');
         end loop;
     end loop;
 end $$;
