@@ -23,6 +23,16 @@ from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Executi
 from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
 from tenure.lifecycle.statuses import HELD, QUEUED, READY, STALLED
 from tenure.lifecycle.table import allowed_from
+from tenure.stores.checks import (
+    check_after,
+    check_age,
+    check_claim,
+    check_enqueue,
+    check_event_filter,
+    check_job_filter,
+    check_page,
+    check_request,
+)
 from tenure.stores.contract import (
     Added,
     Applied,
@@ -39,14 +49,6 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Wakeups,
-    check_after,
-    check_age,
-    check_claim,
-    check_enqueue,
-    check_event_filter,
-    check_job_filter,
-    check_page,
-    check_request,
     settle,
     shown,
     without_secret,

@@ -13,33 +13,37 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from tenure.errors import (
     IllegalTransition,
-    InvalidInput,
     JobNotFound,
     Refused,
     RequestIdReused,
     StoreError,
     TenureError,
 )
-from tenure.lifecycle.content import check_moment, check_text, encode
+from tenure.lifecycle.content import check_text, encode
 from tenure.lifecycle.decide import Change, decide_chain
-from tenure.lifecycle.evolve import after_ms, born
 from tenure.lifecycle.records import (
-    CONTRACT_VERSION,
     Actor,
     DeadLetter,
     Event,
-    EventType,
     Execution,
     Job,
-    Origin,
 )
-from tenure.lifecycle.statuses import CLAIMED, QUEUED, RUNNING
+from tenure.lifecycle.statuses import CLAIMED, RUNNING
 from tenure.lifecycle.table import allowed_from
 from tenure.seams import SYSTEM, Seams
+from tenure.stores.checks import (
+    check_after,
+    check_age,
+    check_claim,
+    check_enqueue,
+    check_event_filter,
+    check_job_filter,
+    check_page,
+    check_request,
+)
 from tenure.stores.contract import (
     Added,
     ClaimRequest,
@@ -56,22 +60,16 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Wakeups,
-    check_after,
-    check_age,
-    check_claim,
-    check_enqueue,
-    check_event_filter,
-    check_job_filter,
-    check_page,
-    check_request,
     made_ready,
     settle,
     waves,
     without_secret,
 )
 from tenure.stores.postgres import rows as row
+from tenure.stores.postgres.adding import enqueue_parameters, new_job
 from tenure.stores.postgres.batches import Batches
 from tenure.stores.postgres.connections import REUSED_STATE, Address, Connections, Session, fetch
+from tenure.stores.postgres.cursors import NO_ID, event_cursor, tail_cursor
 from tenure.stores.postgres.examination import examine
 from tenure.stores.postgres.migrating import apply_pending, schema_state
 from tenure.stores.postgres.policies import KnownPolicies
@@ -79,7 +77,6 @@ from tenure.stores.postgres.wakeups import Bell
 from tenure.stores.schema import require_fit
 
 RACES_MAX = 20
-_NO_ID = UUID(int=0)
 _ALWAYS = datetime(1, 1, 1, tzinfo=UTC)
 _NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -144,16 +141,15 @@ class PostgresStore:
 
     async def _add(self, requests: Sequence[Enqueue]) -> list[Added]:
         numbers = [await self._policies.number(request.origin.policy) for request in requests]
-        values = _enqueue_values(requests, numbers)
         try:
-            answers = await self._connections.fetch("enqueue", {**values, "version": CONTRACT_VERSION})
+            answers = await self._connections.fetch("enqueue", enqueue_parameters(requests, numbers))
         except asyncpg.PostgresError as problem:
             if problem.sqlstate == REUSED_STATE:
                 raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
             raise
         there = await self.read([answer["job_id"] for answer in answers if not answer["created"]])
         return [
-            Added(_new_job(request, answer["created_at"]), created=True)
+            Added(new_job(request, answer["created_at"]), created=True)
             if answer["created"]
             else Added(there[answer["job_id"]], created=False)
             for request, answer in zip(requests, answers, strict=True)
@@ -299,7 +295,7 @@ class PostgresStore:
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
         check_page(limit)
         check_event_filter(wanted)
-        since, job_id, rev = _event_cursor(after)
+        since, job_id, rev = event_cursor(after)
         values = {
             "types": list(wanted.types) or None,
             "since": wanted.since,
@@ -325,10 +321,10 @@ class PostgresStore:
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
         check_page(limit)
-        tx, job_id, rev = _tail_cursor(after)
+        tx, job_id, rev = tail_cursor(after)
         answers = await self._connections.fetch("tail", {"tx": tx, "job_id": job_id, "rev": rev, "limit": limit})
         events = [row.event_from(answer) for answer in answers]
-        return EventPage(events, (events[-1].position or "") if events else (after or f"0/{_NO_ID}/0"))
+        return EventPage(events, (events[-1].position or "") if events else (after or f"0/{NO_ID}/0"))
 
     async def executions(self, job_id: UUID) -> list[Execution]:
         return [row.execution_from(a) for a in await self._connections.fetch("executions", {"job_id": job_id})]
@@ -370,76 +366,6 @@ class PostgresStore:
             allowed = allowed_from(job.status, committed=job.committed)
             raise IllegalTransition(job, "erase", allowed=allowed, why="only when it has ended")
         return job
-
-
-def _enqueue_values(requests: Sequence[Enqueue], numbers: list[int]) -> dict[str, list[Any]]:
-    rows = [_enqueue_row(request, number) for request, number in zip(requests, numbers, strict=True)]
-    return row.arrays(rows, _ENQUEUE)
-
-
-_ENQUEUE = (
-    "ids", "kinds", "queues", "priorities", "payloads", "policies", "dedupe_keys", "request_ids", "correlation_ids",
-    "traces", "submitters", "tags", "partition_keys", "parents", "redrives", "delays_ms", "digests", "details",
-    "actors",
-)  # fmt: skip
-
-
-def _enqueue_row(request: Enqueue, policy: int) -> tuple[Any, ...]:
-    origin = request.origin
-    return (
-        origin.id, origin.kind, origin.queue, origin.priority, origin.payload, policy, origin.dedupe_key,
-        origin.request_id, origin.correlation_id, origin.trace, origin.submitted_by, _tags(origin),
-        origin.partition_key, origin.parent_id, origin.redrive_of, request.delay_ms, origin.digest(), request.detail,
-        str(request.actor),
-    )  # fmt: skip
-
-
-def _tags(origin: Origin) -> str | None:
-    return None if origin.tags is None else msgspec.json.encode(origin.tags, order="sorted").decode()
-
-
-def _new_job(request: Enqueue, at: datetime) -> Job:
-    event = Event(
-        job_id=request.origin.id,
-        rev=1,
-        type=EventType.ENQUEUED,
-        from_status=None,
-        to_status=QUEUED,
-        at=at,
-        attempt=0,
-        actor=str(request.actor),
-        request_id=request.request_id,
-        until_at=after_ms(at, request.delay_ms or None),
-    )
-    return born(request.origin, event)
-
-
-def _tail_cursor(after: str | None) -> tuple[int, UUID, int]:
-    if after is None:
-        return 0, _NO_ID, 0
-    check_text(after, "position")
-    try:
-        tx, job_id, rev = after.split("/")
-        return _within(int(tx), 2**63), UUID(job_id), _within(int(rev), 2**31)
-    except ValueError:
-        raise InvalidInput("position", f"{after!r} is not a position of this log") from None
-
-
-def _event_cursor(after: str | None) -> tuple[datetime | None, UUID, int]:
-    if after is None or after == "":
-        return None, _NO_ID, 0
-    check_text(after, "after")
-    try:
-        at, job_id, rev = after.split("/")
-        return check_moment(datetime.fromisoformat(at), "after"), UUID(job_id), _within(int(rev), 2**31)
-    except ValueError:
-        raise InvalidInput("after", f"{after!r} is not a cursor of this list") from None
-
-
-def _within(number: int, beyond: int) -> int:
-    if not 0 <= number < beyond:
-        raise ValueError(f"{number} is out of range")
-    return number
 
 
 async def _count(connection: Session, statement: str, values: dict[str, Any]) -> int:

@@ -20,7 +20,8 @@ from tenure.lifecycle.claiming import batch, claim_order
 from tenure.lifecycle.decide import decide_chain
 from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
-from tenure.stores.contract import PRIORITY_MOST, ClaimRequest, without_secret
+from tenure.stores.checks import PRIORITY_MOST
+from tenure.stores.contract import ClaimRequest, without_secret
 from tenure.stores.sqlite.changing import Write, apply, prepare, read_row
 from tenure.stores.sqlite.rows import PolicyOf, maybe_micros, micros, text
 from tenure.stores.sqlite.statements import parameters, sql

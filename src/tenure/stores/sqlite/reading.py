@@ -13,7 +13,8 @@ import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, RowPoisoned
 from tenure.lifecycle.records import DeadLetter, Event, Job
-from tenure.stores.contract import EventFilter, EventPage, JobFilter, JobPage, SignalRecord, check_after, without_secret
+from tenure.stores.checks import check_after
+from tenure.stores.contract import EventFilter, EventPage, JobFilter, JobPage, SignalRecord, without_secret
 from tenure.stores.sqlite.changing import read_row
 from tenure.stores.sqlite.rows import PolicyOf, dead_letter_of, event_of, job_of, maybe_micros, micros, signal_of
 from tenure.stores.sqlite.statements import Row, sql

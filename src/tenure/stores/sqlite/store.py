@@ -21,6 +21,15 @@ from tenure.lifecycle import fold
 from tenure.lifecycle.content import check_text
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job, Policy
 from tenure.seams import SYSTEM, Seams
+from tenure.stores.checks import (
+    check_age,
+    check_claim,
+    check_enqueue,
+    check_event_filter,
+    check_job_filter,
+    check_page,
+    check_request,
+)
 from tenure.stores.contract import (
     Added,
     ClaimRequest,
@@ -36,13 +45,6 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Wakeups,
-    check_age,
-    check_claim,
-    check_enqueue,
-    check_event_filter,
-    check_job_filter,
-    check_page,
-    check_request,
     made_ready,
 )
 from tenure.stores.schema import require_fit

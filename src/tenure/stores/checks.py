@@ -1,0 +1,127 @@
+"""At a store's door: what no store could hold, or nobody could mean, is refused alike by all of them, before anything
+is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from tenure.errors import InvalidInput, NotAuthorised
+from tenure.lifecycle.content import check_content, check_integer, check_moment, check_name, check_seconds, check_text
+from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.records import Role
+from tenure.lifecycle.table import ARROW_OF
+from tenure.stores.contract import ClaimRequest, Enqueue, EventFilter, JobFilter, Request
+
+PRIORITY_LEAST, PRIORITY_MOST = -32_768, 32_767
+DELAY_MS_MAX = 10 * 366 * 86_400_000
+CLAIM_LIMIT_MAX = 10_000
+PAGE_LIMIT_MAX = 100_000
+CHAIN_MAX = 4
+AGE_SECONDS_MAX = 100 * 366 * 86_400.0
+
+
+def check_page(limit: int) -> None:
+    """Refuse a page that could not be meant."""
+    check_integer(limit, "limit", least=1, most=PAGE_LIMIT_MAX)
+
+
+def check_after(after: UUID | None) -> None:
+    """Refuse a place to go on from that no page gave."""
+    if after is not None and not isinstance(after, UUID):
+        raise InvalidInput("after", f"must be the id of a job, not {after!r}")
+
+
+def check_age(older_than_seconds: float, limit: int) -> timedelta:
+    """How long ago something must have ended to be forgotten."""
+    check_page(limit)
+    return timedelta(seconds=check_seconds(older_than_seconds, "older_than_seconds", most=AGE_SECONDS_MAX))
+
+
+_OPTIONAL_TEXTS = ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key")
+
+
+def check_enqueue(request: Enqueue) -> None:
+    """Refuse what no store could hold or nobody could mean, before anything is written."""
+    origin = request.origin
+    if request.actor.role is not Role.CLIENT:
+        raise NotAuthorised(None, Verb.ENQUEUE, role=request.actor.role, allowed=[Role.CLIENT])
+    check_name(origin.kind, "kind")
+    check_name(origin.queue, "queue")
+    check_integer(origin.priority, "priority", least=PRIORITY_LEAST, most=PRIORITY_MOST)
+    check_integer(request.delay_ms, "delay_ms", least=0, most=DELAY_MS_MAX)
+    check_text(request.actor.name, "actor")
+    check_content(origin.payload, "payload")
+    for name in _OPTIONAL_TEXTS:
+        if (text := getattr(origin, name)) is not None:
+            check_text(text, name)
+    if not isinstance(origin.id, UUID):
+        raise InvalidInput("id", f"must be a UUID, not {origin.id!r}")
+    for name in ("parent_id", "redrive_of"):
+        if (link := getattr(origin, name)) is not None and not isinstance(link, UUID):
+            raise InvalidInput(name, f"must be a UUID, not {link!r}")
+    if origin.tags is not None:
+        _check_tags(origin.tags)
+
+
+def _check_tags(tags: Any) -> None:
+    if not isinstance(tags, Mapping):
+        raise InvalidInput("tags", f"must map text to text, not {tags!r}")
+    for key, value in tags.items():
+        check_text(key, "tags")
+        check_text(value, f"tags.{key}")
+
+
+def check_job_filter(wanted: JobFilter) -> None:
+    """Refuse a filter that could match nothing for a reason of its own."""
+    for name in ("correlation_id", "dedupe_key", "submitted_by"):
+        if (text := getattr(wanted, name)) is not None:
+            check_text(text, name)
+    for text in (*wanted.queues, *wanted.kinds):
+        check_text(text, "filter")
+    _check_tags(wanted.tags)
+    for name in ("created_from", "created_until"):
+        if (moment := getattr(wanted, name)) is not None:
+            check_moment(moment, name)
+
+
+def check_event_filter(wanted: EventFilter) -> None:
+    """The same for events."""
+    if wanted.correlation_id is not None:
+        check_text(wanted.correlation_id, "correlation_id")
+    for name in ("since", "until"):
+        if (moment := getattr(wanted, name)) is not None:
+            check_moment(moment, name)
+
+
+def check_claim(request: ClaimRequest) -> None:
+    """Refuse a claim that could not be meant."""
+    check_integer(request.limit, "limit", least=1, most=CLAIM_LIMIT_MAX)
+    check_text(request.request_id, "request_id")
+    check_name(request.worker, "worker")
+    claim = ARROW_OF[Verb.CLAIM]
+    if claim.authority(request.role) is None:
+        raise NotAuthorised(None, Verb.CLAIM, role=request.role, allowed=[by.role for by in claim.by])
+    for queue in request.queues:
+        check_name(queue, "queues")
+    for kind in request.kinds:
+        check_name(kind, "kinds")
+
+
+def check_request(request: Request) -> None:
+    """Refuse a request that could not be meant."""
+    check_text(request.request_id, "request_id")
+    check_text(request.actor.name, "actor")
+    if not request.operations:
+        raise InvalidInput("operations", "must not be empty")
+    if len(request.operations) > CHAIN_MAX:
+        raise InvalidInput("operations", f"are {len(request.operations)}, and at most {CHAIN_MAX} go together")
+    for operation in request.operations:
+        if operation.verb is Verb.HEARTBEAT and len(request.operations) > 1:
+            raise InvalidInput("operations", "hold a heartbeat among others; it goes alone")
+        if operation.verb is Verb.CLAIM:
+            raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
+        if (content := operation.content()) is not None:
+            check_content(content, operation.verb)

@@ -1,0 +1,59 @@
+"""New jobs as the arrays that `enqueue.sql` takes, and as the records that come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tenure.lifecycle.evolve import after_ms, born
+from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin
+from tenure.lifecycle.statuses import QUEUED
+from tenure.stores.contract import Enqueue
+from tenure.stores.postgres.rows import arrays
+
+
+def enqueue_parameters(requests: Sequence[Enqueue], numbers: list[int]) -> dict[str, Any]:
+    """The arrays of `enqueue.sql`. `numbers` are those of the jobs' policies."""
+    rows = [_enqueue_row(request, number) for request, number in zip(requests, numbers, strict=True)]
+    return {**arrays(rows, _ENQUEUE), "version": CONTRACT_VERSION}
+
+
+_ENQUEUE = (
+    "ids", "kinds", "queues", "priorities", "payloads", "policies", "dedupe_keys", "request_ids", "correlation_ids",
+    "traces", "submitters", "tags", "partition_keys", "parents", "redrives", "delays_ms", "digests", "details",
+    "actors",
+)  # fmt: skip
+
+
+def _enqueue_row(request: Enqueue, policy: int) -> tuple[Any, ...]:
+    origin = request.origin
+    return (
+        origin.id, origin.kind, origin.queue, origin.priority, origin.payload, policy, origin.dedupe_key,
+        origin.request_id, origin.correlation_id, origin.trace, origin.submitted_by, _tags(origin),
+        origin.partition_key, origin.parent_id, origin.redrive_of, request.delay_ms, origin.digest(), request.detail,
+        str(request.actor),
+    )  # fmt: skip
+
+
+def _tags(origin: Origin) -> str | None:
+    return None if origin.tags is None else msgspec.json.encode(origin.tags, order="sorted").decode()
+
+
+def new_job(request: Enqueue, at: datetime) -> Job:
+    """The record of a job that was added at this moment."""
+    event = Event(
+        job_id=request.origin.id,
+        rev=1,
+        type=EventType.ENQUEUED,
+        from_status=None,
+        to_status=QUEUED,
+        at=at,
+        attempt=0,
+        actor=str(request.actor),
+        request_id=request.request_id,
+        until_at=after_ms(at, request.delay_ms or None),
+    )
+    return born(request.origin, event)
