@@ -45,7 +45,7 @@ BY_RECOVERY: tuple[Operation, ...] = (Requeue(), GiveUp(ERROR), TimeOut(ERROR), 
 class CommitContract:
     """`commit`, `complete`, `reconcile`."""
 
-    @pytest.mark.requirement("EL-01", "EL-04")
+    @pytest.mark.requirement("EL-01")
     async def test_a_commit_is_recorded_with_its_result_while_the_job_runs_on(self, drive: Driver) -> None:
         job = await drive.running()
         committed = await drive.apply(job, Commit('{"paid":1}'))

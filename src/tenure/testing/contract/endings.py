@@ -71,7 +71,6 @@ class EndingContract:
         buried = await drive.running(policy={"max_attempts": 1, "on_exhausted": "dead_letter"})
         assert isinstance(await drive.refuse(buried, Fail(ERROR, permanent=False)), IllegalTransition)
 
-    @pytest.mark.requirement("SM-18")
     async def test_a_permanent_error_fails_the_job_at_once(self, drive: Driver) -> None:
         failed = await drive.apply(await drive.running(), Fail(ERROR))
         assert (failed.status, failed.error, failed.last_error, failed.failures) == (FAILED, ERROR, ERROR, 1)

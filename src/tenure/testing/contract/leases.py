@@ -78,7 +78,7 @@ class LeaseContract:
         assert refusal.current is not None
         assert refusal.current.status is RUNNING
 
-    @pytest.mark.requirement("LC-05", "EL-07")
+    @pytest.mark.requirement("LC-05")
     @pytest.mark.parametrize("operation", OWNERS, ids=named)
     async def test_a_paused_worker_cannot_touch_a_job_that_another_has_taken_over(
         self, drive: Driver, clock: DatabaseClock, operation: Operation

@@ -276,7 +276,7 @@ class RequestContract:
                 assert isinstance(refusal, RequestIdReused), (first, other)
             await drive.repeat(request)
 
-    @pytest.mark.requirement("LC-05", "EL-07")
+    @pytest.mark.requirement("LC-05")
     @pytest.mark.parametrize("way", ["id", "record", "fresh"])
     async def test_no_answer_to_another_holds_the_token_of_the_lease(
         self, drive: Driver, clock: DatabaseClock, way: str

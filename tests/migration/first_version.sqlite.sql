@@ -1,0 +1,787 @@
+BEGIN TRANSACTION;
+CREATE TABLE tenure_answers (
+    request_id text not null primary key,
+    digest text not null,
+    detail text,
+    job_id text not null,
+    at integer not null
+) without rowid;
+CREATE TABLE tenure_artifacts (
+    job_id text not null,
+    name text not null,
+    attempt integer not null,
+    media_type text not null,
+    body blob not null,
+    bytes integer not null,
+    at integer not null,
+    primary key (job_id, name, attempt)
+);
+CREATE TABLE tenure_claims (
+    request_id text not null primary key,
+    body text not null,
+    job_ids text not null,
+    at integer not null
+) without rowid;
+INSERT INTO "tenure_claims" VALUES('request-1-4ef8947373','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e17c-9ea6-72cc-b54d-22ec3e91bd80"]',1794784403111723);
+INSERT INTO "tenure_claims" VALUES('request-12-a1b5605176','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ec6-75e7-a651-6636b8e60455"]',1794784403143485);
+INSERT INTO "tenure_claims" VALUES('request-14-82fd56aa9d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9eca-7590-8143-eceb71850fb2"]',1794784403147172);
+INSERT INTO "tenure_claims" VALUES('request-16-4e18850095','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ecc-7610-a11e-45c2d2c31b12"]',1794784403153525);
+INSERT INTO "tenure_claims" VALUES('request-18-eb6533d49e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ed3-757a-823d-5cdfc00d64d9"]',1794784403156812);
+INSERT INTO "tenure_claims" VALUES('request-2-a295572f21','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e17c-9eae-7375-86e9-ef3f67c048fc"]',1794784403119579);
+INSERT INTO "tenure_claims" VALUES('request-20-ec1e90e464','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ed6-7128-9118-968a0160f81e"]',1794784403159597);
+INSERT INTO "tenure_claims" VALUES('request-23-77f3832c55','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9eda-7326-a79f-50359847e50f"]',1794784403163303);
+INSERT INTO "tenure_claims" VALUES('request-3-81ec630a3f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9eb0-70f6-b999-a91d29901195"]',1794784403121718);
+INSERT INTO "tenure_claims" VALUES('request-4-e844b71bc2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9eb4-759c-bac1-c8137e8bc09d"]',1794784403127355);
+INSERT INTO "tenure_claims" VALUES('request-7-9b1361b38e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ebc-76c0-b108-389d322daf01"]',1794784403135294);
+INSERT INTO "tenure_claims" VALUES('request-9-20e60ef04b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ec2-714f-a8e2-eb6c810fd823"]',1794784403139078);
+CREATE TABLE tenure_dead_letters (
+    job_id text not null primary key,
+    reason_code text not null check (
+        reason_code in (
+            'parse_error', 'validation_failed', 'dependency_unavailable', 'timeout', 'exhausted_retries',
+            'policy_violation', 'infrastructure_failure', 'compensation_failed'
+        )
+    ),
+    stage text not null check (stage in ('fetch', 'input', 'exec', 'output', 'commit')),
+    last_error text not null,
+    attempts integer not null,
+    at integer not null,
+    last_owner text,
+    last_lease_expires_at integer,
+    correlation_id text
+) without rowid;
+INSERT INTO "tenure_dead_letters" VALUES('01a1e17c-9eda-7326-a79f-50359847e50f','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794784403164274,'worker-1',1794784463163303,NULL);
+CREATE TABLE tenure_engines (
+    id text not null primary key,
+    name text not null,
+    capabilities text not null,
+    connected_at integer not null,
+    seen_at integer not null,
+    disconnected_at integer
+) without rowid;
+CREATE TABLE tenure_events (
+    position integer primary key autoincrement,
+    job_id text not null,
+    rev integer not null,
+    type text not null,
+    from_status text,
+    to_status text not null,
+    at integer not null,
+    attempt integer not null,
+    actor text not null,
+    request_id text not null,
+    cause text,
+    detail text,
+    digest text,
+    until_at integer,
+    commits integer not null default 0,
+    version integer not null,
+
+    constraint "tenure: the lifecycle has no such event between these statuses" check (
+        (from_status is null) = (type is 'enqueued')
+        and case type
+            when 'enqueued' then to_status is 'queued'
+            when 'claimed' then to_status is 'claimed' and (
+                from_status is 'queued' or from_status is 'retry'
+                or from_status is 'waiting' or from_status is 'stalled'
+            )
+            when 'started' then from_status is 'claimed' and to_status is 'running'
+            when 'succeeded' then to_status is 'succeeded' and (from_status is 'running' or from_status is 'stalled')
+            when 'heartbeat' then to_status is from_status and (from_status is 'claimed' or from_status is 'running')
+            when 'progress' then to_status is from_status and from_status is 'running'
+            when 'acked' then to_status is from_status and from_status is 'claimed'
+            when 'committed' then to_status is from_status and from_status is 'running'
+            when 'retry_scheduled' then from_status is 'running' and to_status is 'retry'
+            when 'failed' then to_status is 'failed'
+                and from_status in ('queued', 'claimed', 'running', 'stalled')
+            when 'halted' then from_status is 'running' and to_status is 'halted'
+            when 'suspended' then from_status is 'running' and to_status is 'waiting'
+            when 'signalled' then to_status is from_status
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            when 'woken' then to_status is from_status and from_status is 'waiting'
+            when 'compensated' then to_status is from_status and from_status is 'running'
+            when 'released' then to_status is 'stalled' and (from_status is 'claimed' or from_status is 'running')
+            when 'cancel_requested' then to_status is from_status
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            when 'cancelled' then to_status is 'cancelled'
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            when 'stalled' then to_status is 'stalled' and (from_status is 'claimed' or from_status is 'running')
+            when 'requeued' then from_status is 'stalled' and to_status is 'queued'
+            when 'dead_lettered' then to_status is 'dead_lettered'
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            else 0
+        end
+    ),
+    constraint "tenure: only committed and succeeded events commit" check (
+        commits is 0 or (commits is 1 and (type is 'committed' or type is 'succeeded'))
+    ),
+    constraint "tenure: a job's first event is enqueued, and no later one" check (
+        (rev = 1) = (type is 'enqueued') and rev >= 1
+    ),
+    constraint "tenure: positions count from 1" check (position >= 1)
+);
+INSERT INTO "tenure_events" VALUES(1,'01a1e17c-9e99-711a-a23a-7cdafca39666',1,'enqueued',NULL,'queued',1794784403097702,0,'client:ada','01a1e17c-9e99-711a-a23a-7cdafca39666',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e17c-9ea1-72da-8195-cde2f2c433da',1,'enqueued',NULL,'queued',1794784403105289,0,'client:ada','01a1e17c-9ea1-72da-8195-cde2f2c433da',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e17c-9ea5-748d-97db-026ba4f01e38',1,'enqueued',NULL,'queued',1794784403110101,0,'client:ada','01a1e17c-9ea5-748d-97db-026ba4f01e38',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',1,'enqueued',NULL,'queued',1794784403110970,0,'client:ada','01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',2,'claimed','queued','claimed',1794784403111723,1,'pool:worker-1','request-1-4ef8947373',NULL,NULL,NULL,1794784463111723,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',3,'started','claimed','running',1794784403111723,1,'pool:worker-1','request-1-4ef8947373',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e17c-9eae-7375-86e9-ef3f67c048fc',1,'enqueued',NULL,'queued',1794784403118718,0,'client:ada','01a1e17c-9eae-7375-86e9-ef3f67c048fc',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e17c-9eae-7375-86e9-ef3f67c048fc',2,'claimed','queued','claimed',1794784403119579,1,'pool:worker-1','request-2-a295572f21',NULL,NULL,NULL,1794784463119579,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e17c-9eb0-70f6-b999-a91d29901195',1,'enqueued',NULL,'queued',1794784403120919,0,'client:ada','01a1e17c-9eb0-70f6-b999-a91d29901195',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e17c-9eb0-70f6-b999-a91d29901195',2,'claimed','queued','claimed',1794784403121718,1,'pool:worker-1','request-3-81ec630a3f',NULL,NULL,NULL,1794784463121718,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e17c-9eb0-70f6-b999-a91d29901195',3,'started','claimed','running',1794784403121718,1,'pool:worker-1','request-3-81ec630a3f',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',1,'enqueued',NULL,'queued',1794784403124407,0,'client:ada','01a1e17c-9eb4-759c-bac1-c8137e8bc09d',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',2,'claimed','queued','claimed',1794784403127355,1,'pool:worker-1','request-4-e844b71bc2',NULL,NULL,NULL,1794784463127355,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',3,'started','claimed','running',1794784403127355,1,'pool:worker-1','request-4-e844b71bc2',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',4,'progress','running','running',1794784403129287,1,'runner:worker-1','request-5-8907d3c0ff',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',5,'heartbeat','running','running',1794784403131542,1,'runner:worker-1','request-6-e86a7bee60',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e17c-9ebc-76c0-b108-389d322daf01',1,'enqueued',NULL,'queued',1794784403133534,0,'client:ada','01a1e17c-9ebc-76c0-b108-389d322daf01',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e17c-9ebc-76c0-b108-389d322daf01',2,'claimed','queued','claimed',1794784403135294,1,'pool:worker-1','request-7-9b1361b38e',NULL,NULL,NULL,1794784463135294,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e17c-9ebc-76c0-b108-389d322daf01',3,'started','claimed','running',1794784403135294,1,'pool:worker-1','request-7-9b1361b38e',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e17c-9ebc-76c0-b108-389d322daf01',4,'suspended','running','waiting',1794784403136864,1,'runner:worker-1','request-8-0c3bb41793',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e17c-9ec2-714f-a8e2-eb6c810fd823',1,'enqueued',NULL,'queued',1794784403138220,0,'client:ada','01a1e17c-9ec2-714f-a8e2-eb6c810fd823',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e17c-9ec2-714f-a8e2-eb6c810fd823',2,'claimed','queued','claimed',1794784403139078,1,'pool:worker-1','request-9-20e60ef04b',NULL,NULL,NULL,1794784463139078,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e17c-9ec2-714f-a8e2-eb6c810fd823',3,'started','claimed','running',1794784403139078,1,'pool:worker-1','request-9-20e60ef04b',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e17c-9ec2-714f-a8e2-eb6c810fd823',4,'retry_scheduled','running','retry',1794784403140544,1,'runner:worker-1','request-10-00988085d3',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794788003140544,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',4,'released','running','stalled',1794784403141697,1,'runner:worker-1','request-11-a5113afc5f','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e17c-9ec6-75e7-a651-6636b8e60455',1,'enqueued',NULL,'queued',1794784403142651,0,'client:ada','01a1e17c-9ec6-75e7-a651-6636b8e60455',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e17c-9ec6-75e7-a651-6636b8e60455',2,'claimed','queued','claimed',1794784403143485,1,'pool:worker-1','request-12-a1b5605176',NULL,NULL,NULL,1794784463143485,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e17c-9ec6-75e7-a651-6636b8e60455',3,'started','claimed','running',1794784403143485,1,'pool:worker-1','request-12-a1b5605176',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e17c-9ec6-75e7-a651-6636b8e60455',4,'succeeded','running','succeeded',1794784403145158,1,'runner:worker-1','request-13-7e45da0370',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e17c-9eca-7590-8143-eceb71850fb2',1,'enqueued',NULL,'queued',1794784403146311,0,'client:ada','01a1e17c-9eca-7590-8143-eceb71850fb2',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e17c-9eca-7590-8143-eceb71850fb2',2,'claimed','queued','claimed',1794784403147172,1,'pool:worker-1','request-14-82fd56aa9d',NULL,NULL,NULL,1794784463147172,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e17c-9eca-7590-8143-eceb71850fb2',3,'started','claimed','running',1794784403147172,1,'pool:worker-1','request-14-82fd56aa9d',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e17c-9eca-7590-8143-eceb71850fb2',4,'committed','running','running',1794784403148113,1,'runner:worker-1','request-15-b9efc50e89',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',1,'enqueued',NULL,'queued',1794784403148958,0,'client:ada','01a1e17c-9ecc-7610-a11e-45c2d2c31b12',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',2,'claimed','queued','claimed',1794784403153525,1,'pool:worker-1','request-16-4e18850095',NULL,NULL,NULL,1794784463153525,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',3,'started','claimed','running',1794784403153525,1,'pool:worker-1','request-16-4e18850095',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',4,'committed','running','running',1794784403155148,1,'runner:worker-1','request-17-b1971d77f6',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',5,'succeeded','running','succeeded',1794784403155148,1,'runner:worker-1','request-17-b1971d77f6',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e17c-9ed3-757a-823d-5cdfc00d64d9',1,'enqueued',NULL,'queued',1794784403156119,0,'client:ada','01a1e17c-9ed3-757a-823d-5cdfc00d64d9',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e17c-9ed3-757a-823d-5cdfc00d64d9',2,'claimed','queued','claimed',1794784403156812,1,'pool:worker-1','request-18-eb6533d49e',NULL,NULL,NULL,1794784463156812,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e17c-9ed3-757a-823d-5cdfc00d64d9',3,'started','claimed','running',1794784403156812,1,'pool:worker-1','request-18-eb6533d49e',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e17c-9ed3-757a-823d-5cdfc00d64d9',4,'failed','running','failed',1794784403157802,1,'runner:worker-1','request-19-eb5c820688','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e17c-9ed6-7128-9118-968a0160f81e',1,'enqueued',NULL,'queued',1794784403158767,0,'client:ada','01a1e17c-9ed6-7128-9118-968a0160f81e',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e17c-9ed6-7128-9118-968a0160f81e',2,'claimed','queued','claimed',1794784403159597,1,'pool:worker-1','request-20-ec1e90e464',NULL,NULL,NULL,1794784463159597,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e17c-9ed6-7128-9118-968a0160f81e',3,'started','claimed','running',1794784403159597,1,'pool:worker-1','request-20-ec1e90e464',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e17c-9ed6-7128-9118-968a0160f81e',4,'halted','running','halted',1794784403160751,1,'runner:worker-1','request-21-bf52ea3761',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e17c-9ea1-72da-8195-cde2f2c433da',2,'cancelled','queued','cancelled',1794784403161850,0,'client:ada','request-22-64602b4b55',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e17c-9eda-7326-a79f-50359847e50f',1,'enqueued',NULL,'queued',1794784403162646,0,'client:ada','01a1e17c-9eda-7326-a79f-50359847e50f',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e17c-9eda-7326-a79f-50359847e50f',2,'claimed','queued','claimed',1794784403163303,1,'pool:worker-1','request-23-77f3832c55',NULL,NULL,NULL,1794784463163303,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e17c-9eda-7326-a79f-50359847e50f',3,'started','claimed','running',1794784403163303,1,'pool:worker-1','request-23-77f3832c55',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e17c-9eda-7326-a79f-50359847e50f',4,'dead_lettered','running','dead_lettered',1794784403164274,1,'runner:worker-1','request-24-184c5d9683','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e17c-9ea5-748d-97db-026ba4f01e38',2,'signalled','queued','queued',1794784403165976,0,'client:ada','request-25-fff9ec7a11',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e17c-9ea5-748d-97db-026ba4f01e38',3,'cancel_requested','queued','queued',1794784403165976,0,'client:ada','request-25-fff9ec7a11',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+CREATE TABLE tenure_gate (
+    only integer primary key,
+    writer text,
+
+    constraint "tenure: the gate stays one" check (only = 1),
+    constraint "tenure: only the store, retention and erasure have a key to the gate" check (
+        writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure'
+    )
+);
+INSERT INTO "tenure_gate" VALUES(1,NULL);
+CREATE TABLE tenure_jobs (
+    id text not null primary key,
+    kind text not null,
+    policy_id integer not null,
+    queue text not null,
+    priority integer not null,
+    dedupe_key text,
+    request_id text,
+    correlation_id text,
+    trace text,
+    submitted_by text,
+    partition_key text,
+    parent_id text,
+    redrive_of text,
+    status text not null,
+    rev integer not null,
+    created_at integer not null,
+    updated_at integer not null,
+    attempt integer not null default 0,
+    failures integer not null default 0,
+    losses integer not null default 0,
+    lost integer not null default 0,
+    due_at integer,
+    owner text,
+    token text,
+    lease_expires_at integer,
+    heartbeat_deadline_at integer,
+    timeout_at integer,
+    started_at integer,
+    finished_at integer,
+    committed_at integer,
+    cancel_requested integer not null default 0,
+    progress integer,
+    erased_at integer,
+    chain integer not null default 1,
+    was text,
+    tags text,
+    progress_message text,
+    reason text,
+    committed_result text,
+    result text,
+    partial_result text,
+    error text,
+    last_error text,
+    payload text not null,
+
+    constraint "tenure: the status is one of the eleven" check (
+        case status
+            when 'queued' then 1
+            when 'claimed' then 1
+            when 'running' then 1
+            when 'waiting' then 1
+            when 'retry' then 1
+            when 'stalled' then 1
+            when 'succeeded' then 1
+            when 'failed' then 1
+            when 'cancelled' then 1
+            when 'halted' then 1
+            when 'dead_lettered' then 1
+            else 0
+        end
+    ),
+    constraint "tenure: a claimed or running job has an owner, a lease and its token, and no other has" check (
+        case when status is 'claimed' or status is 'running'
+            then owner is not null and token is not null
+                and lease_expires_at is not null and heartbeat_deadline_at is not null
+            else owner is null and token is null
+                and lease_expires_at is null and heartbeat_deadline_at is null
+        end
+    ),
+    constraint "tenure: a job has finished when it is terminal, and only then" check (
+        (finished_at is not null) = (
+            status is 'succeeded' or status is 'failed' or status is 'cancelled'
+            or status is 'halted' or status is 'dead_lettered'
+        )
+    ),
+    constraint "tenure: a succeeded job has a result, and no other has" check (
+        case when status is 'succeeded' then result is not null or erased_at is not null else result is null end
+    ),
+    constraint "tenure: a failed job has an error, and no other has" check (
+        case when status is 'failed' then error is not null or erased_at is not null else error is null end
+    ),
+    constraint "tenure: a halted job has its partial result, and no other has" check (
+        case when status is 'halted'
+            then partial_result is not null or erased_at is not null
+            else partial_result is null
+        end
+    ),
+    constraint "tenure: a halted, cancelled or dead-lettered job has a reason, and no live one has" check (
+        case when status is 'halted' or status is 'cancelled' or status is 'dead_lettered'
+            then reason is not null
+            else reason is null or finished_at is not null
+        end
+    ),
+    constraint "tenure: a succeeded job is committed, and a committed job that ended has succeeded" check (
+        case when status is 'succeeded'
+            then committed_at is not null
+            else committed_at is null or finished_at is null
+        end
+    ),
+    constraint "tenure: only a committed job that has not ended keeps a committed result" check (
+        committed_result is null or (committed_at is not null and finished_at is null)
+    ),
+    constraint "tenure: failures do not exceed attempts, and an attempt is counted by its claim" check (
+        0 <= losses and losses <= failures and failures <= attempt
+        and (attempt > 0 or not (status is 'claimed' or status is 'running'))
+    ),
+    constraint "tenure: revisions count from 1, by one to four at a time" check (rev >= 1 and chain between 1 and 4),
+    constraint "tenure: created_at, started_at, finished_at and updated_at are in order" check (
+        created_at <= updated_at
+        and (started_at is null or (created_at <= started_at and started_at <= updated_at))
+        and (finished_at is null or (ifnull(started_at, created_at) <= finished_at and finished_at <= updated_at))
+    ),
+    constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
+);
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9e99-711a-a23a-7cdafca39666','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794784403097702,1794784403097702,0,0,0,0,1794784403097702,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ea1-72da-8195-cde2f2c433da','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794784403105289,1794784403161850,0,0,0,0,1794784403105289,NULL,NULL,NULL,NULL,NULL,NULL,1794784403161850,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ea5-748d-97db-026ba4f01e38','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794784403110101,1794784403165976,0,0,0,0,1794784403110101,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ea6-72cc-b54d-22ec3e91bd80','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794784403110970,1794784403141697,1,0,0,0,1794784403110970,NULL,NULL,NULL,NULL,NULL,1794784403111723,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eae-7375-86e9-ef3f67c048fc','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794784403118718,1794784403119579,1,0,0,0,1794784403118718,'worker-1','433a5b10-c2e9-40e2-aa4c-58a0fb49b26b',1794784463119579,1794784443119579,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eb0-70f6-b999-a91d29901195','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794784403120919,1794784403121718,1,0,0,0,1794784403120919,'worker-1','76e0b2ab-7f30-40a0-b0ef-f39ba6772617',1794784463121718,1794784443121718,1794870803121718,1794784403121718,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eb4-759c-bac1-c8137e8bc09d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794784403124407,1794784403131542,1,0,0,0,1794784403124407,'worker-1','b14baba1-7744-4ca0-a022-15e7817c4ff7',1794784463127355,1794784443131542,1794870803127355,1794784403127355,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ebc-76c0-b108-389d322daf01','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794784403133534,1794784403136864,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794784403135294,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ec2-714f-a8e2-eb6c810fd823','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794784403138220,1794784403140544,1,1,0,0,1794788003140544,NULL,NULL,NULL,NULL,NULL,1794784403139078,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ec6-75e7-a651-6636b8e60455','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794784403142651,1794784403145158,1,0,0,0,1794784403142651,NULL,NULL,NULL,NULL,NULL,1794784403143485,1794784403145158,1794784403145158,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eca-7590-8143-eceb71850fb2','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794784403146311,1794784403148113,1,0,0,0,1794784403146311,'worker-1','af036ece-a39d-42c7-a428-00e6d61ed2c6',1794784463147172,1794784443147172,1794870803147172,1794784403147172,NULL,1794784403148113,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ecc-7610-a11e-45c2d2c31b12','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794784403148958,1794784403155148,1,0,0,0,1794784403148958,NULL,NULL,NULL,NULL,NULL,1794784403153525,1794784403155148,1794784403155148,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ed3-757a-823d-5cdfc00d64d9','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794784403156119,1794784403157802,1,1,0,0,1794784403156119,NULL,NULL,NULL,NULL,NULL,1794784403156812,1794784403157802,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ed6-7128-9118-968a0160f81e','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794784403158767,1794784403160751,1,0,0,0,1794784403158767,NULL,NULL,NULL,NULL,NULL,1794784403159597,1794784403160751,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eda-7326-a79f-50359847e50f','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794784403162646,1794784403164274,1,1,0,0,1794784403162646,NULL,NULL,NULL,NULL,NULL,1794784403163303,1794784403164274,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+CREATE TABLE tenure_limits (
+    queue text not null,
+    key text not null,
+    in_use integer not null default 0,
+    rate_used integer not null default 0,
+    rate_from integer,
+    primary key (queue, key)
+) without rowid;
+CREATE TABLE tenure_meta (
+    key text primary key,
+    value integer not null
+) without rowid;
+INSERT INTO "tenure_meta" VALUES('min_code_version',1);
+CREATE TABLE tenure_migrations (
+    number integer primary key,
+    name text not null,
+    checksum text not null,
+    applied_at integer not null
+);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','7c6e5cc595992889',1794784403092016);
+CREATE TABLE tenure_operator_log (
+    id integer primary key autoincrement,
+    at integer not null,
+    actor text not null,
+    action text not null,
+    job_id text,
+    detail text
+);
+CREATE TABLE tenure_outbox (
+    aggregate text not null,
+    sequence integer not null,
+    id text not null unique,
+    topic text not null,
+    body text not null,
+    headers text,
+    job_id text,
+    at integer not null,
+    delivered_at integer,
+    dead_at integer,
+    attempts integer not null default 0,
+    last_error text,
+    primary key (aggregate, sequence)
+);
+CREATE TABLE tenure_policies (
+    id integer primary key,
+    body text not null unique
+);
+INSERT INTO "tenure_policies" VALUES(54689827514837,'{"backoff":{"base_seconds":0.5,"factor":2.0,"max_seconds":60.0},"heartbeat_seconds":null,"lease_seconds":60.0,"max_attempts":5,"on_exhausted":"fail","on_lost":"requeue","timeouts":{"claimed_seconds":null,"queued_seconds":null,"running_seconds":86400.0}}');
+CREATE TABLE tenure_queues (
+    name text not null primary key,
+    paused_at integer,
+    concurrency_max integer,
+    rate_count integer,
+    rate_seconds real,
+    fair integer not null default 0,
+    updated_at integer not null
+) without rowid;
+CREATE TABLE tenure_schedules (
+    name text not null primary key,
+    kind text not null,
+    queue text not null,
+    payload text not null,
+    cron text not null,
+    timezone text not null,
+    missed text not null,
+    paused_at integer,
+    next_at integer,
+    last_at integer,
+    policy_id integer not null,
+    updated_at integer not null
+) without rowid;
+CREATE TABLE tenure_signals (
+    job_id text not null,
+    rev integer not null,
+    name text not null,
+    payload text not null,
+    at integer not null,
+    primary key (job_id, rev)
+) without rowid;
+INSERT INTO "tenure_signals" VALUES('01a1e17c-9ea5-748d-97db-026ba4f01e38',2,'go','7',1794784403165976);
+CREATE TABLE tenure_steps (
+    job_id text not null,
+    key text not null,
+    name text not null,
+    attempt integer not null,
+    status text not null,
+    result text,
+    error text,
+    started_at integer not null,
+    finished_at integer,
+    primary key (job_id, key)
+);
+CREATE TABLE tenure_streams (
+    aggregate text not null primary key,
+    written integer not null default 0,
+    delivered integer not null default 0,
+    owner text,
+    token text,
+    lease_expires_at integer,
+    failures integer not null default 0,
+    due_at integer,
+    check (0 <= delivered and delivered <= written)
+) without rowid;
+CREATE TABLE tenure_tokens (
+    id text not null primary key,
+    name text not null,
+    hash text not null unique,
+    scopes text not null,
+    created_at integer not null,
+    expires_at integer,
+    revoked_at integer
+) without rowid;
+CREATE TABLE tenure_workers (
+    id text not null primary key,
+    host text not null,
+    pid integer not null,
+    version text not null,
+    queues text not null,
+    kinds text not null,
+    concurrency integer not null,
+    started_at integer not null,
+    seen_at integer not null,
+    stopped_at integer
+) without rowid;
+CREATE INDEX tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
+    where owner is null and finished_at is null;
+CREATE INDEX tenure_jobs_held on tenure_jobs (id)
+    where owner is not null or status = 'stalled';
+CREATE INDEX tenure_jobs_overdue on tenure_jobs (timeout_at, id)
+    where status = 'queued' and timeout_at is not null;
+CREATE UNIQUE INDEX tenure_jobs_dedupe on tenure_jobs (kind, dedupe_key)
+    where dedupe_key is not null and finished_at is null;
+CREATE UNIQUE INDEX tenure_jobs_request on tenure_jobs (request_id)
+    where request_id is not null;
+CREATE INDEX tenure_jobs_correlation on tenure_jobs (correlation_id, id)
+    where correlation_id is not null;
+CREATE INDEX tenure_jobs_finished on tenure_jobs (finished_at)
+    where finished_at is not null;
+CREATE UNIQUE INDEX tenure_events_job on tenure_events (job_id, rev);
+CREATE UNIQUE INDEX tenure_events_one_commit on tenure_events (job_id) where commits = 1;
+CREATE INDEX tenure_events_type on tenure_events (type, at);
+CREATE INDEX tenure_answers_job on tenure_answers (job_id);
+CREATE INDEX tenure_dead_letters_at on tenure_dead_letters (at);
+CREATE INDEX tenure_streams_due on tenure_streams (due_at) where due_at is not null;
+CREATE INDEX tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
+CREATE INDEX tenure_schedules_next on tenure_schedules (next_at) where next_at is not null and paused_at is null;
+CREATE VIEW tenure_executions as
+select
+    claim.job_id || '/' || claim.attempt as exec_id,
+    claim.job_id,
+    claim.attempt,
+    substr(claim.actor, instr(claim.actor, ':') + 1) as lease_owner,
+    (
+        select renewal.until_at
+        from tenure_events renewal
+        where renewal.job_id = claim.job_id
+            and renewal.attempt = claim.attempt
+            and renewal.type in ('claimed', 'heartbeat')
+            and renewal.until_at is not null
+        order by renewal.rev desc
+        limit 1
+    ) as lease_expires_at,
+    case
+        when done.rev is not null then 'done'
+        when mark.rev is not null then 'committed'
+        when ending.rev is not null then 'aborted'
+        when start.rev is not null then 'in_progress'
+        else 'leased'
+    end as status,
+    claim.at as leased_at,
+    start.at as started_at,
+    case when done.rev is not null then done.at when mark.rev is null then ending.at end as finished_at,
+    case when done.rev is null and mark.rev is null then ifnull(ending.cause, ending.type) end as cause
+from tenure_events claim
+left join tenure_events start
+    on start.job_id = claim.job_id and start.attempt = claim.attempt and start.type = 'started'
+left join tenure_events mark
+    on mark.job_id = claim.job_id and mark.attempt = claim.attempt and mark.type = 'committed'
+left join tenure_events done
+    on done.job_id = claim.job_id and done.attempt = claim.attempt and done.type = 'succeeded'
+left join tenure_events ending
+    on ending.job_id = claim.job_id
+    and ending.attempt = claim.attempt
+    and ending.from_status in ('claimed', 'running')
+    and ending.to_status not in ('claimed', 'running')
+where claim.type = 'claimed';
+CREATE TRIGGER tenure_gate_insert before insert on tenure_gate
+begin
+    select raise(abort, 'tenure: the gate stays; there is one, and nothing replaces it');
+end;
+CREATE TRIGGER tenure_gate_delete before delete on tenure_gate
+begin
+    select raise(abort, 'tenure: the gate stays; without it nobody could write');
+end;
+CREATE TRIGGER tenure_jobs_insert before insert on tenure_jobs
+begin
+    select case
+        when new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.chain <> 1 or new.was is not null
+            then raise(abort, 'tenure: a job begins as queued, at revision 1 and attempt 0')
+        when new.erased_at is not null or new.committed_at is not null or new.failures <> 0
+            then raise(abort, 'tenure: a job begins without a past')
+        when not exists (
+            select 1
+            from tenure_events
+            where job_id = new.id and rev = 1 and at = new.created_at
+        )
+            then raise(abort, 'tenure: a job is added together with its enqueued event, and only the store does that')
+        when exists (select 1 from tenure_jobs where id = new.id)
+            or exists (select 1 from tenure_jobs where rowid = new.rowid)
+            then raise(abort, 'tenure: there is a job with this id, and nothing replaces it')
+        when new.request_id is not null and exists (select 1 from tenure_jobs where request_id = new.request_id)
+            then raise(abort, 'tenure: there is a job with this request id, and nothing replaces it')
+        when new.dedupe_key is not null and exists (
+            select 1
+            from tenure_jobs
+            where kind = new.kind and dedupe_key = new.dedupe_key and finished_at is null
+        )
+            then raise(abort, 'tenure: there is a live job with this dedupe key, and nothing replaces it')
+        when exists (select 1 from tenure_answers where request_id = ifnull(new.request_id, new.id))
+            then raise(abort, 'tenure: this request was answered by another job')
+    end;
+end;
+CREATE TRIGGER tenure_jobs_change before update on tenure_jobs
+when new.erased_at is null or old.erased_at is not null
+begin
+    select case
+        when old.finished_at is not null
+            then raise(abort, 'tenure: a job that has ended does not change')
+        when new.chain < 1 or new.chain > 4
+            then raise(abort, 'tenure: a job changes by one to four revisions at a time')
+        when new.rev <> old.rev + new.chain or new.was is not old.status
+            then raise(abort, 'tenure: a job changes only with its events; rev must grow by chain, was must be the old status')
+        when new.chain = 1 and not exists (
+            select 1
+            from tenure_events only
+            where only.job_id = new.id
+                and only.rev = new.rev
+                and only.from_status = old.status
+                and only.to_status = new.status
+                and only.at = new.updated_at
+                and only.attempt = new.attempt
+                and only.attempt = old.attempt + (only.type = 'claimed')
+        )
+            then raise(abort, 'tenure: a job changes only with its event; there is none that leads to this revision')
+        when new.chain = 2 and not exists (
+            select 1
+            from tenure_events first
+            join tenure_events last on last.job_id = first.job_id and last.rev = new.rev
+            where first.job_id = new.id
+                and first.rev = old.rev + 1
+                and first.from_status = old.status
+                and first.attempt = old.attempt + (first.type = 'claimed')
+                and last.from_status = first.to_status
+                and last.to_status = new.status
+                and last.at = new.updated_at
+                and last.attempt = new.attempt
+                and last.attempt = first.attempt + (last.type = 'claimed')
+        )
+            then raise(abort, 'tenure: a job changes only with its events; there are not two that lead to this revision')
+        when new.chain > 2 and new.chain <> (
+            select count(*)
+            from tenure_events link
+            left join tenure_events previous on previous.job_id = link.job_id and previous.rev = link.rev - 1
+            where link.job_id = new.id
+                and link.rev > old.rev
+                and link.rev <= new.rev
+                and link.from_status = case when link.rev = old.rev + 1 then old.status else previous.to_status end
+                and link.attempt = (link.type = 'claimed')
+                    + case when link.rev = old.rev + 1 then old.attempt else previous.attempt end
+                and (
+                    link.rev < new.rev
+                    or (link.to_status = new.status and link.at = new.updated_at and link.attempt = new.attempt)
+                )
+        )
+            then raise(abort, 'tenure: a job changes only with its events; they do not form a chain to this revision')
+        when old.committed_at is not null and (
+            new.committed_at is not old.committed_at
+            or new.committed_result is not (case when new.finished_at is null then old.committed_result end)
+            or (new.finished_at is not null and new.result is not old.committed_result)
+            or exists (
+                select 1
+                from tenure_events later
+                where later.job_id = new.id
+                    and later.rev > old.rev
+                    and later.rev <= new.rev
+                    and later.type not in ('heartbeat', 'progress', 'succeeded', 'stalled')
+            )
+        )
+            then raise(abort, 'tenure: a committed job can only be finished, with the result that was committed')
+        when old.committed_at is null and new.committed_at is not null and not exists (
+            select 1
+            from tenure_events mark
+            where mark.job_id = new.id and mark.rev > old.rev and mark.rev <= new.rev and mark.commits = 1
+        )
+            then raise(abort, 'tenure: a job is committed only by an event that commits')
+        when new.status is 'dead_lettered' and not exists (select 1 from tenure_dead_letters where job_id = new.id)
+            then raise(abort, 'tenure: a job is dead-lettered together with its dead letter')
+        when new.rowid <> old.rowid
+            then raise(abort, 'tenure: a job keeps its place')
+    end;
+end;
+CREATE TRIGGER tenure_jobs_origin before update of
+    id, kind, policy_id, queue, priority, dedupe_key, request_id, correlation_id, trace, submitted_by, partition_key,
+    parent_id, redrive_of, created_at
+on tenure_jobs
+begin
+    select raise(abort, 'tenure: what a job was added with never changes');
+end;
+CREATE TRIGGER tenure_jobs_payload before update of payload, tags on tenure_jobs
+when new.erased_at is null
+begin
+    select raise(abort, 'tenure: the payload and the tags of a job never change; only erasure removes them');
+end;
+CREATE TRIGGER tenure_jobs_erase before update of erased_at on tenure_jobs
+when new.erased_at is not null
+begin
+    select case
+        when (select writer from tenure_gate) is not 'erasure'
+            then raise(abort, 'tenure: only erasure changes a job that has ended, and only the store erases')
+        when old.finished_at is null
+            then raise(abort, 'tenure: only a job that has ended can be erased')
+        when (old.status, old.rev, old.updated_at, old.attempt, old.failures, old.losses, old.lost, old.due_at)
+            is not (new.status, new.rev, new.updated_at, new.attempt, new.failures, new.losses, new.lost, new.due_at)
+            or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.chain, old.was)
+            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.chain, new.was)
+            or (old.rowid, old.reason, old.timeout_at) is not (new.rowid, new.reason, new.timeout_at)
+            or new.result is not null or new.error is not null or new.last_error is not null
+            or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
+            then raise(abort, 'tenure: erasure empties the content of a job, and changes nothing else')
+    end;
+end;
+CREATE TRIGGER tenure_jobs_delete before delete on tenure_jobs
+begin
+    select case
+        when (select writer from tenure_gate) is not 'retention'
+            then raise(abort, 'tenure: only retention removes a job; use tenure prune')
+        when old.finished_at is null
+            then raise(abort, 'tenure: only a job that has ended can be removed')
+    end;
+end;
+CREATE TRIGGER tenure_events_insert before insert on tenure_events
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_events where job_id = new.job_id and rev = new.rev)
+    or (new.position > 0 and exists (select 1 from tenure_events where position = new.position))
+    or (new.commits = 1 and exists (select 1 from tenure_events where job_id = new.job_id and commits = 1))
+begin
+    select case
+        when (select writer from tenure_gate) is not 'store'
+            then raise(abort, 'tenure: only the store writes events')
+        else raise(abort, 'tenure: a revision has one event and a job one commit; nothing replaces an event')
+    end;
+end;
+CREATE TRIGGER tenure_events_update before update on tenure_events
+begin
+    select case
+        when (old.position, old.job_id, old.rev, old.type, old.from_status, old.to_status, old.at, old.attempt)
+            is not (new.position, new.job_id, new.rev, new.type, new.from_status, new.to_status, new.at, new.attempt)
+            or (old.actor, old.request_id, old.cause, old.digest, old.until_at, old.commits, old.version)
+            is not (new.actor, new.request_id, new.cause, new.digest, new.until_at, new.commits, new.version)
+            then raise(abort, 'tenure: the log never changes')
+        when new.detail is not old.detail and (
+            new.detail is not null
+            or not ifnull((select writer from tenure_gate) in ('retention', 'erasure'), 0)
+        )
+            then raise(abort, 'tenure: the log never changes; only retention and erasure empty the detail of an event')
+    end;
+end;
+CREATE TRIGGER tenure_events_delete before delete on tenure_events
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes events, with their whole job; use tenure prune');
+end;
+CREATE TRIGGER tenure_policies_insert before insert on tenure_policies
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_policies where id = new.id or body = new.body)
+begin
+    select raise(abort, 'tenure: only the store adds a policy, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_policies_update before update on tenure_policies
+begin
+    select raise(abort, 'tenure: a policy never changes; jobs of another policy name another one');
+end;
+CREATE TRIGGER tenure_policies_delete before delete on tenure_policies
+begin
+    select raise(abort, 'tenure: a policy is never removed; jobs name it');
+end;
+CREATE TRIGGER tenure_claims_insert before insert on tenure_claims
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_claims where request_id = new.request_id)
+begin
+    select raise(abort, 'tenure: only the store writes claims, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_claims_update before update on tenure_claims
+begin
+    select raise(abort, 'tenure: a claim never changes');
+end;
+CREATE TRIGGER tenure_claims_delete before delete on tenure_claims
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes claims, with their jobs');
+end;
+CREATE TRIGGER tenure_answers_insert before insert on tenure_answers
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_answers where request_id = new.request_id)
+begin
+    select raise(abort, 'tenure: only the store writes answers, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_answers_update before update on tenure_answers
+begin
+    select raise(abort, 'tenure: an answer never changes');
+end;
+CREATE TRIGGER tenure_answers_delete before delete on tenure_answers
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes answers, with their job');
+end;
+CREATE TRIGGER tenure_signals_insert before insert on tenure_signals
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_signals where job_id = new.job_id and rev = new.rev)
+begin
+    select raise(abort, 'tenure: only the store writes signals, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_signals_update before update on tenure_signals
+when (select writer from tenure_gate) is not 'erasure'
+    or new.payload is not 'null'
+    or (old.job_id, old.rev, old.name, old.at) is not (new.job_id, new.rev, new.name, new.at)
+begin
+    select raise(abort, 'tenure: a signal never changes; only erasure empties it');
+end;
+CREATE TRIGGER tenure_signals_delete before delete on tenure_signals
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes signals, with their job');
+end;
+CREATE TRIGGER tenure_dead_letters_insert before insert on tenure_dead_letters
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_dead_letters where job_id = new.job_id)
+begin
+    select raise(abort, 'tenure: only the store writes dead letters, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_dead_letters_update before update on tenure_dead_letters
+when (select writer from tenure_gate) is not 'erasure'
+    or new.last_error is not 'null'
+    or (old.job_id, old.reason_code, old.stage, old.attempts, old.at)
+    is not (new.job_id, new.reason_code, new.stage, new.attempts, new.at)
+    or (old.last_owner, old.last_lease_expires_at, old.correlation_id)
+    is not (new.last_owner, new.last_lease_expires_at, new.correlation_id)
+begin
+    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it');
+end;
+CREATE TRIGGER tenure_dead_letters_delete before delete on tenure_dead_letters
+when (select writer from tenure_gate) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes dead letters, with their job');
+end;
+CREATE TRIGGER tenure_operator_log_insert before insert on tenure_operator_log
+when (select writer from tenure_gate) is not 'store'
+    or exists (select 1 from tenure_operator_log where id = new.id)
+begin
+    select raise(abort, 'tenure: only the store writes the operators'' log, and nothing replaces an entry');
+end;
+CREATE TRIGGER tenure_operator_log_update before update on tenure_operator_log
+begin
+    select raise(abort, 'tenure: the operators'' log never changes');
+end;
+CREATE TRIGGER tenure_operator_log_delete before delete on tenure_operator_log
+begin
+    select raise(abort, 'tenure: the operators'' log never changes');
+end;
+DELETE FROM "sqlite_sequence";
+INSERT INTO "sqlite_sequence" VALUES('tenure_events',53);
+COMMIT;
