@@ -60,6 +60,7 @@ async def test_jobs_of_the_first_version_go_on(database: Database) -> None:
         lost = await drive.apply(before[Status.RUNNING].id, Stall(), Requeue(), actor=RECOVERY)
         assert lost.status is Status.QUEUED
         assert (await drive.apply(before[Status.WAITING].id, Cancel(), actor=CLIENT)).status is Status.CANCELLED
-        claimed = await drive.claim(kinds=("mail", "queued", "released", "signalled"), limit=10)
-        assert {job.attempt for job in claimed} <= {1, 2}
-        assert lost.id in {job.id for job in claimed}
+        kinds = ("mail", "queued", "released", "signalled")
+        claimed = [job for _ in range(5) for job in await drive.claim(kinds=kinds, limit=10)]
+        assert {job.attempt for job in claimed} == {1, 2}
+        assert lost.id in {job.id for job in claimed}, "a job that was lost is claimed, if alone"
