@@ -13,6 +13,15 @@ TenureError
 ├── InvalidInput              a value that no store can hold, or that makes no sense; also a ValueError
 │   ├── UnknownKind           no job of this kind is declared
 │   └── PayloadRefused        the arguments do not fit the job's function
+├── JobError                  raised by a job's own function, to say what should become of its job
+│   ├── TransientError        try again, after the backoff or the delay that it names; counts as a failure
+│   │   └── DependencyUnavailable  the same, and if it is the last failure the record names the cause
+│   ├── PermanentError        trying again would not help: the job fails
+│   ├── ValidationError       the input is not what it should be: a dead letter of stage input
+│   ├── PolicyViolation       what was asked for is not allowed: a dead letter
+│   ├── Snooze                look at it again later; counts no failure
+│   └── CancelRequested       the job gives way to a request to cancel
+├── DeadlinePassed            a commit block was open for too long and was rolled back; also a TimeoutError
 ├── JobEnded                  somebody waited for a result, and there is none
 │   ├── JobFailed             it failed, or was dead-lettered
 │   ├── JobCancelled          it was cancelled
@@ -144,6 +153,54 @@ class UnknownKind(InvalidInput):
 
 class PayloadRefused(InvalidInput):
     """Arguments that do not fit the function that would run. `where` names the kind and the field."""
+
+
+class JobError(TenureError):
+    """Raised by a job's own function. Its class decides what becomes of the job.
+
+    >>> def charge(card: str) -> None:
+    ...     raise TransientError("the bank does not answer", delay_seconds=30)
+    """
+
+
+class TransientError(JobError):
+    """A passing error: the job is tried again after its backoff, or after `delay_seconds` where that is given."""
+
+    def __init__(self, message: str = "", *, delay_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.delay_seconds = delay_seconds
+
+
+class DependencyUnavailable(TransientError):
+    """Something that the job needs is not there just now."""
+
+
+class PermanentError(JobError):
+    """Trying again would not help: the job fails at once."""
+
+
+class ValidationError(JobError):
+    """The input is not what it should be. The job becomes a dead letter, for a person to look at."""
+
+
+class PolicyViolation(JobError):
+    """What the job was asked to do is not allowed. It becomes a dead letter."""
+
+
+class Snooze(JobError):
+    """Hand the job back and look at it again later. No failure is counted."""
+
+    def __init__(self, delay_seconds: float, message: str = "") -> None:
+        super().__init__(message or f"snoozed for {delay_seconds} s")
+        self.delay_seconds = delay_seconds
+
+
+class CancelRequested(JobError):
+    """Somebody asked for the job's end, and it gives way: it ends as cancelled."""
+
+
+class DeadlinePassed(TenureError, TimeoutError):
+    """A commit block was open for longer than it may be. Everything in it was rolled back."""
 
 
 class JobEnded(TenureError):

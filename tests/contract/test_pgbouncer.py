@@ -14,6 +14,8 @@ from tests.postgres import PgBouncer
 
 
 class TestPostgresStoreBehindPgBouncer(StoreContract):
+    sql_prefix = "tenure."
+
     @pytest.fixture
     def clock(self, postgres_clock: PostgresClock) -> PostgresClock:
         return postgres_clock

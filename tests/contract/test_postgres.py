@@ -14,6 +14,8 @@ from tests.manual_postgres import PostgresClock
 
 @pytest.mark.requirement("LC-13")
 class TestPostgresStore(StoreContract):
+    sql_prefix = "tenure."
+
     @pytest.fixture
     def clock(self, postgres_clock: PostgresClock) -> PostgresClock:
         return postgres_clock

@@ -15,6 +15,8 @@ from tenure.testing.contract import StoreContract
 
 @pytest.mark.requirement("LC-13")
 class TestSqliteStore(StoreContract):
+    sql_prefix = "tenure_"
+
     @pytest.fixture
     def clock(self) -> ManualClock:
         return ManualClock()

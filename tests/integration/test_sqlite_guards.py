@@ -62,6 +62,7 @@ NEW_EVENT = (
     f" values ('new', 1, 'enqueued', null, 'queued', {LATER}, 0, 'a', 'r', 0, 1)"
 )
 NEW_JOB = f"'new', 'mail', 1, 'default', 0, 'queued', 1, {LATER}, {LATER}, '1'"
+MARK = f"update tenure_dead_letters set handled_at = {LATER}, handled_as = '{{}}'"
 STRAY_EVENT = event("running", 4, "heartbeat", "running", "running")
 
 # What is typed, and what is said. The parameters are the ids of jobs in the status of that name.
@@ -258,9 +259,13 @@ ATTACKS = {
         "only the store writes signals",
     ),
     "a dead letter changed": ("update tenure_dead_letters set stage = 'input'", "a dead letter never changes"),
+    "a dead letter marked": (
+        "update tenure_dead_letters set handled_at = 1, handled_as = 'discarded'",
+        "a dead letter never changes",
+    ),
     "a dead letter removed": ("delete from tenure_dead_letters", "only retention removes dead letters"),
     "a dead letter added": (
-        "insert into tenure_dead_letters select :running, 'timeout', 'exec', '1', 1, 1, null, null, null",
+        "insert into tenure_dead_letters select :running, 'timeout', 'exec', '1', 1, 1, null, null, null, null, null",
         "only the store writes dead letters",
     ),
     "an answer changed": ("update tenure_answers set job_id = :queued", "an answer never changes"),
@@ -505,10 +510,51 @@ BEHIND_THE_GATE = {
         [
             (
                 "insert or replace into tenure_dead_letters"
-                " select job_id, 'timeout', 'exec', '2', 1, 1, null, null, null from tenure_dead_letters"
+                " select job_id, 'timeout', 'exec', '2', 1, 1, null, null, null, null, null from tenure_dead_letters"
             ),
         ],
         "nothing replaces one",
+    ),
+    "a dead letter that begins marked": (
+        [
+            (
+                "insert into tenure_dead_letters"
+                " values (:failed, 'timeout', 'exec', '2', 1, 1, null, null, null, 1, 'discarded')"
+            ),
+        ],
+        "only the store writes dead letters",
+    ),
+    "a dead letter marked twice": (
+        [MARK.format("redriven"), MARK.format("discarded")],
+        "marks it once",
+    ),
+    "a dead letter whose mark is taken back": (
+        [MARK.format("redriven"), "update tenure_dead_letters set handled_at = null, handled_as = null"],
+        "marks it once",
+    ),
+    "a dead letter marked and rewritten": (
+        [MARK.format("redriven") + ", last_error = '2'"],
+        "marks it once",
+    ),
+    "a dead letter marked and redated": (
+        [MARK.format("redriven") + ", at = 1"],
+        "marks it once",
+    ),
+    "a dead letter rewritten without a mark": (
+        ["update tenure_dead_letters set last_error = 'null'"],
+        "marks it once",
+    ),
+    "a dead letter marked with a word of one's own": (
+        [MARK.format("forgotten")],
+        "says when and how",
+    ),
+    "a dead letter that says how and not when": (
+        ["update tenure_gate set writer = 'store'", MARK.format("redriven") + ", handled_as = null"],
+        "says when and how",
+    ),
+    "an erasure that marks a dead letter": (
+        ["update tenure_gate set writer = 'erasure'", MARK.format("redriven") + ", last_error = 'null'"],
+        "marks it once",
     ),
     "an entry put in the place of another in the operators' log": (
         ["replace into tenure_operator_log select id, 1, 'eve', 'prune', null, null from tenure_operator_log"],

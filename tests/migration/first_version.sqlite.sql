@@ -14,7 +14,7 @@ CREATE TABLE tenure_artifacts (
     body blob not null,
     bytes integer not null,
     at integer not null,
-    primary key (job_id, name, attempt)
+    primary key (job_id, name)
 );
 CREATE TABLE tenure_claims (
     request_id text not null primary key,
@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-4ef8947373','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e17c-9ea6-72cc-b54d-22ec3e91bd80"]',1794784403111723);
-INSERT INTO "tenure_claims" VALUES('request-12-a1b5605176','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ec6-75e7-a651-6636b8e60455"]',1794784403143485);
-INSERT INTO "tenure_claims" VALUES('request-14-82fd56aa9d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9eca-7590-8143-eceb71850fb2"]',1794784403147172);
-INSERT INTO "tenure_claims" VALUES('request-16-4e18850095','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ecc-7610-a11e-45c2d2c31b12"]',1794784403153525);
-INSERT INTO "tenure_claims" VALUES('request-18-eb6533d49e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ed3-757a-823d-5cdfc00d64d9"]',1794784403156812);
-INSERT INTO "tenure_claims" VALUES('request-2-a295572f21','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e17c-9eae-7375-86e9-ef3f67c048fc"]',1794784403119579);
-INSERT INTO "tenure_claims" VALUES('request-20-ec1e90e464','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ed6-7128-9118-968a0160f81e"]',1794784403159597);
-INSERT INTO "tenure_claims" VALUES('request-23-77f3832c55','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9eda-7326-a79f-50359847e50f"]',1794784403163303);
-INSERT INTO "tenure_claims" VALUES('request-3-81ec630a3f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9eb0-70f6-b999-a91d29901195"]',1794784403121718);
-INSERT INTO "tenure_claims" VALUES('request-4-e844b71bc2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9eb4-759c-bac1-c8137e8bc09d"]',1794784403127355);
-INSERT INTO "tenure_claims" VALUES('request-7-9b1361b38e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ebc-76c0-b108-389d322daf01"]',1794784403135294);
-INSERT INTO "tenure_claims" VALUES('request-9-20e60ef04b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e17c-9ec2-714f-a8e2-eb6c810fd823"]',1794784403139078);
+INSERT INTO "tenure_claims" VALUES('request-1-dd38818f91','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e1ca-e1b3-70cf-874c-02998f902dae"]',1794789532090293);
+INSERT INTO "tenure_claims" VALUES('request-12-569cdf4aab','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c"]',1794789532162487);
+INSERT INTO "tenure_claims" VALUES('request-14-1dbba32e19','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e20d-7774-a019-80d0550c6644"]',1794789532176483);
+INSERT INTO "tenure_claims" VALUES('request-16-3c4b87ced6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e21f-70f7-9d22-d61fb6dd7865"]',1794789532201577);
+INSERT INTO "tenure_claims" VALUES('request-18-8b7e65f7bc','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e232-765e-a8c5-8a7dd3074d0b"]',1794789532218022);
+INSERT INTO "tenure_claims" VALUES('request-2-9cae1efd14','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5"]',1794789532109986);
+INSERT INTO "tenure_claims" VALUES('request-20-1306a16509','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e249-72fd-b74a-8cd194c44114"]',1794789532237928);
+INSERT INTO "tenure_claims" VALUES('request-23-5bdf022024','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e261-77cd-a3f3-77067201e941"]',1794789532262780);
+INSERT INTO "tenure_claims" VALUES('request-3-c44c92d21c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269"]',1794789532113864);
+INSERT INTO "tenure_claims" VALUES('request-4-3970ea5273','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1d6-75fa-a06e-1a62fceeca27"]',1794789532126002);
+INSERT INTO "tenure_claims" VALUES('request-7-fee31421f0','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d"]',1794789532143165);
+INSERT INTO "tenure_claims" VALUES('request-9-1dc0584e9e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1f4-701b-90df-6eda4158a148"]',1794789532149628);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -48,9 +48,14 @@ CREATE TABLE tenure_dead_letters (
     at integer not null,
     last_owner text,
     last_lease_expires_at integer,
-    correlation_id text
+    correlation_id text,
+    handled_at integer,
+    handled_as text,
+    constraint "tenure: a dead letter that was dealt with says when and how" check (
+        case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
+    )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e17c-9eda-7326-a79f-50359847e50f','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794784403164274,'worker-1',1794784463163303,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e1ca-e261-77cd-a3f3-77067201e941','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794789532269587,'worker-1',1794789592262780,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -120,59 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e17c-9e99-711a-a23a-7cdafca39666',1,'enqueued',NULL,'queued',1794784403097702,0,'client:ada','01a1e17c-9e99-711a-a23a-7cdafca39666',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e17c-9ea1-72da-8195-cde2f2c433da',1,'enqueued',NULL,'queued',1794784403105289,0,'client:ada','01a1e17c-9ea1-72da-8195-cde2f2c433da',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e17c-9ea5-748d-97db-026ba4f01e38',1,'enqueued',NULL,'queued',1794784403110101,0,'client:ada','01a1e17c-9ea5-748d-97db-026ba4f01e38',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',1,'enqueued',NULL,'queued',1794784403110970,0,'client:ada','01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',2,'claimed','queued','claimed',1794784403111723,1,'pool:worker-1','request-1-4ef8947373',NULL,NULL,NULL,1794784463111723,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',3,'started','claimed','running',1794784403111723,1,'pool:worker-1','request-1-4ef8947373',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e17c-9eae-7375-86e9-ef3f67c048fc',1,'enqueued',NULL,'queued',1794784403118718,0,'client:ada','01a1e17c-9eae-7375-86e9-ef3f67c048fc',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e17c-9eae-7375-86e9-ef3f67c048fc',2,'claimed','queued','claimed',1794784403119579,1,'pool:worker-1','request-2-a295572f21',NULL,NULL,NULL,1794784463119579,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e17c-9eb0-70f6-b999-a91d29901195',1,'enqueued',NULL,'queued',1794784403120919,0,'client:ada','01a1e17c-9eb0-70f6-b999-a91d29901195',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e17c-9eb0-70f6-b999-a91d29901195',2,'claimed','queued','claimed',1794784403121718,1,'pool:worker-1','request-3-81ec630a3f',NULL,NULL,NULL,1794784463121718,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e17c-9eb0-70f6-b999-a91d29901195',3,'started','claimed','running',1794784403121718,1,'pool:worker-1','request-3-81ec630a3f',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',1,'enqueued',NULL,'queued',1794784403124407,0,'client:ada','01a1e17c-9eb4-759c-bac1-c8137e8bc09d',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',2,'claimed','queued','claimed',1794784403127355,1,'pool:worker-1','request-4-e844b71bc2',NULL,NULL,NULL,1794784463127355,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',3,'started','claimed','running',1794784403127355,1,'pool:worker-1','request-4-e844b71bc2',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',4,'progress','running','running',1794784403129287,1,'runner:worker-1','request-5-8907d3c0ff',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e17c-9eb4-759c-bac1-c8137e8bc09d',5,'heartbeat','running','running',1794784403131542,1,'runner:worker-1','request-6-e86a7bee60',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e17c-9ebc-76c0-b108-389d322daf01',1,'enqueued',NULL,'queued',1794784403133534,0,'client:ada','01a1e17c-9ebc-76c0-b108-389d322daf01',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e17c-9ebc-76c0-b108-389d322daf01',2,'claimed','queued','claimed',1794784403135294,1,'pool:worker-1','request-7-9b1361b38e',NULL,NULL,NULL,1794784463135294,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e17c-9ebc-76c0-b108-389d322daf01',3,'started','claimed','running',1794784403135294,1,'pool:worker-1','request-7-9b1361b38e',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e17c-9ebc-76c0-b108-389d322daf01',4,'suspended','running','waiting',1794784403136864,1,'runner:worker-1','request-8-0c3bb41793',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e17c-9ec2-714f-a8e2-eb6c810fd823',1,'enqueued',NULL,'queued',1794784403138220,0,'client:ada','01a1e17c-9ec2-714f-a8e2-eb6c810fd823',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e17c-9ec2-714f-a8e2-eb6c810fd823',2,'claimed','queued','claimed',1794784403139078,1,'pool:worker-1','request-9-20e60ef04b',NULL,NULL,NULL,1794784463139078,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e17c-9ec2-714f-a8e2-eb6c810fd823',3,'started','claimed','running',1794784403139078,1,'pool:worker-1','request-9-20e60ef04b',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e17c-9ec2-714f-a8e2-eb6c810fd823',4,'retry_scheduled','running','retry',1794784403140544,1,'runner:worker-1','request-10-00988085d3',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794788003140544,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e17c-9ea6-72cc-b54d-22ec3e91bd80',4,'released','running','stalled',1794784403141697,1,'runner:worker-1','request-11-a5113afc5f','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e17c-9ec6-75e7-a651-6636b8e60455',1,'enqueued',NULL,'queued',1794784403142651,0,'client:ada','01a1e17c-9ec6-75e7-a651-6636b8e60455',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e17c-9ec6-75e7-a651-6636b8e60455',2,'claimed','queued','claimed',1794784403143485,1,'pool:worker-1','request-12-a1b5605176',NULL,NULL,NULL,1794784463143485,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e17c-9ec6-75e7-a651-6636b8e60455',3,'started','claimed','running',1794784403143485,1,'pool:worker-1','request-12-a1b5605176',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e17c-9ec6-75e7-a651-6636b8e60455',4,'succeeded','running','succeeded',1794784403145158,1,'runner:worker-1','request-13-7e45da0370',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e17c-9eca-7590-8143-eceb71850fb2',1,'enqueued',NULL,'queued',1794784403146311,0,'client:ada','01a1e17c-9eca-7590-8143-eceb71850fb2',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e17c-9eca-7590-8143-eceb71850fb2',2,'claimed','queued','claimed',1794784403147172,1,'pool:worker-1','request-14-82fd56aa9d',NULL,NULL,NULL,1794784463147172,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e17c-9eca-7590-8143-eceb71850fb2',3,'started','claimed','running',1794784403147172,1,'pool:worker-1','request-14-82fd56aa9d',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e17c-9eca-7590-8143-eceb71850fb2',4,'committed','running','running',1794784403148113,1,'runner:worker-1','request-15-b9efc50e89',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',1,'enqueued',NULL,'queued',1794784403148958,0,'client:ada','01a1e17c-9ecc-7610-a11e-45c2d2c31b12',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',2,'claimed','queued','claimed',1794784403153525,1,'pool:worker-1','request-16-4e18850095',NULL,NULL,NULL,1794784463153525,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',3,'started','claimed','running',1794784403153525,1,'pool:worker-1','request-16-4e18850095',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',4,'committed','running','running',1794784403155148,1,'runner:worker-1','request-17-b1971d77f6',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e17c-9ecc-7610-a11e-45c2d2c31b12',5,'succeeded','running','succeeded',1794784403155148,1,'runner:worker-1','request-17-b1971d77f6',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e17c-9ed3-757a-823d-5cdfc00d64d9',1,'enqueued',NULL,'queued',1794784403156119,0,'client:ada','01a1e17c-9ed3-757a-823d-5cdfc00d64d9',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e17c-9ed3-757a-823d-5cdfc00d64d9',2,'claimed','queued','claimed',1794784403156812,1,'pool:worker-1','request-18-eb6533d49e',NULL,NULL,NULL,1794784463156812,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e17c-9ed3-757a-823d-5cdfc00d64d9',3,'started','claimed','running',1794784403156812,1,'pool:worker-1','request-18-eb6533d49e',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e17c-9ed3-757a-823d-5cdfc00d64d9',4,'failed','running','failed',1794784403157802,1,'runner:worker-1','request-19-eb5c820688','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e17c-9ed6-7128-9118-968a0160f81e',1,'enqueued',NULL,'queued',1794784403158767,0,'client:ada','01a1e17c-9ed6-7128-9118-968a0160f81e',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e17c-9ed6-7128-9118-968a0160f81e',2,'claimed','queued','claimed',1794784403159597,1,'pool:worker-1','request-20-ec1e90e464',NULL,NULL,NULL,1794784463159597,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e17c-9ed6-7128-9118-968a0160f81e',3,'started','claimed','running',1794784403159597,1,'pool:worker-1','request-20-ec1e90e464',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e17c-9ed6-7128-9118-968a0160f81e',4,'halted','running','halted',1794784403160751,1,'runner:worker-1','request-21-bf52ea3761',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e17c-9ea1-72da-8195-cde2f2c433da',2,'cancelled','queued','cancelled',1794784403161850,0,'client:ada','request-22-64602b4b55',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e17c-9eda-7326-a79f-50359847e50f',1,'enqueued',NULL,'queued',1794784403162646,0,'client:ada','01a1e17c-9eda-7326-a79f-50359847e50f',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e17c-9eda-7326-a79f-50359847e50f',2,'claimed','queued','claimed',1794784403163303,1,'pool:worker-1','request-23-77f3832c55',NULL,NULL,NULL,1794784463163303,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e17c-9eda-7326-a79f-50359847e50f',3,'started','claimed','running',1794784403163303,1,'pool:worker-1','request-23-77f3832c55',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e17c-9eda-7326-a79f-50359847e50f',4,'dead_lettered','running','dead_lettered',1794784403164274,1,'runner:worker-1','request-24-184c5d9683','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e17c-9ea5-748d-97db-026ba4f01e38',2,'signalled','queued','queued',1794784403165976,0,'client:ada','request-25-fff9ec7a11',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e17c-9ea5-748d-97db-026ba4f01e38',3,'cancel_requested','queued','queued',1794784403165976,0,'client:ada','request-25-fff9ec7a11',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e1ca-e19f-76af-be5b-cc7718858d7e',1,'enqueued',NULL,'queued',1794789532064094,0,'client:ada','01a1e1ca-e19f-76af-be5b-cc7718858d7e',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e1ca-e1ad-72dc-b592-c075ef7a2363',1,'enqueued',NULL,'queued',1794789532078200,0,'client:ada','01a1e1ca-e1ad-72dc-b592-c075ef7a2363',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',1,'enqueued',NULL,'queued',1794789532081959,0,'client:ada','01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e1ca-e1b3-70cf-874c-02998f902dae',1,'enqueued',NULL,'queued',1794789532083918,0,'client:ada','01a1e1ca-e1b3-70cf-874c-02998f902dae',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e1ca-e1b3-70cf-874c-02998f902dae',2,'claimed','queued','claimed',1794789532090293,1,'pool:worker-1','request-1-dd38818f91',NULL,NULL,NULL,1794789592090293,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e1ca-e1b3-70cf-874c-02998f902dae',3,'started','claimed','running',1794789532090293,1,'pool:worker-1','request-1-dd38818f91',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5',1,'enqueued',NULL,'queued',1794789532107476,0,'client:ada','01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5',2,'claimed','queued','claimed',1794789532109986,1,'pool:worker-1','request-2-9cae1efd14',NULL,NULL,NULL,1794789592109986,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269',1,'enqueued',NULL,'queued',1794789532112456,0,'client:ada','01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269',2,'claimed','queued','claimed',1794789532113864,1,'pool:worker-1','request-3-c44c92d21c',NULL,NULL,NULL,1794789592113864,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269',3,'started','claimed','running',1794789532113864,1,'pool:worker-1','request-3-c44c92d21c',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',1,'enqueued',NULL,'queued',1794789532121591,0,'client:ada','01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',2,'claimed','queued','claimed',1794789532126002,1,'pool:worker-1','request-4-3970ea5273',NULL,NULL,NULL,1794789592126002,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',3,'started','claimed','running',1794789532126002,1,'pool:worker-1','request-4-3970ea5273',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',4,'progress','running','running',1794789532128748,1,'runner:worker-1','request-5-a7bb1cdf78',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',5,'heartbeat','running','running',1794789532138216,1,'runner:worker-1','request-6-20e1942f33',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',1,'enqueued',NULL,'queued',1794789532142076,0,'client:ada','01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',2,'claimed','queued','claimed',1794789532143165,1,'pool:worker-1','request-7-fee31421f0',NULL,NULL,NULL,1794789592143165,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',3,'started','claimed','running',1794789532143165,1,'pool:worker-1','request-7-fee31421f0',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',4,'suspended','running','waiting',1794789532145837,1,'runner:worker-1','request-8-35f23e17d8',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e1ca-e1f4-701b-90df-6eda4158a148',1,'enqueued',NULL,'queued',1794789532148505,0,'client:ada','01a1e1ca-e1f4-701b-90df-6eda4158a148',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e1ca-e1f4-701b-90df-6eda4158a148',2,'claimed','queued','claimed',1794789532149628,1,'pool:worker-1','request-9-1dc0584e9e',NULL,NULL,NULL,1794789592149628,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e1ca-e1f4-701b-90df-6eda4158a148',3,'started','claimed','running',1794789532149628,1,'pool:worker-1','request-9-1dc0584e9e',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e1ca-e1f4-701b-90df-6eda4158a148',4,'retry_scheduled','running','retry',1794789532153961,1,'runner:worker-1','request-10-9df37a9477',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794793132153961,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e1ca-e1b3-70cf-874c-02998f902dae',4,'released','running','stalled',1794789532158017,1,'runner:worker-1','request-11-b6360add3d','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',1,'enqueued',NULL,'queued',1794789532159830,0,'client:ada','01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',2,'claimed','queued','claimed',1794789532162487,1,'pool:worker-1','request-12-569cdf4aab',NULL,NULL,NULL,1794789592162487,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',3,'started','claimed','running',1794789532162487,1,'pool:worker-1','request-12-569cdf4aab',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',4,'succeeded','running','succeeded',1794789532170064,1,'runner:worker-1','request-13-3340cedd4f',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e1ca-e20d-7774-a019-80d0550c6644',1,'enqueued',NULL,'queued',1794789532174050,0,'client:ada','01a1e1ca-e20d-7774-a019-80d0550c6644',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e1ca-e20d-7774-a019-80d0550c6644',2,'claimed','queued','claimed',1794789532176483,1,'pool:worker-1','request-14-1dbba32e19',NULL,NULL,NULL,1794789592176483,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e1ca-e20d-7774-a019-80d0550c6644',3,'started','claimed','running',1794789532176483,1,'pool:worker-1','request-14-1dbba32e19',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e1ca-e20d-7774-a019-80d0550c6644',4,'committed','running','running',1794789532186024,1,'runner:worker-1','request-15-0b36734be9',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',1,'enqueued',NULL,'queued',1794789532191897,0,'client:ada','01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',2,'claimed','queued','claimed',1794789532201577,1,'pool:worker-1','request-16-3c4b87ced6',NULL,NULL,NULL,1794789592201577,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',3,'started','claimed','running',1794789532201577,1,'pool:worker-1','request-16-3c4b87ced6',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',4,'committed','running','running',1794789532205956,1,'runner:worker-1','request-17-3d772abab2',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',5,'succeeded','running','succeeded',1794789532205956,1,'runner:worker-1','request-17-3d772abab2',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',1,'enqueued',NULL,'queued',1794789532211246,0,'client:ada','01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',2,'claimed','queued','claimed',1794789532218022,1,'pool:worker-1','request-18-8b7e65f7bc',NULL,NULL,NULL,1794789592218022,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',3,'started','claimed','running',1794789532218022,1,'pool:worker-1','request-18-8b7e65f7bc',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',4,'failed','running','failed',1794789532223426,1,'runner:worker-1','request-19-b18f57cd24','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e1ca-e249-72fd-b74a-8cd194c44114',1,'enqueued',NULL,'queued',1794789532233897,0,'client:ada','01a1e1ca-e249-72fd-b74a-8cd194c44114',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e1ca-e249-72fd-b74a-8cd194c44114',2,'claimed','queued','claimed',1794789532237928,1,'pool:worker-1','request-20-1306a16509',NULL,NULL,NULL,1794789592237928,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e1ca-e249-72fd-b74a-8cd194c44114',3,'started','claimed','running',1794789532237928,1,'pool:worker-1','request-20-1306a16509',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e1ca-e249-72fd-b74a-8cd194c44114',4,'halted','running','halted',1794789532243857,1,'runner:worker-1','request-21-0eab9e95d9',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e1ca-e1ad-72dc-b592-c075ef7a2363',2,'cancelled','queued','cancelled',1794789532254067,0,'client:ada','request-22-65552c20af',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e1ca-e261-77cd-a3f3-77067201e941',1,'enqueued',NULL,'queued',1794789532257933,0,'client:ada','01a1e1ca-e261-77cd-a3f3-77067201e941',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e1ca-e261-77cd-a3f3-77067201e941',2,'claimed','queued','claimed',1794789532262780,1,'pool:worker-1','request-23-5bdf022024',NULL,NULL,NULL,1794789592262780,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e1ca-e261-77cd-a3f3-77067201e941',3,'started','claimed','running',1794789532262780,1,'pool:worker-1','request-23-5bdf022024',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e1ca-e261-77cd-a3f3-77067201e941',4,'dead_lettered','running','dead_lettered',1794789532269587,1,'runner:worker-1','request-24-defc338202','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',2,'signalled','queued','queued',1794789532275897,0,'client:ada','request-25-b03e1ed5b2',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',3,'cancel_requested','queued','queued',1794789532275897,0,'client:ada','request-25-b03e1ed5b2',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
@@ -298,21 +303,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9e99-711a-a23a-7cdafca39666','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794784403097702,1794784403097702,0,0,0,0,1794784403097702,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ea1-72da-8195-cde2f2c433da','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794784403105289,1794784403161850,0,0,0,0,1794784403105289,NULL,NULL,NULL,NULL,NULL,NULL,1794784403161850,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ea5-748d-97db-026ba4f01e38','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794784403110101,1794784403165976,0,0,0,0,1794784403110101,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ea6-72cc-b54d-22ec3e91bd80','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794784403110970,1794784403141697,1,0,0,0,1794784403110970,NULL,NULL,NULL,NULL,NULL,1794784403111723,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eae-7375-86e9-ef3f67c048fc','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794784403118718,1794784403119579,1,0,0,0,1794784403118718,'worker-1','433a5b10-c2e9-40e2-aa4c-58a0fb49b26b',1794784463119579,1794784443119579,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eb0-70f6-b999-a91d29901195','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794784403120919,1794784403121718,1,0,0,0,1794784403120919,'worker-1','76e0b2ab-7f30-40a0-b0ef-f39ba6772617',1794784463121718,1794784443121718,1794870803121718,1794784403121718,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eb4-759c-bac1-c8137e8bc09d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794784403124407,1794784403131542,1,0,0,0,1794784403124407,'worker-1','b14baba1-7744-4ca0-a022-15e7817c4ff7',1794784463127355,1794784443131542,1794870803127355,1794784403127355,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ebc-76c0-b108-389d322daf01','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794784403133534,1794784403136864,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794784403135294,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ec2-714f-a8e2-eb6c810fd823','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794784403138220,1794784403140544,1,1,0,0,1794788003140544,NULL,NULL,NULL,NULL,NULL,1794784403139078,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ec6-75e7-a651-6636b8e60455','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794784403142651,1794784403145158,1,0,0,0,1794784403142651,NULL,NULL,NULL,NULL,NULL,1794784403143485,1794784403145158,1794784403145158,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eca-7590-8143-eceb71850fb2','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794784403146311,1794784403148113,1,0,0,0,1794784403146311,'worker-1','af036ece-a39d-42c7-a428-00e6d61ed2c6',1794784463147172,1794784443147172,1794870803147172,1794784403147172,NULL,1794784403148113,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ecc-7610-a11e-45c2d2c31b12','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794784403148958,1794784403155148,1,0,0,0,1794784403148958,NULL,NULL,NULL,NULL,NULL,1794784403153525,1794784403155148,1794784403155148,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ed3-757a-823d-5cdfc00d64d9','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794784403156119,1794784403157802,1,1,0,0,1794784403156119,NULL,NULL,NULL,NULL,NULL,1794784403156812,1794784403157802,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9ed6-7128-9118-968a0160f81e','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794784403158767,1794784403160751,1,0,0,0,1794784403158767,NULL,NULL,NULL,NULL,NULL,1794784403159597,1794784403160751,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e17c-9eda-7326-a79f-50359847e50f','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794784403162646,1794784403164274,1,1,0,0,1794784403162646,NULL,NULL,NULL,NULL,NULL,1794784403163303,1794784403164274,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e19f-76af-be5b-cc7718858d7e','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794789532064094,1794789532064094,0,0,0,0,1794789532064094,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1ad-72dc-b592-c075ef7a2363','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794789532078200,1794789532254067,0,0,0,0,1794789532078200,NULL,NULL,NULL,NULL,NULL,NULL,1794789532254067,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1b1-7549-9c1e-5f6c4539c498','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794789532081959,1794789532275897,0,0,0,0,1794789532081959,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1b3-70cf-874c-02998f902dae','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794789532083918,1794789532158017,1,0,0,0,1794789532083918,NULL,NULL,NULL,NULL,NULL,1794789532090293,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794789532107476,1794789532109986,1,0,0,0,1794789532107476,'worker-1','9d47a99c-4a5c-4e9a-a2c4-906f9daa1998',1794789592109986,1794789572109986,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794789532112456,1794789532113864,1,0,0,0,1794789532112456,'worker-1','53d0b162-ec44-43af-82ac-b1db73e0fce4',1794789592113864,1794789572113864,1794875932113864,1794789532113864,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1d6-75fa-a06e-1a62fceeca27','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794789532121591,1794789532138216,1,0,0,0,1794789532121591,'worker-1','a5e5d244-41c5-4cbb-b22a-3b9a3981dd26',1794789592126002,1794789572138216,1794875932126002,1794789532126002,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794789532142076,1794789532145837,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794789532143165,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1f4-701b-90df-6eda4158a148','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794789532148505,1794789532153961,1,1,0,0,1794793132153961,NULL,NULL,NULL,NULL,NULL,1794789532149628,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794789532159830,1794789532170064,1,0,0,0,1794789532159830,NULL,NULL,NULL,NULL,NULL,1794789532162487,1794789532170064,1794789532170064,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e20d-7774-a019-80d0550c6644','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794789532174050,1794789532186024,1,0,0,0,1794789532174050,'worker-1','9f32a1cb-5284-429d-b6bf-190c98dee07e',1794789592176483,1794789572176483,1794875932176483,1794789532176483,NULL,1794789532186024,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e21f-70f7-9d22-d61fb6dd7865','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794789532191897,1794789532205956,1,0,0,0,1794789532191897,NULL,NULL,NULL,NULL,NULL,1794789532201577,1794789532205956,1794789532205956,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e232-765e-a8c5-8a7dd3074d0b','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794789532211246,1794789532223426,1,1,0,0,1794789532211246,NULL,NULL,NULL,NULL,NULL,1794789532218022,1794789532223426,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e249-72fd-b74a-8cd194c44114','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794789532233897,1794789532243857,1,0,0,0,1794789532233897,NULL,NULL,NULL,NULL,NULL,1794789532237928,1794789532243857,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e261-77cd-a3f3-77067201e941','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794789532257933,1794789532269587,1,1,0,0,1794789532257933,NULL,NULL,NULL,NULL,NULL,1794789532262780,1794789532269587,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
@@ -332,7 +337,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','7c6e5cc595992889',1794784403092016);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','f11c2e08f476d602',1794789532049994);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -392,7 +397,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e17c-9ea5-748d-97db-026ba4f01e38',2,'go','7',1794784403165976);
+INSERT INTO "tenure_signals" VALUES('01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',2,'go','7',1794789532275897);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,
@@ -749,19 +754,24 @@ begin
 end;
 CREATE TRIGGER tenure_dead_letters_insert before insert on tenure_dead_letters
 when (select writer from tenure_gate) is not 'store'
+    or new.handled_at is not null
     or exists (select 1 from tenure_dead_letters where job_id = new.job_id)
 begin
     select raise(abort, 'tenure: only the store writes dead letters, and nothing replaces one');
 end;
 CREATE TRIGGER tenure_dead_letters_update before update on tenure_dead_letters
-when (select writer from tenure_gate) is not 'erasure'
-    or new.last_error is not 'null'
+when case (select writer from tenure_gate)
+        when 'store' then old.handled_at is not null or new.handled_at is null or old.last_error is not new.last_error
+        when 'erasure' then new.last_error is not 'null'
+            or (old.handled_at, old.handled_as) is not (new.handled_at, new.handled_as)
+        else 1
+    end
     or (old.job_id, old.reason_code, old.stage, old.attempts, old.at)
     is not (new.job_id, new.reason_code, new.stage, new.attempts, new.at)
     or (old.last_owner, old.last_lease_expires_at, old.correlation_id)
     is not (new.last_owner, new.last_lease_expires_at, new.correlation_id)
 begin
-    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it');
+    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it, and whoever deals with it marks it once');
 end;
 CREATE TRIGGER tenure_dead_letters_delete before delete on tenure_dead_letters
 when (select writer from tenure_gate) is not 'retention'

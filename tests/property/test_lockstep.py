@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 import hypothesis.strategies as st
@@ -63,19 +63,23 @@ from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import (
     Added,
     Applied,
+    Artifact,
     Busy,
     ClaimRequest,
+    DeadLetterFilter,
     Enqueue,
     EventFilter,
     Failure,
+    Handling,
     JobFilter,
     Repeated,
     Request,
     Store,
+    WorkerRecord,
 )
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.testing.clock import ManualClock
+from tenure.testing.clock import START, ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY
 from tenure.testing.log_check import check_store
@@ -310,6 +314,46 @@ class Lockstep(RuleBasedStateMachine):
         token = current.token if current and wish.manner == "right" else UUID(int=1 if wish.manner == "former" else 2)
         return Actor(Role.RUNNER, "worker-0", token)
 
+    @rule(
+        wanted=st.lists(wishes, max_size=3),
+        new=st.lists(enqueues, max_size=2),
+        name=st.sampled_from([None, "report", "log"]),
+        kept=st.booleans(),
+    )
+    def transact(self, wanted: list[Wish], new: list[dict[str, Any]], name: str | None, kept: bool) -> None:
+        requests, enqueues_ = [self._request(wish) for wish in wanted], [self._enqueue(facts) for facts in new]
+        self.asked += requests
+        self.enqueued += enqueues_
+        self.jobs += [request.origin.id for request in enqueues_ if request.origin.id not in self.jobs]
+        maker = self.model._rows.get(requests[0].job_id) if requests and name else None
+        made = (maker, Artifact(name=name or "", media_type="text/plain", body=b"1")) if maker else None
+        self._ask(partial(together, requests=requests, new=enqueues_, made=made, kept=kept))
+
+    @rule(number=st.integers(0, 30), how=st.sampled_from(get_args(Handling)))
+    def deal_with(self, number: int, how: Handling) -> None:
+        job_ids = [self.jobs[number % len(self.jobs)], NOBODY] if self.jobs else [NOBODY]
+        self._ask(lambda store: store.deal_with(job_ids, how=how, actor=OPERATOR))
+
+    @rule(number=st.integers(0, 2), kinds=st.sampled_from([KINDS, ("a",), ()]), stops=st.booleans())
+    def work(self, number: int, kinds: tuple[str, ...], stops: bool) -> None:
+        worker = WorkerRecord(
+            id=f"worker-{number}",
+            host="machine",
+            pid=1,
+            version="1",
+            queues=QUEUES,
+            kinds=kinds,
+            concurrency=1,
+            started_at=START,
+            seen_at=START,
+        )
+        self._ask(lambda store: store.unregister(worker.id) if stops else store.register(worker))
+
+    @rule(stages=st.sets(st.sampled_from(Stage), max_size=2), handled=st.booleans(), limit=st.integers(1, 3))
+    def glance(self, stages: set[Stage], handled: bool, limit: int) -> None:
+        wanted = DeadLetterFilter(stages=tuple(sorted(stages)), handled=handled)
+        self._ask(partial(at_a_glance, wanted=wanted, limit=limit))
+
     @rule(seconds=st.sampled_from(SECONDS))
     def advance(self, seconds: float) -> None:
         for side in self.sides:
@@ -323,6 +367,7 @@ class Lockstep(RuleBasedStateMachine):
     def find(self, statuses: set[Status], limit: int) -> None:
         wanted = JobFilter(statuses=tuple(sorted(statuses)), queues=("default",), tags={"t": "1"})
         self._ask(lambda store: found(store, wanted, limit))
+        self._ask(lambda store: found(store, JobFilter(reasons=("timeout", "limit", "enough")), limit))
 
     @rule(types=st.sets(st.sampled_from(EventType), max_size=2))
     def search(self, types: set[EventType]) -> None:
@@ -403,6 +448,36 @@ async def found(store: Store, wanted: JobFilter, limit: int) -> list[Any]:
     return [page.jobs, page.after]
 
 
+class NotKept(Exception):
+    """Ends a transaction without a commit."""
+
+
+async def together(
+    store: Store, *, requests: list[Request], new: list[Enqueue], made: tuple[Job, Artifact] | None, kept: bool
+) -> list[Any]:
+    """What a transaction answers to all of this, and whether it was kept."""
+    answers: list[Any] = []
+    try:
+        async with store.transaction(deadline_seconds=60) as tx:
+            answers.append(await tx.add(new))
+            if made is not None:
+                await tx.attach(made[0], [made[1]])
+            answers += [await tx.perform(request) for request in requests]
+            if not kept:
+                raise NotKept
+    except NotKept:
+        answers.append("not kept")
+    except TenureError as error:
+        answers.append(error)
+    return answers
+
+
+async def at_a_glance(store: Store, *, wanted: DeadLetterFilter, limit: int) -> list[Any]:
+    stats, page = await store.stats(), await store.dead_letters(wanted, limit=limit)
+    warnings = [finding.says for finding in await store.doctor() if finding.about == "workers"]
+    return [stats.at, stats.tallies, stats.workers, stats.dead_letters, page.letters, page.after, warnings]
+
+
 async def erased(store: Store, *, job_id: UUID) -> Job | str:
     """The erased job, or the kind of refusal: its words are the store's own."""
     try:
@@ -423,7 +498,8 @@ async def rows_and_histories(store: Store) -> list[Any]:
 
 
 async def attachments(store: Store, *, job_id: UUID) -> list[Any]:
-    return [await store.executions(job_id), await store.dead_letter(job_id), await store.signals(job_id)]
+    executions, letter = await store.executions(job_id), await store.dead_letter(job_id)
+    return [executions, letter, await store.signals(job_id), await store.artifacts(job_id)]
 
 
 def model_side() -> Side:

@@ -348,6 +348,9 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     last_owner: str | None = None
     last_lease_expires_at: datetime | None = None
     correlation_id: str | None = None
+    handled_at: datetime | None = None
+    handled_as: str | None = None
+    """`redriven` or `discarded`, once somebody has dealt with it."""
 
 
 class ExecutionStatus(StrEnum):

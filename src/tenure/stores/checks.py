@@ -3,9 +3,9 @@ is written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 from tenure.errors import InvalidInput, NotAuthorised
@@ -13,7 +13,18 @@ from tenure.lifecycle.content import check_content, check_integer, check_moment,
 from tenure.lifecycle.operations import Verb
 from tenure.lifecycle.records import Role
 from tenure.lifecycle.table import ARROW_OF
-from tenure.stores.contract import ClaimRequest, Enqueue, EventFilter, JobFilter, Request
+from tenure.stores.contract import (
+    Artifact,
+    ClaimRequest,
+    DeadLetterFilter,
+    Enqueue,
+    EventFilter,
+    Handling,
+    JobFilter,
+    OutboxMessage,
+    Request,
+    WorkerRecord,
+)
 
 PRIORITY_LEAST, PRIORITY_MOST = -32_768, 32_767
 DELAY_MS_MAX = 10 * 366 * 86_400_000
@@ -21,6 +32,10 @@ CLAIM_LIMIT_MAX = 10_000
 PAGE_LIMIT_MAX = 100_000
 CHAIN_MAX = 4
 AGE_SECONDS_MAX = 100 * 366 * 86_400.0
+ARTIFACT_BYTES_MAX = 32 * 1024 * 1024
+REASON_LENGTH_MAX = 2000
+PID_MAX = 2**31 - 1
+CONCURRENCY_MAX = 1_000_000
 
 
 def check_page(limit: int) -> None:
@@ -81,10 +96,32 @@ def check_job_filter(wanted: JobFilter) -> None:
             check_text(text, name)
     for text in (*wanted.queues, *wanted.kinds):
         check_text(text, "filter")
+    for text in wanted.reasons:
+        check_text(text, "reasons", length_max=REASON_LENGTH_MAX)
     _check_tags(wanted.tags)
     for name in ("created_from", "created_until"):
         if (moment := getattr(wanted, name)) is not None:
             check_moment(moment, name)
+
+
+def check_dead_letter_filter(wanted: DeadLetterFilter) -> None:
+    """The same for dead letters."""
+    if wanted.correlation_id is not None:
+        check_text(wanted.correlation_id, "correlation_id")
+    for text in (*wanted.queues, *wanted.kinds):
+        check_text(text, "filter")
+    for name in ("dead_from", "dead_until"):
+        if (moment := getattr(wanted, name)) is not None:
+            check_moment(moment, name)
+
+
+def check_handling(job_ids: Sequence[UUID], how: Handling) -> None:
+    """Refuse a way of dealing with dead letters that there is none of."""
+    for job_id in job_ids:
+        if not isinstance(job_id, UUID):
+            raise InvalidInput("job_ids", f"must be ids of jobs, not {job_id!r}")
+    if how not in get_args(Handling):
+        raise InvalidInput("how", f"is {how!r}, and must be one of {', '.join(get_args(Handling))}")
 
 
 def check_event_filter(wanted: EventFilter) -> None:
@@ -125,3 +162,48 @@ def check_request(request: Request) -> None:
             raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
         if (content := operation.content()) is not None:
             check_content(content, operation.verb)
+
+
+def check_sql(sql: Any) -> str:
+    """A statement of the caller's own: text that a database can be sent."""
+    if not isinstance(sql, str) or not sql.strip() or "\x00" in sql:
+        raise InvalidInput("sql", f"must be one statement as text, not {sql!r}")
+    return sql
+
+
+def check_message(message: OutboxMessage) -> None:
+    """Refuse a message that no store could hold."""
+    if not isinstance(message.id, UUID):
+        raise InvalidInput("id", f"must be a UUID, not {message.id!r}")
+    check_text(message.topic, "topic")
+    check_text(message.aggregate, "aggregate")
+    check_content(message.body, "body")
+    if message.headers is not None:
+        check_content(message.headers, "headers")
+
+
+def check_artifacts(artifacts: Sequence[Artifact]) -> None:
+    """Refuse artifacts that no store could hold, and a name that is given twice."""
+    names: set[str] = set()
+    for artifact in artifacts:
+        check_text(artifact.name, "artifact")
+        check_text(artifact.media_type, "media_type")
+        if not isinstance(artifact.body, bytes):
+            raise InvalidInput(artifact.name, f"must have bytes for its body, not {type(artifact.body).__name__}")
+        if len(artifact.body) > ARTIFACT_BYTES_MAX:
+            size = len(artifact.body)
+            raise InvalidInput(artifact.name, f"has {size} bytes, and at most {ARTIFACT_BYTES_MAX} are allowed")
+        if artifact.name in names:
+            raise InvalidInput("artifact", f"the name {artifact.name!r} is given twice")
+        names.add(artifact.name)
+
+
+def check_worker(worker: WorkerRecord) -> None:
+    """Refuse a worker that could not be written down."""
+    check_name(worker.id, "worker")
+    check_text(worker.host, "host")
+    check_text(worker.version, "version")
+    check_integer(worker.pid, "pid", least=0, most=PID_MAX)
+    check_integer(worker.concurrency, "concurrency", least=1, most=CONCURRENCY_MAX)
+    for name in (*worker.queues, *worker.kinds):
+        check_name(name, "worker")

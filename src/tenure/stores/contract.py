@@ -9,19 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import msgspec
 
 from tenure.errors import JobNotFound, Refused, RequestIdReused, TenureError
-from tenure.lifecycle.content import (
-    encode,
-)
+from tenure.lifecycle.content import encode
 from tenure.lifecycle.decide import Change, judge, same_request
 from tenure.lifecycle.operations import Operation
-from tenure.lifecycle.records import Actor, DeadLetter, Event, EventType, Execution, Job, Origin, Role
+from tenure.lifecycle.records import (
+    Actor,
+    DeadLetter,
+    Event,
+    EventType,
+    Execution,
+    Job,
+    Origin,
+    ReasonCode,
+    Role,
+    Stage,
+)
 from tenure.lifecycle.statuses import READY, Status
+from tenure.lifecycle.table import Guard
 
 
 class Enqueue(msgspec.Struct, frozen=True, gc=False):
@@ -131,6 +141,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 Outcome = Applied | Repeated | Busy | Failure
 
+Handling = Literal["redriven", "discarded"]
+
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to list. Everything given must match."""
@@ -141,6 +153,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     dedupe_key: str | None = None
     submitted_by: str | None = None
+    reasons: tuple[str, ...] = ()
     tags: dict[str, str] = {}
     created_from: datetime | None = None
     created_until: datetime | None = None
@@ -178,6 +191,91 @@ class SignalRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     payload: str
     at: datetime
+
+
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters to list. Those that somebody has dealt with are left out, unless `handled` is asked for."""
+
+    reason_codes: tuple[ReasonCode, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    kinds: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    correlation_id: str | None = None
+    dead_from: datetime | None = None
+    dead_until: datetime | None = None
+    handled: bool = False
+
+
+class DeadLetterPage(msgspec.Struct, frozen=True):
+    """Some of the dead letters, in the order of their jobs' ids, and the cursor for the next page; None at the end."""
+
+    letters: list[DeadLetter]
+    after: UUID | None
+
+
+class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be told to the outside once the transaction that writes it is committed."""
+
+    id: UUID
+    topic: str
+    body: str
+    aggregate: str
+    headers: str | None = None
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A named piece of what a job has made."""
+
+    name: str
+    media_type: str
+    body: bytes
+
+
+class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact as it is listed: all but its body."""
+
+    job_id: UUID
+    name: str
+    attempt: int
+    media_type: str
+    bytes: int
+    at: datetime
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process as it introduced itself. `version` is that of the program whose jobs it runs."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...]
+    concurrency: int
+    started_at: datetime
+    seen_at: datetime
+    stopped_at: datetime | None = None
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs of a kind in a queue have a status, and since when the longest-waiting of them is due."""
+
+    queue: str
+    kind: str
+    status: Status
+    jobs: int
+    due: int = 0
+    oldest_due_at: datetime | None = None
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """The database at a glance."""
+
+    at: datetime
+    tallies: list[Tally]
+    workers: list[WorkerRecord]
+    dead_letters: int
+    """Those that nobody has dealt with."""
 
 
 class MigrationRecord(msgspec.Struct, frozen=True):
@@ -230,14 +328,20 @@ class Adds(Protocol):
         ...
 
 
-class Claims(Protocol):
+class Hears(Protocol):
+    """The part of whoever waits for something to happen."""
+
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
+        """Hints for these queues, and for the names of `hint_for`."""
+        ...
+
+
+class Claims(Hears, Protocol):
     """The pool's part: it takes jobs, and cannot end them."""
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
         """The jobs won, each with its token, in the order of claiming."""
         ...
-
-    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]: ...
 
 
 class Performs(Protocol):
@@ -245,6 +349,56 @@ class Performs(Protocol):
 
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         """What matched is applied; the rest is answered one by one, in the order of the requests."""
+        ...
+
+
+class Transaction(Protocol):
+    """One transaction of the database: the caller's own statements, and what tenure writes with them.
+
+    Everything in it takes effect together when its context is left normally, or not at all. Values are `$1`, `$2`, …
+    on every store.
+    """
+
+    async def execute(self, sql: str, *values: Any) -> int:
+        """Run one statement of the caller's. How many rows it touched."""
+        ...
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """The rows of one query of the caller's, by column name."""
+        ...
+
+    async def add(self, requests: Sequence[Enqueue]) -> list[Added]: ...
+
+    async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
+        """Put messages into the outbox, in this order within each aggregate."""
+        ...
+
+    async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
+        """Keep artifacts of this attempt. A name that the job has used before is InvalidInput."""
+        ...
+
+    async def perform(self, request: Request) -> Outcome:
+        """Change one job. Whatever is not Applied should make the caller leave with an error."""
+        ...
+
+
+class Commits(Protocol):
+    """The runner's part where more than an outcome is to be written at once."""
+
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction that is rolled back, also by the database itself where it can, when it is open for longer."""
+        ...
+
+
+class Registers(Protocol):
+    """A worker's part: it says that it is there, and what it can run."""
+
+    async def register(self, worker: WorkerRecord) -> None:
+        """Write the worker down, or that it was seen. `started_at` and `seen_at` are the database's own."""
+        ...
+
+    async def unregister(self, worker_id: str) -> None:
+        """The worker stopped. Its row stays, since jobs name it."""
         ...
 
 
@@ -278,6 +432,20 @@ class Reads(Protocol):
 
     async def dead_letter(self, job_id: UUID) -> DeadLetter | None: ...
 
+    async def dead_letters(
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+    ) -> DeadLetterPage: ...
+
+    async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]: ...
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None: ...
+
+    async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
+        """The workers with these ids; without ids, those that have not stopped. In the order of ids."""
+        ...
+
+    async def stats(self) -> Stats: ...
+
     async def signals(self, job_id: UUID) -> list[SignalRecord]: ...
 
     async def now(self) -> datetime:
@@ -304,8 +472,12 @@ class Retains(Protocol):
         of its progress, retry_scheduled, failed and dead_lettered events are blanked; artifacts and steps go."""
         ...
 
+    async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
+        """Note that somebody redrove or discarded these dead letters; how many were open. Nothing is removed."""
+        ...
 
-class Store(Adds, Claims, Recovers, Reads, Retains, Protocol):
+
+class Store(Adds, Claims, Recovers, Commits, Registers, Reads, Retains, Protocol):
     """Everything, for whoever opens the store and hands its parts out."""
 
     async def open(self) -> None:
@@ -377,10 +549,20 @@ def waves(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
     return found
 
 
-def made_ready(outcomes: Iterable[Outcome]) -> set[str]:
-    """The queues in which a change left a job that a claim may take."""
-    return {
-        outcome.change.before.queue
-        for outcome in outcomes
-        if isinstance(outcome, Applied) and outcome.change.steps[-1].to_status in READY
-    }
+def hints(outcomes: Iterable[Outcome]) -> set[str]:
+    """Who should look: the queues in which a change left a job that a claim may take, and the workers whose job was
+    changed by somebody else, under the name that `hint_for` gives them."""
+    names: set[str] = set()
+    for outcome in outcomes:
+        if isinstance(outcome, Applied):
+            before, change = outcome.change.before, outcome.change
+            if change.steps[-1].to_status in READY:
+                names.add(before.queue)
+            if before.owner is not None and change.guard is not Guard.LIVE_LEASE:
+                names.add(hint_for(before.owner))
+    return names
+
+
+def hint_for(worker: str) -> str:
+    """The name under which a worker is told that somebody changed a job of its own: a cancel, or a lease revoked."""
+    return f"worker:{worker}"

@@ -6,29 +6,32 @@ store answers, writes and shows must be what this one does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
-from datetime import datetime
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
-from tenure.errors import IllegalTransition, InvalidInput, JobNotFound, RequestIdReused
+from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused
 from tenure.lifecycle.claiming import batch, claim_order
 from tenure.lifecycle.decide import Change, decide_chain, renewal_due, unroll
-from tenure.lifecycle.evolve import after_ms, born
+from tenure.lifecycle.evolve import born
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
 from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Execution, Job
 from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
-from tenure.lifecycle.statuses import HELD, QUEUED, READY, STALLED
 from tenure.lifecycle.table import allowed_from
+from tenure.stores.blocks import require_outside
 from tenure.stores.checks import (
     check_after,
     check_age,
     check_claim,
+    check_dead_letter_filter,
     check_enqueue,
     check_event_filter,
+    check_handling,
     check_job_filter,
     check_page,
     check_request,
@@ -37,10 +40,13 @@ from tenure.stores.contract import (
     Added,
     Applied,
     ClaimRequest,
+    DeadLetterFilter,
+    DeadLetterPage,
     Enqueue,
     EventFilter,
     EventPage,
     Finding,
+    Handling,
     JobFilter,
     JobPage,
     MigrationRecord,
@@ -48,30 +54,39 @@ from tenure.stores.contract import (
     Request,
     SchemaState,
     SignalRecord,
+    Stats,
+    Transaction,
     Wakeups,
     settle,
     shown,
     without_secret,
 )
+from tenure.stores.findings import SEEN_SECONDS, nobody_runs
 from tenure.testing.clock import ManualClock
+from tenure.testing.model_belongings import Belongings
+from tenure.testing.model_block import ModelBlock
+from tenure.testing.model_rows import (
+    POSITION_DIGITS,
+    Answer,
+    Body,
+    WonClaim,
+    body_of,
+    claimable,
+    enqueued,
+    event_matches,
+    is_due,
+    job_matches,
+    letter_matches,
+    needs_attention,
+    position,
+    same_answer,
+    same_dedupe,
+    same_enqueue,
+    superseded,
+    tallies,
+)
 
 ERASED = "null"
-POSITION_DIGITS = 12
-
-_Body = tuple[str, str | None]
-"""What makes an enqueue the same request when it comes again."""
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """An enqueue that made no job of its own, because another had its dedupe key."""
-
-    body: _Body
-    job_id: UUID
-
-
-class _WonClaim(msgspec.Struct, frozen=True):
-    body: str
-    job_ids: tuple[UUID, ...]
 
 
 class _NoWakeups:
@@ -79,20 +94,35 @@ class _NoWakeups:
         return False
 
 
-class ModelStore:
+class ModelStore(Belongings):
     """Rows by id, events by job and in the order of the log, and what hangs on them."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
-        self._rows: dict[UUID, Job] = {}
-        self._bodies: dict[UUID, _Body] = {}
-        self._answers: dict[str, _Answer] = {}
+        super().__init__(clock)
+        self._bodies: dict[UUID, Body] = {}
+        self._answers: dict[str, Answer] = {}
         self._histories: dict[UUID, list[Event]] = {}
         self._log: list[Event] = []
-        self._claims: dict[str, _WonClaim] = {}
+        self._claims: dict[str, WonClaim] = {}
         self._dead_letters: dict[UUID, DeadLetterRecord] = {}
         self._signals: dict[UUID, list[SignalRecord]] = {}
         self._next_position = 1
+
+    def copy(self) -> ModelStore:
+        """Another model in the same state, which goes its own way."""
+        twin = ModelStore(self._clock)
+        for name, value in vars(self).items():
+            if isinstance(value, dict):
+                vars(twin)[name] = {key: list(item) if isinstance(item, list) else item for key, item in value.items()}
+            else:
+                vars(twin)[name] = list(value) if isinstance(value, list) else value
+        return twin
+
+    def is_like(self, other: ModelStore) -> bool:
+        return vars(self) == vars(other)
+
+    def become(self, other: ModelStore) -> None:
+        vars(self).update(vars(other.copy()))
 
     async def open(self) -> None:
         pass
@@ -107,7 +137,11 @@ class ModelStore:
         return SchemaState(applied=[1], pending=[], unknown=[], changed=[], min_code_version=1, code_version=1)
 
     async def doctor(self) -> list[Finding]:
-        return []
+        now = self._clock.now()
+        seen = [worker for worker in self._workers.values() if now - worker.seen_at < timedelta(seconds=SEEN_SECONDS)]
+        known = {kind for worker in seen if worker.stopped_at is None for kind in worker.kinds}
+        due = Counter(job.kind for job in self._rows.values() if is_due(job, now) and job.kind not in known)
+        return nobody_runs((kind, jobs, False) for kind, jobs in sorted(due.items(), key=lambda one: (-one[1], one[0])))
 
     async def now(self) -> datetime:
         return self._clock.now()
@@ -117,19 +151,20 @@ class ModelStore:
     async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
         for request in requests:
             check_enqueue(request)
+        require_outside(self)
         rows, bodies, remembered = dict(self._rows), dict(self._bodies), dict(self._answers)
         written: list[Event] = []
         answers: list[Added] = []
         for request in requests:
-            there = _same_answer(request, rows, remembered) or _same_enqueue(request, rows, bodies)
-            if there is None and (there := _same_dedupe(request, rows.values())) is not None:
-                remembered[request.request_id] = _Answer(_body(request), there.id)
+            there = same_answer(request, rows, remembered) or same_enqueue(request, rows, bodies)
+            if there is None and (there := same_dedupe(request, rows.values())) is not None:
+                remembered[request.request_id] = Answer(body_of(request), there.id)
             if there is not None:
                 answers.append(Added(without_secret(there), created=False))
                 continue
-            event = _enqueued(request, self._clock.now())
+            event = enqueued(request, self._clock.now())
             job = born(request.origin, event)
-            rows[job.id], bodies[job.id] = job, _body(request)
+            rows[job.id], bodies[job.id] = job, body_of(request)
             written.append(event)
             answers.append(Added(job, created=True))
         self._rows, self._bodies, self._answers = rows, bodies, remembered
@@ -140,9 +175,10 @@ class ModelStore:
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)
+        require_outside(self)
         won = self._claims.get(request.request_id)
         if won is None:
-            won = _WonClaim(request.body(), tuple(job.id for job in self._take(request)))
+            won = WonClaim(request.body(), tuple(job.id for job in self._take(request)))
             if won.job_ids:
                 self._claims[request.request_id] = won
         if won.body != request.body():
@@ -151,7 +187,7 @@ class ModelStore:
 
     def _take(self, request: ClaimRequest) -> list[Job]:
         now = self._clock.now()
-        wanted = [job for job in self._rows.values() if _claimable(job, request, now)]
+        wanted = [job for job in self._rows.values() if claimable(job, request, now)]
         taken = batch(sorted(wanted, key=claim_order), request.limit)
         operations = (Claim(request.token), Start()) if request.start else (Claim(request.token),)
         for job in taken:
@@ -168,7 +204,11 @@ class ModelStore:
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
+        require_outside(self)
         return [self._perform(request) for request in requests]
+
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+        return ModelBlock(self, deadline_seconds=deadline_seconds)
 
     def _perform(self, request: Request) -> Outcome:
         logged = [event for event in self._histories.get(request.job_id, ()) if event.request_id == request.request_id]
@@ -219,7 +259,7 @@ class ModelStore:
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_page(limit)
         now = self._clock.now()
-        found = [job for job in self._rows_after(after) if _needs_attention(job, now)]
+        found = [job for job in self._rows_after(after) if needs_attention(job, now)]
         return [without_secret(job) for job in found[:limit]]
 
     # Reading
@@ -230,7 +270,7 @@ class ModelStore:
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
         check_job_filter(wanted)
         check_page(limit)
-        found = [without_secret(job) for job in self._rows_after(after) if _matches(job, wanted)]
+        found = [without_secret(job) for job in self._rows_after(after) if job_matches(job, wanted)]
         return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
@@ -238,14 +278,14 @@ class ModelStore:
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
         check_event_filter(wanted)
-        return self._page((event for event in self._log if _event_matches(event, wanted)), after=after, limit=limit)
+        return self._page((event for event in self._log if event_matches(event, wanted)), after=after, limit=limit)
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
         return self._page(self._log, after=after, limit=limit)
 
     def _page(self, events: Iterable[Event], *, after: str | None, limit: int) -> EventPage:
         check_page(limit)
-        begin = _position(after)
+        begin = position(after)
         found = [event for event in events if (event.position or "") > begin][:limit]
         return EventPage(found, (found[-1].position or begin) if found else begin)
 
@@ -255,6 +295,15 @@ class ModelStore:
     async def dead_letter(self, job_id: UUID) -> DeadLetterRecord | None:
         return self._dead_letters.get(job_id)
 
+    async def dead_letters(
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+    ) -> DeadLetterPage:
+        check_dead_letter_filter(wanted)
+        check_page(limit)
+        buried = [(self._dead_letters[job.id], job) for job in self._rows_after(after) if job.id in self._dead_letters]
+        found = [letter for letter, job in buried if letter_matches(letter, job, wanted)]
+        return DeadLetterPage(found[:limit], found[limit - 1].job_id if len(found) > limit else None)
+
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return list(self._signals.get(job_id, ()))
 
@@ -263,9 +312,20 @@ class ModelStore:
         ordered = sorted(self._rows.values(), key=lambda job: job.id.bytes)
         return [job for job in ordered if after is None or job.id.bytes > after.bytes]
 
+    # Working
+
+    async def stats(self) -> Stats:
+        return Stats(
+            at=self._clock.now(),
+            tallies=tallies(self._rows.values(), self._clock.now()),
+            workers=await self.workers(),
+            dead_letters=sum(letter.handled_at is None for letter in self._dead_letters.values()),
+        )
+
     # Forgetting
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        require_outside(self)
         limit_at = self._clock.now() - check_age(older_than_seconds, limit)
         ended = [job for job in self._rows_after(None) if job.finished_at is not None and job.finished_at <= limit_at]
         gone = {job.id for job in sorted(ended, key=lambda job: job.finished_at or limit_at)[:limit]}
@@ -273,18 +333,21 @@ class ModelStore:
             del self._rows[job_id], self._histories[job_id], self._bodies[job_id]
             self._dead_letters.pop(job_id, None)
             self._signals.pop(job_id, None)
+        self._drop_artifacts(gone)
         self._answers = {name: answer for name, answer in self._answers.items() if answer.job_id not in gone}
         self._log = [event for event in self._log if event.job_id not in gone]
         return len(gone)
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        require_outside(self)
         limit_at = self._clock.now() - check_age(older_than_seconds, limit)
-        old = [event for history in self._histories.values() for event in _superseded(history) if event.at <= limit_at]
+        old = [event for history in self._histories.values() for event in superseded(history) if event.at <= limit_at]
         chosen = {event.id for event in sorted(old, key=lambda event: event.position or "")[:limit]}
         self._replace_events(msgspec.structs.replace(event, detail=None) for event in old if event.id in chosen)
         return len(chosen)
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
+        require_outside(self)
         job = self._rows.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -306,120 +369,23 @@ class ModelStore:
         self._replace_events(msgspec.structs.replace(event, detail=None) for event in telling)
         if (letter := self._dead_letters.get(job.id)) is not None:
             self._dead_letters[job.id] = msgspec.structs.replace(letter, last_error=ERASED)
+        self._drop_artifacts({job.id})
         kept = self._signals.get(job.id, ())
         self._signals[job.id] = [msgspec.structs.replace(signal, payload=ERASED) for signal in kept]
+
+    async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
+        check_handling(job_ids, how)
+        require_outside(self)
+        letters = [self._dead_letters[job_id] for job_id in set(job_ids) if job_id in self._dead_letters]
+        open_ = [letter for letter in letters if letter.handled_at is None]
+        for letter in open_:
+            at = max(self._clock.now(), letter.at)
+            marked = msgspec.structs.replace(letter, handled_at=at, handled_as=how)
+            self._dead_letters[letter.job_id] = marked
+        return len(open_)
 
     def _replace_events(self, changed: Iterable[Event]) -> None:
         by_id = {event.id: event for event in changed}
         self._log = [by_id.get(event.id, event) for event in self._log]
         for job_id in {event.job_id for event in by_id.values()}:
             self._histories[job_id] = [by_id.get(event.id, event) for event in self._histories[job_id]]
-
-
-def _same_answer(request: Enqueue, rows: dict[UUID, Job], answers: dict[str, _Answer]) -> Job | None:
-    """The job that had this request's dedupe key when it first came, also when it has ended since."""
-    answer = answers.get(request.request_id)
-    if answer is None:
-        return None
-    if answer.body != _body(request):
-        raise RequestIdReused(request.request_id, current=without_secret(rows[answer.job_id]))
-    return rows[answer.job_id]
-
-
-def _same_enqueue(request: Enqueue, rows: dict[UUID, Job], bodies: dict[UUID, _Body]) -> Job | None:
-    """The job that this request made before; another body under the same id is refused."""
-    wanted = request.origin.request_id
-    by_request_id = (job for job in rows.values() if wanted is not None and job.origin.request_id == wanted)
-    job = next(by_request_id, None) or rows.get(request.origin.id)
-    if job is not None and bodies[job.id] != _body(request):
-        raise RequestIdReused(request.request_id, current=without_secret(job))
-    return job
-
-
-def _body(request: Enqueue) -> _Body:
-    return request.origin.digest(), request.detail
-
-
-def _same_dedupe(request: Enqueue, rows: Iterable[Job]) -> Job | None:
-    key = (request.origin.kind, request.origin.dedupe_key)
-    live = (job for job in rows if job.live and (job.kind, job.origin.dedupe_key) == key)
-    return None if request.origin.dedupe_key is None else next(live, None)
-
-
-def _enqueued(request: Enqueue, now: datetime) -> Event:
-    return Event(
-        job_id=request.origin.id,
-        rev=1,
-        type=EventType.ENQUEUED,
-        from_status=None,
-        to_status=QUEUED,
-        at=now,
-        attempt=0,
-        actor=str(request.actor),
-        request_id=request.request_id,
-        detail=request.detail,
-        digest=request.origin.digest(),
-        until_at=after_ms(now, request.delay_ms or None),
-        correlation_id=request.origin.correlation_id,
-        trace=request.origin.trace,
-    )
-
-
-def _claimable(job: Job, request: ClaimRequest, now: datetime) -> bool:
-    due = job.due_at is not None and job.due_at <= now
-    wanted = job.queue in request.queues and job.kind in request.kinds
-    return due and wanted and job.status in READY and not job.committed
-
-
-def _needs_attention(job: Job, now: datetime) -> bool:
-    passed = [moment for moment in (job.lease_expires_at, job.heartbeat_deadline_at, job.timeout_at) if moment]
-    if job.status in HELD or job.status is QUEUED:
-        return any(moment <= now for moment in passed)
-    return job.status is STALLED and (job.lost or job.committed)
-
-
-def _matches(job: Job, wanted: JobFilter) -> bool:
-    tags = job.origin.tags or {}
-    return (
-        (not wanted.statuses or job.status in wanted.statuses)
-        and (not wanted.queues or job.queue in wanted.queues)
-        and (not wanted.kinds or job.kind in wanted.kinds)
-        and wanted.correlation_id in (None, job.origin.correlation_id)
-        and wanted.dedupe_key in (None, job.origin.dedupe_key)
-        and wanted.submitted_by in (None, job.origin.submitted_by)
-        and all(tags.get(name) == value for name, value in wanted.tags.items())
-        and _within(job.created_at, wanted.created_from, wanted.created_until)
-    )
-
-
-def _event_matches(event: Event, wanted: EventFilter) -> bool:
-    return (
-        wanted.job_id in (None, event.job_id)
-        and (not wanted.types or event.type in wanted.types)
-        and wanted.correlation_id in (None, event.correlation_id)
-        and _within(event.at, wanted.since, wanted.until)
-    )
-
-
-def _position(after: object) -> str:
-    """A place in the log to go on from, as an earlier page named it; the beginning is named by nothing."""
-    if after is None or after == "":
-        return ""
-    if not isinstance(after, str) or len(after) != POSITION_DIGITS or not (after.isascii() and after.isdigit()):
-        raise InvalidInput("after", f"{after!r} is not a position of this log; take it from an earlier page")
-    return after
-
-
-def _within(moment: datetime, begin: datetime | None, end: datetime | None) -> bool:
-    return (begin is None or begin <= moment) and (end is None or moment < end)
-
-
-def _superseded(history: Sequence[Event]) -> list[Event]:
-    """Progress that no longer shows in the record: more of it came, or a new attempt began."""
-    found: list[Event] = []
-    told: list[Event] = []
-    for event in history:
-        if event.type in (EventType.PROGRESS, EventType.CLAIMED):
-            found += told
-            told = [event] if event.type is EventType.PROGRESS and event.detail is not None else []
-    return found

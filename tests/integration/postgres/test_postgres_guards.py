@@ -17,6 +17,7 @@ from tenure.stores.contract import Applied, Failure
 from tenure.testing.driver import ERROR, Driver
 
 AS_THE_STORE = "select set_config('tenure.writer', 'store', true);"
+MARK = "update tenure.dead_letters set handled_at = clock_timestamp()"
 EVENT = """insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
     request_id)
     values ('{id}', clock_timestamp(), {rev}, 1, 1, {commits}, '{type}', {from_}, '{to}', 'runner:me', 'x');"""
@@ -78,6 +79,19 @@ ATTACKS = {
     "a claim changed": "update tenure.claims set job_ids = '{{}}'",
     "a dead letter removed": "delete from tenure.dead_letters",
     "a dead letter changed": "update tenure.dead_letters set attempts = 0",
+    "a dead letter marked": f"{MARK}, handled_as = 'discarded'",
+    "a dead letter marked twice": f"{AS_THE_STORE}{MARK}, handled_as = 'discarded';{MARK}, handled_as = 'redriven'",
+    "a dead letter whose mark is taken back": f"{AS_THE_STORE}{MARK}, handled_as = 'discarded';"
+    "update tenure.dead_letters set handled_at = null, handled_as = null",
+    "a dead letter marked and rewritten": f"{AS_THE_STORE}{MARK}, handled_as = 'discarded', last_error = '2'",
+    "a dead letter marked and redated": f"{AS_THE_STORE}{MARK}, handled_as = 'discarded', at = now()",
+    "a dead letter rewritten without a mark": AS_THE_STORE + "update tenure.dead_letters set last_error = null",
+    "a dead letter marked with a word of one's own": f"{AS_THE_STORE}{MARK}, handled_as = 'forgotten'",
+    "a dead letter that says when and not how": f"{AS_THE_STORE}{MARK}",
+    "an erasure that marks a dead letter": "select set_config('tenure.writer', 'erasure', true);"
+    f"{MARK}, handled_as = 'discarded', last_error = null",
+    "an erasure that redates a dead letter": "select set_config('tenure.writer', 'erasure', true);"
+    "update tenure.dead_letters set last_error = null, at = now()",
     "an answer invented": "insert into tenure.answers values ('mine', '{queued}', 'x', null, now())",
     "a policy invented": "insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('x', 1, 1)",
     "a lease for ever": AS_THE_STORE

@@ -135,7 +135,7 @@ def test_look_ups_use_their_index(crowded: str, name: str) -> None:
             "until": f"timestamptz '{at}' + interval '30 seconds'" if name == "events_by_time" else "null",
             "correlation_id": "'c1000'",
             **dict.fromkeys(("after", "statuses", "queues", "kinds", "dedupe_key", "submitted_by", "tags"), "null"),
-            **dict.fromkeys(("created_from", "created_until"), "null"),
+            **dict.fromkeys(("created_from", "created_until", "reasons"), "null"),
         }
         plan = plan_after_warm_up(connection, name, values)
     used = {node.get("Index Name") for node in nodes(plan)}

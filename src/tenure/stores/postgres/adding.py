@@ -1,4 +1,4 @@
-"""New jobs as the arrays that `enqueue.sql` takes, and as the records that come of them."""
+"""New jobs: as the arrays that `enqueue.sql` takes, and as the records that come of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,36 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import asyncpg
 import msgspec
 
+from tenure.errors import RequestIdReused
 from tenure.lifecycle.evolve import after_ms, born
 from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin
 from tenure.lifecycle.statuses import QUEUED
-from tenure.stores.contract import Enqueue
+from tenure.stores.contract import Added, Enqueue
+from tenure.stores.postgres.connections import REUSED_STATE, Fetches
+from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.reading import jobs_by_id
 from tenure.stores.postgres.rows import arrays
+
+
+async def add(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue]) -> list[Added]:
+    """The jobs that the requests led to, in their order."""
+    numbers = [await policies.number(request.origin.policy) for request in requests]
+    try:
+        answers = await fetches.fetch("enqueue", enqueue_parameters(requests, numbers))
+    except asyncpg.PostgresError as problem:
+        if problem.sqlstate == REUSED_STATE:
+            raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
+        raise
+    there = await jobs_by_id(fetches, policies, [answer["job_id"] for answer in answers if not answer["created"]])
+    return [
+        Added(new_job(request, answer["created_at"]), created=True)
+        if answer["created"]
+        else Added(there[answer["job_id"]], created=False)
+        for request, answer in zip(requests, answers, strict=True)
+    ]
 
 
 def enqueue_parameters(requests: Sequence[Enqueue], numbers: list[int]) -> dict[str, Any]:

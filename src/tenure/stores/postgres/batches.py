@@ -21,7 +21,7 @@ from tenure.stores.postgres.changes import (
     is_completion,
     is_heartbeat,
 )
-from tenure.stores.postgres.connections import ABOUT_A_ROW, Connections
+from tenure.stores.postgres.connections import ABOUT_A_ROW, Fetches
 
 ASIDE_SECONDS = 60.0
 
@@ -35,8 +35,8 @@ log = logging.getLogger("tenure.stores.postgres")
 class Batches:
     """Sends batches, and finds by halving the row that makes one fail."""
 
-    def __init__(self, connections: Connections, clock: Clock) -> None:
-        self._connections, self._clock = connections, clock
+    def __init__(self, fetches: Fetches, clock: Clock) -> None:
+        self._fetches, self._clock = fetches, clock
         self._set_aside: dict[UUID, tuple[float, str]] = {}
 
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
@@ -72,19 +72,19 @@ class Batches:
 
     async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
-        for row in await self._connections.fetch("apply", apply_parameters(changes)):
+        for row in await self._fetches.fetch("apply", apply_parameters(changes)):
             if row["id"] is not None:
                 answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"])
 
     async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
-        for row in await self._connections.fetch("complete", completion_parameters(changes)):
+        for row in await self._fetches.fetch("complete", completion_parameters(changes)):
             if row["id"] is not None:
                 answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"])
 
     async def _beat(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
-        for row in await self._connections.fetch("heartbeat", heartbeat_parameters(changes)):
+        for row in await self._fetches.fetch("heartbeat", heartbeat_parameters(changes)):
             if row["locked"]:
                 answers[row["id"]] = Busy(shown(by_id[row["id"]]).before)
             elif row["id"] is not None:
@@ -106,7 +106,7 @@ class Batches:
         while True:
             values = {**parameters, "limit": request.limit, "excluded": self._still_set_aside()}
             try:
-                rows = await self._connections.fetch("claim", values)
+                rows = await self._fetches.fetch("claim", values)
                 return [row for row in rows if row["id"] is not None or row["won"] is not None]
             except POISON as problem:
                 self._pass_over(problem)

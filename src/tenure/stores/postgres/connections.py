@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -39,6 +39,7 @@ ABOUT_A_ROW = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
 PASSING = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 
 COLLISIONS_MAX = 5
+CLOSE_SECONDS_MAX = 5.0
 
 Session: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
@@ -77,11 +78,17 @@ class _Connection(asyncpg.Connection):
         return ""
 
 
+class Fetches(Protocol):
+    """Sends statements by name: each in a transaction of its own, or all in one."""
+
+    async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]: ...
+
+
 class Connections:
     """A pool of connections that belongs to one process and one event loop."""
 
     def __init__(self, address: Address, *, size: int = 10) -> None:
-        self._address, self._size = address, size
+        self.address, self._size = address, size
         self._pool: asyncpg.Pool[Any] | None = None
         self._pid = os.getpid()
         self._opening = asyncio.Lock()
@@ -90,9 +97,9 @@ class Connections:
         async with self._opening:
             if self._pool is not None:
                 return
-            async with translated(self._address):
+            async with translated(self.address):
                 self._pool = await asyncpg.create_pool(
-                    self._address.dsn,
+                    self.address.dsn,
                     min_size=1,
                     max_size=self._size,
                     connection_class=_Connection,
@@ -103,7 +110,11 @@ class Connections:
     async def close(self) -> None:
         if self._pool is not None and self._pid == os.getpid():
             pool, self._pool = self._pool, None
-            await pool.close()
+            try:
+                await asyncio.wait_for(pool.close(), CLOSE_SECONDS_MAX)
+            except TimeoutError:
+                # The server does not answer, or somebody still waits for it: a goodbye is not worth waiting for.
+                pool.terminate()
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -112,7 +123,7 @@ class Connections:
             raise UsedAfterFork("this store was opened before a fork; open a new one in the child process")
         if self._pool is None:
             raise StoreError("the store is not open; call `await store.open()` first")
-        async with translated(self._address), self._pool.acquire() as connection:
+        async with translated(self.address), self._pool.acquire() as connection:
             try:
                 yield connection
             except LOST:
@@ -140,13 +151,13 @@ class Connections:
 
     async def _fetch_once(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
         async with self.session() as connection:
-            if not self._address.pooled:
+            if not self.address.pooled:
                 return await fetch(connection, name, values)
             async with connection.transaction():
                 return await fetch(connection, name, values)
 
     def _settings(self) -> dict[str, Any]:
-        if self._address.pooled:
+        if self.address.pooled:
             return {"statement_cache_size": 0}
         # Plans here are short: compiling one costs more than running it.
         return {"server_settings": {"jit": "off", "application_name": "tenure"}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tenure.stores.contract import Finding
+from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
 
 OLD_TRANSACTION_SECONDS = 300
@@ -17,6 +18,7 @@ async def examine(connections: Connections, address: Address) -> list[Finding]:
             await _durability(connection),
             *await _blockers(connection),
             *await _foreign_log(connection),
+            *await _unstaffed(connection),
         ]
 
 
@@ -68,3 +70,12 @@ async def _foreign_log(connection: Session) -> list[Finding]:
         return []
     says = "the log has transactions that this server has not reached: it was restored from a dump of another one"
     return [Finding("error", "log", says, "restore by a physical backup, or ask for `tenure events import`")]
+
+
+async def _unstaffed(connection: Session) -> list[Finding]:
+    """Kinds that are due and that nobody runs."""
+    if await connection.fetchval("select to_regclass('tenure.workers')") is None:
+        return []
+    values = {"looked_at": LOOKED_AT_MAX, "seen_seconds": SEEN_SECONDS, "kinds": KINDS_MAX}
+    rows = await fetch(connection, "unstaffed", values)
+    return nobody_runs((row["kind"], row["jobs"], row["more"]) for row in rows)

@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Policy
-from tenure.stores.postgres.connections import Connections
+from tenure.stores.postgres.connections import Fetches
 
 log = logging.getLogger("tenure.stores.postgres")
 
@@ -20,10 +20,21 @@ _encoder = msgspec.json.Encoder(order="sorted")
 class KnownPolicies:
     """The policies that this process has met."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, fetches: Fetches) -> None:
+        self._fetches = fetches
         self._by_number: dict[int, Policy] = {}
         self._numbers: dict[Policy, int] = {}
+
+    def within(self, fetches: Fetches) -> KnownPolicies:
+        """The same for one transaction: what it writes is not known outside, as it may be rolled back."""
+        known = KnownPolicies(fetches)
+        known._by_number, known._numbers = dict(self._by_number), dict(self._numbers)
+        return known
+
+    def adopt(self, other: KnownPolicies) -> None:
+        """What a transaction has written down is known to all, now that it is committed."""
+        self._by_number.update(other._by_number)
+        self._numbers.update(other._numbers)
 
     async def number(self, policy: Policy) -> int:
         """The number of this policy, which is written down when it is new."""
@@ -34,7 +45,7 @@ class KnownPolicies:
         """The policies that these rows speak of, among others."""
         missing = {row["policy_id"] for row in rows} - self._by_number.keys() - {None}
         if missing:
-            for row in await self._connections.fetch("policies", {"ids": sorted(missing)}):
+            for row in await self._fetches.fetch("policies", {"ids": sorted(missing)}):
                 self._remember(row["id"], row["body"])
         return self._by_number
 
@@ -56,6 +67,6 @@ class KnownPolicies:
         }
         rows: list[asyncpg.Record] = []
         while not rows:
-            rows = await self._connections.fetch("policy", values)
+            rows = await self._fetches.fetch("policy", values)
         self._numbers[policy] = rows[0]["id"]
         return self._numbers[policy]

@@ -24,7 +24,7 @@ from tenure.lifecycle.records import (
     Stage,
 )
 from tenure.lifecycle.statuses import Status
-from tenure.stores.contract import SignalRecord
+from tenure.stores.contract import ArtifactRecord, SignalRecord, Tally, WorkerRecord
 
 _STATUS = {status.value: status for status in Status}
 _TYPE = {type_.value: type_ for type_ in EventType}
@@ -32,6 +32,8 @@ _MUTABLE = tuple(
     name for name in Job.__struct_fields__ if name not in ("origin", "status", "token", "created_at", "updated_at")
 )
 _PLAIN = tuple(name for name in Origin.__struct_fields__ if name not in ("id", "payload", "policy", "tags"))
+
+_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 Policies = Mapping[int, Policy]
 
@@ -168,7 +170,23 @@ def dead_letter_from(row: asyncpg.Record) -> DeadLetter:
         last_owner=row["last_owner"],
         last_lease_expires_at=row["last_lease_expires_at"],
         correlation_id=row["correlation_id"],
+        handled_at=row["handled_at"],
+        handled_as=row["handled_as"],
     )
+
+
+def artifact_from(row: asyncpg.Record) -> ArtifactRecord:
+    return ArtifactRecord(**{name: row[name] for name in ArtifactRecord.__struct_fields__})
+
+
+def worker_from(row: asyncpg.Record) -> WorkerRecord:
+    facts = {name: row[name] for name in WorkerRecord.__struct_fields__}
+    return WorkerRecord(**{**facts, "queues": _names(row["queues"]), "kinds": _names(row["kinds"])})
+
+
+def tally_from(row: asyncpg.Record) -> Tally:
+    facts = {name: row[name] for name in Tally.__struct_fields__}
+    return Tally(**{**facts, "status": _STATUS[row["status"]]})
 
 
 def signal_from(row: asyncpg.Record) -> SignalRecord:

@@ -8,50 +8,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from tenure.errors import (
-    IllegalTransition,
-    JobNotFound,
-    Refused,
-    RequestIdReused,
-    StoreError,
-    TenureError,
-)
+from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused, TenureError
 from tenure.lifecycle.content import check_text, encode
-from tenure.lifecycle.decide import Change, decide_chain
-from tenure.lifecycle.records import (
-    Actor,
-    DeadLetter,
-    Event,
-    Execution,
-    Job,
-)
+from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
 from tenure.lifecycle.table import allowed_from
 from tenure.seams import SYSTEM, Seams
+from tenure.stores.blocks import require_outside
 from tenure.stores.checks import (
     check_after,
     check_age,
     check_claim,
+    check_dead_letter_filter,
     check_enqueue,
     check_event_filter,
+    check_handling,
     check_job_filter,
     check_page,
     check_request,
+    check_worker,
 )
 from tenure.stores.contract import (
     Added,
+    Artifact,
+    ArtifactRecord,
     ClaimRequest,
+    DeadLetterFilter,
+    DeadLetterPage,
     Enqueue,
     EventFilter,
     EventPage,
-    Failure,
     Finding,
+    Handling,
     JobFilter,
     JobPage,
     MigrationRecord,
@@ -59,24 +52,27 @@ from tenure.stores.contract import (
     Request,
     SchemaState,
     SignalRecord,
+    Stats,
+    Transaction,
     Wakeups,
-    made_ready,
-    settle,
-    waves,
+    WorkerRecord,
+    hints,
     without_secret,
 )
 from tenure.stores.postgres import rows as row
-from tenure.stores.postgres.adding import enqueue_parameters, new_job
+from tenure.stores.postgres.adding import add
 from tenure.stores.postgres.batches import Batches
-from tenure.stores.postgres.connections import REUSED_STATE, Address, Connections, Session, fetch
+from tenure.stores.postgres.block import PostgresBlock
+from tenure.stores.postgres.connections import Address, Connections, Session, fetch
 from tenure.stores.postgres.cursors import NO_ID, event_cursor, tail_cursor
 from tenure.stores.postgres.examination import examine
 from tenure.stores.postgres.migrating import apply_pending, schema_state
+from tenure.stores.postgres.performing import Performing
 from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.reading import jobs_by_id, jobs_of
 from tenure.stores.postgres.wakeups import Bell
 from tenure.stores.schema import require_fit
 
-RACES_MAX = 20
 _ALWAYS = datetime(1, 1, 1, tzinfo=UTC)
 _NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -91,7 +87,9 @@ class PostgresStore:
         self._address = address
         self._connections = Connections(address, size=connections)
         self._policies = KnownPolicies(self._connections)
+        self._seams = seams
         self._batches = Batches(self._connections, seams.clock)
+        self._performing = Performing(self._connections, self._policies, self._batches)
         self._bell = Bell(address, self._connections, seams)
 
     @classmethod
@@ -135,30 +133,16 @@ class PostgresStore:
     async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
         for request in requests:
             check_enqueue(request)
-        added = await self._add(requests)
+        require_outside(self)
+        added = await add(self._connections, self._policies, requests)
         self._bell.ring({one.job.queue for one in added if one.created})
         return added
-
-    async def _add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        numbers = [await self._policies.number(request.origin.policy) for request in requests]
-        try:
-            answers = await self._connections.fetch("enqueue", enqueue_parameters(requests, numbers))
-        except asyncpg.PostgresError as problem:
-            if problem.sqlstate == REUSED_STATE:
-                raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
-            raise
-        there = await self.read([answer["job_id"] for answer in answers if not answer["created"]])
-        return [
-            Added(new_job(request, answer["created_at"]), created=True)
-            if answer["created"]
-            else Added(there[answer["job_id"]], created=False)
-            for request, answer in zip(requests, answers, strict=True)
-        ]
 
     # Claims.
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)
+        require_outside(self)
         answers = await self._batches.claim(request)
         if not answers:
             return []
@@ -174,7 +158,7 @@ class PostgresStore:
     async def _won_before(self, request: ClaimRequest, answer: asyncpg.Record) -> list[Job]:
         if answer["won_body"] != request.body():
             raise RequestIdReused(request.request_id)
-        jobs = await self._read(answer["won"], with_token=True)
+        jobs = await jobs_by_id(self._connections, self._policies, answer["won"], with_token=True)
         return [without_secret(jobs[job_id], request.actor) for job_id in answer["won"] if job_id in jobs]
 
     def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
@@ -185,60 +169,21 @@ class PostgresStore:
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
-        outcomes: dict[int, Outcome] = {}
-        for wave in waves(requests):
-            await self._round(wave, outcomes)
-        self._bell.ring(made_ready(outcomes.values()))
-        return [outcomes[number] for number in range(len(requests))]
+        require_outside(self)
+        outcomes = await self._performing.perform(requests)
+        self._bell.ring(hints(outcomes))
+        return outcomes
 
-    async def _round(self, requests: list[tuple[int, Request]], outcomes: dict[int, Outcome]) -> None:
-        """What the callers' own records allow is written at once; the rest is judged on the rows as they are."""
-        changes: dict[int, Change] = {}
-        for number, request in requests:
-            if request.fresh and isinstance(request.job, Job):
-                try:
-                    changes[number] = decide_chain(
-                        request.job, request.operations, request.actor, request_id=request.request_id
-                    )
-                except Refused:
-                    continue
-        await self._write(changes, outcomes)
-        open_ = {number: request for number, request in requests if number not in outcomes}
-        for _ in range(RACES_MAX):
-            if not open_:
-                return
-            changes = await self._judge(open_, outcomes)
-            await self._write(changes, outcomes)
-            open_ = {number: request for number, request in open_.items() if number not in outcomes}
-        for number, request in open_.items():
-            problem = f"job {request.job_id} changed {RACES_MAX} times while this was tried; try again later"
-            outcomes[number] = Failure(StoreError(problem))
-
-    async def _write(self, changes: dict[int, Change], outcomes: dict[int, Outcome]) -> None:
-        if changes:
-            answers = await self._batches.write(list(changes.values()))
-            outcomes.update({n: answer for n, answer in zip(changes, answers, strict=True) if answer is not None})
-
-    async def _judge(self, requests: dict[int, Request], outcomes: dict[int, Outcome]) -> dict[int, Change]:
-        values = {
-            "ids": [request.job_id for request in requests.values()],
-            "requests": [request.request_id for request in requests.values()],
-        }
-        answers = await self._connections.fetch("current", values)
-        policies = await self._policies.of(answers)
-        changes: dict[int, Change] = {}
-        asked = list(requests.items())
-        for ordinal, group in groupby(answers, key=lambda answer: int(answer["number"])):
-            found = list(group)
-            number, request = asked[ordinal - 1]
-            current = None if found[0]["id"] is None else row.job_from(found[0], policies, with_token=True)
-            logged = [row.logged_from(answer) for answer in found if answer["event_rev"] is not None]
-            verdict = settle(current, request, logged=logged, now=found[0]["now"])
-            if isinstance(verdict, Change):
-                changes[number] = verdict
-            else:
-                outcomes[number] = verdict
-        return changes
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction on a connection of its own, which the server also ends when it is open for longer."""
+        return PostgresBlock(
+            self,
+            self._connections,
+            self._policies,
+            clock=self._seams.clock,
+            ring=self._bell.ring,
+            deadline_seconds=deadline_seconds,
+        )
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_page(limit)
@@ -250,13 +195,7 @@ class PostgresStore:
     # Reads.
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
-        return await self._read(job_ids)
-
-    async def _read(self, job_ids: Sequence[UUID], *, with_token: bool = False) -> dict[UUID, Job]:
-        if not job_ids:
-            return {}
-        jobs = await self._jobs("read", {"ids": list(job_ids)}, with_token=with_token)
-        return {job.id: job for job in jobs}
+        return await jobs_by_id(self._connections, self._policies, job_ids)
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
         check_page(limit)
@@ -268,6 +207,7 @@ class PostgresStore:
             "statuses": list(wanted.statuses) or None,
             "queues": list(wanted.queues) or None,
             "kinds": list(wanted.kinds) or None,
+            "reasons": list(wanted.reasons) or None,
             "correlation_id": wanted.correlation_id,
             "dedupe_key": wanted.dedupe_key,
             "submitted_by": wanted.submitted_by,
@@ -276,15 +216,8 @@ class PostgresStore:
             "created_until": wanted.created_until,
         }
         answers = await self._connections.fetch("find" if wanted.correlation_id is None else "find_correlated", values)
-        jobs = await self._jobs_of(answers[:limit])
+        jobs = await jobs_of(self._policies, answers[:limit])
         return JobPage(jobs, jobs[-1].id if len(answers) > limit else None)
-
-    async def _jobs(self, statement: str, values: dict[str, Any], *, with_token: bool = False) -> list[Job]:
-        return await self._jobs_of(await self._connections.fetch(statement, values), with_token=with_token)
-
-    async def _jobs_of(self, answers: Sequence[asyncpg.Record], *, with_token: bool = False) -> list[Job]:
-        policies = await self._policies.of(answers)
-        return [row.job_from(answer, policies, with_token=with_token) for answer in answers]
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
@@ -333,13 +266,67 @@ class PostgresStore:
         answers = await self._connections.fetch("dead_letter", {"job_id": job_id})
         return row.dead_letter_from(answers[0]) if answers else None
 
+    async def dead_letters(
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+    ) -> DeadLetterPage:
+        check_page(limit)
+        check_after(after)
+        check_dead_letter_filter(wanted)
+        values = {
+            "after": after,
+            "limit": limit + 1,
+            "handled": wanted.handled,
+            "reason_codes": list(wanted.reason_codes) or None,
+            "stages": list(wanted.stages) or None,
+            "kinds": list(wanted.kinds) or None,
+            "queues": list(wanted.queues) or None,
+            "correlation_id": wanted.correlation_id,
+            "dead_from": wanted.dead_from,
+            "dead_until": wanted.dead_until,
+        }
+        answers = await self._connections.fetch("dead_letters", values)
+        letters = [row.dead_letter_from(answer) for answer in answers[:limit]]
+        return DeadLetterPage(letters, letters[-1].job_id if len(answers) > limit else None)
+
+    async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
+        return [row.artifact_from(a) for a in await self._connections.fetch("artifacts", {"job_id": job_id})]
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
+        answers = await self._connections.fetch("artifact", {"job_id": job_id, "name": name})
+        return Artifact(**answers[0]) if answers else None
+
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return [row.signal_from(a) for a in await self._connections.fetch("signals", {"job_id": job_id})]
 
-    # What may be forgotten.
+    # Who works here.
+
+    async def register(self, worker: WorkerRecord) -> None:
+        check_worker(worker)
+        require_outside(self)
+        names = ("id", "host", "pid", "version", "concurrency")
+        lists = {"queues": encode(list(worker.queues)), "kinds": encode(list(worker.kinds))}
+        await self._connections.fetch("register", {**{name: getattr(worker, name) for name in names}, **lists})
+
+    async def unregister(self, worker_id: str) -> None:
+        require_outside(self)
+        await self._connections.fetch("unregister", {"id": worker_id})
+
+    async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
+        answers = await self._connections.fetch("workers", {"ids": None if ids is None else list(ids)})
+        return [row.worker_from(answer) for answer in answers]
+
+    async def stats(self) -> Stats:
+        [glance] = await self._connections.fetch("glance", {})
+        tallies = [row.tally_from(answer) for answer in await self._connections.fetch("tallies", {})]
+        return Stats(
+            at=glance["at"], tallies=tallies, workers=await self.workers(), dead_letters=glance["dead_letters"]
+        )
+
+    # What may be forgotten, and what was dealt with.
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
         age = check_age(older_than_seconds, limit)
+        require_outside(self)
         async with self._connections.transaction("retention") as connection:
             before = await connection.fetchval("select tenure.clock()") - age
             removed = await _count(connection, "prune", {"before": before, "limit": limit})
@@ -348,6 +335,7 @@ class PostgresStore:
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
         age = check_age(older_than_seconds, limit)
+        require_outside(self)
         async with self._connections.transaction("retention") as connection:
             before = await connection.fetchval("select tenure.clock()") - age
             blanked = await _count(connection, "blank", {"before": before, "limit": limit})
@@ -356,6 +344,7 @@ class PostgresStore:
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
         check_text(reason, "reason", length_max=2000)
+        require_outside(self)
         async with self._connections.transaction("erasure") as connection:
             values = {"job_id": job_id, "reason": reason, "actor": str(actor)}
             await fetch(connection, "erase", values)
@@ -366,6 +355,12 @@ class PostgresStore:
             allowed = allowed_from(job.status, committed=job.committed)
             raise IllegalTransition(job, "erase", allowed=allowed, why="only when it has ended")
         return job
+
+    async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
+        check_handling(job_ids, how)
+        require_outside(self)
+        async with self._connections.transaction("store") as connection:
+            return await _count(connection, "deal_with", {"ids": list(job_ids), "how": how, "actor": str(actor)})
 
 
 async def _count(connection: Session, statement: str, values: dict[str, Any]) -> int:

@@ -22,8 +22,13 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 
-def connect(path: str, *, read_only: bool = False, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """A connection with the store's settings. Its transactions begin and end only where we say so."""
+def connect(
+    path: str, *, read_only: bool = False, busy_seconds: float = BUSY_SECONDS, foreign_keys: bool = False
+) -> sqlite3.Connection:
+    """A connection with the store's settings. Its transactions begin and end only where we say so.
+
+    With `foreign_keys` those that the caller's tables declare are kept, as PostgreSQL would; ours have none.
+    """
     if sqlite3.sqlite_version_info < SQLITE_LEAST:
         least = ".".join(map(str, SQLITE_LEAST))
         raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}, and tenure needs {least} or newer")
@@ -40,6 +45,8 @@ def connect(path: str, *, read_only: bool = False, busy_seconds: float = BUSY_SE
         connection.execute("pragma wal_autocheckpoint = 0")
         if read_only:
             connection.execute("pragma query_only = on")
+        if foreign_keys:
+            connection.execute("pragma foreign_keys = on")
     except BaseException:
         connection.close()
         raise

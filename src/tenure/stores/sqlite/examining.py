@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tenure.errors import RowPoisoned
 from tenure.stores.contract import Finding, SchemaState
+from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs
 from tenure.stores.sqlite.connecting import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system
+from tenure.stores.sqlite.rows import micros
+from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, wal_bytes
 
 SYNCHRONOUS_FULL = 2
 
 
 def examine(
-    connection: sqlite3.Connection, path: str, *, mounts: str, schema: SchemaState, set_aside: Sequence[RowPoisoned]
+    connection: sqlite3.Connection,
+    path: str,
+    *,
+    mounts: str,
+    schema: SchemaState,
+    set_aside: Sequence[RowPoisoned],
+    now: datetime,
 ) -> list[Finding]:
     """Everything that was looked at, good or bad."""
     return [
@@ -27,6 +37,7 @@ def examine(
         wal(wal_bytes(path)),
         migrations(schema),
         *poisoned(set_aside),
+        *(unstaffed(connection, now) if schema.current else ()),
     ]
 
 
@@ -104,3 +115,16 @@ def migrations(schema: SchemaState) -> Finding:
 def poisoned(set_aside: Sequence[RowPoisoned]) -> Iterator[Finding]:
     for problem in set_aside:
         yield Finding("error", "poisoned job", str(problem), "run `tenure verify`, and mend or remove the row")
+
+
+def unstaffed(connection: sqlite3.Connection, now: datetime) -> list[Finding]:
+    """Kinds that are due and that nobody runs."""
+    parameters = {
+        "now": micros(now),
+        "seen_after": micros(now - timedelta(seconds=SEEN_SECONDS)),
+        "looked_at": LOOKED_AT_MAX,
+        "kinds": KINDS_MAX,
+    }
+    return nobody_runs(
+        (kind, jobs, bool(more)) for kind, jobs, more in connection.execute(sql("unstaffed"), parameters)
+    )

@@ -12,11 +12,13 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.seams import Spawner
 from tenure.stores.sqlite.connecting import translated
+from tenure.stores.sqlite.turns import Turns
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -38,6 +40,14 @@ class Lane(Protocol):
 
     async def look(self, work: Work[T]) -> T:
         """The result of work that needs no transaction, or makes its own."""
+        ...
+
+    def hand_in(self, work: Work[T]) -> asyncio.Future[T]:
+        """The same, for whoever does not wait for it now."""
+        ...
+
+    def interrupt(self) -> None:
+        """Break off the statement that runs just now, if there is one. From any thread."""
         ...
 
     async def start(self) -> None:
@@ -96,9 +106,17 @@ class Piece:
 class Connection:
     """One connection and how transactions run on it: the part that lanes with and without a thread share."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], transactions: Transactions, *, where: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        transactions: Transactions,
+        *,
+        where: str,
+        turns: Turns | None = None,
+    ) -> None:
         self._connect = connect
         self._transactions = transactions
+        self._turns = turns or Turns()
         self.where = where
         self._connection: sqlite3.Connection | None = None
 
@@ -111,6 +129,12 @@ class Connection:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def interrupt(self) -> None:
+        """From any thread. On a connection that is being closed there is nothing to break off."""
+        with suppress(sqlite3.Error):
+            if (connection := self._connection) is not None:
+                connection.interrupt()
 
     def serve(self, pieces: Iterable[Piece]) -> None:
         """Run the pieces; afterwards each has its result or its error."""
@@ -127,6 +151,18 @@ class Connection:
             self._transaction(connection, changing)
 
     def _transaction(self, connection: sqlite3.Connection, pieces: list[Piece]) -> None:
+        try:
+            with translated(self.where):
+                self._turns.take()
+        except TenureError as error:
+            fail(pieces, error)
+            return
+        try:
+            self._in_turn(connection, pieces)
+        finally:
+            self._turns.give_back()
+
+    def _in_turn(self, connection: sqlite3.Connection, pieces: list[Piece]) -> None:
         try:
             with translated(self.where):
                 self._begin(connection)
@@ -199,8 +235,15 @@ class ThreadLane:
         return answer
 
     async def look(self, work: Work[T]) -> T:
-        answer: T = await self._answer(Piece(work, in_transaction=False))
-        return answer
+        return await self.hand_in(work)
+
+    def hand_in(self, work: Work[T]) -> asyncio.Future[T]:
+        piece = Piece(work, in_transaction=False)
+        self._enter(piece)
+        return piece.future
+
+    def interrupt(self) -> None:
+        self._connection.interrupt()
 
     async def stop(self) -> None:
         with self._door:
@@ -276,20 +319,25 @@ class InlineLane:
         self._connection.open()
 
     async def run(self, work: Work[T]) -> T:
-        answer: T = await self._answer(Piece(work, in_transaction=True))
+        answer: T = await self._served(Piece(work, in_transaction=True))
         return answer
 
     async def look(self, work: Work[T]) -> T:
-        answer: T = await self._answer(Piece(work, in_transaction=False))
-        return answer
+        return await self.hand_in(work)
+
+    def hand_in(self, work: Work[T]) -> asyncio.Future[T]:
+        return self._served(Piece(work, in_transaction=False))
+
+    def interrupt(self) -> None:
+        """There is no other thread that a statement could be running on."""
 
     async def stop(self) -> None:
         self._connection.close()
 
-    async def _answer(self, piece: Piece) -> Any:
+    def _served(self, piece: Piece) -> asyncio.Future[Any]:
         self._connection.serve([piece])
         piece.settle()
-        return await piece.future
+        return piece.future
 
 
 def fail(pieces: Iterable[Piece], error: TenureError) -> None:

@@ -14,7 +14,16 @@ import msgspec
 from tenure.errors import InvalidInput, JobNotFound, RowPoisoned
 from tenure.lifecycle.records import DeadLetter, Event, Job
 from tenure.stores.checks import check_after
-from tenure.stores.contract import EventFilter, EventPage, JobFilter, JobPage, SignalRecord, without_secret
+from tenure.stores.contract import (
+    DeadLetterFilter,
+    DeadLetterPage,
+    EventFilter,
+    EventPage,
+    JobFilter,
+    JobPage,
+    SignalRecord,
+    without_secret,
+)
 from tenure.stores.sqlite.changing import read_row
 from tenure.stores.sqlite.rows import PolicyOf, dead_letter_of, event_of, job_of, maybe_micros, micros, signal_of
 from tenure.stores.sqlite.statements import Row, sql
@@ -50,6 +59,7 @@ def find(
         "statuses": _maybe_json([status.value for status in wanted.statuses]),
         "queues": _maybe_json(wanted.queues),
         "kinds": _maybe_json(wanted.kinds),
+        "reasons": _maybe_json(wanted.reasons),
         "dedupe_key": wanted.dedupe_key,
         "submitted_by": wanted.submitted_by,
         "created_from": maybe_micros(wanted.created_from),
@@ -123,6 +133,27 @@ def tail(connection: sqlite3.Connection, *, after: str | None, limit: int) -> Ev
 def dead_letter(connection: sqlite3.Connection, job_id: UUID) -> DeadLetter | None:
     row = connection.execute(sql("dead_letter"), {"job_id": str(job_id)}).fetchone()
     return None if row is None else dead_letter_of(row)
+
+
+def dead_letters(
+    connection: sqlite3.Connection, wanted: DeadLetterFilter, *, after: UUID | None, limit: int
+) -> DeadLetterPage:
+    """A page of dead letters, in the order of their jobs' ids."""
+    parameters = {
+        "after": _cursor(after),
+        "limit": limit + 1,
+        "handled": int(wanted.handled),
+        "reason_codes": _maybe_json([code.value for code in wanted.reason_codes]),
+        "stages": _maybe_json([stage.value for stage in wanted.stages]),
+        "kinds": _maybe_json(wanted.kinds),
+        "queues": _maybe_json(wanted.queues),
+        "correlation_id": wanted.correlation_id,
+        "dead_from": maybe_micros(wanted.dead_from),
+        "dead_until": maybe_micros(wanted.dead_until),
+    }
+    rows = connection.execute(sql("dead_letters"), parameters).fetchall()
+    letters = [dead_letter_of(row) for row in rows[:limit]]
+    return DeadLetterPage(letters, letters[-1].job_id if len(rows) > limit else None)
 
 
 def signals(connection: sqlite3.Connection, job_id: UUID) -> list[SignalRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from uuid import UUID
@@ -14,7 +14,7 @@ from tenure.errors import IllegalTransition
 from tenure.lifecycle.content import encode
 from tenure.lifecycle.records import Actor, Job
 from tenure.lifecycle.table import allowed_from
-from tenure.stores.contract import without_secret
+from tenure.stores.contract import Handling, without_secret
 from tenure.stores.sqlite.reading import read_one
 from tenure.stores.sqlite.rows import PolicyOf, micros
 from tenure.stores.sqlite.statements import sql
@@ -75,6 +75,19 @@ def erase(
     return read_one(connection, str(job_id), policy_of)
 
 
+def deal_with(
+    connection: sqlite3.Connection, job_ids: Sequence[UUID], *, how: Handling, actor: Actor, now: datetime
+) -> int:
+    """Mark dead letters as dealt with, once, and write down who did it. How many were open."""
+    open_ = 0
+    for job_id in sorted(map(str, job_ids)):
+        parameters = {"job_id": job_id, "at": micros(now), "how": how}
+        if connection.execute(sql("mark_dead_letter"), parameters).rowcount:
+            _note(connection, how, actor=actor, now=now, job_id=job_id)
+            open_ += 1
+    return open_
+
+
 @contextmanager
 def _as(connection: sqlite3.Connection, writer: str) -> Iterator[None]:
     """Write as somebody else for a moment. An error undoes the savepoint around it, and the gate with it."""
@@ -89,10 +102,9 @@ def _note(
     *,
     actor: Actor,
     now: datetime,
-    detail: dict[str, object],
+    detail: dict[str, object] | None = None,
     job_id: str | None = None,
 ) -> None:
-    connection.execute(
-        sql("log_operator"),
-        {"at": micros(now), "actor": str(actor), "action": action, "job_id": job_id, "detail": encode(detail)},
-    )
+    said = None if detail is None else encode(detail)
+    parameters = {"at": micros(now), "actor": str(actor), "action": action, "job_id": job_id, "detail": said}
+    connection.execute(sql("log_operator"), parameters)

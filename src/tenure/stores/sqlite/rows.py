@@ -221,7 +221,8 @@ def event_of(row: Row) -> Event:
 
 def dead_letter_of(row: Row) -> DeadLetter:
     """The record of a row of `dead_letter`."""
-    (job_id, reason_code, stage, last_error, attempts, at, last_owner, last_lease_expires_at, correlation_id) = row
+    (job_id, reason_code, stage, last_error, attempts, at, last_owner, last_lease_expires_at, correlation_id) = row[:9]
+    handled_at, handled_as = row[9:]
     return DeadLetter(
         job_id=UUID(job_id),
         reason_code=ReasonCode(reason_code),
@@ -232,6 +233,8 @@ def dead_letter_of(row: Row) -> DeadLetter:
         last_owner=last_owner,
         last_lease_expires_at=maybe_moment(last_lease_expires_at),
         correlation_id=correlation_id,
+        handled_at=maybe_moment(handled_at),
+        handled_as=handled_as,
     )
 
 

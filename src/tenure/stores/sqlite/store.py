@@ -6,37 +6,44 @@ It only brings the parts together: lanes that own connections, and functions tha
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from tenure.errors import InvalidInput, RowPoisoned, SchemaMismatch, StoreUnavailable, UsedAfterFork
+from tenure.errors import InvalidInput, RowPoisoned, SchemaMismatch
 from tenure.lifecycle import fold
 from tenure.lifecycle.content import check_text
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job, Policy
 from tenure.seams import SYSTEM, Seams
+from tenure.stores.blocks import require_outside
 from tenure.stores.checks import (
     check_age,
     check_claim,
+    check_dead_letter_filter,
     check_enqueue,
     check_event_filter,
+    check_handling,
     check_job_filter,
     check_page,
     check_request,
+    check_worker,
 )
 from tenure.stores.contract import (
     Added,
+    Artifact,
+    ArtifactRecord,
     ClaimRequest,
+    DeadLetterFilter,
+    DeadLetterPage,
     Enqueue,
     EventFilter,
     EventPage,
     Finding,
+    Handling,
     JobFilter,
     JobPage,
     MigrationRecord,
@@ -44,16 +51,30 @@ from tenure.stores.contract import (
     Request,
     SchemaState,
     SignalRecord,
+    Stats,
+    Transaction,
     Wakeups,
-    made_ready,
+    WorkerRecord,
+    hints,
 )
 from tenure.stores.schema import require_fit
-from tenure.stores.sqlite import adding, changing, claiming, examining, migrating, reading, retaining
-from tenure.stores.sqlite.connecting import BUSY_SECONDS, MEMORY, connect, machine_mounts, require_local
-from tenure.stores.sqlite.lane import Connection, InlineLane, Lane, ThreadLane, Transactions, Work
-from tenure.stores.sqlite.policies import Policies
+from tenure.stores.sqlite import (
+    adding,
+    belongings,
+    changing,
+    claiming,
+    examining,
+    migrating,
+    reading,
+    registering,
+    retaining,
+)
+from tenure.stores.sqlite.block import SqliteBlock
+from tenure.stores.sqlite.connecting import BUSY_SECONDS, MEMORY, machine_mounts
+from tenure.stores.sqlite.lane import Work
+from tenure.stores.sqlite.lanes import Lanes
 from tenure.stores.sqlite.rows import PolicyOf
-from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, Reading, Writing, checkpoint
+from tenure.stores.sqlite.transactions import WAL_BYTES_MAX
 from tenure.stores.sqlite.wakeups import Hints
 
 T = TypeVar("T")
@@ -78,21 +99,20 @@ class SqliteStore:
         mounts: Callable[[], str] = machine_mounts,
     ) -> None:
         self._path = str(path)
-        self._seams = seams
         self._clock = database_clock or seams.clock.now
-        self._inline = inline
-        self._busy_seconds = busy_seconds
-        self._wal_bytes_max = wal_bytes_max
         self._mounts = mounts
-        self._pid = os.getpid()
-        self._policies = Policies()
         self._set_aside = claiming.SetAside()
         self._hints = Hints(seams, self._file_version)
-        self._has_schema = False
-        self._opened = False
-        self._door = threading.Lock()
-        self._writer: Lane | None = None
-        self._reader: Lane | None = None
+        self._lanes = Lanes(
+            self._path,
+            seams=seams,
+            clock=self._clock,
+            tell=self._hints.give,
+            inline=inline,
+            busy_seconds=busy_seconds,
+            wal_bytes_max=wal_bytes_max,
+            mounts=mounts,
+        )
 
     @classmethod
     def from_url(
@@ -117,43 +137,34 @@ class SqliteStore:
         except SchemaMismatch:
             await self.close()
             raise
-        await self._connect()
-        self._has_schema = self._opened = True
+        await self._lanes.connect()
+        self._lanes.has_schema = self._lanes.opened = True
 
     async def close(self) -> None:
         """Finish what waits, write the WAL back into the file, and let go of it."""
-        self._require_own_process()
-        with self._door:
-            reader, writer = self._reader, self._writer
-            self._reader = self._writer = None
-        self._opened = self._has_schema = False
-        if reader is not None and reader is not writer:
-            await reader.stop()
-        if writer is not None:
-            await writer.look(checkpoint)
-            await writer.stop()
+        await self._lanes.close()
 
     async def schema(self) -> SchemaState:
-        if self._missing():
+        if self._lanes.missing():
             return migrating.empty_state()
-        writer, _ = await self._connect()
+        writer, _ = await self._lanes.connect()
         return await writer.look(migrating.state)
 
     async def migrate(self) -> list[MigrationRecord]:
-        writer, _ = await self._connect()
+        writer, _ = await self._lanes.connect()
         applied = await writer.run(lambda connection: migrating.migrate(connection, where=self._path))
-        self._has_schema = True
+        self._lanes.has_schema = True
         return applied
 
     async def doctor(self) -> list[Finding]:
-        if self._missing():
+        if self._lanes.missing():
             return [examining.missing_file(self._path)]
         schema = await self.schema()
-        _, reader = await self._connect()
+        _, reader = await self._lanes.connect()
         mounts, set_aside = self._mounts(), self._set_aside.problems()
         return await reader.look(
             lambda connection: examining.examine(
-                connection, self._path, mounts=mounts, schema=schema, set_aside=set_aside
+                connection, self._path, mounts=mounts, schema=schema, set_aside=set_aside, now=self._clock()
             )
         )
 
@@ -167,7 +178,7 @@ class SqliteStore:
                 connection,
                 requests,
                 now=self._clock(),
-                policies=self._policies,
+                policies=self._lanes.policies,
                 read=lambda job_id: reading.read_one(connection, job_id, policy_of),
             )
 
@@ -195,7 +206,7 @@ class SqliteStore:
                 connection, requests, now=self._clock(), policy_of=self._policies_on(connection)
             )
         )
-        self._hints.give(made_ready(outcomes))
+        self._hints.give(hints(outcomes))
         return outcomes
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
@@ -240,11 +251,37 @@ class SqliteStore:
     async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
         return await self._read(lambda connection: reading.dead_letter(connection, job_id))
 
+    async def dead_letters(
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+    ) -> DeadLetterPage:
+        check_dead_letter_filter(wanted)
+        check_page(limit)
+        return await self._read(lambda connection: reading.dead_letters(connection, wanted, after=after, limit=limit))
+
+    async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
+        return await self._read(lambda connection: belongings.artifacts(connection, job_id))
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
+        return await self._read(lambda connection: belongings.artifact(connection, job_id, name))
+
+    async def register(self, worker: WorkerRecord) -> None:
+        check_worker(worker)
+        await self._write(lambda connection: registering.register(connection, worker, now=self._clock()))
+
+    async def unregister(self, worker_id: str) -> None:
+        await self._write(lambda connection: registering.unregister(connection, worker_id, now=self._clock()))
+
+    async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
+        return await self._read(lambda connection: registering.workers(connection, ids))
+
+    async def stats(self) -> Stats:
+        return await self._read(lambda connection: registering.stats(connection, now=self._clock()))
+
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return await self._read(lambda connection: reading.signals(connection, job_id))
 
     async def now(self) -> datetime:
-        self._require_open()
+        self._lanes.require_open()
         return self._clock()
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
@@ -278,89 +315,43 @@ class SqliteStore:
             )
         )
 
+    async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
+        check_handling(job_ids, how)
+        return await self._write(
+            lambda connection: retaining.deal_with(connection, job_ids, how=how, actor=actor, now=self._clock())
+        )
+
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction that has the write lock, and is rolled back when it is open for longer. It is never open for
+        longer than a share of the busy timeout (`BLOCK_SHARE`), since everybody else who writes waits for it."""
+        return self._block(deadline_seconds)
+
+    @asynccontextmanager
+    async def _block(self, deadline_seconds: float) -> AsyncIterator[Transaction]:
+        require_outside(self)
+        async with SqliteBlock(self, await self._lanes.blocks(), deadline_seconds=deadline_seconds) as block:
+            yield block
+
     def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
-        self._require_open()
+        self._lanes.require_open()
         return self._hints.listen(queues)
 
     async def _write(self, work: Work[T]) -> T:
-        writer, _ = self._require_open()
-        return await writer.run(work)
+        require_outside(self)
+        return await (await self._lanes.writer()).run(work)
 
     async def _read(self, work: Work[T]) -> T:
-        _, reader = self._require_open()
-        return await reader.run(work)
+        if self._lanes.one_for_all:
+            require_outside(self)
+        return await (await self._lanes.reader()).run(work)
 
     async def _file_version(self) -> int:
         """A number that changes when another process, or another program, commits to the file."""
-        writer, _ = self._require_open()
+        writer = await self._lanes.writer()
         return await writer.look(lambda connection: int(connection.execute("pragma data_version").fetchone()[0]))
-
-    async def _connect(self) -> tuple[Lane, Lane]:
-        """The lanes, started when they are first needed. What is in memory has one connection for all."""
-        self._require_own_process()
-        writer, reader = self._lanes()
-        try:
-            # One after the other: the writer makes the file.
-            await writer.start()
-            await reader.start()
-        except Exception:
-            if self._forget(writer):
-                await writer.stop()
-            raise
-        return writer, reader
-
-    def _lanes(self) -> tuple[Lane, Lane]:
-        """The one pair of lanes, also for several who ask at once."""
-        with self._door:
-            if self._writer is None or self._reader is None:
-                require_local(self._path, self._mounts())
-                transactions = Writing(
-                    self._path,
-                    wal_bytes_max=self._wal_bytes_max,
-                    has_gate=lambda: self._has_schema,
-                    rolled_back=self._policies.doubt,
-                )
-                self._writer = self._reader = self._lane("writer", transactions, read_only=False)
-                if self._path != MEMORY:
-                    self._reader = self._lane("reader", Reading(), read_only=True)
-            return self._writer, self._reader
-
-    def _forget(self, writer: Lane) -> bool:
-        """Let the next who connects begin anew. False when somebody has seen to that already."""
-        with self._door:
-            if self._writer is not writer:
-                return False
-            self._writer = self._reader = None
-            return True
-
-    def _lane(self, name: str, around: Transactions, *, read_only: bool) -> Lane:
-        def connecting() -> sqlite3.Connection:
-            return connect(self._path, read_only=read_only, busy_seconds=self._busy_seconds)
-
-        connection = Connection(connecting, around, where=self._path)
-        if self._inline:
-            return InlineLane(connection)
-        return ThreadLane(connection, spawn=self._seams.spawn, name=f"tenure-sqlite-{name}")
 
     def _policies_on(self, connection: sqlite3.Connection) -> PolicyOf:
         def policy_of(policy_id: int) -> Policy:
-            return self._policies.of(connection, policy_id)
+            return self._lanes.policies.of(connection, policy_id)
 
         return policy_of
-
-    def _require_open(self) -> tuple[Lane, Lane]:
-        self._require_own_process()
-        if not self._opened or self._writer is None or self._reader is None:
-            raise StoreUnavailable(f"{self._path} is not open; call open() first")
-        return self._writer, self._reader
-
-    def _require_own_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise UsedAfterFork(
-                f"{self!r} was made in process {self._pid} and cannot be used in {os.getpid()}, its child; "
-                f"make a store of its own after the fork"
-            )
-
-    def _missing(self) -> bool:
-        self._require_own_process()
-        return self._path != MEMORY and not Path(self._path).exists()

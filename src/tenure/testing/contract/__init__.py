@@ -19,6 +19,9 @@ which the *database* decides. pytest and pytest-asyncio are needed.
             yield store
             await store.close()
 
+A store on which callers can run SQL in a transaction also says what stands before the names of its own tables, as in
+`sql_prefix = "tenure_"`; without it the tests of statements are skipped.
+
 After each test the whole log is replayed and compared with the rows, so that a test only has to say what it is about.
 The tests of the kit grow with the contract; a new version of tenure may ask more of a store.
 """
@@ -34,16 +37,21 @@ import pytest_asyncio
 from tenure.stores.contract import Store
 from tenure.testing.contract.adding import AddingContract
 from tenure.testing.contract.batches import BatchContract
+from tenure.testing.contract.belongings import BelongingsContract
 from tenure.testing.contract.claiming import ClaimContract
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.committing import CommitContract
+from tenure.testing.contract.dead_letters import DeadLetterContract
 from tenure.testing.contract.endings import EndingContract
 from tenure.testing.contract.forgetting import ForgettingContract
 from tenure.testing.contract.input import InputContract
 from tenure.testing.contract.leases import LeaseContract
 from tenure.testing.contract.reading import ReadingContract
 from tenure.testing.contract.requests import RequestContract
+from tenure.testing.contract.statements import StatementContract
+from tenure.testing.contract.transactions import TransactionContract
 from tenure.testing.contract.waiting import WaitingContract
+from tenure.testing.contract.workers import WorkerContract
 from tenure.testing.driver import Driver
 from tenure.testing.log_check import check_store
 
@@ -62,6 +70,11 @@ class StoreContract(
     ReadingContract,
     ForgettingContract,
     InputContract,
+    TransactionContract,
+    BelongingsContract,
+    StatementContract,
+    DeadLetterContract,
+    WorkerContract,
 ):
     """Everything that is asked of a store. Give it the fixtures `store` and `clock`; see the module's text."""
 

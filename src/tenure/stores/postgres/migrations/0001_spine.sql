@@ -226,7 +226,9 @@ create table tenure.dead_letters (
     last_owner text,
     last_lease_expires_at timestamptz,
     correlation_id text,
-    discarded_at timestamptz,
+    handled_at timestamptz,
+    handled_as text,
+    check ((handled_at is null) = (handled_as is null) and handled_as in ('redriven', 'discarded')),
     check (reason_code in ('parse_error', 'validation_failed', 'dependency_unavailable', 'timeout',
                            'exhausted_retries', 'policy_violation', 'infrastructure_failure', 'compensation_failed'))
 );
@@ -247,7 +249,7 @@ create table tenure.artifacts (
     media_type text not null,
     bytes bigint not null,
     at timestamptz not null,
-    body bytea,
+    body bytea not null,
     primary key (job_id, name)
 );
 
@@ -567,8 +569,20 @@ create trigger answers_whole before truncate on tenure.answers
 
 create trigger dead_letters_written after insert on tenure.dead_letters
     for each statement execute function tenure.only_the_store('store');
-create trigger dead_letters_fixed after update on tenure.dead_letters
-    for each statement execute function tenure.only_the_store('store', 'erasure');
+create trigger dead_letters_fixed before update on tenure.dead_letters for each row
+    when (case tenure.writer()
+              when 'store' then old.handled_at is not null or new.handled_at is null
+                  or old.last_error is distinct from new.last_error
+              when 'erasure' then new.last_error is not null
+                  or (old.handled_at, old.handled_as) is distinct from (new.handled_at, new.handled_as)
+              else true
+          end
+          or (old.job_id, old.reason_code, old.stage, old.attempts, old.at, old.last_owner, old.last_lease_expires_at,
+              old.correlation_id)
+             is distinct from
+             (new.job_id, new.reason_code, new.stage, new.attempts, new.at, new.last_owner, new.last_lease_expires_at,
+              new.correlation_id))
+    execute function tenure.refuse('a dead letter never changes; only erasure empties it, and whoever deals with it marks it once');
 create trigger dead_letters_kept after delete on tenure.dead_letters
     for each statement execute function tenure.only_the_store('retention');
 create trigger dead_letters_whole before truncate on tenure.dead_letters
@@ -722,4 +736,208 @@ begin
                 details[i:i], actors[i:i], contract_version, moment, '{}');
         end loop;
     end loop;
+end $$;
+
+-- Callers' own transactions. Their drivers differ in everything but text, so that one text goes in and one comes out,
+-- both JSON. The gate is open inside these functions alone, and nobody is notified: a NOTIFY would take a lock that all
+-- commits of the cluster share.
+
+create function tenure.texts(items json) returns text[]
+language sql immutable parallel safe
+as $$ select array(select json_array_elements_text(items)) $$;
+
+-- The number of a policy, written when it is new. Whoever is writing the same one just now is waited for.
+create function tenure.policy_number(given json) returns integer
+language plpgsql
+set tenure.writer = 'store'
+as $$
+declare
+    number integer;
+begin
+    for tries in 1 .. 100 loop
+        select policy.id into number from tenure.policies policy where policy.body = given ->> 'body';
+        if found then
+            return number;
+        end if;
+        insert into tenure.policies (body, lease_ms, heartbeat_ms, queued_ms, claimed_ms, running_ms)
+        values (given ->> 'body', (given ->> 'lease_ms')::bigint, (given ->> 'heartbeat_ms')::bigint,
+            (given ->> 'queued_ms')::bigint, (given ->> 'claimed_ms')::bigint, (given ->> 'running_ms')::bigint)
+        on conflict (body) do nothing
+        returning id into number;
+        if found then
+            return number;
+        end if;
+    end loop;
+    raise exception 'tenure: a policy cannot be written: it is taken and released again and again';
+end $$;
+
+-- Calls `tenure.enqueue` with the arrays of `jobs`; their policies are places in the array `policies`, from 1.
+create function tenure.enqueue_asked(asked json) returns setof json
+language plpgsql
+as $$
+declare
+    jobs json := asked -> 'jobs';
+    numbers integer[] := array(
+        select tenure.policy_number(policy.given)
+        from json_array_elements(asked -> 'policies') with ordinality policy(given, place)
+        order by policy.place
+    );
+begin
+    return query
+    select json_build_object('job_id', answer.job_id, 'created', answer.created, 'created_at', answer.created_at)
+    from tenure.enqueue(
+        tenure.texts(jobs -> 'ids')::uuid[], tenure.texts(jobs -> 'kinds'), tenure.texts(jobs -> 'queues'),
+        tenure.texts(jobs -> 'priorities')::smallint[], tenure.texts(jobs -> 'payloads'),
+        array(
+            select numbers[job.place::integer]
+            from json_array_elements_text(jobs -> 'policies') with ordinality job(place, number)
+            order by job.number
+        ),
+        tenure.texts(jobs -> 'dedupe_keys'), tenure.texts(jobs -> 'request_ids'),
+        tenure.texts(jobs -> 'correlation_ids'), tenure.texts(jobs -> 'traces'), tenure.texts(jobs -> 'submitters'),
+        tenure.texts(jobs -> 'tags'), tenure.texts(jobs -> 'partition_keys'),
+        tenure.texts(jobs -> 'parents')::uuid[], tenure.texts(jobs -> 'redrives')::uuid[],
+        tenure.texts(jobs -> 'delays_ms')::bigint[], tenure.texts(jobs -> 'digests'), tenure.texts(jobs -> 'details'),
+        tenure.texts(jobs -> 'actors'), (jobs ->> 'version')::smallint
+    ) answer
+    order by answer.ordinal;
+end $$;
+
+-- Adds jobs in the caller's transaction. A request id that was used before with another body is an answer and not an
+-- error, so that the transaction goes on; only then is a subtransaction needed, of which a transaction should not have
+-- many. Jobs that were met are read by a statement of their own: the one that waited for them cannot see them.
+create function tenure.enqueue_within(request text) returns text
+language plpgsql
+set timezone = 'UTC'
+as $$
+declare
+    asked json := request::json;
+    given json[];
+    reused text;
+begin
+    if array_remove(tenure.texts(asked -> 'jobs' -> 'request_ids'), null) = '{}' then
+        given := array(select tenure.enqueue_asked(asked));
+    else
+        begin
+            given := array(select tenure.enqueue_asked(asked));
+        exception when sqlstate 'TN001' then
+            get stacked diagnostics reused = pg_exception_detail;
+            return json_build_object('reused', reused);
+        end;
+    end if;
+    return json_build_object('given', to_json(given), 'met', coalesce((
+        select json_object_agg(job.id, to_jsonb(job) - 'token' || jsonb_build_object('policy', policy.body))
+        from tenure.jobs job
+        left join tenure.policies policy on policy.id = job.policy_id
+        where job.id in (
+            select (answer ->> 'job_id')::uuid from unnest(given) answer where not (answer ->> 'created')::boolean
+        )
+    ), '{}'));
+end $$;
+
+-- The mark of a commit, in the caller's transaction and for the owner of the lease, with its event, and with the
+-- messages and artifacts that go along with it.
+-- Guard: the revision that was decided upon, the owner's token, and a lease that runs when the row is locked.
+-- Where it does not hold, nothing is written, and the answer is the row as it stands, the clock, and the events that
+-- this request id has written before. Where a name or an id was used before, nothing is written either: it is answered.
+create function tenure.commit_within(request text) returns text
+language plpgsql
+set tenure.writer = 'store'
+set timezone = 'UTC'
+as $$
+declare
+    -- Read once: with artifacts in it, it may be long.
+    asked record;
+    held tenure.jobs;
+    moment timestamptz;
+    taken text;
+begin
+    select * into asked
+    from json_to_record(request::json) as asked(id uuid, rev integer, token uuid, version smallint, actor text,
+        request_id text, digest text, result text, messages json, artifacts json);
+    select job.* into held
+    from tenure.jobs job
+    where job.id = asked.id
+      and job.rev = asked.rev
+      and job.token = asked.token
+    for no key update;
+    -- Read only now: the time spent waiting for the row counts against the lease.
+    moment := tenure.clock();
+    if held.lease_expires_at > moment then
+        moment := greatest(moment, held.updated_at);
+        select min(artifact.name) into taken
+        from json_to_recordset(asked.artifacts) as given(name text)
+        join tenure.artifacts artifact on artifact.job_id = held.id and artifact.name = given.name;
+        if taken is not null then
+            return json_build_object('taken', taken);
+        end if;
+        select min(message.id::text) into taken
+        from json_to_recordset(asked.messages) as given(id uuid)
+        join tenure.outbox message on message.id = given.id;
+        if taken is not null then
+            return json_build_object('known', taken);
+        end if;
+        insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
+            request_id, digest)
+        values (held.id, moment, held.rev + 1, held.attempt, asked.version, true, 'committed', held.status,
+            held.status, asked.actor, asked.request_id, asked.digest);
+        update tenure.jobs job
+        set was = job.status,
+            rev = job.rev + 1,
+            chain = 1,
+            updated_at = moment,
+            committed_at = moment,
+            committed_result = asked.result
+        where job.id = held.id;
+        insert into tenure.artifacts (job_id, name, attempt, media_type, bytes, at, body)
+        select held.id, given.name, held.attempt, given.media_type, octet_length(given.body), moment, given.body
+        from (
+            select artifact.name, artifact.media_type, decode(artifact.body, 'base64') as body
+            from json_to_recordset(asked.artifacts) as artifact(name text, media_type text, body text)
+        ) given
+        order by given.name collate "C";
+        if asked.messages is not null then
+            -- The stream's row is locked until the commit, so that numbers are in the order of commits; rows are taken
+            -- in the order of aggregates by everybody.
+            with message as materialized (
+                select *
+                from rows from (json_to_recordset(asked.messages)
+                    as (id uuid, aggregate text, topic text, body text, headers text))
+                    with ordinality as message(id, aggregate, topic, body, headers, number)
+            ),
+            stream as (
+                insert into tenure.streams (aggregate, written, due_at)
+                select message.aggregate, count(*), moment
+                from message
+                group by message.aggregate
+                order by message.aggregate collate "C"
+                on conflict (aggregate) do update
+                set written = streams.written + excluded.written,
+                    due_at = coalesce(streams.due_at, excluded.due_at)
+                returning aggregate, written
+            )
+            insert into tenure.outbox (aggregate, sequence, id, topic, body, headers, job_id, at)
+            select message.aggregate,
+                stream.written - count(*) over (partition by message.aggregate)
+                    + row_number() over (partition by message.aggregate order by message.number),
+                message.id, message.topic, message.body, message.headers, held.id, moment
+            from message
+            join stream on stream.aggregate = message.aggregate;
+        end if;
+        return json_build_object('at', moment);
+    end if;
+    return json_build_object(
+        'now', moment,
+        'job', (
+            select to_jsonb(job) || jsonb_build_object('policy', policy.body)
+            from tenure.jobs job
+            left join tenure.policies policy on policy.id = job.policy_id
+            where job.id = asked.id
+        ),
+        'logged', coalesce((
+            select json_agg(event order by event.rev)
+            from tenure.events event
+            where event.job_id = asked.id and event.request_id = asked.request_id
+        ), '[]')
+    );
 end $$;

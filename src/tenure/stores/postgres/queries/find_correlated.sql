@@ -6,6 +6,7 @@ where job.correlation_id = :correlation_id
   and (:statuses::text[] is null or job.status = any (:statuses::text[]))
   and (:queues::text[] is null or job.queue = any (:queues::text[]))
   and (:kinds::text[] is null or job.kind = any (:kinds::text[]))
+  and (:reasons::text[] is null or job.reason = any (:reasons::text[]))
   and (:dedupe_key::text is null or job.dedupe_key = :dedupe_key::text)
   and (:submitted_by::text is null or job.submitted_by = :submitted_by::text)
   and (:tags::jsonb is null or job.tags::jsonb @> :tags::jsonb)

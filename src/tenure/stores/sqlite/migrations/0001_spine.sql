@@ -284,7 +284,12 @@ create table tenure_dead_letters (
     at integer not null,
     last_owner text,
     last_lease_expires_at integer,
-    correlation_id text
+    correlation_id text,
+    handled_at integer,
+    handled_as text,
+    constraint "tenure: a dead letter that was dealt with says when and how" check (
+        case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
+    )
 ) without rowid;
 
 create index tenure_dead_letters_at on tenure_dead_letters (at);
@@ -297,7 +302,7 @@ create table tenure_artifacts (
     body blob not null,
     bytes integer not null,
     at integer not null,
-    primary key (job_id, name, attempt)
+    primary key (job_id, name)
 );
 
 create table tenure_steps (
@@ -747,20 +752,25 @@ end;
 
 create trigger tenure_dead_letters_insert before insert on tenure_dead_letters
 when (select writer from tenure_gate) is not 'store'
+    or new.handled_at is not null
     or exists (select 1 from tenure_dead_letters where job_id = new.job_id)
 begin
     select raise(abort, 'tenure: only the store writes dead letters, and nothing replaces one');
 end;
 
 create trigger tenure_dead_letters_update before update on tenure_dead_letters
-when (select writer from tenure_gate) is not 'erasure'
-    or new.last_error is not 'null'
+when case (select writer from tenure_gate)
+        when 'store' then old.handled_at is not null or new.handled_at is null or old.last_error is not new.last_error
+        when 'erasure' then new.last_error is not 'null'
+            or (old.handled_at, old.handled_as) is not (new.handled_at, new.handled_as)
+        else 1
+    end
     or (old.job_id, old.reason_code, old.stage, old.attempts, old.at)
     is not (new.job_id, new.reason_code, new.stage, new.attempts, new.at)
     or (old.last_owner, old.last_lease_expires_at, old.correlation_id)
     is not (new.last_owner, new.last_lease_expires_at, new.correlation_id)
 begin
-    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it');
+    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it, and whoever deals with it marks it once');
 end;
 
 create trigger tenure_dead_letters_delete before delete on tenure_dead_letters

@@ -13,6 +13,7 @@ where job.correlation_id is not null
     and (:statuses is null or job.status in (select value from json_each(:statuses)))
     and (:queues is null or job.queue in (select value from json_each(:queues)))
     and (:kinds is null or job.kind in (select value from json_each(:kinds)))
+    and (:reasons is null or job.reason in (select value from json_each(:reasons)))
     and (:dedupe_key is null or job.dedupe_key = :dedupe_key)
     and (:submitted_by is null or job.submitted_by = :submitted_by)
     and (:created_from is null or job.created_at >= :created_from)

@@ -1,0 +1,25 @@
+"""What `doctor` says in the same words of every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tenure.stores.contract import Finding
+
+LOOKED_AT_MAX = 10_000
+"""How many of the jobs that may be claimed are looked at."""
+KINDS_MAX = 20
+"""How many kinds are named."""
+SEEN_SECONDS = 120
+"""How long ago a worker may have been seen last and still count as there."""
+
+
+def nobody_runs(kinds: Iterable[tuple[str, int, bool]]) -> list[Finding]:
+    """Kinds with how many due jobs they have, and whether there may be more, that no worker has."""
+    found: list[Finding] = []
+    for kind, jobs, more in kinds:
+        many = f"{'at least ' if more else ''}{jobs} due job{'' if jobs == 1 else 's'}"
+        says = f"kind {kind!r} has {many} and no worker that runs it"
+        advice = "start a worker whose app declares the kind, under this name or as an alias; or cancel the jobs"
+        found.append(Finding("warning", "workers", says, advice))
+    return found

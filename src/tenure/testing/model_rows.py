@@ -1,0 +1,185 @@
+"""What the model asks of its rows: which of them match, which were asked for before, which are due. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import InvalidInput, RequestIdReused
+from tenure.lifecycle.evolve import after_ms
+from tenure.lifecycle.records import DeadLetter, Event, EventType, Job
+from tenure.lifecycle.statuses import HELD, QUEUED, READY, STALLED
+from tenure.stores.contract import (
+    ClaimRequest,
+    DeadLetterFilter,
+    Enqueue,
+    EventFilter,
+    JobFilter,
+    Tally,
+    without_secret,
+)
+
+POSITION_DIGITS = 12
+
+Body = tuple[str, str | None]
+"""What makes an enqueue the same request when it comes again."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An enqueue that made no job of its own, because another had its dedupe key."""
+
+    body: Body
+    job_id: UUID
+
+
+class WonClaim(msgspec.Struct, frozen=True):
+    body: str
+    job_ids: tuple[UUID, ...]
+
+
+def same_answer(request: Enqueue, rows: dict[UUID, Job], answers: dict[str, Answer]) -> Job | None:
+    """The job that had this request's dedupe key when it first came, also when it has ended since."""
+    answer = answers.get(request.request_id)
+    if answer is None:
+        return None
+    if answer.body != body_of(request):
+        raise RequestIdReused(request.request_id, current=without_secret(rows[answer.job_id]))
+    return rows[answer.job_id]
+
+
+def same_enqueue(request: Enqueue, rows: dict[UUID, Job], bodies: dict[UUID, Body]) -> Job | None:
+    """The job that this request made before; another body under the same id is refused."""
+    wanted = request.origin.request_id
+    by_request_id = (job for job in rows.values() if wanted is not None and job.origin.request_id == wanted)
+    job = next(by_request_id, None) or rows.get(request.origin.id)
+    if job is not None and bodies[job.id] != body_of(request):
+        raise RequestIdReused(request.request_id, current=without_secret(job))
+    return job
+
+
+def body_of(request: Enqueue) -> Body:
+    return request.origin.digest(), request.detail
+
+
+def same_dedupe(request: Enqueue, rows: Iterable[Job]) -> Job | None:
+    key = (request.origin.kind, request.origin.dedupe_key)
+    live = (job for job in rows if job.live and (job.kind, job.origin.dedupe_key) == key)
+    return None if request.origin.dedupe_key is None else next(live, None)
+
+
+def enqueued(request: Enqueue, now: datetime) -> Event:
+    return Event(
+        job_id=request.origin.id,
+        rev=1,
+        type=EventType.ENQUEUED,
+        from_status=None,
+        to_status=QUEUED,
+        at=now,
+        attempt=0,
+        actor=str(request.actor),
+        request_id=request.request_id,
+        detail=request.detail,
+        digest=request.origin.digest(),
+        until_at=after_ms(now, request.delay_ms or None),
+        correlation_id=request.origin.correlation_id,
+        trace=request.origin.trace,
+    )
+
+
+def claimable(job: Job, request: ClaimRequest, now: datetime) -> bool:
+    return is_due(job, now) and job.queue in request.queues and job.kind in request.kinds
+
+
+def needs_attention(job: Job, now: datetime) -> bool:
+    passed = [moment for moment in (job.lease_expires_at, job.heartbeat_deadline_at, job.timeout_at) if moment]
+    if job.status in HELD or job.status is QUEUED:
+        return any(moment <= now for moment in passed)
+    return job.status is STALLED and (job.lost or job.committed)
+
+
+def job_matches(job: Job, wanted: JobFilter) -> bool:
+    tags = job.origin.tags or {}
+    return (
+        (not wanted.statuses or job.status in wanted.statuses)
+        and (not wanted.queues or job.queue in wanted.queues)
+        and (not wanted.kinds or job.kind in wanted.kinds)
+        and wanted.correlation_id in (None, job.origin.correlation_id)
+        and (not wanted.reasons or job.reason in wanted.reasons)
+        and wanted.dedupe_key in (None, job.origin.dedupe_key)
+        and wanted.submitted_by in (None, job.origin.submitted_by)
+        and all(tags.get(name) == value for name, value in wanted.tags.items())
+        and within(job.created_at, wanted.created_from, wanted.created_until)
+    )
+
+
+def letter_matches(letter: DeadLetter, job: Job, wanted: DeadLetterFilter) -> bool:
+    return (
+        (wanted.handled or letter.handled_at is None)
+        and (not wanted.reason_codes or letter.reason_code in wanted.reason_codes)
+        and (not wanted.stages or letter.stage in wanted.stages)
+        and (not wanted.kinds or job.kind in wanted.kinds)
+        and (not wanted.queues or job.queue in wanted.queues)
+        and wanted.correlation_id in (None, letter.correlation_id)
+        and within(letter.at, wanted.dead_from, wanted.dead_until)
+    )
+
+
+def is_due(job: Job, now: datetime) -> bool:
+    """Whether a claim may take it, as far as time and status go."""
+    return job.due_at is not None and job.due_at <= now and job.status in READY and not job.committed
+
+
+def tallies(jobs: Iterable[Job], now: datetime) -> list[Tally]:
+    """How many jobs of each kind in each queue have each status."""
+    groups: dict[tuple[str, str, str], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.queue, job.kind, job.status.value), []).append(job)
+    found: list[Tally] = []
+    for (queue, kind, _), alike in sorted(groups.items()):
+        due = [job.due_at for job in alike if is_due(job, now) and job.due_at is not None]
+        tally = Tally(
+            queue=queue,
+            kind=kind,
+            status=alike[0].status,
+            jobs=len(alike),
+            due=len(due),
+            oldest_due_at=min(due, default=None),
+        )
+        found.append(tally)
+    return found
+
+
+def event_matches(event: Event, wanted: EventFilter) -> bool:
+    return (
+        wanted.job_id in (None, event.job_id)
+        and (not wanted.types or event.type in wanted.types)
+        and wanted.correlation_id in (None, event.correlation_id)
+        and within(event.at, wanted.since, wanted.until)
+    )
+
+
+def position(after: object) -> str:
+    """A place in the log to go on from, as an earlier page named it; the beginning is named by nothing."""
+    if after is None or after == "":
+        return ""
+    if not isinstance(after, str) or len(after) != POSITION_DIGITS or not (after.isascii() and after.isdigit()):
+        raise InvalidInput("after", f"{after!r} is not a position of this log; take it from an earlier page")
+    return after
+
+
+def within(moment: datetime, begin: datetime | None, end: datetime | None) -> bool:
+    return (begin is None or begin <= moment) and (end is None or moment < end)
+
+
+def superseded(history: Sequence[Event]) -> list[Event]:
+    """Progress that no longer shows in the record: more of it came, or a new attempt began."""
+    found: list[Event] = []
+    told: list[Event] = []
+    for event in history:
+        if event.type in (EventType.PROGRESS, EventType.CLAIMED):
+            found += told
+            told = [event] if event.type is EventType.PROGRESS and event.detail is not None else []
+    return found
