@@ -1,7 +1,8 @@
-"""What a caller does whose database is too busy to answer: it sends the same request again, under the same id."""
+"""Waiting, with a limit: for a database that is too busy to answer, and for something to become true."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from tenure.errors import StoreUnavailable
 
 T = TypeVar("T")
 TRIES = 20
+LOOK_SECONDS = 0.01
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
@@ -19,3 +21,13 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
         except StoreUnavailable:
             continue
     return await ask()
+
+
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds: float = 20.0) -> None:
+    """Wait until the condition holds, looking often, and fail when that takes too long."""
+    async with asyncio.timeout(seconds):
+        while True:
+            held = condition()
+            if held if isinstance(held, bool) else await held:
+                return
+            await asyncio.sleep(LOOK_SECONDS)

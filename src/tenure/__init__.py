@@ -8,29 +8,93 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tenure.app import App
     from tenure.context import Context
-    from tenure.errors import TenureError
+    from tenure.enqueuing import JobFunction
+    from tenure.errors import (
+        CancelRequested,
+        DeadlinePassed,
+        DependencyUnavailable,
+        InvalidInput,
+        JobCancelled,
+        JobFailed,
+        JobHalted,
+        LeaseLost,
+        PermanentError,
+        PolicyViolation,
+        Snooze,
+        StoreUnavailable,
+        TenureError,
+        TransientError,
+        ValidationError,
+    )
     from tenure.handles import Handle
     from tenure.lifecycle.backoff import Backoff
     from tenure.lifecycle.records import Job, Timeouts
     from tenure.lifecycle.statuses import Status
+    from tenure.middleware import Middleware
+    from tenure.stores.contract import JobFilter
 
 __version__ = "0.1.0"
-__all__ = ["App", "Backoff", "Context", "Handle", "Job", "Status", "TenureError", "Timeouts"]
+__all__ = [
+    "App",
+    "Backoff",
+    "CancelRequested",
+    "Context",
+    "DeadlinePassed",
+    "DependencyUnavailable",
+    "Handle",
+    "InvalidInput",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobFilter",
+    "JobFunction",
+    "JobHalted",
+    "LeaseLost",
+    "Middleware",
+    "PermanentError",
+    "PolicyViolation",
+    "Snooze",
+    "Status",
+    "StoreUnavailable",
+    "TenureError",
+    "Timeouts",
+    "TransientError",
+    "ValidationError",
+]
 
 _HOMES = {
     "App": "tenure.app",
     "Backoff": "tenure.lifecycle.backoff",
+    "CancelRequested": "tenure.errors",
     "Context": "tenure.context",
+    "DeadlinePassed": "tenure.errors",
+    "DependencyUnavailable": "tenure.errors",
     "Handle": "tenure.handles",
+    "InvalidInput": "tenure.errors",
     "Job": "tenure.lifecycle.records",
+    "JobCancelled": "tenure.errors",
+    "JobFailed": "tenure.errors",
+    "JobFilter": "tenure.stores.contract",
+    "JobFunction": "tenure.enqueuing",
+    "JobHalted": "tenure.errors",
+    "LeaseLost": "tenure.errors",
+    "Middleware": "tenure.middleware",
+    "PermanentError": "tenure.errors",
+    "PolicyViolation": "tenure.errors",
+    "Snooze": "tenure.errors",
     "Status": "tenure.lifecycle.statuses",
+    "StoreUnavailable": "tenure.errors",
     "TenureError": "tenure.errors",
     "Timeouts": "tenure.lifecycle.records",
+    "TransientError": "tenure.errors",
+    "ValidationError": "tenure.errors",
 }
 
 
-def __getattr__(name: str) -> Any:
-    """A public name is looked up when it is first used: `import tenure` and the command's help stay fast."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tenure' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """A public name is looked up when it is first used: `import tenure` and the command's help stay fast."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'tenure' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)

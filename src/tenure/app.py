@@ -6,23 +6,32 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from tenure.background import BackgroundLoop
-from tenure.context import Context
+from tenure.context import Context, inside_commit
 from tenure.enqueuing import EnqueueOptions, Enqueuer, JobFunction, Prepared
-from tenure.errors import InvalidInput, JobNotFound, UnknownKind
+from tenure.errors import InvalidInput, StoreError, UnknownKind
 from tenure.handles import Handle
-from tenure.kinds import Kind, Options
+from tenure.kinds import ErrorClasses, Isolation, Kind, Options, Upgrade, error_classes
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.operations import Cancel, Operation, RequestCancel
-from tenure.lifecycle.records import Actor, Job, OnExhausted, OnLost, Policy, Role, Timeouts
+from tenure.lifecycle.records import Actor, DeadLetter, Job, OnExhausted, OnLost, Policy, Role, Timeouts
+from tenure.middleware import Middleware
+from tenure.operating import MANY, CancelReport, Operator, RedriveReport
 from tenure.seams import SYSTEM, Seams
 from tenure.settings import database_url
 from tenure.stores import Store, store_for
-from tenure.stores.contract import Applied, Busy, Repeated, Request
+from tenure.stores.contract import Added, DeadLetterFilter, JobFilter, JobPage
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tenure.testing.bench import Mode
+    from tenure.testing.mode import OnBench
+    from tenure.workers.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,17 +70,22 @@ class App:
         database: str | None = None,
         *,
         name: str = "app",
+        version: str = "unknown",
+        middleware: Sequence[Middleware] = (),
         seams: Seams = SYSTEM,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.database = database_url(database, environment)
         self.seams = seams
+        self.version = version
+        """The version of this program, which the provenance of its jobs names."""
+        self.middleware = tuple(middleware)
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
         self.kinds: dict[str, Kind[..., Any]] = {}
         self.rejections: Counter[str] = Counter()
         """Enqueues that were refused before anything was queued, by kind."""
-        self._stores: dict[tuple[int, int], Store] = {}
+        self._stores: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Store]] = WeakKeyDictionary()
 
     def job(
         self,
@@ -87,8 +101,18 @@ class App:
         timeouts: Timeouts | None = None,
         on_lost: OnLost = "requeue",
         on_exhausted: OnExhausted = "fail",
+        retry_on: ErrorClasses = (),
+        fail_on: ErrorClasses = (),
+        isolation: Isolation | None = None,
+        memory_bytes_max: int | None = None,
+        upgrade: Upgrade | None = None,
     ) -> Declares:
-        """Declare a job. Its kind is the function's name unless `kind` gives another."""
+        """Declare a job. Its kind is the function's name unless `kind` gives another.
+
+        Jobs that were queued under one of the `aliases` are run too; `upgrade` turns their arguments, and any that no
+        longer fit, into those of today. Errors in `fail_on` are not tried again, those in `retry_on` are, whatever
+        else their class says.
+        """
         policy = Policy(
             max_attempts=max_attempts,
             lease_seconds=lease_seconds,
@@ -98,7 +122,17 @@ class App:
             on_lost=on_lost,
             on_exhausted=on_exhausted,
         )
-        options = Options(queue=queue, priority=priority, policy=policy, aliases=tuple(aliases))
+        options = Options(
+            queue=queue,
+            priority=priority,
+            policy=policy,
+            aliases=tuple(aliases),
+            upgrade=upgrade,
+            retry_on=error_classes(retry_on, "retry_on"),
+            fail_on=error_classes(fail_on, "fail_on"),
+            isolation=isolation,
+            memory_bytes_max=memory_bytes_max,
+        )
 
         def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
             declared: Kind[..., Any] = Kind(function, name=kind or function.__name__, options=options)
@@ -148,38 +182,101 @@ class App:
 
     async def cancel(self, job_id: UUID, *, hard: bool = False, reason: str = "requested") -> Job:
         """End a job. Softly: one that nobody holds ends at once, a running one is told. Hard: now, whoever holds it."""
-        store = await self.store()
-        job = (await store.read([job_id])).get(job_id)
-        if job is None:
-            raise JobNotFound(job_id)
-        asked: tuple[Operation, ...] = (Cancel(reason),) if hard else (RequestCancel(reason),)
-        if not hard and not job.held:
-            asked = (RequestCancel(reason), Cancel(reason))
-        request_id = f"cancel-{self.seams.random.name()}"
-        expected = None if hard else job.rev
-        [outcome] = await store.perform(
-            [Request(job=job_id, operations=asked, actor=self.client, request_id=request_id, expected_rev=expected)]
+        return await (await self.operator()).cancel(job_id, hard=hard, reason=reason)
+
+    async def cancel_many(
+        self, wanted: JobFilter, *, hard: bool = False, reason: str = "requested", limit: int = MANY
+    ) -> CancelReport:
+        """Cancel every live job that matches, each as `cancel` does. What is left as it was is said, and why."""
+        return await (await self.operator()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
+
+    async def redrive(self, job_id: UUID) -> Added:
+        """A new job that does again what a dead-lettered, failed or halted one was to do; asked twice, the same one."""
+        return await (await self.operator()).redrive(job_id)
+
+    async def redrive_many(self, wanted: DeadLetterFilter | JobFilter, *, limit: int = MANY) -> RedriveReport:
+        """Redrive every open dead letter that matches; with a JobFilter, every failed or halted job that matches."""
+        return await (await self.operator()).redrive_many(wanted, limit=limit)
+
+    async def discard(self, job_id: UUID) -> DeadLetter:
+        """Note that a dead letter needs no more attention. Nothing is removed."""
+        return await (await self.operator()).discard(job_id)
+
+    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        """A page of the jobs that match, oldest first."""
+        return await (await self.store()).find(wanted, after=after, limit=limit)
+
+    async def operator(self) -> Operator:
+        """What operators do, in this app's name."""
+        return Operator(await self.store(), actor=self.client, seams=self.seams)
+
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 10,
+        grace_seconds: float = 30.0,
+        poll_seconds: float = 1.0,
+        scan_seconds: float = 5.0,
+    ) -> Worker:
+        """A worker for this app's jobs, to be run on the running event loop: `await app.worker().run()`.
+
+        On the command line: `tenure worker module:app`.
+        """
+        from tenure.workers.worker import Worker, WorkerOptions
+
+        options = WorkerOptions(
+            queues=tuple(queues),
+            concurrency=concurrency,
+            grace_seconds=grace_seconds,
+            poll_seconds=poll_seconds,
+            scan_seconds=scan_seconds,
+            version=self.version,
         )
-        if isinstance(outcome, Applied | Repeated | Busy):
-            return outcome.job
-        raise outcome.error
+        return Worker(
+            kinds=self.kinds, open_store=self.open_store, seams=self.seams, options=options, layers=self.middleware
+        )
+
+    def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> OnBench:
+        """For tests: jobs live in memory and run when told to, by a clock that moves only when told to.
+
+        async with app.testing() as bench:
+            handle = await send.enqueue("ada")
+            await bench.drain()
+
+        In plain tests: `with app.testing() as bench:`, `enqueue_sync` and `bench.drain_sync()`. With mode `inline`
+        each job is run before its enqueue returns. Afterwards the app is as it was before.
+        """
+        from tenure.testing.mode import OnBench
+
+        return OnBench(self, mode=mode, now=now)
 
     async def store(self) -> Store:
-        """The open store of the running event loop. A new SQLite file is given its schema."""
-        key = (os.getpid(), id(asyncio.get_running_loop()))
-        store = self._stores.get(key)
-        if store is None:
-            store = store_for(self.database, seams=self.seams)
-            if self.database.startswith("sqlite") and not (await store.schema()).applied:
-                await store.migrate()
-            await store.open()
-            self._stores[key] = store
+        """The open store of the running event loop."""
+        if inside_commit.get() is not None:
+            raise StoreError(
+                "inside `ctx.commit()` everything must go through its transaction, or it would not take effect with "
+                "it: use `tx.execute(…)`, `tx.fetch(…)`, `tx.enqueue(job.request(…))` or `tx.outbox(…)`"
+            )
+        loop = asyncio.get_running_loop()
+        pid, store = self._stores.get(loop, (0, None))
+        if store is None or pid != os.getpid():
+            store = await self.open_store()
+            self._stores[loop] = (os.getpid(), store)
+        return store
+
+    async def open_store(self) -> Store:
+        """A new store, opened; whoever asked for it closes it. A new SQLite file is given its schema."""
+        store = store_for(self.database, seams=self.seams)
+        if self.database.startswith("sqlite") and not (await store.schema()).applied:
+            await store.migrate()
+        await store.open()
         return store
 
     async def close(self) -> None:
         """Let go of the running event loop's store."""
-        store = self._stores.pop((os.getpid(), id(asyncio.get_running_loop())), None)
-        if store is not None:
+        pid, store = self._stores.pop(asyncio.get_running_loop(), (0, None))
+        if store is not None and pid == os.getpid():
             await store.close()
 
     async def __aenter__(self) -> App:

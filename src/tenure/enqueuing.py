@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from tenure.context import current_context
 from tenure.handles import Handle
 from tenure.lifecycle.content import check_seconds
-from tenure.lifecycle.records import Origin, milliseconds
-from tenure.stores.contract import Enqueue
+from tenure.lifecycle.records import Job, Origin, milliseconds
+from tenure.middleware import around_enqueue
+from tenure.stores.callers import Caller, caller_for
+from tenure.stores.contract import Added, Enqueue
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -63,10 +66,23 @@ class Enqueuer(Generic[P, R]):
         handles: list[Handle[R]] = self._app.background.run(lambda: self._app.enqueue_many([prepared]))
         return handles[0]
 
+    def within(self, connection: Any) -> Within[P, R]:
+        """The same inside a transaction of the caller's own: it is queued when that commits, and never if it does not.
+
+        `connection` is one of psycopg, asyncpg, SQLAlchemy, sqlite3, aiosqlite or Django, to the app's own database.
+        """
+        return Within(self, caller_for(connection, self._app.database, seams=self._app.seams))
+
+    def handle(self, prepared: Prepared[R], added: Sequence[Added]) -> Handle[R]:
+        """What the caller gets for a call that was queued alone."""
+        [one] = added
+        return Handle(self._app, one.job, prepared.kind, created=one.created)
+
     def prepared(self, payload: Callable[[], str]) -> Prepared[R]:
         options, declared = self._options, self._kind.options
         text = self._app.accepted(self._kind.name, payload)
         check_seconds(options.delay_seconds, "delay_seconds")
+        around = current_context.get()
         origin = Origin(
             id=self._app.seams.random.job_id(),
             kind=self._kind.name,
@@ -82,7 +98,42 @@ class Enqueuer(Generic[P, R]):
             tags=options.tags,
             partition_key=options.partition_key,
         )
+        if around is not None:
+            origin = _belonging_to(around.job, origin)
+        origin = around_enqueue(self._app.middleware, origin)
         return Prepared(Enqueue(origin, self._app.client, milliseconds(options.delay_seconds)), self._kind)
+
+
+def _belonging_to(job: Job, origin: Origin) -> Origin:
+    """What a job enqueues is part of the same story, unless it says otherwise."""
+    story = job.origin
+    return msgspec.structs.replace(
+        origin,
+        correlation_id=origin.correlation_id or story.correlation_id or str(job.id),
+        trace=origin.trace or story.trace,
+        submitted_by=origin.submitted_by or story.submitted_by,
+    )
+
+
+class Within(Generic[P, R]):
+    """Queues calls inside a transaction that somebody else commits or rolls back.
+
+    Until then the handle's job is there for nobody else, not even for the handle's own look at it. Workers are not told
+    of it: they find it when they look, as they do every few moments.
+    """
+
+    def __init__(self, enqueuer: Enqueuer[P, R], caller: Caller) -> None:
+        self._enqueuer, self._caller = enqueuer, caller
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Queue the call. A connection that is not asynchronous is used here, on the caller's thread, and blocks it."""
+        prepared = self._enqueuer.request(*args, **kwargs)
+        return self._enqueuer.handle(prepared, await self._caller.add([prepared.enqueue]))
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """The same for code without an event loop. An asynchronous connection is refused."""
+        prepared = self._enqueuer.request(*args, **kwargs)
+        return self._enqueuer.handle(prepared, self._caller.add_sync([prepared.enqueue]))
 
 
 class JobFunction(Enqueuer[P, R]):
@@ -90,6 +141,10 @@ class JobFunction(Enqueuer[P, R]):
 
     def __init__(self, app: App, kind: Kind[P, R]) -> None:
         super().__init__(app, kind, EnqueueOptions())
+
+    @property
+    def app(self) -> App:
+        return self._app
 
     @property
     def kind(self) -> Kind[P, R]:

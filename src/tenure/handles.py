@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID
 
 from tenure.errors import JobCancelled, JobEnded, JobFailed, JobHalted, JobNotFound
+from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import CANCELLED, HALTED, SUCCEEDED
 
@@ -46,10 +48,16 @@ class Handle(Generic[R]):
 
     async def wait(self, timeout_seconds: float | None = None) -> Job:
         """The record once the job has ended; TimeoutError when that takes longer, and the job goes on."""
+        clock = self._app.seams.clock
+        ends_at_seconds = inf if timeout_seconds is None else clock.monotonic_seconds() + timeout_seconds
+        # The app's clock may be one that a test moves; a database that does not answer takes the world's time.
         async with asyncio.timeout(timeout_seconds):
             pause = LOOK_SECONDS_LEAST
             while (await self.refresh()).live:
-                await self._app.seams.clock.sleep(pause)
+                left_seconds = ends_at_seconds - clock.monotonic_seconds()
+                if left_seconds <= 0:
+                    raise TimeoutError
+                await clock.sleep(min(pause, left_seconds))
                 pause = min(2 * pause, LOOK_SECONDS_MOST)
         return self.job
 
@@ -63,6 +71,10 @@ class Handle(Generic[R]):
     async def events(self) -> list[Event]:
         """Everything that happened to it, in order."""
         return (await (await self._app.store()).history([self.id]))[self.id]
+
+    async def provenance(self) -> Provenance:
+        """How it came to its end: inputs, attempts, code versions, outcome; NotYet while it lives."""
+        return await (await self._app.operator()).provenance(self.id)
 
     async def cancel(self, *, hard: bool = False, reason: str = "requested") -> Job:
         """Ask for its end, or with `hard` end it now."""

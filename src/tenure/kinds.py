@@ -7,8 +7,9 @@ code may have changed in between. Nothing here touches a store.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -21,13 +22,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+Isolation = Literal["task", "thread", "process"]
+"""Where a job runs: on the worker's event loop, in a thread of its own, or in a process that can be killed."""
+
+Upgrade = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""Turns the arguments of an older version of a job into those of today's."""
+
+
+ErrorClasses = type[BaseException] | Iterable[type[BaseException]]
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a declaration says beyond the function."""
+    """What a declaration says beyond the function. `retry_on` and `fail_on` come before what an error's class says."""
 
     queue: str = "default"
     priority: int = 0
     policy: Policy = Policy()
     aliases: tuple[str, ...] = ()
+    upgrade: Upgrade | None = None
+    retry_on: tuple[type[BaseException], ...] = ()
+    fail_on: tuple[type[BaseException], ...] = ()
+    isolation: Isolation | None = None
+    memory_bytes_max: int | None = None
 
 
 class Kind(Generic[P, R]):
@@ -47,10 +63,20 @@ class Kind(Generic[P, R]):
         self._signature = inspect.Signature(parameters[1:] if self.wants_context else parameters)
         self._arguments = _arguments_of(self.name, self._signature, hints)
         self._returns = hints.get("return", Any)
+        self.isolation: Isolation = _isolation(self.name, options, is_async=self.is_async)
 
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def home(self) -> tuple[str, str] | None:
+        """The module and the name under which a fresh process finds this job; None where it cannot."""
+        module, name = self.function.__module__, self.function.__qualname__
+        loaded = sys.modules.get(module)
+        typed_in = module == "__main__" and not hasattr(loaded, "__file__")
+        found = None if typed_in else getattr(loaded, name, None)
+        return (module, name) if getattr(found, "kind", None) is self else None
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """The JSON text of a call, or a refusal that names the field."""
@@ -73,9 +99,22 @@ class Kind(Generic[P, R]):
         """The same for JSON text that came from outside."""
         return self.checked(_object(self.name, parse(payload, where=self.name)))
 
-    def call_arguments(self, payload: str) -> dict[str, Any]:
-        """What the function is called with for this payload: converted to its own types, defaults left to it."""
+    def call_arguments(self, payload: str, *, queued_as: str | None = None) -> dict[str, Any]:
+        """What the function is called with for this payload: converted to its own types, defaults left to it.
+
+        A payload that was queued under an old name, or that does not fit, is upgraded first where there is a way.
+        """
         plain = _object(self.name, msgspec.json.decode(payload))
+        if self.options.upgrade is None:
+            return self._converted(plain)
+        if queued_as in (None, self.name):
+            try:
+                return self._converted(plain)
+            except PayloadRefused:
+                pass
+        return self._converted(dict(self.options.upgrade(plain)))
+
+    def _converted(self, plain: Mapping[str, Any]) -> dict[str, Any]:
         converted = self._convert(plain)
         return {name: getattr(converted, name) for name in plain}
 
@@ -98,6 +137,33 @@ class Kind(Generic[P, R]):
             return msgspec.convert(plain, type=self._arguments, strict=True, dec_hook=_typed)
         except msgspec.ValidationError as problem:
             raise PayloadRefused(self.name, str(problem).replace("`$.", "`").replace(" - at `$`", "")) from None
+
+
+def error_classes(given: ErrorClasses, where: str) -> tuple[type[BaseException], ...]:
+    """One error class or several, as a tuple; anything else is refused."""
+    classes = (given,) if isinstance(given, type) else tuple(given)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise InvalidInput(where, f"{one!r} is not a class of errors")
+    return classes
+
+
+def _isolation(name: str, options: Options, *, is_async: bool) -> Isolation:
+    """The one that was asked for, if it makes sense; else tasks for async functions, and threads for plain ones."""
+    wanted = options.isolation
+    if wanted is None:
+        wanted = "task" if is_async else "thread"
+    if wanted not in get_args(Isolation):
+        raise InvalidInput(name, f"isolation is {wanted!r}, and must be one of {', '.join(get_args(Isolation))}")
+    if wanted == "task" and not is_async:
+        raise InvalidInput(name, "isolation='task' would block the event loop: the function is plain, so use 'thread'")
+    if wanted == "thread" and is_async:
+        raise InvalidInput(name, "isolation='thread' is for plain functions; an async one is a 'task' or a 'process'")
+    if options.memory_bytes_max is not None:
+        check_integer(options.memory_bytes_max, f"{name}: memory_bytes_max", least=1, most=2**53)
+        if wanted != "process":
+            raise InvalidInput(name, "memory_bytes_max needs isolation='process': only a process can be measured")
+    return wanted
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

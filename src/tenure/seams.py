@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -155,9 +156,23 @@ class SystemSpawner:
         return asyncio.create_task(body, name=name)
 
     def process(self, body: Callable[..., None], *arguments: Any, name: str) -> ProcessHandle:
-        process = multiprocessing.get_context("spawn").Process(target=body, args=arguments, name=name, daemon=True)
+        process = multiprocessing.get_context("spawn").Process(
+            target=_begun, args=(body, *arguments), name=name, daemon=True
+        )
         process.start()
         return _ProcessHandle(process)
+
+
+def _begun(body: Callable[..., None], *arguments: Any) -> None:
+    # It is a daemon so that whoever started it does not wait for it when they end. What it runs is free to start
+    # processes of its own, which a daemon would not be.
+    multiprocessing.current_process().daemon = False
+    body(*arguments)
+
+
+def imported_by_a_child() -> bool:
+    """Whether this is a process that was just spawned, and still imports the program that it was spawned from."""
+    return "--multiprocessing-fork" in sys.orig_argv and multiprocessing.parent_process() is None
 
 
 @dataclass(frozen=True, slots=True)

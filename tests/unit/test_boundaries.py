@@ -25,6 +25,7 @@ from tenure.lifecycle.operations import Claim
 from tenure.lifecycle.records import Actor, Job, Origin, Policy, Role
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores import contract
+from tenure.workers import heartbeat, recovery
 from tools.generated import DOCS, ROOT
 
 LIFECYCLE = ROOT / "src" / "tenure" / "lifecycle"
@@ -153,7 +154,12 @@ def test_how_long_a_lease_runs_is_what_the_job_brought_and_nothing_else(lease_ms
     assert round((lease - AT).total_seconds() * 1000) == lease_ms
 
 
-WRITES = frozenset({"add", "claim", "perform", "prune", "blank", "erase", "migrate"})
+WRITES = frozenset(
+    {
+        "add", "claim", "perform", "transaction", "register", "unregister",
+        "prune", "blank", "erase", "deal_with", "migrate",
+    }
+)  # fmt: skip
 
 
 @pytest.mark.requirement("LC-14", "WC-01")
@@ -165,8 +171,13 @@ WRITES = frozenset({"add", "claim", "perform", "prune", "blank", "erase", "migra
         (contract.Performs, {"perform"}),
         (contract.Recovers, {"perform"}),
         (contract.Reads, set()),
-        (contract.Retains, {"prune", "blank", "erase"}),
+        (contract.Hears, set()),
+        (contract.Commits, {"transaction"}),
+        (contract.Registers, {"register", "unregister"}),
+        (contract.Retains, {"prune", "blank", "erase", "deal_with"}),
         (contract.Wakeups, set()),
+        (heartbeat.HeartStore, {"perform"}),
+        (recovery.RecoveryStore, {"perform"}),
     ],
     ids=lambda value: value.__name__ if isclass(value) else "",
 )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
 
 import tenure
@@ -26,21 +27,15 @@ class Parcel:
     weight: float
 
 
-class Model:
-    """Behaves like a model of pydantic, which tenure does not need to be installed."""
+class Model(pydantic.BaseModel):
+    """A model of pydantic, which tenure itself does not need."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
+    born: datetime | None = None
 
-    def model_dump(self, *, mode: str) -> dict[str, Any]:
-        assert mode == "json"
-        return {"name": self.name}
 
-    @classmethod
-    def model_validate(cls, value: dict[str, Any]) -> Model:
-        if not isinstance(value.get("name"), str):
-            raise ValueError("name must be text")
-        return cls(value["name"])
+class Crew(pydantic.BaseModel):
+    members: list[Model]
 
 
 def ship(ctx: tenure.Context, parcel: Parcel, at: datetime | None = None, *, fragile: bool = False) -> Address:
@@ -53,6 +48,10 @@ def greet(name: str, times: int = 2) -> str:
 
 def model(who: Model) -> Model:
     return who
+
+
+def crew(all_of: Crew, more: list[Model], by_name: dict[str, Model]) -> Crew:
+    return all_of
 
 
 def kind(function: Callable[..., Any]) -> Kind[..., Any]:
@@ -78,14 +77,29 @@ def test_arguments_come_back_in_the_types_of_the_function() -> None:
     assert shipping.decoded_result(shipping.encoded_result(Address("Main", 4))) == Address("Main", 4)
 
 
-def test_a_model_of_pydantic_says_itself_how_it_is_written_and_read() -> None:
+def test_models_of_pydantic_are_arguments_and_results() -> None:
     modelled = kind(model)
-    payload = modelled.payload(Model("ada"))
-    assert payload == '{"who":{"name":"ada"}}'
-    assert modelled.call_arguments(payload)["who"].name == "ada"
-    assert modelled.decoded_result(modelled.encoded_result(Model("bob"))).name == "bob"
-    with pytest.raises(PayloadRefused, match="name must be text"):
-        modelled.parsed('{"who":{"name":1}}')
+    payload = modelled.payload(Model(name="ada"))
+    assert payload == '{"who":{"name":"ada","born":null}}'
+    assert modelled.call_arguments(payload) == {"who": Model(name="ada")}
+    born = datetime(1815, 12, 10, tzinfo=UTC)
+    assert modelled.decoded_result(modelled.encoded_result(Model(name="ada", born=born))) == Model(
+        name="ada", born=born
+    )
+
+
+def test_models_of_pydantic_may_be_inside_of_each_other_and_of_lists_and_dictionaries() -> None:
+    ada = Model(name="ada")
+    arguments = {"all_of": Crew(members=[ada]), "more": [ada], "by_name": {"first": ada}}
+    crewed = kind(crew)
+    assert crewed.call_arguments(crewed.payload(**arguments)) == arguments
+
+
+def test_what_a_model_of_pydantic_refuses_is_refused_with_the_name_of_the_field() -> None:
+    with pytest.raises(PayloadRefused, match="name"):
+        kind(model).parsed('{"who":{"name":1}}')
+    with pytest.raises(PayloadRefused, match="more"):
+        kind(crew).parsed('{"all_of":{"members":[]},"more":[{}],"by_name":{}}')
 
 
 @pytest.mark.requirement("EH-05")

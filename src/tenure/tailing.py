@@ -1,0 +1,60 @@
+"""Following the log: every event once, in its order, as it comes. Nothing is skipped that commits late.
+
+Whoever follows has the position of the last event that they were given, and can go on from there later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from uuid import UUID
+
+from tenure.errors import JobNotFound
+from tenure.lifecycle.records import Event
+from tenure.lifecycle.statuses import TERMINAL
+from tenure.seams import Clock
+from tenure.stores.contract import EventFilter, Reads
+
+PAGE = 1000
+LOOK_SECONDS = 0.2
+
+
+async def end_of_log(store: Reads) -> str:
+    """The position after everything that is written and settled now.
+
+    Only reading the whole log up to there can tell without leaving out what commits late.
+    """
+    position: str | None = None
+    while True:
+        page = await store.tail(after=position, limit=PAGE)
+        position = page.position
+        if len(page.events) < PAGE:
+            return position
+
+
+async def follow(store: Reads, clock: Clock, *, after: str | None) -> AsyncGenerator[Event, None]:
+    """The log from a position on (None: from its beginning), for ever."""
+    while True:
+        page = await store.tail(after=after, limit=PAGE)
+        for event in page.events:
+            yield event
+        after = page.position
+        if len(page.events) < PAGE:
+            await clock.sleep(LOOK_SECONDS)
+
+
+async def follow_job(store: Reads, clock: Clock, job_id: UUID) -> AsyncGenerator[Event, None]:
+    """One job's events from its first to the one that ends it; fewer where retention removes it meanwhile."""
+    if job_id not in await store.read([job_id]):
+        raise JobNotFound(job_id)
+    position: str | None = None
+    while True:
+        page = await store.events(EventFilter(job_id=job_id), after=position, limit=PAGE)
+        for event in page.events:
+            yield event
+            if event.to_status in TERMINAL:
+                return
+        position = page.position
+        if not page.events and job_id not in await store.read([job_id]):
+            return
+        if len(page.events) < PAGE:
+            await clock.sleep(LOOK_SECONDS)

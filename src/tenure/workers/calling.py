@@ -1,0 +1,43 @@
+"""Calling a job's function: from its payload to the value that says what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from tenure.context import Context, Run, current_context
+from tenure.errors import InvalidInput
+from tenure.kinds import Kind
+from tenure.lifecycle.records import Stage
+from tenure.middleware import Middleware, around_run
+from tenure.workers.outcomes import ErrorPolicy, Obeyed, Outcome, Returned, raised
+
+Invoke = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs the call where it is meant to run, and returns what it returns."""
+
+
+async def call(kind: Kind[..., Any], run: Run, layers: Sequence[Middleware], invoke: Invoke) -> Outcome:
+    """Check the input, run the function through the middleware, check the output. Only a cancellation gets past."""
+    errors = ErrorPolicy(kind.options.retry_on, kind.options.fail_on)
+    if run.job.cancel_requested:
+        return Obeyed()
+    try:
+        arguments = kind.call_arguments(run.job.origin.payload, queued_as=run.job.kind)
+    except Exception as error:  # noqa: BLE001 - an upgrade is the user's own code
+        return raised(error, errors, stage=Stage.INPUT)
+    context = Context(run)
+    given = (context,) if kind.wants_context else ()
+    token = current_context.set(context)
+    try:
+        value = await around_run(layers, context, lambda: invoke(lambda: kind.function(*given, **arguments)))
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a user's function raises is the outcome of its job
+        return raised(error, errors)
+    finally:
+        current_context.reset(token)
+    try:
+        return Returned(kind.encoded_result(value))
+    except InvalidInput as error:
+        return raised(error, errors, stage=Stage.OUTPUT)

@@ -1,0 +1,131 @@
+"""Claims jobs: only as many as can start now, only of kinds that this worker has. It starts them and never ends one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from tenure.errors import StoreUnavailable, TenureError
+from tenure.lifecycle.records import Job
+from tenure.seams import Seams
+from tenure.stores.contract import ClaimRequest, Claims, Wakeups
+from tenure.workers.outages import Outage
+
+BATCH_MAX = 500
+TRUST_LEAST = 0.2
+"""The share of its lease that a job must have left to be started, when the answer to its claim came late."""
+
+log = logging.getLogger("tenure.workers")
+
+Begin = Callable[[Job, UUID, float], None]
+"""Starts a job that was won with this token by a request that was sent at this moment."""
+
+
+class Pool:
+    """Takes work while there is room for it. Several pools, in one process or in many, do not know of each other."""
+
+    def __init__(
+        self,
+        store: Claims,
+        seams: Seams,
+        *,
+        worker: str,
+        queues: Sequence[str],
+        kinds: Sequence[str],
+        concurrency: int,
+        poll_seconds: float,
+        begin: Begin,
+    ) -> None:
+        self._store, self._seams, self._begin = store, seams, begin
+        self._worker, self._queues, self._kinds = worker, tuple(queues), tuple(kinds)
+        self._poll_seconds = poll_seconds
+        self._free = concurrency
+        self._room = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._outage = Outage(seams)
+        self._claims = 0
+
+    def stop(self) -> None:
+        """Claim no more. What was asked for and not answered yet is still taken in."""
+        self._stopped.set()
+        self._room.set()
+
+    def freed(self) -> None:
+        """A job's outcome is written or refused: its place is free."""
+        self._free += 1
+        self._room.set()
+
+    async def work(self) -> None:
+        """Claim until stopped, also over outages of the database."""
+        while not self._stopped.is_set():
+            try:
+                async with self._store.wakeups(self._queues) as wakeups:
+                    while not self._stopped.is_set():
+                        await self._turn(wakeups)
+            except TenureError as problem:
+                log.warning("no jobs can be claimed just now: %s", problem)
+                await self._outage.pause()
+
+    async def _turn(self, wakeups: Wakeups) -> None:
+        if self._free <= 0:
+            self._room.clear()
+            await self._room.wait()
+        elif not await self.claim():
+            await self._rest(wakeups)
+
+    async def claim(self) -> int:
+        """Take what is due, up to the free places, and start it. How many were started."""
+        self._claims += 1
+        request = ClaimRequest(
+            queues=self._queues,
+            kinds=self._kinds,
+            limit=min(self._free, BATCH_MAX),
+            worker=self._worker,
+            token=self._seams.random.token(),
+            request_id=f"{self._worker}.{self._claims}",
+        )
+        sent_at_seconds = self._seams.clock.monotonic_seconds()
+        won = [job for job in await self._ask(request) if job.token == request.token and job.held]
+        started = [job for job in won if self._in_time(job, sent_at_seconds)]
+        for job in started:
+            self._free -= 1
+            self._begin(job, request.token, sent_at_seconds)
+        return len(started)
+
+    async def _ask(self, request: ClaimRequest) -> list[Job]:
+        """The answer to one request, asked again under the same id for as long as the database is away."""
+        while True:
+            try:
+                jobs = await self._store.claim(request)
+            except StoreUnavailable as outage:
+                if self._stopped.is_set():
+                    return []
+                log.warning("a claim waits for the database: %s", outage)
+                await self._outage.pause()
+            else:
+                self._outage.over()
+                return jobs
+
+    def _in_time(self, job: Job, sent_at_seconds: float) -> bool:
+        """Whether enough of the lease is left, counted from when the claim was first sent."""
+        passed = self._seams.clock.monotonic_seconds() - sent_at_seconds
+        if passed * 1000 <= job.policy.lease_ms * (1 - TRUST_LEAST):
+            return True
+        log.warning("job %s was claimed, but the answer came too late to start it; recovery will take it", job.id)
+        return False
+
+    async def _rest(self, wakeups: Wakeups) -> None:
+        """Until there may be work, by a hint or because it is time to look."""
+        seconds = self._poll_seconds * (0.75 + self._seams.random.fraction() / 2)
+        hint = self._seams.spawn.task(wakeups.wait(seconds), name="tenure-pool-rests")
+        stopped = self._seams.spawn.task(self._stopped.wait(), name="tenure-pool-stops")
+        try:
+            await asyncio.wait({hint, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if hint.done():
+                hint.result()
+        finally:
+            for task in (hint, stopped):
+                task.cancel()
+            await asyncio.wait({hint, stopped})

@@ -1,0 +1,115 @@
+"""One attempt under way, as its function sees it through `Context`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tenure.errors import AlreadyCommitted, InvalidInput, Refused, StoreError
+from tenure.kinds import Kind
+from tenure.lifecycle.content import check_text
+from tenure.lifecycle.operations import Operation, Progress
+from tenure.lifecycle.records import Job
+from tenure.lifecycle.table import allowed_from
+from tenure.seams import Seams
+from tenure.stores.contract import Artifact
+from tenure.workers.committing import Borrows, CommitBlock, Committer
+from tenure.workers.held import Held
+from tenure.workers.settling import Settler
+
+ARTIFACT_BYTES_MAX = 16 * 1024 * 1024
+
+
+class HeldRun:
+    """The attempt of a job that this process holds. Its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        held: Held,
+        kind: Kind[..., Any],
+        *,
+        settler: Settler,
+        committer: Committer,
+        seams: Seams,
+        stopping: Callable[[], bool],
+        borrow: Borrows | None = None,
+    ) -> None:
+        self.held, self.kind, self.committer = held, kind, committer
+        self._settler, self._seams, self._stopping, self._borrow = settler, seams, stopping, borrow
+        self._loop = asyncio.get_running_loop()
+        self._reported: Progress | None = None
+        self._reporting: asyncio.Task[None] | None = None
+
+    @property
+    def job(self) -> Job:
+        return self.held.job
+
+    @property
+    def lost(self) -> bool:
+        return self.held.lost
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping()
+
+    def report(self, percent: int, message: str | None) -> None:
+        """Have this written soon. What was reported and not yet written is replaced by it."""
+        reported = Progress(percent, message)
+        self._loop.call_soon_threadsafe(self._note, reported)
+
+    def attach(self, artifact: Artifact) -> None:
+        if self.job.committed:
+            allowed = allowed_from(self.job.status, committed=True)
+            raise AlreadyCommitted(self.job, "attach", allowed=allowed, why="artifacts go along with the commit")
+        check_artifact(artifact, self.committer.artifacts)
+        self.committer.artifacts.append(artifact)
+
+    def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
+        text = self.kind.encoded_result(result)
+        if connection is not None:
+            if self._borrow is None:
+                raise InvalidInput("conn", "this worker cannot commit on a caller's connection")
+            return CommitBlock(lambda: self._borrow_block(connection, text, deadline_seconds), self._loop, self._seams)
+        return CommitBlock(
+            lambda: self.committer.block(text, deadline_seconds=deadline_seconds), self._loop, self._seams
+        )
+
+    def _borrow_block(self, connection: Any, text: str, deadline_seconds: float | None) -> Any:
+        assert self._borrow is not None, "asked for above"
+        return self._borrow(self.committer, connection, text, deadline_seconds)
+
+    async def reported(self) -> None:
+        """Wait until what was reported is written."""
+        while self._reporting is not None and not self._reporting.done():
+            await asyncio.wait([self._reporting])
+
+    def _note(self, reported: Progress) -> None:
+        self._reported = reported
+        if self._reporting is None or self._reporting.done():
+            self._reporting = self._seams.spawn.task(self._report(), name="tenure-progress")
+
+    async def _report(self) -> None:
+        while (reported := self._reported) is not None and not self.held.lost:
+            self._reported = None
+            try:
+                await self._settler.settle(self.held, "progress", _always(reported))
+            except (Refused, StoreError):
+                # Whoever took the job away is heard of through the lease, and progress is not worth a failure.
+                return
+
+
+def _always(operation: Operation) -> Callable[[Job], Operation]:
+    return lambda _job: operation
+
+
+def check_artifact(artifact: Artifact, others: list[Artifact]) -> None:
+    """Refuse what no store would take, where the mistake is made."""
+    check_text(artifact.name, "artifact.name", length_max=200)
+    check_text(artifact.media_type, "artifact.media_type", length_max=200)
+    if len(artifact.body) > ARTIFACT_BYTES_MAX:
+        raise InvalidInput(
+            f"artifact {artifact.name}", f"is {len(artifact.body)} bytes, and at most {ARTIFACT_BYTES_MAX} are allowed"
+        )
+    if any(other.name == artifact.name for other in others):
+        raise InvalidInput(f"artifact {artifact.name}", "is attached already; give each one a name of its own")

@@ -1,0 +1,115 @@
+"""Recording what jobs came to, in batches: whatever is ready goes in one statement.
+
+A request is sent again under the same id until it is answered, also over an outage of the database: the log knows
+whether it was applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tenure.errors import LeaseLost, RevisionConflict, StoreUnavailable
+from tenure.lifecycle.operations import Operation
+from tenure.lifecycle.records import Job
+from tenure.seams import Seams
+from tenure.stores.contract import Applied, Busy, Failure, Outcome, Performs, Repeated, Request
+from tenure.workers.held import Held
+from tenure.workers.outages import Outage
+
+BATCH_MAX = 500
+
+log = logging.getLogger("tenure.workers")
+
+Decide = Callable[[Job], Operation]
+"""What to ask for, given the record as it stands: asked again after somebody else has changed it."""
+
+
+class _Waiting:
+    def __init__(self, held: Held, decide: Decide, request_id: str) -> None:
+        self.held, self.decide, self.request_id = held, decide, request_id
+        self.sent: Operation | None = None
+        self.answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+
+    def request(self) -> Request:
+        job = self.held.job
+        self.sent = self.decide(job)
+        return Request(job=job, operations=(self.sent,), actor=self.held.actor, request_id=self.request_id, fresh=True)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def succeed(self, job: Job) -> None:
+        if not self.answer.done():
+            self.answer.set_result(job)
+
+
+class Settler:
+    """Applies owners' operations, many at a time. Many callers wait; one task writes."""
+
+    def __init__(self, store: Performs, seams: Seams) -> None:
+        self._store, self._seams = store, seams
+        self._outage = Outage(seams)
+        self._waiting: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def settle(self, held: Held, verb: str, decide: Decide) -> Job:
+        """The record once the operation is written. Raises what the store refused it for."""
+        waiting = _Waiting(held, decide, held.request_id(verb))
+        self._waiting.append(waiting)
+        if self._writing is None or self._writing.done():
+            self._writing = self._seams.spawn.task(self._write(), name="tenure-settler")
+        return await waiting.answer
+
+    async def close(self) -> None:
+        """Give up on what could not be written; recovery will find it."""
+        if self._writing is not None and not self._writing.done():
+            self._writing.cancel()
+            await asyncio.wait([self._writing])
+
+    async def _write(self) -> None:
+        while self._waiting:
+            # Whoever is ready at this moment goes along.
+            await self._seams.clock.sleep(0)
+            batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+            try:
+                outcomes = await self._perform([waiting.request() for waiting in batch])
+            except BaseException as error:
+                for waiting in batch:
+                    waiting.fail(error if isinstance(error, Exception) else asyncio.CancelledError())
+                if not isinstance(error, Exception):
+                    raise
+                log.exception("outcomes could not be recorded; their jobs will be found by recovery")
+                continue
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                self._answer(waiting, outcome)
+
+    async def _perform(self, requests: list[Request]) -> list[Outcome]:
+        while True:
+            try:
+                outcomes = await self._store.perform(requests)
+            except StoreUnavailable as outage:
+                log.warning("%d outcomes wait for the database: %s", len(requests), outage)
+                await self._outage.pause()
+            else:
+                self._outage.over()
+                return outcomes
+
+    def _answer(self, waiting: _Waiting, outcome: Outcome) -> None:
+        match outcome:
+            case Applied() | Repeated():
+                if outcome.job.held:
+                    waiting.held.adopt(outcome.job)
+                waiting.succeed(outcome.job)
+            case Failure(RevisionConflict(current=Job() as current)) if waiting.held.adopt(current):
+                # A heartbeat or a cancel request came in between: decide anew on what stands now.
+                self._waiting.append(waiting)
+            case Busy():
+                self._waiting.append(waiting)
+            case Failure(LeaseLost() as refusal):
+                waiting.held.lose()
+                waiting.fail(refusal)
+            case Failure(error):
+                waiting.fail(error)

@@ -1,0 +1,248 @@
+"""A worker: one process's pool, runner and caretaker, brought up and taken down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import InvalidInput
+from tenure.kinds import Isolation as Place
+from tenure.kinds import Kind
+from tenure.lifecycle.content import check_integer, check_name, check_seconds
+from tenure.lifecycle.records import Job
+from tenure.middleware import Middleware
+from tenure.seams import Seams
+from tenure.stores.contract import Commits, Store, WorkerRecord
+from tenure.workers.caretaking import Caretaker, OpenStore
+from tenure.workers.committing import Committer
+from tenure.workers.held import Held, HeldJobs, Interruption
+from tenure.workers.isolation import Isolation, Tasks, Threads
+from tenure.workers.pool import Pool
+from tenure.workers.processes import Processes
+from tenure.workers.runner import TIDY_SECONDS, Runner
+from tenure.workers.runs import HeldRun
+from tenure.workers.settling import Settler
+
+log = logging.getLogger("tenure.workers")
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker works. `grace_seconds` is what running jobs are given when it stops."""
+
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 10
+    grace_seconds: float = 30.0
+    poll_seconds: float = 1.0
+    scan_seconds: float = 5.0
+    version: str = "unknown"
+    """The version of the program whose jobs are run, for their provenance."""
+    name: str | None = None
+    """Under which the worker is written down; one that nobody else has, unless it is given."""
+    in_thread: bool = True
+    """Whether the caretaker has a thread of its own. Off only where a simulator brings its own time."""
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise InvalidInput("queues", "must name at least one queue")
+        for queue in self.queues:
+            check_name(queue, "queues")
+        check_integer(self.concurrency, "concurrency", least=1, most=100_000)
+        check_seconds(self.grace_seconds, "grace_seconds")
+        check_seconds(self.poll_seconds, "poll_seconds", least=0.001)
+        check_seconds(self.scan_seconds, "scan_seconds", least=0.001)
+
+
+class Worker:
+    """Runs jobs until it is told to stop. `counts` says how many came to which end."""
+
+    def __init__(
+        self,
+        *,
+        kinds: Mapping[str, Kind[..., Any]],
+        open_store: OpenStore,
+        seams: Seams,
+        options: WorkerOptions,
+        layers: Sequence[Middleware] = (),
+        isolations: Mapping[Place, Isolation] | None = None,
+    ) -> None:
+        if not kinds:
+            raise InvalidInput("kinds", "the app declares no jobs, so there is nothing that a worker could run")
+        self.name = options.name or f"{socket.gethostname()[:60]}-{os.getpid()}-{seams.random.name()}"
+        self.counts: Counter[str] = Counter()
+        self._kinds, self._open_store, self._seams, self._options = kinds, open_store, seams, options
+        self._layers = layers
+        self._isolations = dict(isolations or {})
+        self._held = HeldJobs()
+        self._active: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._abort = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def running(self) -> int:
+        return len(self._active)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Claim no more, finish what runs within the grace time, hand the rest back. A second call aborts."""
+        if self._stop.is_set():
+            self._abort.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Work until stopped. What was brought up is taken down in the opposite order, however it ends."""
+        self._bring_isolations()
+        async with AsyncExitStack() as stack:
+            store = await self._open_store()
+            stack.push_async_callback(store.close)
+            caretaker = self._caretaker()
+            await caretaker.start(in_thread=self._options.in_thread)
+            stack.push_async_callback(caretaker.stop)
+            settler = Settler(store, self._seams)
+            stack.push_async_callback(settler.close)
+            for isolation in self._isolations.values():
+                stack.push_async_callback(isolation.close)
+            self._assemble(store, settler)
+            log.info("worker %s takes jobs of %s", self.name, ", ".join(self._options.queues))
+            await self._until_stopped()
+            await self._hand_back()
+        if self._failure is not None:
+            raise self._failure
+
+    def _bring_isolations(self) -> None:
+        self._isolations.setdefault("task", Tasks(self._layers))
+        self._isolations.setdefault("thread", Threads(self._layers, self._seams.spawn))
+        if self._options.in_thread:
+            # A simulator has no processes, and a job that was lost there is run like any other.
+            self._isolations.setdefault("process", Processes(self._kinds, self._seams))
+
+    def _caretaker(self) -> Caretaker:
+        loop = asyncio.get_running_loop()
+
+        def fail(error: BaseException) -> None:
+            loop.call_soon_threadsafe(self._fail, error)
+
+        return Caretaker(
+            self._open_store,
+            self._held,
+            self._seams,
+            record=self._record(),
+            scan_seconds=self._options.scan_seconds,
+            failed=fail,
+        )
+
+    def _assemble(self, store: Store, settler: Settler) -> None:
+        async def same_store() -> Commits:
+            return store
+
+        def new_run(held: Held, kind: Kind[..., Any]) -> HeldRun:
+            return HeldRun(
+                held,
+                kind,
+                settler=settler,
+                committer=Committer(held, self._seams, same_store),
+                seams=self._seams,
+                stopping=self._stop.is_set,
+            )
+
+        self._runner = Runner(
+            kinds=self._kinds, isolations=self._isolations, new_run=new_run, settler=settler, seams=self._seams
+        )
+        self._pool = Pool(
+            store,
+            self._seams,
+            worker=self.name,
+            queues=self._options.queues,
+            kinds=sorted(self._kinds),
+            concurrency=self._options.concurrency,
+            poll_seconds=self._options.poll_seconds,
+            begin=self._begin,
+        )
+
+    async def _until_stopped(self) -> None:
+        working = self._seams.spawn.task(self._pool.work(), name="tenure-pool")
+        stopped = self._seams.spawn.task(self._stop.wait(), name="tenure-worker-stops")
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        self._pool.stop()
+        self._stop.set()
+        await asyncio.wait({working, stopped})
+        if (error := working.exception()) is not None:
+            self._fail(error)
+
+    def _begin(self, job: Job, token: UUID, sent_at_seconds: float) -> None:
+        held = Held(job, worker=self.name, token=token, sent_at_seconds=sent_at_seconds)
+        self._held.take(held)
+        self.counts["claimed"] += 1
+        task = self._seams.spawn.task(self._run_one(held), name=f"tenure-run-{job.id}")
+        self._active.add(task)
+        task.add_done_callback(self._active.discard)
+
+    async def _run_one(self, held: Held) -> None:
+        try:
+            job = await self._runner.run(held)
+            self.counts["lost" if job is None else job.status] += 1
+        except Exception as error:
+            log.exception("job %s could not be seen to its end; recovery will take it", held.job.id, exc_info=error)
+        finally:
+            self._held.let_go(held)
+            self._pool.freed()
+
+    async def _hand_back(self) -> None:
+        """Wait for what runs, up to the grace time or an abort; then release the rest without counting a failure."""
+        if self._active:
+            log.info(
+                "worker %s stops; %d jobs run and may take %s s",
+                self.name,
+                len(self._active),
+                self._options.grace_seconds,
+            )
+            aborted = self._seams.spawn.task(self._abort.wait(), name="tenure-abort")
+            ending = self._seams.spawn.task(self._all_done(), name="tenure-grace")
+            await asyncio.wait(
+                {aborted, ending}, timeout=self._options.grace_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            aborted.cancel()
+            ending.cancel()
+            for held in self._held.all():
+                held.interrupt(Interruption.STOPPING)
+            if self._active:
+                limit = 1.0 if self._abort.is_set() else TIDY_SECONDS + 5.0
+                await asyncio.wait(set(self._active), timeout=limit)
+        if self._active:
+            log.warning("worker %s leaves %d jobs to recovery", self.name, len(self._active))
+
+    async def _all_done(self) -> None:
+        while self._active:
+            await asyncio.wait(set(self._active))
+
+    def _fail(self, error: BaseException) -> None:
+        """Something that should never end has ended: stop, and let whoever supervises this process begin anew."""
+        log.error("worker %s stops because of a failure", self.name, exc_info=error)
+        self._failure = self._failure or error
+        self._stop.set()
+
+    def _record(self) -> WorkerRecord:
+        now = self._seams.clock.now()
+        return WorkerRecord(
+            id=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=self._options.version,
+            queues=self._options.queues,
+            kinds=tuple(sorted(self._kinds)),
+            concurrency=self._options.concurrency,
+            started_at=now,
+            seen_at=now,
+        )

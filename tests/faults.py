@@ -1,0 +1,62 @@
+"""A store whose answers get lost: before anything was done, or after it was done."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from tenure.errors import StoreUnavailable
+from tenure.lifecycle.records import Job
+from tenure.stores.contract import ClaimRequest, Outcome, Request, Store, Wakeups
+
+
+class Fault(Enum):
+    """What becomes of the next call."""
+
+    REQUEST_LOST = "nothing was done, and the caller cannot know"
+    REPLY_LOST = "it was done, and the caller cannot know"
+
+
+class FaultyStore:
+    """The parts of a store that workers hold, over a real store. Each call takes the next fault that was planned."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.faults: deque[Fault | None] = deque()
+        self.calls: list[str] = []
+
+    async def _call(self, name: str, call: Any) -> Any:
+        self.calls.append(name)
+        fault = self.faults.popleft() if self.faults else None
+        if fault is Fault.REQUEST_LOST:
+            raise StoreUnavailable(fault.value)
+        answer = await call()
+        if fault is Fault.REPLY_LOST:
+            raise StoreUnavailable(fault.value)
+        return answer
+
+    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+        outcomes: list[Outcome] = await self._call("perform", lambda: self.store.perform(requests))
+        return outcomes
+
+    async def claim(self, request: ClaimRequest) -> list[Job]:
+        jobs: list[Job] = await self._call("claim", lambda: self.store.claim(request))
+        return jobs
+
+    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        jobs: list[Job] = await self._call("unattended", lambda: self.store.unattended(limit=limit, after=after))
+        return jobs
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        return await self.store.read(job_ids)
+
+    async def now(self) -> datetime:
+        return await self.store.now()
+
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
+        return self.store.wakeups(queues)
