@@ -6,6 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST_ARGUMENTS ?=
+SEEDS ?= 2000
 
 # One environment, the one that make owns, whatever else is active in the caller's shell.
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
@@ -14,13 +15,13 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs services clean
+.PHONY: help demo test check bench simulate docs services clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## Take the first steps, end to end
-	$(BIN)/python examples/first_steps.py
+demo: $(STAMP) ## Run some hundred jobs, kill a worker in the middle, and show that nothing was lost
+	$(BIN)/tenure demo
 
 test: check ## Run the checks, then the tests
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGUMENTS)
@@ -33,6 +34,9 @@ check: $(STAMP) ## Lint, formatting, types, and who may import whom
 
 bench: $(STAMP) ## Measure the store's cycle
 	$(BIN)/python -m benchmarks.store_cycle
+
+simulate: $(STAMP) ## Run the workers on virtual time with seeded faults (SEEDS=2000)
+	$(BIN)/python -m tenure.testing.simulation --seeds $(SEEDS) --processes 2
 
 docs: $(STAMP) ## Write the generated pages of docs/
 	$(BIN)/python -m tools.lifecycle_page

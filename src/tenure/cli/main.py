@@ -10,10 +10,15 @@ from typing import NoReturn
 import click
 
 from tenure import __version__
+from tenure.cli.demo import demo
+from tenure.cli.dlq import dlq
 from tenure.cli.doctor import doctor
+from tenure.cli.jobs import jobs
 from tenure.cli.migrate import migrate
 from tenure.cli.output import Exit, complain, exit_code_for
+from tenure.cli.stats import stats
 from tenure.cli.verify import verify
+from tenure.cli.worker import worker
 from tenure.errors import TenureError
 
 EXIT_CODES = """\b
@@ -24,18 +29,24 @@ Exit codes:
   3    the database cannot be reached, or is not fit to be used
   70   a bug in tenure; the traceback is on standard error
   130  interrupted
+  143  told to end twice, and ended at once
 """
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tenure", message="%(prog)s %(version)s")
 def tenure() -> None:
-    """Durable jobs and workflows: look after their database.
+    """Durable jobs and workflows: run them, and look after their database.
 
     The database comes from --database, or from TENURE_DATABASE, or is ./tenure.db.
     """
 
 
+tenure.add_command(demo)
+tenure.add_command(worker)
+tenure.add_command(jobs)
+tenure.add_command(dlq)
+tenure.add_command(stats)
 tenure.add_command(migrate)
 tenure.add_command(verify)
 tenure.add_command(doctor)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -49,6 +50,59 @@ def say_json(answer: Any) -> None:
     """The whole answer as one JSON document."""
     text = msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
     click.echo(text)
+
+
+def say_json_line(answer: Any) -> None:
+    """One of many JSON documents, on a line of its own."""
+    click.echo(msgspec.json.encode(answer))
+
+
+def say_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows under headings: fitted to the terminal, and elsewhere one plain line each."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console(highlight=False).print(table(headings, rows))
+        return
+    for line in aligned([headings, *rows]):
+        click.echo(line)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Any:
+    """The same as rich draws it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        drawn.add_column(heading, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(shown(cell)) for cell in row))
+    return drawn
+
+
+def aligned(rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines whose cells stand under each other.
+
+    >>> aligned([("id", "kind"), (1200, "mail")])
+    ['id    kind', '1200  mail']
+    """
+    texts = [[shown(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in texts]
+
+
+def shown(value: object) -> str:
+    """A value as a person reads it, on one line and without anything that a terminal would obey.
+
+    >>> shown("red: \\x1b[31m")
+    'red: \\\\x1b[31m'
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(value))
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,6 +1,7 @@
-"""What a test needs: a manual clock, and the contract kit by which any store proves itself.
+"""What a test needs: a bench for an app's jobs, a manual clock, and the contract kit by which any store proves itself.
 
-The kit is in `tenure.testing.contract` and needs pytest and pytest-asyncio; nothing else here does.
+The kit in `tenure.testing.contract` needs pytest and pytest-asyncio, and the fixtures in `tenure.testing.pytest_plugin`
+need pytest; nothing else here does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,81 @@
+"""The small shop that `tenure demo` runs: its jobs, and the table in which every effect leaves a row.
+
+The table has no unique constraint, on purpose: an effect that was applied twice would be seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tenure
+from tenure.app import Declares
+from tenure.enqueuing import Prepared
+from tenure.seams import SYSTEM
+
+QUEUE = "demo"
+LEASE_SECONDS = 5.0
+"""Short, so that what a killed worker held comes back soon; long enough for a slow disk."""
+EFFECTS = "create table effects (job text not null, kind text not null, attempt integer not null)"
+INSERT = "insert into effects (job, kind, attempt) values ($1, $2, $3)"
+
+app = tenure.App(name="demo", version="demo")
+
+
+def _declared(*, max_attempts: int = 5, dead_letter: bool = False) -> Declares:
+    return app.job(
+        queue=QUEUE,
+        max_attempts=max_attempts,
+        lease_seconds=LEASE_SECONDS,
+        backoff=tenure.Backoff(base_seconds=0.2, factor=2.0, max_seconds=1.0),
+        on_exhausted="dead_letter" if dead_letter else "fail",
+    )
+
+
+@_declared()
+async def charge(ctx: tenure.Context, number: int) -> int:
+    """Most jobs: a little work, then the effect and the result in one transaction."""
+    await SYSTEM.clock.sleep(0.05)
+    async with ctx.commit(result=number) as tx:
+        await tx.execute(INSERT, str(ctx.id), "charge", ctx.attempt)
+    return number
+
+
+@_declared()
+def ship(ctx: tenure.Context, number: int) -> int:
+    """A plain function, in a thread. Its first attempt fails, and it is tried again."""
+    if ctx.attempt == 1:
+        raise tenure.TransientError("the carrier does not answer")
+    with ctx.commit(result=number) as tx:
+        tx.execute(INSERT, str(ctx.id), "ship", ctx.attempt)
+    return number
+
+
+@_declared()
+async def invoice(ctx: tenure.Context, number: int) -> str:
+    """A slow one that says how far it has come."""
+    for percent in (25, 50, 75):
+        await SYSTEM.clock.sleep(0.2)
+        ctx.progress(percent, f"page {percent // 25} of 4")
+    async with ctx.commit(result=f"invoice {number}") as tx:
+        await tx.execute(INSERT, str(ctx.id), "invoice", ctx.attempt)
+    return f"invoice {number}"
+
+
+@_declared(max_attempts=3, dead_letter=True)
+async def refund(ctx: tenure.Context, number: int) -> None:
+    """One that cannot succeed. After its last attempt it is set aside for a person."""
+    ctx.logger.info("refund %d fails as it should", number)
+    raise RuntimeError(f"refund {number}: the account is closed")
+
+
+DOOMED = refund.kind.name
+DOOMED_NUMBER = 13
+
+
+def call(number: int) -> Prepared[Any]:
+    """The call of that number: most are quick, one in five fails once, one in ten is slow, one cannot succeed."""
+    if number == DOOMED_NUMBER:
+        return refund.request(number)
+    if number % 10 == 0:
+        return invoice.request(number)
+    return ship.request(number) if number % 5 == 1 else charge.request(number)

@@ -1,0 +1,124 @@
+"""Finds the app that a command is about: `module:app`, `folder/file.py:app`, or a module with one app in it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tenure.errors import InvalidInput, TenureError
+
+if TYPE_CHECKING:
+    from tenure.app import App
+
+WHERE = "app"
+
+
+class ModuleBroken(TenureError):
+    """The user's module raised while it was imported. `traceback_text` shows where, from that module on."""
+
+    def __init__(self, module: str, error: BaseException) -> None:
+        self.traceback_text = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
+        raised = f"{type(error).__name__}: {error}".splitlines()[0]
+        super().__init__(f"{module} could not be imported, since it raised {raised}")
+
+
+def find_app(target: str) -> App:
+    """The app that `MODULE:NAME`, `MODULE`, `FILE.py:NAME` or `FILE.py` names. The current folder can be imported from.
+
+    What is wrong with the target is InvalidInput; an error inside the module is ModuleBroken.
+    """
+    place, colon, name = target.partition(":")
+    if not place or (colon and not name):
+        raise InvalidInput(WHERE, f"{target!r} is not MODULE:APP, such as shop.jobs:app or shop/jobs.py:app")
+    module = _imported(place)
+    return _attribute(module, name) if name else _only_app(module)
+
+
+def _imported(place: str) -> ModuleType:
+    folder, module = (str(Path.cwd()), place)
+    if place.endswith(".py") or "/" in place:
+        folder, module = _module_of(Path(place))
+    elif not all(part.isidentifier() for part in place.split(".")):
+        raise InvalidInput(WHERE, f"{place!r} is neither a module nor a Python file")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and f"{module}.".startswith(f"{missing.name}."):
+            raise InvalidInput(WHERE, f"there is no module {missing.name!r}; looked in {folder} and sys.path") from None
+        raise ModuleBroken(module, missing) from missing
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module may raise anything, sys.exit included
+        raise ModuleBroken(module, error) from error
+    _require_file(found, place)
+    return found
+
+
+def _module_of(path: Path) -> tuple[str, str]:
+    """The folder to import from and the name of the module, for a file that may be part of a package."""
+    if not path.is_file():
+        raise InvalidInput(WHERE, f"there is no file {path}")
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise InvalidInput(WHERE, f"{path} is not a Python file whose name can be imported")
+    path = path.resolve()
+    folder, module = path.parent, path.stem
+    while (folder / "__init__.py").is_file():
+        folder, module = folder.parent, f"{folder.name}.{module}"
+    return str(folder), module
+
+
+def _require_file(module: ModuleType, place: str) -> None:
+    """A file must be itself, and not another module of the same name that was there before."""
+    found = getattr(module, "__file__", None)
+    if place.endswith(".py") and found is not None and Path(found).resolve() != Path(place).resolve():
+        problem = f"{place} cannot be imported as {module.__name__!r}, which is {found}; rename the file"
+        raise InvalidInput(WHERE, problem)
+
+
+def _attribute(module: ModuleType, name: str) -> App:
+    from tenure.app import App
+
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise InvalidInput(WHERE, f"{module.__name__} has no {name!r}; {_known(module)}")
+        found = getattr(found, part)
+    if not isinstance(found, App):
+        is_a = f"{module.__name__}:{name} is {type(found).__name__}, not a tenure.App"
+        raise InvalidInput(WHERE, f"{is_a}; {_known(module)}")
+    return found
+
+
+def _only_app(module: ModuleType) -> App:
+    apps = _apps(module)
+    if len({id(app) for app in apps.values()}) != 1:
+        raise InvalidInput(WHERE, f"say which one, as {module.__name__}:NAME; {_known(module)}")
+    return next(iter(apps.values()))
+
+
+def _apps(module: ModuleType) -> dict[str, App]:
+    from tenure.app import App
+
+    return {name: value for name, value in vars(module).items() if isinstance(value, App)}
+
+
+def _known(module: ModuleType) -> str:
+    names = ", ".join(_apps(module))
+    return f"its apps are: {names}" if names else "it has no tenure.App"
+
+
+def _users_part(at: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is neither ours nor the import machinery's."""
+    while at is not None:
+        file = at.tb_frame.f_code.co_filename
+        if file != __file__ and not file.startswith("<frozen importlib") and file != importlib.__file__:
+            return at
+        at = at.tb_next
+    return None

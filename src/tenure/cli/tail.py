@@ -1,0 +1,73 @@
+"""`tenure jobs tail`: what happens to jobs, while it happens."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from uuid import UUID
+
+import click
+
+from tenure.cli.choosing import job_id
+from tenure.cli.database import common_options, opened, run
+from tenure.cli.output import Exit, complain, say, say_json_line
+from tenure.cli.showing import event_line, facts_of
+from tenure.lifecycle.records import Event
+from tenure.seams import SYSTEM
+from tenure.tailing import end_of_log, follow, follow_job
+
+START, NOW = "start", "now"
+
+
+class Teller:
+    """Says each event, and remembers where the log was left."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self.position: str | None = None
+
+    def tell(self, event: Event) -> None:
+        if self._as_json:
+            say_json_line(facts_of(event))
+        else:
+            say(event_line(event))
+        self.position = event.position
+
+
+@click.command()
+@common_options
+@click.argument("wanted", metavar="[ID]", type=job_id, required=False)
+@click.option(
+    "--from",
+    "start",
+    metavar="POSITION",
+    help="Go on after this position of the log; `start` for all of it.  [default: now]",
+)
+def tail(*, database: str, as_json: bool, wanted: UUID | None, start: str | None) -> int:
+    """Follow the log, each event once and in order, until interrupted.
+
+    With ID, follow that job from its first event to the one that ends it. --json writes one JSON object per line.
+    """
+    if wanted is not None and start is not None:
+        raise click.UsageError("a job is followed from its first event on; --from is for the whole log")
+    teller = Teller(as_json=as_json)
+    try:
+        run(_tail(database, teller, wanted=wanted, start=start or NOW))
+    except KeyboardInterrupt:
+        if wanted is None and teller.position is not None:
+            complain(f"tenure: interrupted; to go on from here: --from {teller.position}")
+            return Exit.INTERRUPTED
+        raise
+    return Exit.OK
+
+
+async def _tail(database: str, teller: Teller, *, wanted: UUID | None, start: str) -> None:
+    async with opened(database) as store:
+        if wanted is not None:
+            events = follow_job(store, SYSTEM.clock, wanted)
+        else:
+            if start == NOW:
+                start = teller.position = await end_of_log(store)
+            events = follow(store, SYSTEM.clock, after=None if start == START else start)
+        async with aclosing(events):
+            async for event in events:
+                teller.tell(event)

@@ -1,0 +1,52 @@
+"""Fixtures for tests of programs that use tenure. pytest finds them by itself; nothing needs to be imported.
+
+    async def test_a_welcome_is_sent(tenure_testing):
+        bench = tenure_testing(app)
+        await register("ada@example.org")
+        await bench.drain(raise_errors=True)
+
+Every pytest run of an environment that has tenure installed loads this module, so it imports nothing before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.testing.bench import Bench, Mode
+    from tenure.testing.world import BenchClock
+
+
+class PutsOnBench(Protocol):
+    """Puts an app on a bench until the end of the test."""
+
+    def __call__(self, app: App, mode: Mode = "drain") -> Bench: ...
+
+
+@pytest.fixture
+def tenure_clock() -> BenchClock:
+    """The clock of every bench of this test. It stands still until a bench or the test moves it."""
+    from tenure.testing.world import BenchClock
+
+    return BenchClock()
+
+
+@pytest.fixture
+def tenure_testing(tenure_clock: BenchClock) -> Iterator[PutsOnBench]:
+    """`bench = tenure_testing(app)`, in async tests and in plain ones; the app is itself again after the test."""
+    from tenure.testing.mode import OnBench
+
+    with ExitStack() as benches:
+
+        def put(app: App, mode: Mode = "drain") -> Bench:
+            on_bench = OnBench(app, mode=mode, clock=tenure_clock)
+            bench = on_bench.enter()
+            benches.callback(on_bench.leave)
+            return bench
+
+        yield put
