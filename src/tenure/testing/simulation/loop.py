@@ -1,0 +1,165 @@
+"""Virtual time, and processes that can be frozen or killed at any await.
+
+A node is a simulated process: whatever its code schedules carries its name in a context variable. When it is dead,
+nothing of it ever runs again, not even a `finally`; when it is paused, everything waits until it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+
+from tenure.testing.simulation.chance import Chance
+
+THE_NODE: ContextVar[Node | None] = ContextVar("tenure_simulated_node", default=None)
+
+
+class Node:
+    """One simulated process: what it is called, and whether it runs."""
+
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
+        self.name, self.loop = name, loop
+        self.dead = False
+        self.paused = False
+        self.steps = 0
+        self.dies_at_step: int | None = None
+        self.when_dead: Callable[[], None] = lambda: None
+        self._backlog: deque[Piece] = deque()
+
+    def kill(self) -> None:
+        """As with SIGKILL: from now on nothing of it runs."""
+        if not self.dead:
+            self.dead = True
+            self._backlog.clear()
+            self.when_dead()
+
+    def pause(self) -> None:
+        """As with SIGSTOP."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """As with SIGCONT: everything that became due in the meantime runs now."""
+        self.paused = False
+        while self._backlog:
+            piece = self._backlog.popleft()
+            self.loop.call_soon(piece.run_unless_cancelled, context=piece.context)
+
+    def step(self, piece: Piece) -> None:
+        """Run one piece of this process, unless it is dead, dies right here, or must wait."""
+        if self.dead:
+            return
+        if self.paused:
+            self._backlog.append(piece)
+            return
+        self.steps += 1
+        if self.dies_at_step is not None and self.steps >= self.dies_at_step:
+            self.kill()
+            return
+        piece.callback(*piece.args)
+
+
+class Piece:
+    """Something that a process has scheduled, and the handle by which it can think better of it."""
+
+    __slots__ = ("args", "callback", "context", "handle")
+
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
+        self.callback, self.args, self.context = callback, args, context
+        self.handle: asyncio.Handle | None = None
+
+    def run_unless_cancelled(self) -> None:
+        if self.handle is None or not self.handle.cancelled():
+            self.callback(*self.args)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer as soon as nothing is left to do."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self._now_seconds = 0.0
+        self.turns = 0
+        super().__init__(_Nobody(self))
+
+    def time(self) -> float:
+        return self._now_seconds
+
+    def advance(self, seconds: float) -> None:
+        self._now_seconds += seconds
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        node = _node_of(context)
+        if node is None:
+            return super().call_soon(callback, *args, context=context)
+        piece = Piece(callback, args, context)
+        piece.handle = super().call_soon(node.step, piece, context=context)
+        return piece.handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        node = _node_of(context)
+        if node is None:
+            return super().call_at(when, callback, *args, context=context)
+        piece = Piece(callback, args, context)
+        handle = super().call_at(when, node.step, piece, context=context)
+        piece.handle = handle
+        return handle
+
+    def _run_once(self) -> None:
+        """What is ready at the same moment runs in an order of chance: nobody may rely on another."""
+        self.turns += 1
+        ready: deque[Any] = self._ready  # type: ignore[attr-defined]
+        if len(ready) > 1:
+            shuffled = list(ready)
+            self._chance.shuffle(shuffled)
+            ready.clear()
+            ready.extend(shuffled)
+        super()._run_once()  # type: ignore[misc]
+
+
+def _node_of(context: Context | None) -> Node | None:
+    return THE_NODE.get() if context is None else context.get(THE_NODE)
+
+
+class Deadlock(Exception):
+    """Nothing is ready, and no timer is set: whoever waits would wait for ever."""
+
+
+class _Nobody(selectors.BaseSelector):
+    """There is no outside: instead of waiting for it, time moves to the next timer."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise Deadlock("nothing is ready, and nothing is due")
+        if timeout > 0:
+            self._loop.advance(timeout)
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = selectors.SelectorKey(fileobj, 0, events, data)
+        self._keys[fileobj] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+def in_node(node: Node, function: Callable[[], Any]) -> Any:
+    """Call the function as part of this process: what it schedules belongs there."""
+    context = copy_context()
+    context.run(THE_NODE.set, node)
+    return context.run(function)

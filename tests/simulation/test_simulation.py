@@ -1,0 +1,95 @@
+"""Thousands of runs of the real roles on virtual time. Every one of them can be made again from its seed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import islice
+
+import msgspec
+import pytest
+
+from tenure.lifecycle import decide as deciding
+from tenure.testing.simulation.faults import Fault, Options
+from tenure.testing.simulation.shrinking import arguments, shrunk
+from tenure.testing.simulation.tally import Tally
+from tenure.testing.simulation.world import Result, simulate_all
+
+SEEDS = 2000
+"""Of these, one in ten over SQLite in memory, the others over the model."""
+SPAN = 100
+
+
+def runs(first: int, last: int) -> list[Result]:
+    on_sqlite = range(first, first + (last - first) // 10)
+    on_model = range(on_sqlite.stop, last)
+    return [*simulate_all(on_sqlite, Options(store="sqlite")), *simulate_all(on_model, Options())]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.requirement(
+    "SM-02", "SM-03", "SM-04", "WC-05", "WC-10", "WC-11", "EL-03", "EL-05", "EL-06", "EL-08", "LC-05", "LC-07"
+)
+@pytest.mark.parametrize("first", range(0, SEEDS, SPAN))
+def test_every_promise_holds_whatever_breaks(first: int) -> None:
+    tally = Tally()
+    for result in runs(first, first + SPAN):
+        tally.add(result)
+        assert result.options.nodes >= 3
+        assert result.jobs >= 20
+        assert result.operations >= 200
+        assert sum(result.faults.values()) >= 5
+    assert tally.failed == [], [f"{arguments(result)}: {result.problem}" for result in tally.failed]
+    # A hundred runs in which some kind of fault never had an effect would show nothing about it.
+    assert tally.missing() == []
+
+
+@pytest.mark.parametrize("store", ["model", "sqlite"])
+def test_a_seed_makes_the_same_run_in_another_process_with_other_hashes(store: str) -> None:
+    [here] = simulate_all([7], Options(store=store))
+    command = [sys.executable, *arguments(here).split()[1:]]
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    there = subprocess.run(command, capture_output=True, env=environment, timeout=100, check=True).stdout
+    again = msgspec.json.decode(there, type=Result)
+    assert again == here
+
+
+def test_two_seeds_make_two_runs() -> None:
+    one, other = simulate_all([1, 2], Options())
+    assert one.trace != other.trace
+
+
+def test_leaving_a_fault_out_leaves_it_out() -> None:
+    for result in simulate_all(range(5), Options(without=(Fault.CRASH, Fault.REPLY_LOST))):
+        assert Fault.CRASH not in result.faults
+        assert Fault.REPLY_LOST not in result.faults
+        assert result.problem is None
+
+
+def test_without_any_fault_nothing_is_lost_and_nothing_is_repeated() -> None:
+    for result in simulate_all(range(3), Options(without=tuple(Fault))):
+        assert result.problem is None
+        assert result.faults == {}
+        assert "stalled" not in result.seen
+        assert "enqueue repeated" not in result.seen
+
+
+def test_a_broken_guard_is_found_and_the_run_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "_require_lease", lambda *_: None)
+    monkeypatch.setattr(deciding, "judge", _judge_without_lease)
+    from tenure.stores import contract
+
+    monkeypatch.setattr(contract, "judge", _judge_without_lease)
+    failing = next(islice((r for r in simulate_all(range(200), Options()) if r.problem is not None), 1), None)
+    assert failing is not None, "200 runs without fencing, and nothing was noticed"
+    small = shrunk(failing)
+    assert small.problem is not None
+    assert small.options.jobs <= failing.options.jobs
+    assert len(small.options.without) > 0
+    [again] = simulate_all([small.seed], small.options)
+    assert again == small
+
+
+def _judge_without_lease(job: object, operations: object, actor: object, *, request_id: str, **_: object) -> object:
+    return deciding.decide_chain(job, operations, actor, request_id=request_id)  # type: ignore[arg-type]
