@@ -23,7 +23,7 @@ from tenure.errors import RowPoisoned
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
 from tenure.lifecycle.verify import Flaw, Problem, dead_letter_problems, problems_of, signal_problems
-from tenure.stores import JobFilter
+from tenure.stores import EventFilter, EventPage, JobFilter
 
 if TYPE_CHECKING:
     from tenure.stores.contract import Reads
@@ -143,25 +143,32 @@ async def jobs_against_events(store: Reads, way: Way) -> AsyncGenerator[Problem,
 
 
 async def events_against_jobs(store: Reads, way: Way) -> AsyncGenerator[Problem, None]:
-    """Each event, in the order of the log, for one whose job is gone or cannot be read."""
+    """Each event for one whose job is gone or cannot be read: the log in its order, and then by time what the log holds
+    back because a transaction elsewhere in the server might still precede it."""
     way.start("log")
-    position: str | None = None
+    last: Event | None = None
     passed = 0
-    while True:
-        try:
-            page = await _narrowing(partial(store.tail, after=position), EVENTS_PER_PAGE)
-        except UNREADABLE as unread:
-            where = "the first event" if position is None else f"the event after position {position}"
-            yield Problem(None, Flaw.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}")
-            return
-        if not page.events:
-            return
-        for problem in await _jobs_behind(store, {event.job_id for event in page.events} - way.named):
-            way.named.update({problem.job_id} if problem.job_id else ())
-            yield problem
-        position = page.position
-        passed += len(page.events)
-        way.reached(page.events[-1].at, counted(passed, "event"))
+
+    def held_back(*, after: str | None, limit: int) -> Awaitable[EventPage]:
+        return store.events(EventFilter(since=None if last is None else last.at), after=after, limit=limit)
+
+    for walk in (store.tail, held_back):
+        position: str | None = None
+        while True:
+            try:
+                page = await _narrowing(partial(walk, after=position), EVENTS_PER_PAGE)
+            except UNREADABLE as unread:
+                where = "the first event" if position is None else f"the event after position {position}"
+                yield Problem(None, Flaw.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}")
+                return
+            if not page.events:
+                break
+            for problem in await _jobs_behind(store, {event.job_id for event in page.events} - way.named):
+                way.named.update({problem.job_id} if problem.job_id else ())
+                yield problem
+            position, last = page.position, page.events[-1]
+            passed += len(page.events)
+            way.reached(last.at, counted(passed, "event"))
 
 
 async def _page_of_jobs(store: Reads, after: UUID | None) -> list[Job]:

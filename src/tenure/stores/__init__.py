@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tenure.errors import InvalidInput
 from tenure.seams import SYSTEM, Seams
-from tenure.stores.contract import Finding, JobFilter, MigrationRecord, SchemaState, Store
+from tenure.stores.contract import EventFilter, EventPage, Finding, JobFilter, MigrationRecord, SchemaState, Store
 from tenure.stores.sql_files import migrations, script
 
 __all__ = [
+    "EventFilter",
+    "EventPage",
     "Finding",
     "JobFilter",
     "MigrationRecord",

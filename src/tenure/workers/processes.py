@@ -252,14 +252,7 @@ def _check_home(kind: Kind[..., Any]) -> None:
         raise InvalidInput(
             kind.name,
             f"isolation='process' starts the function in a fresh process, which cannot find {where}; "
-            f"move the function to module level, under its own name",
-        )
-    module, _ = home_of(kind)
-    if module == "__main__" and not hasattr(sys.modules[module], "__file__"):
-        raise InvalidInput(
-            kind.name,
-            "isolation='process' starts the function in a fresh process, which cannot import what was typed in; "
-            "move the function to a module",
+            f"move the function to a module, at its top level and under its own name",
         )
     if ":memory:" in child.declared(*kind.home).app.database:
         raise InvalidInput(
