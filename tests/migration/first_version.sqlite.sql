@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-dd38818f91','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e1ca-e1b3-70cf-874c-02998f902dae"]',1794789532090293);
-INSERT INTO "tenure_claims" VALUES('request-12-569cdf4aab','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c"]',1794789532162487);
-INSERT INTO "tenure_claims" VALUES('request-14-1dbba32e19','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e20d-7774-a019-80d0550c6644"]',1794789532176483);
-INSERT INTO "tenure_claims" VALUES('request-16-3c4b87ced6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e21f-70f7-9d22-d61fb6dd7865"]',1794789532201577);
-INSERT INTO "tenure_claims" VALUES('request-18-8b7e65f7bc','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e232-765e-a8c5-8a7dd3074d0b"]',1794789532218022);
-INSERT INTO "tenure_claims" VALUES('request-2-9cae1efd14','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5"]',1794789532109986);
-INSERT INTO "tenure_claims" VALUES('request-20-1306a16509','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e249-72fd-b74a-8cd194c44114"]',1794789532237928);
-INSERT INTO "tenure_claims" VALUES('request-23-5bdf022024','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e261-77cd-a3f3-77067201e941"]',1794789532262780);
-INSERT INTO "tenure_claims" VALUES('request-3-c44c92d21c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269"]',1794789532113864);
-INSERT INTO "tenure_claims" VALUES('request-4-3970ea5273','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1d6-75fa-a06e-1a62fceeca27"]',1794789532126002);
-INSERT INTO "tenure_claims" VALUES('request-7-fee31421f0','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d"]',1794789532143165);
-INSERT INTO "tenure_claims" VALUES('request-9-1dc0584e9e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1ca-e1f4-701b-90df-6eda4158a148"]',1794789532149628);
+INSERT INTO "tenure_claims" VALUES('request-1-b9def069dc','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e1f8-34a3-717b-b60d-0be2f945c0fc"]',1794792502437480);
+INSERT INTO "tenure_claims" VALUES('request-12-ab94e04c79','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4"]',1794792502475299);
+INSERT INTO "tenure_claims" VALUES('request-14-1a53017e32','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34ce-7376-abe3-e71ea239d5dc"]',1794792502480313);
+INSERT INTO "tenure_claims" VALUES('request-16-703d47a24a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34d3-7793-9eac-50a60f3ccc8c"]',1794792502484486);
+INSERT INTO "tenure_claims" VALUES('request-18-a99bee16df','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34d7-704e-ab31-14b5203ccb45"]',1794792502489172);
+INSERT INTO "tenure_claims" VALUES('request-2-dbbdc80f5c','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e1f8-34aa-75e3-ab02-a090e5706c3f"]',1794792502443959);
+INSERT INTO "tenure_claims" VALUES('request-20-b4ded476d8','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c"]',1794792502494417);
+INSERT INTO "tenure_claims" VALUES('request-23-8d44d67758','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34e5-76f8-a1aa-80626739361c"]',1794792502503013);
+INSERT INTO "tenure_claims" VALUES('request-3-2800a01a9c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34ad-76f1-82bf-8adbc19bf064"]',1794792502446682);
+INSERT INTO "tenure_claims" VALUES('request-4-9cdcf0d979','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34b1-716c-b65b-9d2c78109ec5"]',1794792502452326);
+INSERT INTO "tenure_claims" VALUES('request-7-b29eea009e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34ba-732a-be71-dcad34bef709"]',1794792502463631);
+INSERT INTO "tenure_claims" VALUES('request-9-abf809d9d2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34c3-72cb-93e1-06519fcf0707"]',1794792502469159);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -55,7 +55,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e1ca-e261-77cd-a3f3-77067201e941','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794789532269587,'worker-1',1794789592262780,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e1f8-34e5-76f8-a1aa-80626739361c','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794792502504812,'worker-1',1794792562503013,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,59 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e1ca-e19f-76af-be5b-cc7718858d7e',1,'enqueued',NULL,'queued',1794789532064094,0,'client:ada','01a1e1ca-e19f-76af-be5b-cc7718858d7e',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e1ca-e1ad-72dc-b592-c075ef7a2363',1,'enqueued',NULL,'queued',1794789532078200,0,'client:ada','01a1e1ca-e1ad-72dc-b592-c075ef7a2363',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',1,'enqueued',NULL,'queued',1794789532081959,0,'client:ada','01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e1ca-e1b3-70cf-874c-02998f902dae',1,'enqueued',NULL,'queued',1794789532083918,0,'client:ada','01a1e1ca-e1b3-70cf-874c-02998f902dae',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e1ca-e1b3-70cf-874c-02998f902dae',2,'claimed','queued','claimed',1794789532090293,1,'pool:worker-1','request-1-dd38818f91',NULL,NULL,NULL,1794789592090293,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e1ca-e1b3-70cf-874c-02998f902dae',3,'started','claimed','running',1794789532090293,1,'pool:worker-1','request-1-dd38818f91',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5',1,'enqueued',NULL,'queued',1794789532107476,0,'client:ada','01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5',2,'claimed','queued','claimed',1794789532109986,1,'pool:worker-1','request-2-9cae1efd14',NULL,NULL,NULL,1794789592109986,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269',1,'enqueued',NULL,'queued',1794789532112456,0,'client:ada','01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269',2,'claimed','queued','claimed',1794789532113864,1,'pool:worker-1','request-3-c44c92d21c',NULL,NULL,NULL,1794789592113864,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269',3,'started','claimed','running',1794789532113864,1,'pool:worker-1','request-3-c44c92d21c',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',1,'enqueued',NULL,'queued',1794789532121591,0,'client:ada','01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',2,'claimed','queued','claimed',1794789532126002,1,'pool:worker-1','request-4-3970ea5273',NULL,NULL,NULL,1794789592126002,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',3,'started','claimed','running',1794789532126002,1,'pool:worker-1','request-4-3970ea5273',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',4,'progress','running','running',1794789532128748,1,'runner:worker-1','request-5-a7bb1cdf78',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e1ca-e1d6-75fa-a06e-1a62fceeca27',5,'heartbeat','running','running',1794789532138216,1,'runner:worker-1','request-6-20e1942f33',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',1,'enqueued',NULL,'queued',1794789532142076,0,'client:ada','01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',2,'claimed','queued','claimed',1794789532143165,1,'pool:worker-1','request-7-fee31421f0',NULL,NULL,NULL,1794789592143165,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',3,'started','claimed','running',1794789532143165,1,'pool:worker-1','request-7-fee31421f0',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d',4,'suspended','running','waiting',1794789532145837,1,'runner:worker-1','request-8-35f23e17d8',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e1ca-e1f4-701b-90df-6eda4158a148',1,'enqueued',NULL,'queued',1794789532148505,0,'client:ada','01a1e1ca-e1f4-701b-90df-6eda4158a148',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e1ca-e1f4-701b-90df-6eda4158a148',2,'claimed','queued','claimed',1794789532149628,1,'pool:worker-1','request-9-1dc0584e9e',NULL,NULL,NULL,1794789592149628,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e1ca-e1f4-701b-90df-6eda4158a148',3,'started','claimed','running',1794789532149628,1,'pool:worker-1','request-9-1dc0584e9e',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e1ca-e1f4-701b-90df-6eda4158a148',4,'retry_scheduled','running','retry',1794789532153961,1,'runner:worker-1','request-10-9df37a9477',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794793132153961,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e1ca-e1b3-70cf-874c-02998f902dae',4,'released','running','stalled',1794789532158017,1,'runner:worker-1','request-11-b6360add3d','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',1,'enqueued',NULL,'queued',1794789532159830,0,'client:ada','01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',2,'claimed','queued','claimed',1794789532162487,1,'pool:worker-1','request-12-569cdf4aab',NULL,NULL,NULL,1794789592162487,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',3,'started','claimed','running',1794789532162487,1,'pool:worker-1','request-12-569cdf4aab',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c',4,'succeeded','running','succeeded',1794789532170064,1,'runner:worker-1','request-13-3340cedd4f',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e1ca-e20d-7774-a019-80d0550c6644',1,'enqueued',NULL,'queued',1794789532174050,0,'client:ada','01a1e1ca-e20d-7774-a019-80d0550c6644',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e1ca-e20d-7774-a019-80d0550c6644',2,'claimed','queued','claimed',1794789532176483,1,'pool:worker-1','request-14-1dbba32e19',NULL,NULL,NULL,1794789592176483,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e1ca-e20d-7774-a019-80d0550c6644',3,'started','claimed','running',1794789532176483,1,'pool:worker-1','request-14-1dbba32e19',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e1ca-e20d-7774-a019-80d0550c6644',4,'committed','running','running',1794789532186024,1,'runner:worker-1','request-15-0b36734be9',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',1,'enqueued',NULL,'queued',1794789532191897,0,'client:ada','01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',2,'claimed','queued','claimed',1794789532201577,1,'pool:worker-1','request-16-3c4b87ced6',NULL,NULL,NULL,1794789592201577,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',3,'started','claimed','running',1794789532201577,1,'pool:worker-1','request-16-3c4b87ced6',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',4,'committed','running','running',1794789532205956,1,'runner:worker-1','request-17-3d772abab2',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e1ca-e21f-70f7-9d22-d61fb6dd7865',5,'succeeded','running','succeeded',1794789532205956,1,'runner:worker-1','request-17-3d772abab2',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',1,'enqueued',NULL,'queued',1794789532211246,0,'client:ada','01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',2,'claimed','queued','claimed',1794789532218022,1,'pool:worker-1','request-18-8b7e65f7bc',NULL,NULL,NULL,1794789592218022,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',3,'started','claimed','running',1794789532218022,1,'pool:worker-1','request-18-8b7e65f7bc',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e1ca-e232-765e-a8c5-8a7dd3074d0b',4,'failed','running','failed',1794789532223426,1,'runner:worker-1','request-19-b18f57cd24','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e1ca-e249-72fd-b74a-8cd194c44114',1,'enqueued',NULL,'queued',1794789532233897,0,'client:ada','01a1e1ca-e249-72fd-b74a-8cd194c44114',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e1ca-e249-72fd-b74a-8cd194c44114',2,'claimed','queued','claimed',1794789532237928,1,'pool:worker-1','request-20-1306a16509',NULL,NULL,NULL,1794789592237928,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e1ca-e249-72fd-b74a-8cd194c44114',3,'started','claimed','running',1794789532237928,1,'pool:worker-1','request-20-1306a16509',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e1ca-e249-72fd-b74a-8cd194c44114',4,'halted','running','halted',1794789532243857,1,'runner:worker-1','request-21-0eab9e95d9',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e1ca-e1ad-72dc-b592-c075ef7a2363',2,'cancelled','queued','cancelled',1794789532254067,0,'client:ada','request-22-65552c20af',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e1ca-e261-77cd-a3f3-77067201e941',1,'enqueued',NULL,'queued',1794789532257933,0,'client:ada','01a1e1ca-e261-77cd-a3f3-77067201e941',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e1ca-e261-77cd-a3f3-77067201e941',2,'claimed','queued','claimed',1794789532262780,1,'pool:worker-1','request-23-5bdf022024',NULL,NULL,NULL,1794789592262780,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e1ca-e261-77cd-a3f3-77067201e941',3,'started','claimed','running',1794789532262780,1,'pool:worker-1','request-23-5bdf022024',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e1ca-e261-77cd-a3f3-77067201e941',4,'dead_lettered','running','dead_lettered',1794789532269587,1,'runner:worker-1','request-24-defc338202','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',2,'signalled','queued','queued',1794789532275897,0,'client:ada','request-25-b03e1ed5b2',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',3,'cancel_requested','queued','queued',1794789532275897,0,'client:ada','request-25-b03e1ed5b2',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e1f8-349d-72b2-bf23-69ff2c025c40',1,'enqueued',NULL,'queued',1794792502429762,0,'client:ada','01a1e1f8-349d-72b2-bf23-69ff2c025c40',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e1f8-34a0-77a0-925b-32ff86b35c3b',1,'enqueued',NULL,'queued',1794792502432996,0,'client:ada','01a1e1f8-34a0-77a0-925b-32ff86b35c3b',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',1,'enqueued',NULL,'queued',1794792502434587,0,'client:ada','01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e1f8-34a3-717b-b60d-0be2f945c0fc',1,'enqueued',NULL,'queued',1794792502435742,0,'client:ada','01a1e1f8-34a3-717b-b60d-0be2f945c0fc',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e1f8-34a3-717b-b60d-0be2f945c0fc',2,'claimed','queued','claimed',1794792502437480,1,'pool:worker-1','request-1-b9def069dc',NULL,NULL,NULL,1794792562437480,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e1f8-34a3-717b-b60d-0be2f945c0fc',3,'started','claimed','running',1794792502437480,1,'pool:worker-1','request-1-b9def069dc',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e1f8-34aa-75e3-ab02-a090e5706c3f',1,'enqueued',NULL,'queued',1794792502442687,0,'client:ada','01a1e1f8-34aa-75e3-ab02-a090e5706c3f',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e1f8-34aa-75e3-ab02-a090e5706c3f',2,'claimed','queued','claimed',1794792502443959,1,'pool:worker-1','request-2-dbbdc80f5c',NULL,NULL,NULL,1794792562443959,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e1f8-34ad-76f1-82bf-8adbc19bf064',1,'enqueued',NULL,'queued',1794792502445613,0,'client:ada','01a1e1f8-34ad-76f1-82bf-8adbc19bf064',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e1f8-34ad-76f1-82bf-8adbc19bf064',2,'claimed','queued','claimed',1794792502446682,1,'pool:worker-1','request-3-2800a01a9c',NULL,NULL,NULL,1794792562446682,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e1f8-34ad-76f1-82bf-8adbc19bf064',3,'started','claimed','running',1794792502446682,1,'pool:worker-1','request-3-2800a01a9c',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',1,'enqueued',NULL,'queued',1794792502450960,0,'client:ada','01a1e1f8-34b1-716c-b65b-9d2c78109ec5',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',2,'claimed','queued','claimed',1794792502452326,1,'pool:worker-1','request-4-9cdcf0d979',NULL,NULL,NULL,1794792562452326,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',3,'started','claimed','running',1794792502452326,1,'pool:worker-1','request-4-9cdcf0d979',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',4,'progress','running','running',1794792502454292,1,'runner:worker-1','request-5-26724867ea',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',5,'heartbeat','running','running',1794792502456697,1,'runner:worker-1','request-6-727f3b885b',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e1f8-34ba-732a-be71-dcad34bef709',1,'enqueued',NULL,'queued',1794792502458583,0,'client:ada','01a1e1f8-34ba-732a-be71-dcad34bef709',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e1f8-34ba-732a-be71-dcad34bef709',2,'claimed','queued','claimed',1794792502463631,1,'pool:worker-1','request-7-b29eea009e',NULL,NULL,NULL,1794792562463631,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e1f8-34ba-732a-be71-dcad34bef709',3,'started','claimed','running',1794792502463631,1,'pool:worker-1','request-7-b29eea009e',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e1f8-34ba-732a-be71-dcad34bef709',4,'suspended','running','waiting',1794792502465764,1,'runner:worker-1','request-8-7ebb05fe42',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e1f8-34c3-72cb-93e1-06519fcf0707',1,'enqueued',NULL,'queued',1794792502467523,0,'client:ada','01a1e1f8-34c3-72cb-93e1-06519fcf0707',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e1f8-34c3-72cb-93e1-06519fcf0707',2,'claimed','queued','claimed',1794792502469159,1,'pool:worker-1','request-9-abf809d9d2',NULL,NULL,NULL,1794792562469159,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e1f8-34c3-72cb-93e1-06519fcf0707',3,'started','claimed','running',1794792502469159,1,'pool:worker-1','request-9-abf809d9d2',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e1f8-34c3-72cb-93e1-06519fcf0707',4,'retry_scheduled','running','retry',1794792502471069,1,'runner:worker-1','request-10-51fecb4167',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794796102471069,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e1f8-34a3-717b-b60d-0be2f945c0fc',4,'released','running','stalled',1794792502472590,1,'runner:worker-1','request-11-3919e4a42d','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',1,'enqueued',NULL,'queued',1794792502474064,0,'client:ada','01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',2,'claimed','queued','claimed',1794792502475299,1,'pool:worker-1','request-12-ab94e04c79',NULL,NULL,NULL,1794792562475299,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',3,'started','claimed','running',1794792502475299,1,'pool:worker-1','request-12-ab94e04c79',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',4,'succeeded','running','succeeded',1794792502477038,1,'runner:worker-1','request-13-0a3e5f4ea6',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e1f8-34ce-7376-abe3-e71ea239d5dc',1,'enqueued',NULL,'queued',1794792502478765,0,'client:ada','01a1e1f8-34ce-7376-abe3-e71ea239d5dc',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e1f8-34ce-7376-abe3-e71ea239d5dc',2,'claimed','queued','claimed',1794792502480313,1,'pool:worker-1','request-14-1a53017e32',NULL,NULL,NULL,1794792562480313,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e1f8-34ce-7376-abe3-e71ea239d5dc',3,'started','claimed','running',1794792502480313,1,'pool:worker-1','request-14-1a53017e32',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e1f8-34ce-7376-abe3-e71ea239d5dc',4,'committed','running','running',1794792502482079,1,'runner:worker-1','request-15-73ebd8e225',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',1,'enqueued',NULL,'queued',1794792502483412,0,'client:ada','01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',2,'claimed','queued','claimed',1794792502484486,1,'pool:worker-1','request-16-703d47a24a',NULL,NULL,NULL,1794792562484486,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',3,'started','claimed','running',1794792502484486,1,'pool:worker-1','request-16-703d47a24a',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',4,'committed','running','running',1794792502486209,1,'runner:worker-1','request-17-22376123ca',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',5,'succeeded','running','succeeded',1794792502486209,1,'runner:worker-1','request-17-22376123ca',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e1f8-34d7-704e-ab31-14b5203ccb45',1,'enqueued',NULL,'queued',1794792502487776,0,'client:ada','01a1e1f8-34d7-704e-ab31-14b5203ccb45',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e1f8-34d7-704e-ab31-14b5203ccb45',2,'claimed','queued','claimed',1794792502489172,1,'pool:worker-1','request-18-a99bee16df',NULL,NULL,NULL,1794792562489172,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e1f8-34d7-704e-ab31-14b5203ccb45',3,'started','claimed','running',1794792502489172,1,'pool:worker-1','request-18-a99bee16df',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e1f8-34d7-704e-ab31-14b5203ccb45',4,'failed','running','failed',1794792502491356,1,'runner:worker-1','request-19-c29fdc42b0','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',1,'enqueued',NULL,'queued',1794792502493262,0,'client:ada','01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',2,'claimed','queued','claimed',1794792502494417,1,'pool:worker-1','request-20-b4ded476d8',NULL,NULL,NULL,1794792562494417,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',3,'started','claimed','running',1794792502494417,1,'pool:worker-1','request-20-b4ded476d8',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',4,'halted','running','halted',1794792502496675,1,'runner:worker-1','request-21-aa06c177e5',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e1f8-34a0-77a0-925b-32ff86b35c3b',2,'cancelled','queued','cancelled',1794792502499123,0,'client:ada','request-22-5d1e8f9f21',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e1f8-34e5-76f8-a1aa-80626739361c',1,'enqueued',NULL,'queued',1794792502501628,0,'client:ada','01a1e1f8-34e5-76f8-a1aa-80626739361c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e1f8-34e5-76f8-a1aa-80626739361c',2,'claimed','queued','claimed',1794792502503013,1,'pool:worker-1','request-23-8d44d67758',NULL,NULL,NULL,1794792562503013,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e1f8-34e5-76f8-a1aa-80626739361c',3,'started','claimed','running',1794792502503013,1,'pool:worker-1','request-23-8d44d67758',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e1f8-34e5-76f8-a1aa-80626739361c',4,'dead_lettered','running','dead_lettered',1794792502504812,1,'runner:worker-1','request-24-031a2f1970','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',2,'signalled','queued','queued',1794792502506981,0,'client:ada','request-25-c87d6fa375',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',3,'cancel_requested','queued','queued',1794792502506981,0,'client:ada','request-25-c87d6fa375',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
@@ -303,21 +303,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e19f-76af-be5b-cc7718858d7e','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794789532064094,1794789532064094,0,0,0,0,1794789532064094,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1ad-72dc-b592-c075ef7a2363','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794789532078200,1794789532254067,0,0,0,0,1794789532078200,NULL,NULL,NULL,NULL,NULL,NULL,1794789532254067,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1b1-7549-9c1e-5f6c4539c498','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794789532081959,1794789532275897,0,0,0,0,1794789532081959,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1b3-70cf-874c-02998f902dae','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794789532083918,1794789532158017,1,0,0,0,1794789532083918,NULL,NULL,NULL,NULL,NULL,1794789532090293,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1cb-7233-a13a-aebbd05c2cd5','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794789532107476,1794789532109986,1,0,0,0,1794789532107476,'worker-1','9d47a99c-4a5c-4e9a-a2c4-906f9daa1998',1794789592109986,1794789572109986,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1d0-708c-b1c5-f8b5df9f7269','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794789532112456,1794789532113864,1,0,0,0,1794789532112456,'worker-1','53d0b162-ec44-43af-82ac-b1db73e0fce4',1794789592113864,1794789572113864,1794875932113864,1794789532113864,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1d6-75fa-a06e-1a62fceeca27','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794789532121591,1794789532138216,1,0,0,0,1794789532121591,'worker-1','a5e5d244-41c5-4cbb-b22a-3b9a3981dd26',1794789592126002,1794789572138216,1794875932126002,1794789532126002,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1ed-72b7-b7ca-c2e9ef69179d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794789532142076,1794789532145837,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794789532143165,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1f4-701b-90df-6eda4158a148','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794789532148505,1794789532153961,1,1,0,0,1794793132153961,NULL,NULL,NULL,NULL,NULL,1794789532149628,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e1ff-708c-a7e3-b1cbc7046c9c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794789532159830,1794789532170064,1,0,0,0,1794789532159830,NULL,NULL,NULL,NULL,NULL,1794789532162487,1794789532170064,1794789532170064,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e20d-7774-a019-80d0550c6644','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794789532174050,1794789532186024,1,0,0,0,1794789532174050,'worker-1','9f32a1cb-5284-429d-b6bf-190c98dee07e',1794789592176483,1794789572176483,1794875932176483,1794789532176483,NULL,1794789532186024,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e21f-70f7-9d22-d61fb6dd7865','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794789532191897,1794789532205956,1,0,0,0,1794789532191897,NULL,NULL,NULL,NULL,NULL,1794789532201577,1794789532205956,1794789532205956,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e232-765e-a8c5-8a7dd3074d0b','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794789532211246,1794789532223426,1,1,0,0,1794789532211246,NULL,NULL,NULL,NULL,NULL,1794789532218022,1794789532223426,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e249-72fd-b74a-8cd194c44114','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794789532233897,1794789532243857,1,0,0,0,1794789532233897,NULL,NULL,NULL,NULL,NULL,1794789532237928,1794789532243857,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1ca-e261-77cd-a3f3-77067201e941','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794789532257933,1794789532269587,1,1,0,0,1794789532257933,NULL,NULL,NULL,NULL,NULL,1794789532262780,1794789532269587,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-349d-72b2-bf23-69ff2c025c40','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794792502429762,1794792502429762,0,0,0,0,1794792502429762,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34a0-77a0-925b-32ff86b35c3b','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794792502432996,1794792502499123,0,0,0,0,1794792502432996,NULL,NULL,NULL,NULL,NULL,NULL,1794792502499123,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34a2-73e8-aa7e-53488f64ecf6','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794792502434587,1794792502506981,0,0,0,0,1794792502434587,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34a3-717b-b60d-0be2f945c0fc','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794792502435742,1794792502472590,1,0,0,0,1794792502435742,NULL,NULL,NULL,NULL,NULL,1794792502437480,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34aa-75e3-ab02-a090e5706c3f','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794792502442687,1794792502443959,1,0,0,0,1794792502442687,'worker-1','1abca0f0-b829-4cb7-b82e-a9924b2482ca',1794792562443959,1794792542443959,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34ad-76f1-82bf-8adbc19bf064','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794792502445613,1794792502446682,1,0,0,0,1794792502445613,'worker-1','8f264092-547a-46a7-9c53-4a00b71dce53',1794792562446682,1794792542446682,1794878902446682,1794792502446682,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34b1-716c-b65b-9d2c78109ec5','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794792502450960,1794792502456697,1,0,0,0,1794792502450960,'worker-1','28ff29d6-b8d9-4f09-97ad-30d6a582c214',1794792562452326,1794792542456697,1794878902452326,1794792502452326,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34ba-732a-be71-dcad34bef709','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794792502458583,1794792502465764,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794792502463631,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34c3-72cb-93e1-06519fcf0707','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794792502467523,1794792502471069,1,1,0,0,1794796102471069,NULL,NULL,NULL,NULL,NULL,1794792502469159,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794792502474064,1794792502477038,1,0,0,0,1794792502474064,NULL,NULL,NULL,NULL,NULL,1794792502475299,1794792502477038,1794792502477038,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34ce-7376-abe3-e71ea239d5dc','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794792502478765,1794792502482079,1,0,0,0,1794792502478765,'worker-1','5b79f3f3-68fd-431c-9d1c-470a4c97045f',1794792562480313,1794792542480313,1794878902480313,1794792502480313,NULL,1794792502482079,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34d3-7793-9eac-50a60f3ccc8c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794792502483412,1794792502486209,1,0,0,0,1794792502483412,NULL,NULL,NULL,NULL,NULL,1794792502484486,1794792502486209,1794792502486209,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34d7-704e-ab31-14b5203ccb45','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794792502487776,1794792502491356,1,1,0,0,1794792502487776,NULL,NULL,NULL,NULL,NULL,1794792502489172,1794792502491356,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794792502493262,1794792502496675,1,0,0,0,1794792502493262,NULL,NULL,NULL,NULL,NULL,1794792502494417,1794792502496675,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34e5-76f8-a1aa-80626739361c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794792502501628,1794792502504812,1,1,0,0,1794792502501628,NULL,NULL,NULL,NULL,NULL,1794792502503013,1794792502504812,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
@@ -337,7 +337,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','f11c2e08f476d602',1794789532049994);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','f11c2e08f476d602',1794792502424991);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -397,7 +397,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e1ca-e1b1-7549-9c1e-5f6c4539c498',2,'go','7',1794789532275897);
+INSERT INTO "tenure_signals" VALUES('01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',2,'go','7',1794792502506981);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,

@@ -35,8 +35,8 @@ log = logging.getLogger("tenure.stores.postgres")
 class Batches:
     """Sends batches, and finds by halving the row that makes one fail."""
 
-    def __init__(self, fetches: Fetches, clock: Clock) -> None:
-        self._fetches, self._clock = fetches, clock
+    def __init__(self, fetches: Fetches, clock: Clock, *, in_block: bool = False) -> None:
+        self._fetches, self._clock, self._in_block = fetches, clock, in_block
         self._set_aside: dict[UUID, tuple[float, str]] = {}
 
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
@@ -51,7 +51,8 @@ class Batches:
 
     def _way(self, change: Change) -> Send:
         """Everything can go through `apply`; the two commonest changes have leaner statements."""
-        if is_completion(change):
+        # Only `apply` knows where events of a transaction that was open for a while belong in the log.
+        if is_completion(change) and not self._in_block:
             return self._complete
         return self._beat if is_heartbeat(change) else self._apply
 
@@ -72,7 +73,7 @@ class Batches:
 
     async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
-        for row in await self._fetches.fetch("apply", apply_parameters(changes)):
+        for row in await self._fetches.fetch("apply", {**apply_parameters(changes), "in_block": self._in_block}):
             if row["id"] is not None:
                 answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"])
 

@@ -835,6 +835,18 @@ begin
     ), '{}'));
 end $$;
 
+-- Where in the log the events of a long transaction go. Its number is older than those of changes that were committed
+-- while it was open, so an event takes the number of the one before it where that is newer. The tail shows a number only
+-- when everything up to it has ended, this transaction too: nothing is skipped, and a job's events stay in their order.
+create function tenure.place_after(of_job uuid, of_rev integer) returns xid8
+language sql
+volatile
+as $$
+    select greatest(pg_current_xact_id(), (
+        select event.tx from tenure.events event where event.job_id = of_job and event.rev = of_rev
+    ))
+$$;
+
 -- The mark of a commit, in the caller's transaction and for the owner of the lease, with its event, and with the
 -- messages and artifacts that go along with it.
 -- Guard: the revision that was decided upon, the owner's token, and a lease that runs when the row is locked.
@@ -877,10 +889,10 @@ begin
         if taken is not null then
             return json_build_object('known', taken);
         end if;
-        insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
-            request_id, digest)
-        values (held.id, moment, held.rev + 1, held.attempt, asked.version, true, 'committed', held.status,
-            held.status, asked.actor, asked.request_id, asked.digest);
+        insert into tenure.events (tx, job_id, at, rev, attempt, version, commits, type, from_status, to_status,
+            actor, request_id, digest)
+        values (tenure.place_after(held.id, held.rev), held.id, moment, held.rev + 1, held.attempt, asked.version, true,
+            'committed', held.status, held.status, asked.actor, asked.request_id, asked.digest);
         update tenure.jobs job
         set was = job.status,
             rev = job.rev + 1,

@@ -43,9 +43,10 @@ accepted as materialized (
           end
 ),
 logged as (
-    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
+    insert into tenure.events (tx, job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
         actor, request_id, cause, digest, detail)
-    select accepted.id, accepted.at, accepted.at + step.until_after_ms * interval '1 millisecond', step.rev,
+    select case when :in_block::boolean then tenure.place_after(accepted.id, accepted.rev) else pg_current_xact_id() end,
+        accepted.id, accepted.at, accepted.at + step.until_after_ms * interval '1 millisecond', step.rev,
         step.attempt, :version::smallint, step.commits, step.type, step.from_status, step.to_status, step.actor,
         step.request_id, step.cause, step.digest, step.detail
     from unnest(:step_ids::uuid[], :step_revs::integer[], :step_attempts::integer[], :step_types::text[],

@@ -1,0 +1,42 @@
+"""What the tests with real processes share: a database of each kind with a table for effects, and a crew."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure.stores.contract import Store
+from tests.chaos.checking import prepare_effects
+from tests.chaos.processes import Crew
+from tests.databases import Database
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """An empty database of each kind, not migrated."""
+    if request.param == "sqlite":
+        return Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    return Database(request.getfixturevalue("postgres_dsn"))
+
+
+@pytest.fixture
+async def store(database: Database) -> AsyncIterator[Store]:
+    """The test's own view of the database."""
+    async with database.opened() as store:
+        prepare_effects(database)
+        yield store
+
+
+@pytest.fixture
+def crew(database: Database, tmp_path: Path) -> Iterator[Crew]:
+    """Worker processes that end with the test. What they said is shown where it fails."""
+    folder = tmp_path / "crew"
+    folder.mkdir()
+    crew = Crew(database, folder)
+    try:
+        yield crew
+    finally:
+        crew.dismiss()
+        print(crew.report())

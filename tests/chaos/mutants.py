@@ -1,0 +1,97 @@
+"""Workers that are wrong on purpose. The proofs must fail for them; otherwise they prove nothing.
+
+Each mutant changes the code of its own process only, before the worker is brought up: the bug is on the side of the
+worker that was paused, and everybody else is sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tenure.errors import LeaseLost
+from tenure.lifecycle import decide
+from tenure.lifecycle.decide import Change
+from tenure.lifecycle.table import Guard
+from tenure.stores import contract
+from tenure.stores.postgres import batches, changes
+from tenure.workers import committing, heartbeat, held
+
+
+def match_by_id_alone() -> None:
+    """An owner's write is matched by the job's id, whoever holds it: neither token nor lease nor revision is asked for.
+
+    The write itself is a correct one of the current row, as it would be in a store that never heard of fencing.
+    """
+    _trust_for_ever()
+    _believe_that_it_is_ours()
+    decide._require_lease = lambda job, operation, actor: None
+    _replace(contract, "judge", _without_lease)
+    _unguard_sql()
+
+
+def keep_the_effect_without_the_mark() -> None:
+    """The commit block is committed although its mark was refused: the effect is not fenced by the lease."""
+    _trust_for_ever()
+    write = committing.Committer.write
+
+    async def lenient(self: committing.Committer, *arguments: Any) -> Any:
+        try:
+            return await write(self, *arguments)
+        except LeaseLost:
+            return self._held.job
+
+    committing.Committer.write = lenient  # type: ignore[assignment,method-assign]
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "match_by_id_alone": match_by_id_alone,
+    "keep_the_effect_without_the_mark": keep_the_effect_without_the_mark,
+}
+
+
+def _replace(module: Any, name: str, around: Callable[..., Any]) -> None:
+    original = getattr(module, name)
+    setattr(module, name, lambda *arguments, **named: around(original, *arguments, **named))
+
+
+def _trust_for_ever() -> None:
+    """The worker itself doubts its lease when that has run out; this one asks the store in any case."""
+
+    def limit(self: committing.Committer, asked_seconds: float | None) -> float:
+        return asked_seconds or 5.0
+
+    committing.Committer.seconds_left = limit  # type: ignore[method-assign]
+    heartbeat.Heart.doubt = lambda self: None  # type: ignore[method-assign]
+
+
+def _believe_that_it_is_ours() -> None:
+    def adopt(self: held.Held, job: Any) -> bool:
+        self.job = job
+        return True
+
+    held.Held.adopt = adopt  # type: ignore[method-assign]
+
+
+def _without_lease(judge: Callable[..., Change], job: Any, operations: Any, actor: Any, **named: Any) -> Change:
+    change = decide.decide_chain(job, operations, actor, request_id=named["request_id"])
+    if change.guard is Guard.LIVE_LEASE:
+        return change
+    return judge(job, operations, actor, **named)
+
+
+def _unguard_sql() -> None:
+    """In PostgreSQL the statement has the guards. It is told that the row's own lease was meant."""
+    row = changes._row
+
+    def unguarded(change: Change, after: Any) -> tuple[Any, ...]:
+        values = list(row(change, after))
+        if change.guard is Guard.LIVE_LEASE:
+            values[changes._CHANGE.index("tokens")] = None
+            values[changes._CHANGE.index("guards")] = Guard.NOTHING
+        return tuple(values)
+
+    changes._row = unguarded
+    # The lean statements always match the token; their changes can go the common way.
+    for shortcut in ("is_heartbeat", "is_completion"):
+        setattr(batches, shortcut, lambda change: False)

@@ -1,0 +1,69 @@
+"""Workers whose wall clock is an hour off, ahead or behind, beside each other: the database's clock decides.
+
+On PostgreSQL that is the server's. An SQLite file has none: there it is the clock of the machine that the file is on,
+which all of its processes share, and the worker's own wall clock is what is wrong (`Program.store`).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tenure.lifecycle.records import EventType
+from tenure.stores.contract import Store
+from tests.chaos.checking import (
+    check_applied_once,
+    check_everything,
+    check_recovered_in_time,
+    ended,
+    history,
+    of_type,
+    queue,
+)
+from tests.chaos.processes import Crew
+from tests.databases import Database
+
+pytestmark = [pytest.mark.requirement("LC-05", "SM-02"), pytest.mark.timeout(150)]
+
+HOUR_SECONDS = 3600.0
+LEASE_SECONDS = 1.5
+SCAN_SECONDS = 0.2
+POLICY: dict[str, object] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": LEASE_SECONDS / 2}
+AHEAD_OR_BEHIND = pytest.mark.parametrize("off", [HOUR_SECONDS, -HOUR_SECONDS], ids=["ahead", "behind"])
+
+
+async def test_nobody_takes_a_job_whose_lease_runs_however_wrong_the_clocks_are(store: Store, crew: Crew) -> None:
+    ids = await queue(store, "nap", 4, policy=POLICY, seconds=3 * LEASE_SECONDS)
+    staff = [
+        crew.hire(name, clock_off_seconds=off, scan_seconds=SCAN_SECONDS, concurrency=2, claims_most=2)
+        for name, off in (("ahead", HOUR_SECONDS), ("behind", -HOUR_SECONDS))
+    ]
+    await ended(store, ids)
+    for job_id in ids:
+        events = await history(store, job_id)
+        assert of_type(events, EventType.STALLED) == []
+        assert len(of_type(events, EventType.CLAIMED)) == 1
+        assert len(of_type(events, EventType.HEARTBEAT)) >= 2
+    owners = {event.owner for job_id in ids for event in of_type(await history(store, job_id), EventType.CLAIMED)}
+    assert len(owners) == len(staff), "only one of them has worked, so that nobody could have stolen"
+    await check_everything(store)
+
+
+@AHEAD_OR_BEHIND
+@pytest.mark.requirement("WC-10")
+async def test_nobody_holds_a_job_for_ever_however_wrong_the_clocks_are(
+    off: float, database: Database, store: Store, crew: Crew
+) -> None:
+    """One dies with its job, and the other one, wrong by as much in the other direction, takes it over in time."""
+    policy = {**POLICY, "max_attempts": 5}
+    [job_id] = await queue(store, "nap_at_first", policy=policy, seconds=120.0)
+    victim = crew.hire("victim", clock_off_seconds=off)
+    await crew.noted(f"begun-{job_id}-1")
+    survivor = crew.hire("survivor", clock_off_seconds=-off, scan_seconds=SCAN_SECONDS)
+    await crew.up(survivor)
+    victim.kill9()
+    await ended(store, [job_id])
+    events = await history(store, job_id)
+    [stall] = of_type(events, EventType.STALLED)
+    assert survivor.signed(stall.actor)
+    check_recovered_in_time(events, scan_seconds=SCAN_SECONDS, slack_seconds=3.0)
+    await check_applied_once(store, database, [job_id])

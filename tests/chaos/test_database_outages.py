@@ -1,0 +1,219 @@
+"""PostgreSQL dies, throws everybody out, or lets nobody in. The workers stay up, and go on when it is back.
+
+Each test has a server of its own. Speed is read off the log: jobs sleep for a fixed time, so that how many are done per
+second depends on the number of places, and not on the machine. Compared is the shortest time that `CYCLES` times all
+places took for one job after the other, before and after; no window is shared by both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TypeVar
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tenure.errors import StoreUnavailable
+from tenure.lifecycle.content import encode
+from tenure.lifecycle.records import EventType
+from tenure.lifecycle.statuses import LIVE
+from tenure.stores.contract import EventFilter, JobFilter, Store
+from tenure.testing.driver import Driver
+from tests.chaos.checking import check_applied_once, check_everything, ended, queue
+from tests.chaos.processes import Crew, WorkerProcess, until
+from tests.databases import Database
+from tests.postgres import PostgresServer, database_of
+
+pytestmark = [pytest.mark.requirement("WC-05"), pytest.mark.timeout(180)]
+
+T = TypeVar("T")
+
+WORKERS, PLACES = 2, 8
+POLICY: dict[str, object] = {"lease_seconds": 10.0, "max_attempts": 50}
+NAP_SECONDS = 1.0
+CYCLES = 3
+BACK = 0.98
+BACK_SECONDS = 40.0
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer(settings={"max_connections": "60", "shared_buffers": "64MB"}) as server:
+        yield server
+
+
+@pytest.fixture
+def database(server: PostgresServer) -> Database:
+    return Database(server.create_database())
+
+
+async def staffed(crew: Crew) -> list[WorkerProcess]:
+    workers = [crew.hire(f"worker-{number}", concurrency=PLACES) for number in range(WORKERS)]
+    await crew.up(*workers)
+    return workers
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer, from a database that is away for a while."""
+    for _ in range(600):
+        try:
+            return await ask()
+        except StoreUnavailable:
+            await asyncio.sleep(0.05)
+    return await ask()
+
+
+async def completions(store: Store, *, since: datetime | None = None) -> list[datetime]:
+    """When jobs were completed, in order."""
+    moments: list[datetime] = []
+    position: str | None = None
+    wanted = EventFilter(types=(EventType.SUCCEEDED,), since=since)
+    while True:
+        page = await store.events(wanted, after=position, limit=1000)
+        moments += [event.at for event in page.events]
+        position = page.position
+        if len(page.events) < 1000:
+            return moments
+
+
+def rate(moments: list[datetime]) -> float:
+    """The best rate over a fixed number of completions; 0 where there were not as many."""
+    count = CYCLES * WORKERS * PLACES
+    spans = [(last - first).total_seconds() for first, last in zip(moments, moments[count:], strict=False)]
+    return count / min(spans) if spans else 0.0
+
+
+class Enqueuer:
+    """A client that adds jobs all the time, and sends the same request again until it is acknowledged."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._drive = store, Driver(store)
+        self.acknowledged: list[UUID] = []
+        self._stop = asyncio.Event()
+
+    async def live(self) -> None:
+        while not self._stop.is_set():
+            payload = encode({"seconds": 0.05})
+            batch = [self._drive.enqueue("pay", policy=POLICY, payload=payload) for _ in range(3)]
+            added = await patiently(lambda batch=batch: self._store.add(batch))  # type: ignore[misc]
+            self.acknowledged += [one.job.id for one in added]
+            await asyncio.sleep(0.02)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def more(self, count: int) -> None:
+        wanted = len(self.acknowledged) + count
+        await until(lambda: len(self.acknowledged) >= wanted, f"{wanted} jobs are acknowledged")
+
+
+@pytest.mark.requirement("EL-05", "EL-08", "SM-02", "SM-03")
+async def test_a_server_that_is_killed_under_load_loses_no_acknowledged_job_and_doubles_none(
+    server: PostgresServer, database: Database, store: Store, crew: Crew
+) -> None:
+    workers = await staffed(crew)
+    client = Enqueuer(store)
+    enqueuing = asyncio.create_task(client.live())
+    try:
+        await client.more(60)
+        await until(lambda: _completed(store, 20), "work is under way")
+        await asyncio.to_thread(server.kill9)
+        before = len(client.acknowledged)
+        for worker in workers:
+            await worker.says("cannot be reached")
+        await asyncio.to_thread(server.start)
+        await client.more(60)
+    finally:
+        client.stop()
+        await asyncio.wait_for(enqueuing, 60)
+    assert len(client.acknowledged) > before >= 60
+    await patiently(lambda: ended(store, client.acknowledged))
+    await check_applied_once(store, database, client.acknowledged)
+    assert (await store.find(JobFilter(statuses=tuple(LIVE)))).jobs == []
+    assert [worker.exit_code for worker in workers] == [None, None]
+
+
+async def _completed(store: Store, count: int) -> bool:
+    return len(await completions(store)) >= count
+
+
+async def check_back(store: Store, before: float) -> None:
+    """From now on jobs come to be completed as fast as before."""
+    since = await patiently(store.now)
+    seen: list[float] = []
+
+    async def as_fast_as_before() -> bool:
+        seen.append(rate(await completions(store, since=since)))
+        return seen[-1] >= BACK * before
+
+    try:
+        await until(as_fast_as_before, f"{BACK} of {before:.2f} jobs per second", seconds=BACK_SECONDS)
+    finally:
+        print(f"before {before:.2f} per second, after it {max(seen):.2f}")
+
+
+async def check_all_well(store: Store, crew: Crew) -> None:
+    """Nobody had to be started again, and the log is in order. It is read once nobody writes any more."""
+    assert [worker.exit_code for worker in crew.workers] == [None] * WORKERS
+    crew.dismiss()
+    await check_everything(store)
+
+
+async def busy_as_ever(store: Store) -> float:
+    """The rate that an undisturbed crew comes to."""
+    await queue(
+        store, "nap", int(WORKERS * PLACES * (BACK_SECONDS + 20) / NAP_SECONDS), policy=POLICY, seconds=NAP_SECONDS
+    )
+    await until(lambda: _completed(store, (CYCLES + 2) * WORKERS * PLACES), "all are busy")
+    found = rate(await completions(store))
+    assert found <= WORKERS * PLACES / NAP_SECONDS, "faster than the places allow"
+    return found
+
+
+async def test_work_goes_on_when_all_backends_were_terminated(
+    server: PostgresServer, database: Database, store: Store, crew: Crew
+) -> None:
+    await staffed(crew)
+    before = await busy_as_ever(store)
+    with psycopg.connect(server.dsn(), autocommit=True) as administrator:
+        assert _terminate_all(administrator, database) > WORKERS
+    await check_back(store, before)
+    await check_all_well(store, crew)
+
+
+async def test_work_goes_on_after_nobody_could_connect_for_a_while(
+    server: PostgresServer, database: Database, store: Store, crew: Crew
+) -> None:
+    workers = await staffed(crew)
+    before = await busy_as_ever(store)
+    with ExitStack() as grabbed:
+        administrator = grabbed.enter_context(psycopg.connect(server.dsn(), autocommit=True))
+
+        def all_slots_are_taken() -> bool:
+            return _grab(server, database, administrator, grabbed)
+
+        await until(all_slots_are_taken, "all slots are taken by others", pause_seconds=0.0)
+        for worker in workers:
+            await worker.says("too many clients")
+    await check_back(store, before)
+    await check_all_well(store, crew)
+
+
+def _terminate_all(administrator: psycopg.Connection, database: Database) -> int:
+    """How many sessions the database had, all of which are ended now."""
+    ours = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s"
+    return len(administrator.execute(ours, [database_of(database.url)]).fetchall())
+
+
+def _grab(server: PostgresServer, database: Database, administrator: psycopg.Connection, grabbed: ExitStack) -> bool:
+    """Throw everybody out and take the slots that are free then; whether nobody had come back since the last time."""
+    had = _terminate_all(administrator, database)
+    try:
+        while True:
+            grabbed.enter_context(psycopg.connect(server.dsn(), autocommit=True))
+    except psycopg.OperationalError:
+        return had == 0

@@ -1,0 +1,118 @@
+"""Recovery by several at once: each lost job is taken back by one of them, also when one dies in the middle of it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tenure.lifecycle.records import EventType
+from tenure.lifecycle.statuses import QUEUED, SUCCEEDED
+from tenure.stores.contract import Store
+from tenure.testing.driver import Driver
+from tests.chaos.checking import check_everything, of_type
+from tests.chaos.processes import Crew, until
+from tests.chaos.program import Point
+from tests.databases import Database
+
+pytestmark = [pytest.mark.requirement("WC-10", "SM-07"), pytest.mark.timeout(150)]
+
+ORPHANS = 1000
+BATCH = 500
+"""How many of them recovery takes at a time."""
+TWO_BATCHES = 600
+KILLED = -9
+POLICY: dict[str, object] = {"lease_seconds": 1.0, "max_attempts": 5}
+
+
+async def orphans(store: Store, count: int) -> list[UUID]:
+    """Jobs whose worker is gone, of a kind that none of the crew can run, under leases that have all run out."""
+    drive = Driver(store)
+    ids: set[UUID] = set()
+    for start in range(0, count, 500):
+        await store.add([drive.enqueue("unknown", policy=POLICY) for _ in range(min(500, count - start))])
+    while len(ids) < count:
+        ids |= {job.id for job in await drive.claim(limit=500, kinds=("unknown",), worker="ghost")}
+
+    async def all_are_lost() -> bool:
+        return len(await store.unattended(limit=count)) == count
+
+    await until(all_are_lost, f"{count} leases have run out")
+    return sorted(ids)
+
+
+async def taken_back(store: Store, ids: list[UUID]) -> None:
+    async def none_is_held() -> bool:
+        return all(job.status is QUEUED for job in (await store.read(ids)).values())
+
+    await until(none_is_held, f"{len(ids)} lost jobs are queued again", pause_seconds=0.2)
+
+
+async def winners(store: Store, ids: list[UUID]) -> list[str]:
+    """Who took each job back. Each was lost once, so each has one event that says so, and one that gave it back."""
+    found: list[str] = []
+    for job_id, events in (await store.history(ids)).items():
+        [stall] = of_type(events, EventType.STALLED)
+        [requeue] = of_type(events, EventType.REQUEUED)
+        assert (stall.actor, stall.rev + 1) == (requeue.actor, requeue.rev), f"job {job_id}"
+        assert len(events) == 5, "enqueued, claimed, started, stalled, requeued"
+        found.append(stall.actor)
+    return found
+
+
+@pytest.mark.requirement("SM-02", "SM-03")
+async def test_of_two_recovery_workers_one_wins_each_of_a_thousand_orphans(store: Store, crew: Crew) -> None:
+    """Both have read the first 500 before either of them writes."""
+    ids = await orphans(store, ORPHANS)
+    both = [crew.hire(name, recovers_after_readers=2) for name in ("one", "two")]
+    await taken_back(store, ids)
+    assert len(crew.notes.all("read-by-")) == 2, "they did not race"
+    found = await winners(store, ids)
+    assert len(found) == ORPHANS
+    assert all(any(worker.signed(actor) for worker in both) for actor in found)
+    assert all(worker.exit_code is None for worker in both)
+    await check_everything(store)
+
+
+@pytest.mark.parametrize("point", [Point.AFTER_FIRST_RECOVERY, Point.AMID_RECOVERY])
+async def test_when_a_recovery_worker_is_killed_in_its_work_another_finishes(
+    point: Point, store: Store, crew: Crew
+) -> None:
+    """Dead after its first batch, or while that is being written: then it is there whole, or not at all."""
+    ids = await orphans(store, TWO_BATCHES)
+    victim = crew.hire("victim", dies_at=point)
+    assert await victim.ended() == KILLED
+    done = TWO_BATCHES - len(await store.unattended(limit=TWO_BATCHES))
+    assert done in ((BATCH,) if point is Point.AFTER_FIRST_RECOVERY else (0, BATCH))
+    other = crew.hire("other")
+    await taken_back(store, ids)
+    found = await winners(store, ids)
+    assert sum(victim.signed(actor) for actor in found) == done
+    assert sum(other.signed(actor) for actor in found) == TWO_BATCHES - done
+    await check_everything(store)
+
+
+async def test_a_recovery_worker_that_was_paused_after_looking_harms_nobody(
+    database: Database, store: Store, crew: Crew
+) -> None:
+    """It goes on with what it read long ago: by then others have taken the jobs back, and run them."""
+    drive = Driver(store)
+    await store.add([drive.enqueue("nap", policy=POLICY, payload='{"seconds":0}') for _ in range(20)])
+    ids = [job.id for job in await drive.claim(limit=20, kinds=("nap",), worker="ghost")]
+    late = crew.hire("late", claims_most=0, recovers_after_readers=2)
+    await crew.noted("read-by-late")
+    late.pause(database)
+    crew.hire("prompt", scan_seconds=0.2)
+
+    async def all_are_done() -> bool:
+        return all(job.status is SUCCEEDED for job in (await store.read(ids)).values())
+
+    await until(all_are_done, "the prompt one has seen to all of them")
+    before = await store.history(ids)
+    crew.notes.leave("read-by-somebody-else")
+    late.resume()
+    await crew.noted("late-has-written")
+    assert await store.history(ids) == before
+    assert late.exit_code is None
+    assert "could not help" not in late.log
+    await check_everything(store)
