@@ -138,7 +138,7 @@ async def test_a_heartbeat_goes_out_at_each_interval_and_renews_when_half_of_the
     heart = place.heart()
     renewed: list[bool] = []
     for _ in range(6):
-        assert await heart.beat() <= 1.0
+        assert await heart.beat() <= 5.0
         before = held.trusted_until_seconds
         place.clock.advance(20)
         await heart.beat()

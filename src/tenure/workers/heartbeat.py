@@ -20,8 +20,8 @@ from tenure.stores.contract import Applied, Busy, Failure, Hears, Outcome, Perfo
 from tenure.workers.held import Held, HeldJobs, Interruption
 from tenure.workers.outages import Outage
 
-TICK_SECONDS_MOST = 1.0
-WATCH_SECONDS_MOST = 0.5
+TICK_SECONDS_MOST = 5.0
+WATCH_SECONDS_MOST = 1.0
 LOOK_SECONDS_LEAST = 0.1
 BATCH_MAX = 1000
 

@@ -32,7 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     store: str = "model"
     nodes: int = 3
     jobs: int = 20
-    faulty_seconds: float = 30.0
+    faulty_seconds: float = 25.0
     request_faults: float = 0.06
     """The share of requests that something happens to."""
     process_faults: int = 5

@@ -25,6 +25,7 @@ from tenure.seams import Seams, SystemSpawner
 from tenure.stores.contract import Failure, Outcome, Repeated, Store
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import START
+from tenure.testing.history import History, check_history, recorded, snapshot
 from tenure.testing.log_check import all_jobs, check_store
 from tenure.testing.model import ModelStore
 from tenure.testing.simulation import labour
@@ -92,6 +93,7 @@ class World:
         self.seen: Counter[str] = Counter()
         self.broken: BaseException | None = None
         self._watches = Watches()
+        self._histories: dict[str, History] = {}
         self._position: str | None = None
         self._trace = sha256()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -182,15 +184,20 @@ class World:
         seams = self._seams(chance)
 
         async def open_store() -> Any:
-            return WiredStore(self, node, chance.of("wire"))
+            return self._wired(node, chance.of("wire"))
 
         options = WorkerOptions(
-            concurrency=4, poll_seconds=2.0, scan_seconds=3.0, grace_seconds=4.0, in_thread=False, name=node.name
+            concurrency=4, poll_seconds=4.0, scan_seconds=4.0, grace_seconds=4.0, in_thread=False, name=node.name
         )
         worker = Worker(kinds=self.app.kinds, open_store=open_store, seams=seams, options=options)
         self._workers[node] = worker
         node.when_dead = lambda: self._died(node)
         in_node(node, lambda: self._keep(self.loop.create_task(self._live(node, worker))))
+
+    def _wired(self, node: Node, chance: Chance) -> Any:
+        """A process's own way to the store. What it asks for and hears is written down, to be checked at the end."""
+        wired: Any = WiredStore(self, node, chance)
+        return recorded(wired, self._histories.setdefault(node.name, History(node.name)), now=self.clock.now)
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
@@ -258,7 +265,7 @@ class World:
 
     async def _enqueue(self, node: Node) -> None:
         chance = self.chance.of("calls")
-        store: Any = WiredStore(self, node, chance.of("wire"))
+        store = self._wired(node, chance.of("wire"))
         operator = Operator(store, actor=self.app.client, seams=self.app.seams)
         self.acknowledged: list[Any] = []
         for _ in range(self.options.jobs):
@@ -320,6 +327,10 @@ class World:
 
     async def _last_look(self) -> None:
         await check_store(self.store)
+        history = History.merged(list(self._histories.values()))
+        problems = check_history(history, await snapshot(self.store, clock=self.clock), drained=True)
+        if problems:
+            raise Broken("; ".join(f"{problem.code}: {problem.says}" for problem in problems[:3]))
         jobs = {job.id: job for job in await all_jobs(self.store)}
         missing = [job_id for job_id in self.acknowledged if job_id not in jobs]
         if missing:
