@@ -24,6 +24,7 @@ from tenure.operating import MANY, CancelReport, Operator, RedriveReport
 from tenure.seams import SYSTEM, Seams
 from tenure.settings import database_url
 from tenure.stores import Store, store_for
+from tenure.stores.callers import Caller, caller_for
 from tenure.stores.contract import Added, DeadLetterFilter, JobFilter, JobPage
 
 if TYPE_CHECKING:
@@ -225,6 +226,12 @@ class App:
         """
         from tenure.workers.worker import Worker, WorkerOptions
 
+        if ":memory:" in self.database:
+            raise InvalidInput(
+                "database",
+                "is in the memory of one store, where a worker would see none of the jobs; use a file, "
+                "sqlite:///jobs.db, or `app.testing()` in tests",
+            )
         options = WorkerOptions(
             queues=tuple(queues),
             concurrency=concurrency,
@@ -234,7 +241,12 @@ class App:
             version=self.version,
         )
         return Worker(
-            kinds=self.kinds, open_store=self.open_store, seams=self.seams, options=options, layers=self.middleware
+            kinds=self.kinds,
+            open_store=self.open_store,
+            seams=self.seams,
+            options=options,
+            layers=self.middleware,
+            borrow=self.borrow,
         )
 
     def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> OnBench:
@@ -256,7 +268,8 @@ class App:
         if inside_commit.get() is not None:
             raise StoreError(
                 "inside `ctx.commit()` everything must go through its transaction, or it would not take effect with "
-                "it: use `tx.execute(…)`, `tx.fetch(…)`, `tx.enqueue(job.request(…))` or `tx.outbox(…)`"
+                "it: use `tx.execute(…)`, `tx.fetch(…)`, `tx.enqueue(job.request(…))` or `tx.outbox(…)`; with a "
+                "connection of your own also `job.within(conn).enqueue(…)`"
             )
         loop = asyncio.get_running_loop()
         pid, store = self._stores.get(loop, (0, None))
@@ -264,6 +277,10 @@ class App:
             store = await self.open_store()
             self._stores[loop] = (os.getpid(), store)
         return store
+
+    def borrow(self, connection: Any) -> Caller:
+        """A connection of the user's own, to be used in its owner's transaction on this app's database."""
+        return caller_for(connection, self.database, seams=self.seams)
 
     async def open_store(self) -> Store:
         """A new store, opened; whoever asked for it closes it. A new SQLite file is given its schema."""

@@ -12,7 +12,7 @@ from tenure.handles import Handle
 from tenure.lifecycle.content import check_seconds
 from tenure.lifecycle.records import Job, Origin, milliseconds
 from tenure.middleware import around_enqueue
-from tenure.stores.callers import Caller, caller_for
+from tenure.stores.callers import Caller
 from tenure.stores.contract import Added, Enqueue
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Enqueuer(Generic[P, R]):
 
         `connection` is one of psycopg, asyncpg, SQLAlchemy, sqlite3, aiosqlite or Django, to the app's own database.
         """
-        return Within(self, caller_for(connection, self._app.database, seams=self._app.seams))
+        return Within(self, self._app.borrow(connection))
 
     def handle(self, prepared: Prepared[R], added: Sequence[Added]) -> Handle[R]:
         """What the caller gets for a call that was queued alone."""

@@ -203,7 +203,18 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
+def _without_values(refusal: ValueError) -> str:
+    """Which fields of a model of pydantic do not fit, and why; not what was in them, which may be a secret."""
+    if not hasattr(refusal, "errors"):
+        return str(refusal)
+    faults = refusal.errors(include_input=False, include_url=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+
+
 def _typed(wanted: Any, value: Any) -> Any:
     if hasattr(wanted, "model_validate"):
-        return wanted.model_validate(value)
+        try:
+            return wanted.model_validate(value)
+        except ValueError as refusal:
+            raise ValueError(_without_values(refusal)) from None
     raise TypeError(f"{wanted!r} cannot be read from JSON")

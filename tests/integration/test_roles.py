@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tenure.errors import LeaseLost, StoreUnavailable
+from tenure.errors import LeaseLost, StoreError, StoreUnavailable
 from tenure.lifecycle.operations import Cancel, Commit, Complete, Heartbeat, Operation, Progress, RequestCancel
 from tenure.lifecycle.records import EventType, Job, Timeouts
 from tenure.lifecycle.statuses import CANCELLED, QUEUED, RUNNING, SUCCEEDED
@@ -314,6 +314,45 @@ async def test_what_was_claimed_too_long_ago_is_not_started(place: Place) -> Non
     place.store.claim = late  # type: ignore[method-assign, assignment]
     assert await pool_of(place, began).claim() == 0
     assert began.jobs == []
+
+
+async def test_jobs_that_are_won_when_the_database_is_back_are_run(place: Place) -> None:
+    """The claim that was lost took no lease: the one that is answered has all of it, however long the outage was."""
+    await place.drive.add()
+    place.store.faults.extend([Fault.REQUEST_LOST] * 60)
+    began = Began()
+    before = place.clock.monotonic_seconds()
+    assert await pool_of(place, began).claim() == 1
+    assert place.clock.monotonic_seconds() - before > LEASE_SECONDS
+
+
+async def test_a_claim_that_was_answered_only_after_its_lease_is_not_started(place: Place) -> None:
+    await place.drive.add()
+    place.store.faults.extend([Fault.REPLY_LOST] + [Fault.REQUEST_LOST] * 60)
+    began = Began()
+    assert await pool_of(place, began).claim() == 0
+    assert began.jobs == []
+
+
+async def test_a_settler_that_is_closed_takes_nothing_more(place: Place) -> None:
+    settler = Settler(place.store, place.seams)
+    await settler.close()
+    with pytest.raises(StoreError, match="the worker has stopped"):
+        await settler.settle(await place.held(), "complete", completes)
+
+
+async def test_one_outcome_that_cannot_be_decided_does_not_keep_the_others(place: Place) -> None:
+    def never(_job: Job) -> Operation:
+        raise ZeroDivisionError
+
+    settler = Settler(place.store, place.seams)
+    bad, good = await asyncio.gather(
+        settler.settle(await place.held(), "complete", never),
+        settler.settle(await place.held(), "complete", completes),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, ZeroDivisionError)
+    assert isinstance(good, Job)
 
 
 async def test_a_pool_that_is_stopped_claims_no_more(place: Place) -> None:

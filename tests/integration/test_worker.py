@@ -300,6 +300,33 @@ async def test_a_worker_says_that_it_is_there_and_when_it_stops(app: tenure.App)
     assert await (await app.store()).workers() == []
 
 
+async def test_a_worker_that_is_cancelled_hands_its_jobs_back(app: tenure.App) -> None:
+    @app.job()
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    job = await hangs.enqueue()
+    worker = app.worker(poll_seconds=0.05, grace_seconds=SELDOM)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: worker.running == 1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 30)
+    record = await job.refresh()
+    assert (record.status, record.failures) == (STALLED, 0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tenure-pool")]
+
+
+async def test_a_worker_on_a_database_in_memory_is_refused_since_it_would_see_no_jobs() -> None:
+    app = tenure.App("sqlite://:memory:")
+
+    @app.job()
+    async def work() -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"use a file"):
+        app.worker()
+
+
 async def test_an_app_without_jobs_has_nothing_to_work_on(app: tenure.App) -> None:
     with pytest.raises(InvalidInput, match="declares no jobs"):
         app.worker()

@@ -95,6 +95,13 @@ def test_models_of_pydantic_may_be_inside_of_each_other_and_of_lists_and_diction
     assert crewed.call_arguments(crewed.payload(**arguments)) == arguments
 
 
+def test_what_was_in_a_field_is_not_part_of_its_refusal() -> None:
+    with pytest.raises(PayloadRefused) as refusal:
+        kind(model).parsed('{"who":{"name":["4111-secret"]}}')
+    assert "name" in str(refusal.value)
+    assert "4111" not in str(refusal.value)
+
+
 def test_what_a_model_of_pydantic_refuses_is_refused_with_the_name_of_the_field() -> None:
     with pytest.raises(PayloadRefused, match="name"):
         kind(model).parsed('{"who":{"name":1}}')

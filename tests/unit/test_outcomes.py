@@ -14,9 +14,11 @@ from tenure.errors import (
     CancelRequested,
     DependencyUnavailable,
     InvalidInput,
+    LeaseLost,
     PermanentError,
     PolicyViolation,
     Snooze,
+    StoreUnavailable,
     TransientError,
     ValidationError,
 )
@@ -125,6 +127,20 @@ def test_an_error_may_name_its_own_delay_and_a_senseless_one_is_passed_over() ->
         assert isinstance(retry, Retry)
         assert retry.delay_seconds is None
         assert isinstance(settlement(running(), raised(Snooze(nonsense), PLAIN)), Retry)
+
+
+@pytest.mark.requirement("WC-05")
+def test_an_outage_of_the_database_in_the_middle_of_a_function_is_not_its_failure() -> None:
+    release = settlement(running(failures=2), raised(StoreUnavailable("gone"), PLAIN))
+    assert isinstance(release, Release)
+    assert release.cause == "database_away"
+    committed = running(committed_at=START, committed_result='"once"')
+    assert settlement(committed, raised(StoreUnavailable("gone"), PLAIN)) == Complete('"once"')
+
+
+def test_a_lease_that_the_function_only_fears_for_counts_no_failure() -> None:
+    release = settlement(running(), raised(LeaseLost(running(), "commit"), PLAIN))
+    assert isinstance(release, Release)
 
 
 @pytest.mark.requirement("SM-10")

@@ -19,6 +19,8 @@ from tenure.workers.held import HeldJobs
 from tenure.workers.recovery import RecoveryWorker
 
 SEEN_SECONDS = 10.0
+CANCEL_TRIES = 3
+STOP_SECONDS_MAX = 15.0
 
 log = logging.getLogger("tenure.workers")
 
@@ -60,7 +62,10 @@ class Caretaker:
                 self._loop.call_soon_threadsafe(self._stopping.set)
             except RuntimeError:
                 return
-        await asyncio.wrap_future(self._ended)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._ended), STOP_SECONDS_MAX)
+        except TimeoutError:
+            log.warning("the caretaker of worker %s does not end; it is left behind", self._record.id)
 
     async def _live(self) -> None:
         try:
@@ -95,7 +100,7 @@ class Caretaker:
             await _cancelled({*cares, end})
             await self._say_goodbye(store)
             for care in cares:
-                if not care.cancelled() and (error := care.exception()) is not None:
+                if care.done() and not care.cancelled() and (error := care.exception()) is not None:
                     raise error
         finally:
             await store.close()
@@ -116,6 +121,11 @@ class Caretaker:
 
 
 async def _cancelled(tasks: set[asyncio.Task[None] | asyncio.Task[bool]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    """End them all, but do not wait for ever: a task may miss that it was cancelled, or wait for a dead connection."""
+    left = tasks
+    for _ in range(CANCEL_TRIES):
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=1.0)
+        if not left:
+            return

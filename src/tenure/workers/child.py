@@ -7,6 +7,7 @@ came to goes back as a value: a child writes nothing to the database but what a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import ctypes
 import faulthandler
@@ -30,6 +31,7 @@ from tenure.lifecycle.records import Job, Stage
 from tenure.lifecycle.table import allowed_from
 from tenure.seams import SYSTEM
 from tenure.stores.contract import Artifact
+from tenure.workers.borrowing import BorrowedBlock
 from tenure.workers.calling import Invoke, call
 from tenure.workers.committing import CommitBlock, Committer
 from tenure.workers.held import Held
@@ -133,7 +135,7 @@ class ChildRun:
 
     def __init__(self, assignment: Assignment, where: Declared, line: Line) -> None:
         self._assignment, self._line = assignment, line
-        self._kind, self._seams = where.kind, where.app.seams
+        self._kind, self._seams, self._borrow = where.kind, where.app.seams, where.app.borrow
         self._loop = asyncio.get_running_loop()
         self._held = assignment.held
         self.committer = Committer(self._held, self._seams, where.app.store)
@@ -173,7 +175,15 @@ class ChildRun:
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
         text = self._kind.encoded_result(result)
         if connection is not None:
-            raise InvalidInput("conn", "a job in a process of its own cannot commit on a caller's connection")
+            return BorrowedBlock(
+                self._borrow(connection),
+                self.committer,
+                job=self.job,
+                result=text,
+                deadline_seconds=deadline_seconds,
+                loop=self._loop,
+                seams=self._seams,
+            )
         return CommitBlock(
             lambda: self.committer.block(text, deadline_seconds=deadline_seconds), self._loop, self._seams
         )
@@ -250,7 +260,8 @@ class Child:
 
     def _finish(self, ended: Ended) -> None:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
+            # Whatever a job has put there in their place: what it has done must be heard of.
+            with contextlib.suppress(Exception):
                 stream.flush()
         try:
             self._say(ended)

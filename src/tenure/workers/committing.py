@@ -41,17 +41,13 @@ from tenure.stores.contract import (
     Request,
     Transaction,
 )
-from tenure.workers.bridging import Bridge
+from tenure.workers.bridging import Bridge, Step
 from tenure.workers.held import Held
 from tenure.workers.outages import Outage
 
 RACES_MAX = 20
 MARGIN = 0.1
 """The share of the trusted time that is kept back, so that a block ends before its lease does."""
-
-
-Borrows = Callable[["Committer", Any, str, float | None], AbstractAsyncContextManager[Any]]
-"""Opens a block on a caller's own connection: for this commit, that connection, this result and that deadline."""
 
 
 class Prepared(Protocol):
@@ -114,18 +110,18 @@ class CommitTransaction(Extras):
 class PlainTransaction:
     """The same for `with ctx.commit()` in plain functions."""
 
-    def __init__(self, tx: CommitTransaction, bridge: Bridge[CommitTransaction]) -> None:
-        self._tx, self._bridge = tx, bridge
+    def __init__(self, tx: CommitTransaction, do: Callable[[Step], Any]) -> None:
+        self._tx, self._do = tx, do
         self.enqueue = tx.enqueue
         self.outbox = tx.outbox
         self.attach = tx.attach
 
     def execute(self, sql: str, *values: Any) -> int:
-        touched: int = self._bridge.do(lambda: self._tx.execute(sql, *values))
+        touched: int = self._do(lambda: self._tx.execute(sql, *values))
         return touched
 
     def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._bridge.do(lambda: self._tx.fetch(sql, *values))
+        rows: list[dict[str, Any]] = self._do(lambda: self._tx.fetch(sql, *values))
         return rows
 
 
@@ -153,9 +149,9 @@ class CommitBlock:
         await self._context.__aexit__(kind, error, at)
 
     def __enter__(self) -> PlainTransaction:
-        _refuse_inside_loop()
+        refuse_inside_loop()
         self._bridge = Bridge(self._opened(), self._loop, self._seams.spawn)
-        tx = PlainTransaction(self._bridge.enter(), self._bridge)
+        tx = PlainTransaction(self._bridge.enter(), self._bridge.do)
         self._inside = inside_commit.set(self)
         return tx
 
@@ -283,7 +279,8 @@ class Committer:
         return min(left * (1 - MARGIN), float("inf") if asked_seconds is None else asked_seconds)
 
 
-def _refuse_inside_loop() -> None:
+def refuse_inside_loop() -> None:
+    """Plain code has a thread of its own; on the event loop's it would wait for itself."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

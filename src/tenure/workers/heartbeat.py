@@ -123,7 +123,7 @@ class Heart:
             for held in due
         ]
         # Better to give up on an answer and to ask again than to wait while the leases run out.
-        limit_seconds = max(1.0, min(held.job.policy.heartbeat_ms for held in due) / 1000)
+        limit_seconds = max(1.0, min(held.job.policy.heartbeat_ms for held in self._held.all() or due) / 1000)
         try:
             outcomes = await asyncio.wait_for(self._store.perform(requests), limit_seconds)
         except (TenureError, TimeoutError) as outage:

@@ -12,9 +12,11 @@ from tenure.errors import (
     CancelRequested,
     DependencyUnavailable,
     InvalidInput,
+    LeaseLost,
     PermanentError,
     PolicyViolation,
     Snooze,
+    StoreUnavailable,
     TransientError,
     ValidationError,
 )
@@ -23,6 +25,8 @@ from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Oper
 from tenure.lifecycle.records import Job, ReasonCode, Stage
 
 TEXT_LENGTH_MAX = 16_000
+AWAY_SECONDS = 1.0
+"""How long a job waits that met the database away."""
 Errors = tuple[type[BaseException], ...]
 
 
@@ -51,9 +55,10 @@ class Raised(msgspec.Struct, frozen=True, tag=True):
 
 
 class Snoozed(msgspec.Struct, frozen=True, tag=True):
-    """The function wants to be asked again later."""
+    """The job is to be looked at again later, through no fault of its own."""
 
     delay_seconds: float
+    cause: str = "snooze"
 
 
 class Obeyed(msgspec.Struct, frozen=True, tag=True):
@@ -97,6 +102,12 @@ def raised(error: BaseException, policy: ErrorPolicy, *, stage: Stage = Stage.EX
         return Snoozed(delay)
     if isinstance(error, CancelRequested):
         return Obeyed()
+    if isinstance(error, StoreUnavailable):
+        # Our own database was away in the middle of the function: that is not a failure of the job.
+        return Snoozed(AWAY_SECONDS, "database_away")
+    if isinstance(error, LeaseLost):
+        # Where that is so, nothing is recorded any more. Where it was only feared, nothing has failed.
+        return Snoozed(AWAY_SECONDS, "lease_doubted")
     reason = next((code for kind, code in _REASONS if isinstance(error, kind)), ReasonCode.EXHAUSTED_RETRIES)
     where = Stage.INPUT if isinstance(error, ValidationError) else stage
     return Raised(described(error), policy.verdict(error), where, reason, _delay(error))
@@ -121,8 +132,8 @@ def settlement(job: Job, outcome: Outcome) -> Operation | None:
     match outcome:
         case Returned(result):
             return Complete(result)
-        case Snoozed(delay_seconds):
-            return Release("snooze", delay_seconds)
+        case Snoozed(delay_seconds, cause):
+            return Release(cause, delay_seconds)
         case Stopped():
             return Release("shutdown")
         case Obeyed():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
 from uuid import UUID
 
 from tenure.errors import StoreUnavailable, TenureError
@@ -17,7 +19,16 @@ BATCH_MAX = 500
 TRUST_LEAST = 0.2
 """The share of its lease that a job must have left to be started, when the answer to its claim came late."""
 
+TRIES_AFTER_STOP = 3
+
 log = logging.getLogger("tenure.workers")
+
+
+class PoolStore(Claims, Protocol):
+    """The part of a store that the pool holds."""
+
+    async def now(self) -> datetime: ...
+
 
 Begin = Callable[[Job, UUID, float], None]
 """Starts a job that was won with this token by a request that was sent at this moment."""
@@ -28,7 +39,7 @@ class Pool:
 
     def __init__(
         self,
-        store: Claims,
+        store: PoolStore,
         seams: Seams,
         *,
         worker: str,
@@ -87,30 +98,51 @@ class Pool:
             request_id=f"{self._worker}.{self._claims}",
         )
         sent_at_seconds = self._seams.clock.monotonic_seconds()
-        won = [job for job in await self._ask(request) if job.token == request.token and job.held]
-        started = [job for job in won if self._in_time(job, sent_at_seconds)]
+        jobs, tries = await self._ask(request)
+        won = [job for job in jobs if job.token == request.token and job.held]
+        began = dict.fromkeys((job.id for job in won), sent_at_seconds)
+        if won and tries > 1:
+            began = await self._leases_began(won)
+        started = [job for job in won if self._in_time(job, began[job.id])]
         for job in started:
             self._free -= 1
-            self._begin(job, request.token, sent_at_seconds)
+            self._begin(job, request.token, began[job.id])
         return len(started)
 
-    async def _ask(self, request: ClaimRequest) -> list[Job]:
-        """The answer to one request, asked again under the same id for as long as the database is away."""
+    async def _ask(self, request: ClaimRequest) -> tuple[list[Job], int]:
+        """The answer to one request, asked again under the same id for as long as the database is away; and how often
+        it was asked. A pool that stops asks a few times more, so as not to leave jobs behind that it has won."""
+        tries = tries_after_stop = 0
         while True:
+            tries += 1
             try:
                 jobs = await self._store.claim(request)
             except StoreUnavailable as outage:
-                if self._stopped.is_set():
-                    return []
+                tries_after_stop += self._stopped.is_set()
+                if tries_after_stop >= TRIES_AFTER_STOP:
+                    return [], tries
                 log.warning("a claim waits for the database: %s", outage)
                 await self._outage.pause()
             else:
                 self._outage.over()
-                return jobs
+                return jobs, tries
 
-    def _in_time(self, job: Job, sent_at_seconds: float) -> bool:
-        """Whether enough of the lease is left, counted from when the claim was first sent."""
-        passed = self._seams.clock.monotonic_seconds() - sent_at_seconds
+    async def _leases_began(self, jobs: Sequence[Job]) -> dict[UUID, float]:
+        """When the leases began, as moments of our own clock and rather too early than too late.
+
+        Which of several tries won is not known, so the database is asked how much of each lease is left.
+        """
+        asked_at_seconds = self._seams.clock.monotonic_seconds()
+        now = await self._store.now()
+        return {
+            job.id: asked_at_seconds + (job.lease_expires_at - now).total_seconds() - job.policy.lease_ms / 1000
+            for job in jobs
+            if job.lease_expires_at is not None
+        }
+
+    def _in_time(self, job: Job, began_at_seconds: float) -> bool:
+        """Whether enough of the lease is left to begin."""
+        passed = self._seams.clock.monotonic_seconds() - began_at_seconds
         if passed * 1000 <= job.policy.lease_ms * (1 - TRUST_LEAST):
             return True
         log.warning("job %s was claimed, but the answer came too late to start it; recovery will take it", job.id)

@@ -129,6 +129,7 @@ class Child:
         finally:
             theirs.close()
         self.ready = False
+        self._killed = False
 
     @property
     def alive(self) -> bool:
@@ -150,7 +151,11 @@ class Child:
         hearing = spawn(self._hear(run), name="tenure-child-heard")
         watching = spawn(self._watch(run), name="tenure-child-watched")
         try:
-            await asyncio.wait({hearing, watching}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({hearing, watching, telling}, return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                # It ends by itself when the line does, which the others notice too; an error is an error of ours.
+                telling.result()
+                await asyncio.wait({hearing, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not hearing.done() and watching.result() is None:
                 # It is gone, but what it said last may still be on its way.
                 await asyncio.wait({hearing}, timeout=LAST_WORDS_SECONDS)
@@ -210,7 +215,10 @@ class Child:
         return body
 
     def kill(self) -> None:
-        """End it and all that its job has started."""
+        """End it and all that its job has started. Once: later its number may be somebody else's."""
+        if self._killed:
+            return
+        self._killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self.alive:

@@ -23,6 +23,8 @@ from tenure.workers.settling import Settler
 TIDY_SECONDS = 5.0
 """How long a function that was told to stop is waited for."""
 
+RESCUES_MAX = 2
+
 log = logging.getLogger("tenure.workers")
 
 
@@ -40,6 +42,7 @@ class Runner:
     ) -> None:
         self._kinds, self._isolations, self._new_run = kinds, isolations, new_run
         self._settler, self._seams = settler, seams
+        self._rescues = asyncio.Semaphore(RESCUES_MAX)
 
     async def run(self, held: Held) -> Job | None:
         """The record as it was left, or None where it was no longer ours to write."""
@@ -53,7 +56,7 @@ class Runner:
         """What the function came to, or what it was interrupted for, if that comes first."""
         interrupted: asyncio.Future[Interruption] = asyncio.get_running_loop().create_future()
         run.held.when_interrupted(_passed_on(interrupted))
-        work = self._seams.spawn.task(self._place_for(run).outcome(run), name=f"tenure-job-{run.job.id}")
+        work = self._seams.spawn.task(self._work(run), name=f"tenure-job-{run.job.id}")
         either: set[asyncio.Future[Any]] = {work, interrupted}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -66,12 +69,15 @@ class Runner:
         interrupted.cancel()
         return _ended(work)
 
-    def _place_for(self, run: HeldRun) -> Isolation:
-        """A job that took a process down before runs where it can take down nothing but itself."""
+    async def _work(self, run: HeldRun) -> Outcome:
+        """A job that was lost before, and may have taken its process down, runs where it can take down nothing but
+        itself; few at a time, since each of these is an interpreter of its own."""
         place = run.kind.isolation
-        if run.job.losses and "process" in self._isolations and run.kind.home is not None:
-            place = "process"
-        return self._isolations[place]
+        suspect = run.job.losses > 0 and place != "process"
+        if suspect and "process" in self._isolations and run.kind.home is not None:
+            async with self._rescues:
+                return await self._isolations["process"].outcome(run)
+        return await self._isolations[place].outcome(run)
 
     async def _settle(self, run: HeldRun, outcome: Outcome) -> Job | None:
         if run.held.lost or isinstance(outcome, Lost):

@@ -14,7 +14,8 @@ from tenure.lifecycle.records import Job
 from tenure.lifecycle.table import allowed_from
 from tenure.seams import Seams
 from tenure.stores.contract import Artifact
-from tenure.workers.committing import Borrows, CommitBlock, Committer
+from tenure.workers.borrowing import Borrow, BorrowedBlock
+from tenure.workers.committing import CommitBlock, Committer
 from tenure.workers.held import Held
 from tenure.workers.settling import Settler
 
@@ -33,7 +34,7 @@ class HeldRun:
         committer: Committer,
         seams: Seams,
         stopping: Callable[[], bool],
-        borrow: Borrows | None = None,
+        borrow: Borrow | None = None,
     ) -> None:
         self.held, self.kind, self.committer = held, kind, committer
         self._settler, self._seams, self._stopping, self._borrow = settler, seams, stopping, borrow
@@ -68,16 +69,24 @@ class HeldRun:
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
         text = self.kind.encoded_result(result)
         if connection is not None:
-            if self._borrow is None:
-                raise InvalidInput("conn", "this worker cannot commit on a caller's connection")
-            return CommitBlock(lambda: self._borrow_block(connection, text, deadline_seconds), self._loop, self._seams)
+            return self._borrowed(connection, text, deadline_seconds)
         return CommitBlock(
             lambda: self.committer.block(text, deadline_seconds=deadline_seconds), self._loop, self._seams
         )
 
-    def _borrow_block(self, connection: Any, text: str, deadline_seconds: float | None) -> Any:
-        assert self._borrow is not None, "asked for above"
-        return self._borrow(self.committer, connection, text, deadline_seconds)
+    def _borrowed(self, connection: Any, text: str, deadline_seconds: float | None) -> BorrowedBlock:
+        if self._borrow is None:
+            problem = "leads to another database than this job's, which `app.testing()` keeps in memory"
+            raise InvalidInput("conn", f"{problem}; test a commit on your own connection with `app.worker()`")
+        return BorrowedBlock(
+            self._borrow(connection),
+            self.committer,
+            job=self.job,
+            result=text,
+            deadline_seconds=deadline_seconds,
+            loop=self._loop,
+            seams=self._seams,
+        )
 
     async def reported(self) -> None:
         """Wait until what was reported is written."""

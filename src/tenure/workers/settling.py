@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tenure.errors import LeaseLost, RevisionConflict, StoreUnavailable
+from tenure.errors import LeaseLost, RevisionConflict, StoreError, StoreUnavailable
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
@@ -19,6 +19,7 @@ from tenure.workers.held import Held
 from tenure.workers.outages import Outage
 
 BATCH_MAX = 500
+CLOSE_SECONDS_MAX = 2.0
 
 log = logging.getLogger("tenure.workers")
 
@@ -32,10 +33,15 @@ class _Waiting:
         self.sent: Operation | None = None
         self.answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
 
-    def request(self) -> Request:
+    def request(self) -> Request | None:
+        """What to send; None where it cannot be decided, which whoever waits is told."""
         job = self.held.job
-        self.sent = self.decide(job)
-        return Request(job=job, operations=(self.sent,), actor=self.held.actor, request_id=self.request_id, fresh=True)
+        try:
+            operation = self.decide(job)
+        except Exception as error:  # noqa: BLE001 - one that cannot be decided must not keep the others waiting
+            self.fail(error)
+            return None
+        return Request(job=job, operations=(operation,), actor=self.held.actor, request_id=self.request_id, fresh=True)
 
     def fail(self, error: BaseException) -> None:
         if not self.answer.done():
@@ -54,9 +60,12 @@ class Settler:
         self._outage = Outage(seams)
         self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def settle(self, held: Held, verb: str, decide: Decide) -> Job:
         """The record once the operation is written. Raises what the store refused it for."""
+        if self._closed:
+            raise StoreError(f"the worker has stopped, so that nothing more of job {held.job.id} is recorded")
         waiting = _Waiting(held, decide, held.request_id(verb))
         self._waiting.append(waiting)
         if self._writing is None or self._writing.done():
@@ -65,17 +74,23 @@ class Settler:
 
     async def close(self) -> None:
         """Give up on what could not be written; recovery will find it."""
+        self._closed = True
         if self._writing is not None and not self._writing.done():
             self._writing.cancel()
-            await asyncio.wait([self._writing])
+            await asyncio.wait([self._writing], timeout=CLOSE_SECONDS_MAX)
+        for waiting in self._waiting:
+            waiting.fail(asyncio.CancelledError())
+        self._waiting = []
 
     async def _write(self) -> None:
         while self._waiting:
             # Whoever is ready at this moment goes along.
             await self._seams.clock.sleep(0)
             batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+            asked = [(waiting, request) for waiting in batch if (request := waiting.request()) is not None]
+            batch = [waiting for waiting, _ in asked]
             try:
-                outcomes = await self._perform([waiting.request() for waiting in batch])
+                outcomes = await self._perform([request for _, request in asked])
             except BaseException as error:
                 for waiting in batch:
                     waiting.fail(error if isinstance(error, Exception) else asyncio.CancelledError())
@@ -87,7 +102,7 @@ class Settler:
                 self._answer(waiting, outcome)
 
     async def _perform(self, requests: list[Request]) -> list[Outcome]:
-        while True:
+        while requests:
             try:
                 outcomes = await self._store.perform(requests)
             except StoreUnavailable as outage:
@@ -96,6 +111,7 @@ class Settler:
             else:
                 self._outage.over()
                 return outcomes
+        return []
 
     def _answer(self, waiting: _Waiting, outcome: Outcome) -> None:
         match outcome:

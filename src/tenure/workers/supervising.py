@@ -152,7 +152,13 @@ class Supervisor:
     async def _keep(self, slot: Slot) -> None:
         """Start a process, wait for its end, and start the next, until that is no longer wanted."""
         while not self._stopping.is_set():
-            slot.begin(self._start(slot.number, slot.restarts > 0))
+            try:
+                slot.begin(self._start(slot.number, slot.restarts > 0))
+            except OSError as problem:
+                # No memory, no process, no file left: that may pass, and the place must not stay empty for ever.
+                log.error("worker %d cannot be started: %s", slot.number, problem)
+                await self._before_restart(slot, 0, 1, quick=True)
+                continue
             try:
                 exit_code, lived_seconds = await self._lived(slot)
             finally:

@@ -22,6 +22,7 @@ from tenure.lifecycle.records import Job
 from tenure.middleware import Middleware
 from tenure.seams import Seams
 from tenure.stores.contract import Commits, Store, WorkerRecord
+from tenure.workers.borrowing import Borrow
 from tenure.workers.caretaking import Caretaker, OpenStore
 from tenure.workers.committing import Committer
 from tenure.workers.held import Held, HeldJobs, Interruption
@@ -31,6 +32,8 @@ from tenure.workers.processes import Processes
 from tenure.workers.runner import TIDY_SECONDS, Runner
 from tenure.workers.runs import HeldRun
 from tenure.workers.settling import Settler
+
+CLAIM_SECONDS_MAX = 5.0
 
 log = logging.getLogger("tenure.workers")
 
@@ -73,13 +76,14 @@ class Worker:
         options: WorkerOptions,
         layers: Sequence[Middleware] = (),
         isolations: Mapping[Place, Isolation] | None = None,
+        borrow: Borrow | None = None,
     ) -> None:
         if not kinds:
             raise InvalidInput("kinds", "the app declares no jobs, so there is nothing that a worker could run")
         self.name = options.name or f"{socket.gethostname()[:60]}-{os.getpid()}-{seams.random.name()}"
         self.counts: Counter[str] = Counter()
         self._kinds, self._open_store, self._seams, self._options = kinds, open_store, seams, options
-        self._layers = layers
+        self._layers, self._borrow = layers, borrow
         self._isolations = dict(isolations or {})
         self._held = HeldJobs()
         self._active: set[asyncio.Task[None]] = set()
@@ -116,8 +120,15 @@ class Worker:
                 stack.push_async_callback(isolation.close)
             self._assemble(store, settler)
             log.info("worker %s takes jobs of %s", self.name, ", ".join(self._options.queues))
-            await self._until_stopped()
-            await self._hand_back()
+            try:
+                await self._until_stopped()
+                await self._hand_back()
+            except asyncio.CancelledError:
+                # Whoever runs us wants us gone now: hand back what can be handed back, and obey.
+                self.stop()
+                self._abort.set()
+                await self._hand_back()
+                raise
         if self._failure is not None:
             raise self._failure
 
@@ -155,6 +166,7 @@ class Worker:
                 committer=Committer(held, self._seams, same_store),
                 seams=self._seams,
                 stopping=self._stop.is_set,
+                borrow=self._borrow,
             )
 
         self._runner = Runner(
@@ -174,11 +186,17 @@ class Worker:
     async def _until_stopped(self) -> None:
         working = self._seams.spawn.task(self._pool.work(), name="tenure-pool")
         stopped = self._seams.spawn.task(self._stop.wait(), name="tenure-worker-stops")
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        self._pool.stop()
-        self._stop.set()
-        await asyncio.wait({working, stopped})
-        if (error := working.exception()) is not None:
+        try:
+            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._pool.stop()
+            self._stop.set()
+            # A claim that is under way is waited for, but not longer than a stop may take.
+            await asyncio.wait({working}, timeout=CLAIM_SECONDS_MAX)
+            working.cancel()
+            stopped.cancel()
+            await asyncio.wait({working, stopped}, timeout=1.0)
+        if working.done() and not working.cancelled() and (error := working.exception()) is not None:
             self._fail(error)
 
     def _begin(self, job: Job, token: UUID, sent_at_seconds: float) -> None:
@@ -218,7 +236,7 @@ class Worker:
             for held in self._held.all():
                 held.interrupt(Interruption.STOPPING)
             if self._active:
-                limit = 1.0 if self._abort.is_set() else TIDY_SECONDS + 5.0
+                limit = 2.0 if self._abort.is_set() else TIDY_SECONDS + 5.0
                 await asyncio.wait(set(self._active), timeout=limit)
         if self._active:
             log.warning("worker %s leaves %d jobs to recovery", self.name, len(self._active))

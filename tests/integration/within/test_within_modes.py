@@ -26,7 +26,7 @@ from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Actor, Role
 from tenure.stores import JobFilter, store_for
 from tenure.stores.callers import Caller, caller_for
-from tenure.stores.contract import Applied, Request
+from tenure.stores.contract import Applied, Artifact, OutboxMessage, Request
 from tenure.testing.driver import Driver
 from tests.databases import Database
 from tests.lenders import django_connections
@@ -305,6 +305,7 @@ def test_django_keeps_a_transaction_mode_that_it_had(sqlite: Database) -> None:
 
 def test_a_block_that_only_django_may_leave_is_refused(sqlite: Database) -> None:
     connection = django_connections(sqlite.url)["default"]
+    connection.ensure_connection()
     connection.in_atomic_block = True
     with pytest.raises(InvalidInput, match="inside `atomic`"):
         caller_for(connection, sqlite.url).begin_sync()
@@ -314,12 +315,18 @@ async def test_a_transaction_that_asyncpg_began_is_not_ended_by_us(postgres: Dat
     connection = await asyncpg.connect(postgres.url)
     caller = caller_for(connection, postgres.url)
     async with connection.transaction():
-        await caller.begin()
-        for end in (caller.commit, caller.rollback):
+        for step in (caller.begin, caller.commit, caller.rollback):
             with pytest.raises(InvalidInput, match="begun elsewhere"):
-                await end()
+                await step()
         assert connection.is_in_transaction()
     await connection.close()
+
+
+def test_a_block_that_only_psycopg_may_leave_is_refused(postgres: Database) -> None:
+    with psycopg.connect(postgres.url) as connection:
+        with connection.transaction(), pytest.raises(InvalidInput, match="only psycopg may end"):
+            caller_for(connection, postgres.url).begin_sync()
+        caller_for(connection, postgres.url).begin_sync()
 
 
 # Behind PgBouncer, with few rights, and without any driver.
@@ -329,6 +336,13 @@ RIGHTS = """
 grant usage on schema tenure to {role};
 grant select on all tables in schema tenure to {role};
 grant insert on tenure.jobs, tenure.events, tenure.policies, tenure.answers to {role};
+"""
+
+
+RIGHTS_TO_COMMIT = """
+grant update on tenure.jobs to {role};
+grant insert on tenure.artifacts, tenure.outbox to {role};
+grant insert, update on tenure.streams to {role};
 """
 
 
@@ -348,6 +362,26 @@ async def test_a_role_needs_only_the_rights_that_the_page_names(postgres: Databa
         assert not send.options(dedupe_key="k").within(connection).enqueue_sync("ada").created
         connection.execute("reset role")
         connection.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+async def test_a_role_that_commits_needs_only_the_rights_that_the_page_names(postgres: Database) -> None:
+    role = f"few_rights_{uuid4().hex}"
+    async with Database(postgres.url).opened() as store:
+        job = await Driver(store).running()
+        request = Request(
+            job=job, operations=(Commit("1"),), actor=Actor(Role.RUNNER, "worker-1", job.token), request_id="mark-1"
+        )
+        message = OutboxMessage(id=uuid4(), topic="t", body="1", aggregate="a")
+        artifact = Artifact(name="a", media_type="x", body=b"1")
+        with psycopg.connect(postgres.url) as connection:
+            caller = caller_for(connection, postgres.url)
+            connection.execute(f"create role {role}".encode())
+            connection.execute((RIGHTS + RIGHTS_TO_COMMIT).format(role=role).encode())
+            connection.execute(f"set local role {role}".encode())
+            assert isinstance(caller.perform_sync(request, messages=[message], artifacts=[artifact]), Applied)
+            connection.execute("reset role")
+            connection.execute(f"drop owned by {role}; drop role {role}".encode())
+        assert (await store.read([job.id]))[job.id].committed
 
 
 async def test_it_works_behind_pgbouncer_in_transaction_mode(postgres_dsn: str, pgbouncer_dsn: str) -> None:

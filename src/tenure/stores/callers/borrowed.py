@@ -17,7 +17,8 @@ Question = Literal["enqueue", "commit"]
 class Borrowed(Protocol):
     """A connection that its owner lends us, used in its owner's transaction and on its owner's thread.
 
-    A kind that is not asynchronous never waits for anything in these methods, so that they can be run without an event loop.
+    A kind that is not asynchronous never waits for anything in these methods, so that plain code can use
+    them without an event loop.
     """
 
     is_async: bool

@@ -117,9 +117,7 @@ async def perform(
     return Failure(StoreError(f"job {request.job_id} changed {RACES_MAX} times while this was tried; try again later"))
 
 
-async def _marked(
-    borrowed: Borrowed, request: Request, change: Change | None, belongings: dict[str, Any]
-) -> _Marked:
+async def _marked(borrowed: Borrowed, request: Request, change: Change | None, belongings: dict[str, Any]) -> _Marked:
     try:
         text = await _ask(borrowed, "commit", _commit_body(request, change, belongings))
     except Exception as problem:

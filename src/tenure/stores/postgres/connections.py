@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -126,8 +126,9 @@ class Connections:
         async with translated(self.address), self._pool.acquire() as connection:
             try:
                 yield connection
-            except LOST:
-                # Whatever state the driver thinks it is in, this one is not given to anybody again.
+            except (*LOST, asyncio.CancelledError):
+                # Whatever state the driver thinks it is in, this one is not given to anybody again. For one whose
+                # query was given up on, the pool would else wait until the server has answered.
                 connection.terminate()
                 raise
 
@@ -144,10 +145,13 @@ class Connections:
 
         A deadlock or a serialisation failure undid it whole, so that it is simply sent again.
         """
-        for _ in range(COLLISIONS_MAX - 1):
-            with suppress(*PASSING):
+        problem: BaseException | None = None
+        for _ in range(COLLISIONS_MAX):
+            try:
                 return await self._fetch_once(name, values)
-        return await self._fetch_once(name, values)
+            except PASSING as collision:
+                problem = collision
+        raise StoreUnavailable(f"{self.address.shown} is too busy with others just now: {problem}") from problem
 
     async def _fetch_once(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
         async with self.session() as connection:

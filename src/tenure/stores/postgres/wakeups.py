@@ -70,18 +70,17 @@ class Bell:
         while self._listeners:
             try:
                 connection = await asyncpg.connect(dsn)
-            except LOST as problem:
+                try:
+                    closed = asyncio.Event()
+                    connection.add_termination_listener(lambda _connection, gone=closed: gone.set())
+                    await connection.add_listener(CHANNEL, self._heard)
+                    self._pass_on(None)
+                    await closed.wait()
+                finally:
+                    connection.terminate()
+            except (*LOST, asyncpg.PostgresError) as problem:
                 log.warning("cannot listen for new jobs, polling goes on: %s", problem)
                 await self._seams.clock.sleep(RETRY_SECONDS)
-                continue
-            closed = asyncio.Event()
-            connection.add_termination_listener(lambda _connection, gone=closed: gone.set())
-            await connection.add_listener(CHANNEL, self._heard)
-            self._pass_on(None)
-            try:
-                await closed.wait()
-            finally:
-                await connection.close(timeout=1)
 
     def _heard(self, _connection: Any, _pid: int, _channel: str, queue: Any) -> None:
         self._pass_on({str(queue)})
