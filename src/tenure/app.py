@@ -226,12 +226,6 @@ class App:
         """
         from tenure.workers.worker import Worker, WorkerOptions
 
-        if ":memory:" in self.database:
-            raise InvalidInput(
-                "database",
-                "is in the memory of one store, where a worker would see none of the jobs; use a file, "
-                "sqlite:///jobs.db, or `app.testing()` in tests",
-            )
         options = WorkerOptions(
             queues=tuple(queues),
             concurrency=concurrency,
@@ -242,7 +236,7 @@ class App:
         )
         return Worker(
             kinds=self.kinds,
-            open_store=self.open_store,
+            open_store=self._store_for_work,
             seams=self.seams,
             options=options,
             layers=self.middleware,
@@ -288,6 +282,18 @@ class App:
         if self.database.startswith("sqlite") and not (await store.schema()).applied:
             await store.migrate()
         await store.open()
+        return store
+
+    async def _store_for_work(self) -> Store:
+        """A store for a worker, which has several: each would have a memory of its own."""
+        store = await self.open_store()
+        if ":memory:" in self.database:
+            await store.close()
+            raise InvalidInput(
+                "database",
+                "is in the memory of one store, where a worker would see none of the jobs; use a file, "
+                "sqlite:///jobs.db, or `app.testing()` in tests",
+            )
         return store
 
     async def close(self) -> None:

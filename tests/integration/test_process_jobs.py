@@ -395,7 +395,7 @@ async def test_a_function_that_a_fresh_process_cannot_find_is_refused_when_the_w
     @app.job(isolation="process")
     def hidden() -> None: ...
 
-    with pytest.raises(InvalidInput, match=r"hidden.*move the function to top level"):
+    with pytest.raises(InvalidInput, match=r"hidden.*at its top level"):
         await app.worker().run()
 
 

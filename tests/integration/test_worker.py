@@ -324,7 +324,7 @@ async def test_a_worker_on_a_database_in_memory_is_refused_since_it_would_see_no
     async def work() -> None: ...
 
     with pytest.raises(InvalidInput, match=r"use a file"):
-        app.worker()
+        await app.worker().run()
 
 
 async def test_an_app_without_jobs_has_nothing_to_work_on(app: tenure.App) -> None:
