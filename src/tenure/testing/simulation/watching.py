@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from tenure.lifecycle.records import Event, EventType
+from tenure.lifecycle.records import Event, EventType, Role
 from tenure.lifecycle.statuses import HELD, Status, rank
 from tenure.lifecycle.table import legal_events
 
@@ -21,7 +21,7 @@ class Broken(Exception):
 class Watch:
     """One job, as its events tell it."""
 
-    __slots__ = ("at", "commits", "lease_until", "rev", "status", "step")
+    __slots__ = ("at", "commits", "lease_until", "owner", "rev", "status", "step")
 
     def __init__(self) -> None:
         self.rev = 0
@@ -30,6 +30,7 @@ class Watch:
         self.at: datetime | None = None
         self.commits = 0
         self.lease_until: datetime | None = None
+        self.owner: str | None = None
 
     def see(self, event: Event) -> None:
         """Take in the next event, or say what is wrong with it."""
@@ -45,6 +46,10 @@ class Watch:
         self.rev, self.status, self.at = event.rev, event.to_status, event.at
 
     def _see_lease(self, event: Event) -> None:
+        if event.type is EventType.CLAIMED:
+            self.owner = event.owner
+        if event.actor.startswith(f"{Role.RUNNER}:"):
+            _require(event.owner == self.owner, event, f"{self.owner} holds the lease")
         if event.type in OWNERS or (event.type is EventType.SUCCEEDED and event.cause is None):
             ends = self.lease_until
             _require(ends is not None and event.at < ends, event, f"its lease ended at {ends}")

@@ -1,0 +1,23 @@
+"""The bench that layers run on: one per process, prepared before anything is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.manual_postgres import prepared_database
+from tests.mutants.bench import Bench
+from tests.postgres import Postgres
+
+
+@pytest.fixture(scope="session")
+def prepared_postgres(postgres_server: Postgres) -> Iterator[str]:
+    with prepared_database(postgres_server) as name:
+        yield name
+
+
+@pytest.fixture
+def bench(tmp_path: Path, postgres_server: Postgres, prepared_postgres: str) -> Bench:
+    return Bench(tmp_path, postgres_server, prepared_postgres)

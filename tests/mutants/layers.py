@@ -1,0 +1,377 @@
+"""The layers of proof, each as something that is run on the code as it stands and says what it found.
+
+A layer is one of the project's own checks, called in this process: verdicts, a named test of the store contract kit, of
+the roles or of the units, the lockstep of the stores, the simulator, `verify`, the history checker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from hypothesis import HealthCheck, Phase, settings
+
+from tenure.cli import verify
+from tenure.cli.output import Silent
+from tenure.lifecycle.operations import Verb
+from tenure.seams import Seams
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
+from tenure.testing import history
+from tenure.testing.clock import ManualClock
+from tenure.testing.contract import StoreContract
+from tenure.testing.driver import Driver
+from tenure.testing.log_check import check_store
+from tenure.testing.simulation.faults import Options
+from tenure.testing.simulation.world import simulate_all
+from tests.databases import Database
+from tests.expected_lifecycle import HELD, RULES
+from tests.integration import test_roles as roles
+from tests.integration.postgres import test_postgres_log as log
+from tests.mutants.bench import Bench, opened
+from tests.mutants.checks import batches_lock_in_the_order_of_ids
+from tests.mutants.finding import cases_of, found_by, wants
+from tests.mutants.life import live
+from tests.property import test_lockstep as lockstep
+from tests.situations import SITUATIONS, Scene, Situation, Stand
+from tests.unit import test_decide_exhaustively as verdicts
+
+TEST_SECONDS_MAX = 60.0
+SEEDS_MAX = 150
+EXAMPLES_MAX = 40
+
+
+class Layer(Protocol):
+    """A check of the project. Equal layers are the same check, which need be seen to pass only once."""
+
+    @property
+    def name(self) -> str:
+        """What the check is called, for people."""
+        ...
+
+    def find(self, bench: Bench) -> str | None:
+        """What is wrong with the code as it stands; None when the check passes."""
+        ...
+
+
+def _run(body: Coroutine[Any, Any, Any]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(TEST_SECONDS_MAX):
+            await body
+
+    asyncio.run(bounded())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The exhaustive verdicts of `decide`, situation by situation."""
+
+    @property
+    def name(self) -> str:
+        return "exhaustive verdicts of `decide`"
+
+    def find(self, bench: Bench) -> str | None:
+        for situation in SITUATIONS:
+            check = verdicts.test_every_combination_has_the_verdict_of_the_requirements
+            found = found_by(partial(_call, check, situation=situation))
+            if found is not None:
+                return f"{situation.name}: {found}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreVerdicts:
+    """The verdicts of one store on one operation, asked by whoever may ask for it, in every situation of a held job.
+
+    The store is given the record that the caller decided upon, so that its own statement has to tell.
+    """
+
+    verb: Verb
+    store: str
+
+    @property
+    def name(self) -> str:
+        return f"verdicts of {TITLES[self.store]} on `{self.verb}`"
+
+    def find(self, bench: Bench) -> str | None:
+        return found_by(lambda: _run(self._run(bench)))
+
+    async def _run(self, bench: Bench) -> None:
+        rule = RULES[self.verb]
+        may = {role for role in ("runner", "recovery") if role in rule.free | rule.leased}
+        cases = [
+            case
+            for case in verdicts.CASES
+            if case.asked.verb == self.verb and case.asked.request == "new" and case.asked.role in may
+        ]
+        async with bench.store(self.store) as (store, clock):
+            scene = Scene(Driver(store), clock)
+            for situation in SITUATIONS:
+                if situation.facts.status in HELD:
+                    await self._ask(scene, situation, cases)
+
+    async def _ask(self, scene: Scene, situation: Situation, cases: list[verdicts.Case]) -> None:
+        stand: Stand | None = None
+        for case in cases:
+            stand = stand or await situation.recipe(scene)
+            if await verdicts.same_verdict(scene.drive, situation, case, stand, as_record=True):
+                stand = None
+
+
+def _call(test: Callable[..., Any], **arguments: Any) -> None:
+    answer = test(**arguments)
+    if asyncio.iscoroutine(answer):
+        _run(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """One test of the store contract kit, in all of its cases, each on a fresh store."""
+
+    test: str
+    store: str = "model"
+
+    @property
+    def name(self) -> str:
+        return f"contract kit on {TITLES[self.store]}: `{self.test}`"
+
+    def find(self, bench: Bench) -> str | None:
+        test = getattr(StoreContract, self.test)
+        for case in cases_of(test):
+            found = found_by(lambda case=case: _run(self._run(test, case, bench)))  # type: ignore[misc]
+            if found is not None:
+                return found
+        return None
+
+    async def _run(self, test: Callable[..., Any], case: dict[str, Any], bench: Bench) -> None:
+        async with bench.store(self.store) as (store, clock):
+            drive = Driver(store)
+            await test(StoreContract(), **wants(test, drive=drive, clock=clock), **case)
+            await check_store(store)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """One test of the workers' roles, in all of its cases."""
+
+    test: str
+
+    @property
+    def name(self) -> str:
+        return f"roles: `{self.test}`"
+
+    def find(self, bench: Bench) -> str | None:
+        test = getattr(roles, self.test)
+        for case in cases_of(test):
+            found = found_by(lambda case=case: _run(self._run(test, case)))  # type: ignore[misc]
+            if found is not None:
+                return found
+        return None
+
+    async def _run(self, test: Callable[..., Any], case: dict[str, Any]) -> None:
+        clock = ManualClock()
+        seams = Seams(clock=clock)
+        store = SqliteStore(":memory:", seams=seams, database_clock=clock.now, inline=True)
+        await store.migrate()
+        async with opened(store):
+            place = roles.Place(store, clock, seams)
+            await test(**wants(test, place=place, caplog=Said()), **case)
+
+
+class Said(logging.Handler):
+    """What was logged, for a test that asks for pytest's own `caplog`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text += record.getMessage()
+
+    @contextmanager
+    def at_level(self, level: int) -> Iterator[None]:
+        logger = logging.getLogger("tenure")
+        usual = logger.level
+        logger.addHandler(self)
+        logger.setLevel(level)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(usual)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One test of a pure part, in all of its cases."""
+
+    test: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.test.__module__.removeprefix('tests.')}: `{self.test.__name__}`"
+
+    def find(self, bench: Bench) -> str | None:
+        for case in cases_of(self.test):
+            found = found_by(partial(_call, self.test, **case))
+            if found is not None:
+                return found
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The test of the log's tail on PostgreSQL while a transaction is late."""
+
+    @property
+    def name(self) -> str:
+        return f"PostgreSQL's log: `{log.test_the_tail_waits_for_a_transaction_that_commits_late.__name__}`"
+
+    def find(self, bench: Bench) -> str | None:
+        return found_by(lambda: _run(self._run(bench)))
+
+    async def _run(self, bench: Bench) -> None:
+        with bench.database() as dsn:
+            async with opened(PostgresStore.from_url(dsn)) as store:
+                await log.test_the_tail_waits_for_a_transaction_that_commits_late(dsn, Driver(store))
+
+
+@dataclass(frozen=True, slots=True)
+class LockOrder:
+    """Which rows a batch on PostgreSQL has locked while it waits for one in their middle."""
+
+    @property
+    def name(self) -> str:
+        return f"PostgreSQL's locks: `{batches_lock_in_the_order_of_ids.__name__}`"
+
+    def find(self, bench: Bench) -> str | None:
+        return found_by(lambda: _run(self._run(bench)))
+
+    async def _run(self, bench: Bench) -> None:
+        with bench.database() as dsn:
+            async with opened(PostgresStore.from_url(dsn)) as store:
+                await batches_lock_in_the_order_of_ids(dsn, Driver(store))
+
+
+@dataclass(frozen=True, slots=True)
+class Lockstep:
+    """The model and SQLite, asked the same things in the same order."""
+
+    @property
+    def name(self) -> str:
+        return f"lockstep of model and SQLite, up to {EXAMPLES_MAX} examples"
+
+    def find(self, bench: Bench) -> str | None:
+        how = settings(
+            max_examples=EXAMPLES_MAX,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],
+        )
+        return found_by(lambda: lockstep.run_in_lockstep(self._sides, how))
+
+    def _sides(self, stack: ExitStack, runner: asyncio.Runner) -> list[lockstep.Side]:
+        return [lockstep.model_side(), lockstep.sqlite_side(stack, runner)]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """Runs of the simulator until one breaks a promise. `first` is where a break is soon found; it is no limit."""
+
+    first: int = field(default=0, compare=False)
+    store: str = "model"
+    seeds_most: int = SEEDS_MAX
+
+    @property
+    def name(self) -> str:
+        return f"simulator on {TITLES[self.store]}, up to {self.seeds_most} seeds"
+
+    def find(self, bench: Bench) -> str | None:
+        for seed in range(self.first, self.first + self.seeds_most):
+            if (problem := _simulated(seed, self.store)) is not None:
+                return f"seed {seed}: {problem}"
+        return None
+
+
+def _simulated(seed: int, store: str) -> str | None:
+    [result] = simulate_all([seed], Options(store=store))
+    return result.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """One run of the simulator: the control of the run that found a mutant."""
+
+    seed: int
+    store: str
+
+    @property
+    def name(self) -> str:
+        return f"simulator on {TITLES[self.store]}, seed {self.seed}"
+
+    def find(self, bench: Bench) -> str | None:
+        return _simulated(self.seed, self.store)
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """`tenure verify` after some jobs' whole lives, on a database whose own guards are switched off."""
+
+    @property
+    def name(self) -> str:
+        return "`tenure verify` on SQLite without its guards"
+
+    def find(self, bench: Bench) -> str | None:
+        return found_by(lambda: _run(self._run(bench)))
+
+    async def _run(self, bench: Bench) -> None:
+        path = bench.file()
+        clock = ManualClock()
+        store = SqliteStore(path, database_clock=clock.now)
+        await store.migrate()
+        Database(f"sqlite:///{path}").tamper()
+        async with opened(store):
+            await live(Scene(Driver(store), clock))
+            tally = await verify.audit(store, Silent(), problems_max=100)
+        assert tally.jobs > 0, "nothing was verified"
+        assert tally.problems == [], "; ".join(map(str, tally.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The history checker over some jobs' whole lives, with all that the client saw."""
+
+    store: str = "sqlite"
+
+    @property
+    def name(self) -> str:
+        return f"history checker on {TITLES[self.store]}"
+
+    def find(self, bench: Bench) -> str | None:
+        return found_by(lambda: _run(self._run(bench)))
+
+    async def _run(self, bench: Bench) -> None:
+        async with bench.store(self.store) as (store, clock):
+            seen = history.History("client")
+            told = history.recorded(store, seen, now=ManualClock().now)
+            await live(Scene(Driver(told), clock))
+            problems = history.check_history(seen, await history.snapshot(store))
+        assert problems == [], "; ".join(map(str, problems))
+
+
+TITLES = {"model": "the model", "sqlite": "SQLite", "postgres": "PostgreSQL"}
+
+
+def control_of(layer: Layer, found: str) -> Layer:
+    """What must pass without the mutant: the same check, and of the simulator the very run that found it."""
+    if isinstance(layer, Simulator):
+        return Seed(int(found.partition(":")[0].removeprefix("seed ")), layer.store)
+    return layer

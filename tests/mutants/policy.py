@@ -1,0 +1,253 @@
+"""Breaks of the lifecycle itself: the table, the verdicts, what events do to a record."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.lifecycle import backoff, claiming, decide, evolve, table
+from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.statuses import LIVE, SUCCEEDED
+from tenure.stores import contract
+from tests.mutants.editing import Edits
+from tests.mutants.layers import Kit, Simulator, Unit, Verdicts
+from tests.mutants.mutant import Mutant
+from tests.unit import test_backoff as backoffs
+
+
+def complete_by_id_alone(edits: Edits) -> None:
+    edits.python(decide._require_lease, "actor.token is None or", "False and")
+    edits.python(decide._require_lease, "job.status not in HELD or", "")
+    edits.python(decide.judge, "job.lease_expires_at is None or job.lease_expires_at <= now", "False")
+
+
+def no_revision(edits: Edits) -> None:
+    edits.python(decide.judge, "expected_rev is not None and expected_rev != job.rev", "False")
+
+
+def no_guard(edits: Edits) -> None:
+    complete_by_id_alone(edits)
+    no_revision(edits)
+    edits.python(decide.judge, "if not clock_allows(job, change.guard, now)", "if False")
+
+
+def no_revision_for_recovery(edits: Edits) -> None:
+    edits.python(decide.judge, "expected_rev != job.rev", "expected_rev != job.rev and actor.role != 'recovery'")
+
+
+def expired_is_still_live(edits: Edits) -> None:
+    edits.python(decide.judge, "job.lease_expires_at <= now", "job.lease_expires_at < now")
+
+
+def live_is_already_expired(edits: Edits) -> None:
+    # An owner's last moment, and recovery's first: both must not hold at once.
+    edits.python(decide._after, "moment > now", "moment >= now")
+
+
+def heartbeat_revives(edits: Edits) -> None:
+    edits.python(
+        decide.judge,
+        "job.lease_expires_at <= now",
+        "(job.lease_expires_at <= now and operations[0].verb != 'heartbeat')",
+    )
+    edits.python(decide.judge, "if not clock_allows", "if operations[0].verb != 'heartbeat' and not clock_allows")
+
+
+def claim_of_a_committed_job(edits: Edits) -> None:
+    arrow = msgspec.structs.replace(table.ARROW_OF[Verb.CLAIM], after_commit=True)
+    edits.item(table.ARROW_OF, Verb.CLAIM, arrow)
+
+
+def committed_stays_due(edits: Edits) -> None:
+    edits.python(evolve._stalled, "not job.committed and lost.fate()", "lost.fate()")
+
+
+def failure_counted_on_release(edits: Edits) -> None:
+    edits.python(evolve._released, '"lost": False,', '"lost": False, "failures": job.failures + _counts(event),')
+
+
+def loss_not_counted(edits: Edits) -> None:
+    edits.python(evolve._stalled, "0 if job.committed else _counts(event)", "0")
+
+
+def commit_counted_as_loss(edits: Edits) -> None:
+    edits.python(evolve._stalled, "0 if job.committed else _counts(event)", "_counts(event)")
+
+
+def cancel_keeps_the_lease(edits: Edits) -> None:
+    edits.python(evolve._cancelled, "**_end(event)", '"finished_at": event.at')
+
+
+def retry_without_end(edits: Edits) -> None:
+    arrow = msgspec.structs.replace(table.ARROW_OF[Verb.RETRY], when=None)
+    edits.item(table.ARROW_OF, Verb.RETRY, arrow)
+
+
+def ended_job_is_changed(edits: Edits) -> None:
+    arrow = msgspec.structs.replace(table.ARROW_OF[Verb.CANCEL], sources=LIVE | {SUCCEEDED}, after_commit=True)
+    edits.item(table.ARROW_OF, Verb.CANCEL, arrow)
+
+
+def two_commits(edits: Edits) -> None:
+    arrow = msgspec.structs.replace(table.ARROW_OF[Verb.COMMIT], after_commit=True)
+    edits.item(table.ARROW_OF, Verb.COMMIT, arrow)
+
+
+def another_body_is_accepted(edits: Edits) -> None:
+    edits.python(contract.settle, "if same_request(request.operations, logged):", "if True:")
+
+
+def repetition_is_done_again(edits: Edits) -> None:
+    edits.python(contract.settle, "if logged:", "if False:")
+
+
+def unseeded_jitter(edits: Edits) -> None:
+    edits.python(backoff.retry_delay_ms, "seed = int", "seed = __import__('secrets').randbits(32) or int")
+
+
+def lost_job_in_company(edits: Edits) -> None:
+    edits.python(claiming.batch, " or (job.losses and taken)", "")
+    edits.python(claiming.batch, "if job.losses:", "if False:")
+
+
+MUTANTS = (
+    Mutant(
+        "complete by id alone",
+        "an owner's operation asks for neither token nor lease",
+        Verdicts(),
+        r"instead of LeaseLost",
+        complete_by_id_alone,
+    ),
+    Mutant(
+        "no guard at all",
+        "neither lease nor revision nor the database's clock is asked",
+        Simulator(first=8),
+        r"its lease ended|lease_ended|too_early|answer_untrue|committed twice",
+        no_guard,
+    ),
+    Mutant(
+        "no revision in the verdict",
+        "a change decided upon an older record is written",
+        Verdicts(),
+        r"instead of RevisionConflict",
+        no_revision,
+    ),
+    Mutant(
+        "recovery without compare-and-set",
+        "recovery is not held to the revision that it saw",
+        Kit("test_recovery_too_is_held_to_the_revision_that_it_saw"),
+        r"not refused",
+        no_revision_for_recovery,
+    ),
+    Mutant(
+        "`<` for `<=` at expiry",
+        "a lease is still good at the moment at which it ends",
+        Verdicts(),
+        r"expired.*instead of LeaseLost",
+        expired_is_still_live,
+    ),
+    Mutant(
+        "`>=` for `>` at expiry",
+        "recovery leaves a job alone at the moment at which its lease ends",
+        Verdicts(),
+        r"not applied: Failure\(error=NotYet",
+        live_is_already_expired,
+    ),
+    Mutant(
+        "a heartbeat revives an expired lease",
+        "a heartbeat is accepted although the lease is over",
+        Kit("test_an_expired_lease_is_lost_before_anyone_has_stalled_it"),
+        r"not refused",
+        heartbeat_revives,
+    ),
+    Mutant(
+        "claim of a committed job",
+        "the table lets a committed job be claimed again",
+        Verdicts(),
+        r"claim.*instead of AlreadyCommitted",
+        claim_of_a_committed_job,
+    ),
+    Mutant(
+        "a committed job stays due",
+        "a committed job whose worker vanished keeps its place in the queue",
+        Kit("test_a_crash_after_the_commit_is_reconciled_with_the_committed_result"),
+        r"stalled\.due_at",
+        committed_stays_due,
+    ),
+    Mutant(
+        "failure counted on release",
+        "handing a job back costs it a failure",
+        Kit("test_a_released_job_is_handed_back_without_a_failure"),
+        r"released\.failures",
+        failure_counted_on_release,
+    ),
+    Mutant(
+        "failure not counted on loss",
+        "a job that kills its workers is run for ever",
+        Kit("test_a_loss_while_running_is_a_failure_and_one_while_claimed_is_none"),
+        r"job\.failures, job\.losses",
+        loss_not_counted,
+    ),
+    Mutant(
+        "a loss after the commit is a failure",
+        "a job whose effect was applied is counted as failed",
+        Kit("test_a_crash_after_the_commit_is_reconciled_with_the_committed_result"),
+        r"stalled\.failures",
+        commit_counted_as_loss,
+    ),
+    Mutant(
+        "cancel keeps the lease",
+        "a cancelled job still has its owner",
+        Verdicts(),
+        r"job\.token is not None",
+        cancel_keeps_the_lease,
+    ),
+    Mutant(
+        "retry ignores max_attempts",
+        "a job may be tried again however often it has failed",
+        Verdicts(),
+        r"retry.*Applied instead of IllegalTransition",
+        retry_without_end,
+    ),
+    Mutant(
+        "an ended job is changed",
+        "a job that succeeded can be cancelled",
+        Verdicts(),
+        r"cancel.*instead of AlreadyCommitted",
+        ended_job_is_changed,
+    ),
+    Mutant(
+        "a second commit",
+        "a committed job can be committed again",
+        Verdicts(),
+        r"commit.*instead of AlreadyCommitted",
+        two_commits,
+    ),
+    Mutant(
+        "another body under a used request id",
+        "a request id that was used for something else is taken as a repetition",
+        Verdicts(),
+        r"Repeated instead of RequestIdReused",
+        another_body_is_accepted,
+    ),
+    Mutant(
+        "a repeated request is done again",
+        "the log is not asked whether a request was applied before",
+        Kit("test_a_repeated_request_is_a_success_that_changes_nothing"),
+        r"not taken as a repetition",
+        repetition_is_done_again,
+    ),
+    Mutant(
+        "unseeded jitter",
+        "the delay of a retry cannot be computed again",
+        Unit(backoffs.test_the_delay_is_the_same_on_every_machine),
+        r"assert delays ==",
+        unseeded_jitter,
+    ),
+    Mutant(
+        "a lost job is claimed in company",
+        "a job that killed its worker takes others with it again",
+        Kit("test_a_job_that_was_lost_while_it_ran_is_claimed_alone", "sqlite"),
+        r"ids\(await drive\.claim",
+        lost_job_in_company,
+    ),
+)

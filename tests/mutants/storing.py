@@ -1,0 +1,226 @@
+"""Breaks of the model and of SQLite: a clause that is gone from a statement, or what is written on its own."""
+
+from __future__ import annotations
+
+from tenure.lifecycle.operations import Verb
+from tenure.stores import contract
+from tenure.stores.sqlite import adding, changing, claiming
+from tenure.testing import model_rows
+from tenure.testing.model import ModelStore
+from tests.mutants.editing import Edits
+from tests.mutants.layers import History, Kit, Lockstep, Simulator, StoreVerdicts, Verify
+from tests.mutants.mutant import Mutant
+
+SQLITE = "tenure.stores.sqlite"
+
+
+def sqlite_without_revision(edits: Edits) -> None:
+    edits.python(changing.current_jobs, "job.rev != rev or job.erased_at is not None", "job.erased_at is not None")
+    edits.sql(SQLITE, "update_jobs", "\n    and tenure_jobs.rev = changed.rev_before")
+
+
+def sqlite_recovery_too_late(edits: Edits) -> None:
+    edits.sql(SQLITE, "unattended", "held.lease_expires_at <= :now", "held.lease_expires_at < :now")
+
+
+def sqlite_misses_the_silent(edits: Edits) -> None:
+    edits.sql(SQLITE, "unattended", "\n                or held.heartbeat_deadline_at <= :now")
+
+
+def sqlite_claims_what_is_not_due(edits: Edits) -> None:
+    edits.sql(SQLITE, "due_jobs", "\n    and job.due_at <= :now", "\n    and job.due_at is not null")
+
+
+def sqlite_claim_is_forgotten(edits: Edits) -> None:
+    edits.python(claiming.claim, "if won is not None:", "if False:")
+    edits.python(claiming.claim, "if taken:", "if taken and won is None:")
+
+
+def sqlite_claim_of_another(edits: Edits) -> None:
+    edits.python(claiming._again, "body != request.body()", "False")
+
+
+def sqlite_row_without_event(edits: Edits) -> None:
+    edits.python(
+        changing._write,
+        "for write in writes for event",
+        "for write in writes if write.after.status != 'halted' for event",
+    )
+
+
+def sqlite_event_without_row(edits: Edits) -> None:
+    edits.python(
+        changing._write, "[write.row for write in writes]", "[w.row for w in writes if w.after.status != 'halted']"
+    )
+    edits.python(changing._write, "if changed != len(writes):", "if False:")
+
+
+def sqlite_dead_letter_without_record(edits: Edits) -> None:
+    edits.python(changing.prepare, "DeadLetter | Signal", "Signal")
+
+
+def sqlite_time_goes_back(edits: Edits) -> None:
+    edits.python(changing.moment_of, "max(now, change.before.updated_at)", "now")
+
+
+def delayed_jobs_in_memory(edits: Edits) -> None:
+    edits.python(
+        adding._add_all,
+        "events.append(event_row(event, job_id))",
+        "request.delay_ms or events.append(event_row(event, job_id))",
+    )
+    edits.python(adding._add_all, "jobs.append(new_job_row", "request.delay_ms or jobs.append(new_job_row")
+
+
+def enqueue_acknowledged_and_forgotten(edits: Edits) -> None:
+    edits.python(
+        ModelStore.add,
+        "self._rows, self._bodies, self._answers = rows, bodies, remembered",
+        "if len(rows) % 7 == 3: return answers\n    self._rows, self._bodies, self._answers = rows, bodies, remembered",
+    )
+
+
+def model_dedupe_not_checked(edits: Edits) -> None:
+    edits.python(model_rows.same_dedupe, "next(live, None)", "None")
+
+
+def sqlite_dedupe_not_checked(edits: Edits) -> None:
+    edits.python(adding._duplicate, "if origin.dedupe_key is None:", "if True:")
+
+
+def sqlite_other_enqueue_under_a_used_id(edits: Edits) -> None:
+    edits.python(adding._asked_before, "digest != origin.digest() or detail != request.detail", "False")
+
+
+def secret_is_shown(edits: Edits) -> None:
+    edits.python(contract.without_secret, "job.token is None or", "True or")
+
+
+MUTANTS = (
+    Mutant(
+        "SQLite: no revision",
+        "a record is taken for the row although that has moved on",
+        StoreVerdicts(Verb.PROGRESS, "sqlite"),
+        r"rev='stale'",
+        sqlite_without_revision,
+    ),
+    Mutant(
+        "SQLite: `<` for `<=` at expiry",
+        "a job whose lease has just ended is not found",
+        Kit("test_whoever_needs_recovery_is_listed_and_nobody_else", "sqlite"),
+        r"unattended\(drive\) ==",
+        sqlite_recovery_too_late,
+    ),
+    Mutant(
+        "SQLite: claim of a job that is not due",
+        "the due time is not asked for",
+        Kit("test_a_job_is_claimed_from_the_moment_at_which_it_is_due", "sqlite"),
+        r"claim\(\) == \[\]",
+        sqlite_claims_what_is_not_due,
+    ),
+    Mutant(
+        "SQLite: claim of a job that is not due, in lockstep",
+        "the due time is not asked for",
+        Lockstep(),
+        r"SQLite and the model differ",
+        sqlite_claims_what_is_not_due,
+    ),
+    Mutant(
+        "SQLite: a silent job that nobody finds",
+        "a job whose heartbeats are missing is not listed for recovery",
+        Kit("test_whoever_needs_recovery_is_listed_and_nobody_else", "sqlite"),
+        r"unattended\(drive\) ==",
+        sqlite_misses_the_silent,
+    ),
+    Mutant(
+        "SQLite: a claim is forgotten",
+        "a claim that is asked again takes other jobs",
+        Kit("test_a_repeated_claim_returns_what_it_won_and_takes_nothing_more", "sqlite"),
+        r"claim\(request\) == won",
+        sqlite_claim_is_forgotten,
+    ),
+    Mutant(
+        "SQLite: a claim under a reused worker's name",
+        "a claim under a request id that another has used is answered with the other's jobs",
+        Kit("test_a_claim_under_a_used_request_id_with_another_body_is_refused", "sqlite"),
+        r"DID NOT RAISE",
+        sqlite_claim_of_another,
+    ),
+    Mutant(
+        "SQLite: row without event",
+        "the event is written outside of the transaction, and lost",
+        Verify(),
+        r"differs|broken_log",
+        sqlite_row_without_event,
+    ),
+    Mutant(
+        "SQLite: event without row",
+        "the row is written outside of the transaction, and lost",
+        Verify(),
+        r"differs",
+        sqlite_event_without_row,
+    ),
+    Mutant(
+        "SQLite: row without event, guards on",
+        "the event is written outside of the transaction",
+        Kit("test_a_halted_job_keeps_its_reason_and_its_partial_result", "sqlite"),
+        r"RowPoisoned",
+        sqlite_row_without_event,
+    ),
+    Mutant(
+        "SQLite: dead letter without record",
+        "a job is buried, and nobody can find its grave",
+        Verify(),
+        r"dead-letter record is missing",
+        sqlite_dead_letter_without_record,
+    ),
+    Mutant(
+        "SQLite: time goes back",
+        "an event is dated before the one that it follows",
+        Kit("test_timestamps_never_go_back_although_the_databases_clock_does", "sqlite"),
+        r"are in order",
+        sqlite_time_goes_back,
+    ),
+    Mutant(
+        "SQLite: delayed jobs are kept in memory",
+        "an enqueue is acknowledged before it is written",
+        History(),
+        r"acknowledged_lost",
+        delayed_jobs_in_memory,
+    ),
+    Mutant(
+        "an enqueue is acknowledged and forgotten",
+        "the client is told of a job that nobody will ever see",
+        Simulator(),
+        r"acknowledged_lost",
+        enqueue_acknowledged_and_forgotten,
+    ),
+    Mutant(
+        "dedupe not checked",
+        "a live dedupe key makes a second job",
+        Kit("test_a_live_dedupe_key_returns_the_job_that_has_it"),
+        r"again\.created",
+        model_dedupe_not_checked,
+    ),
+    Mutant(
+        "SQLite: dedupe not checked",
+        "the job that has the key is not found",
+        Kit("test_a_live_dedupe_key_returns_the_job_that_has_it", "sqlite"),
+        r"there is a live job with this dedupe key",
+        sqlite_dedupe_not_checked,
+    ),
+    Mutant(
+        "SQLite: another enqueue under a used id",
+        "a different job under the same request id is taken as a repetition",
+        Kit("test_a_request_id_with_another_body_is_refused_and_nothing_is_written", "sqlite"),
+        r"DID NOT RAISE",
+        sqlite_other_enqueue_under_a_used_id,
+    ),
+    Mutant(
+        "a secret is shown",
+        "a read shows the token of the lease",
+        Kit("test_a_conflict_shows_no_secret_to_others"),
+        r"token is None",
+        secret_is_shown,
+    ),
+)

@@ -1,0 +1,198 @@
+"""Breaks of the store on PostgreSQL: mostly a clause that is gone from a statement."""
+
+from __future__ import annotations
+
+from tenure.lifecycle.operations import Verb
+from tenure.stores.postgres import changes
+from tests.mutants.editing import Edits
+from tests.mutants.layers import Kit, LockOrder, StoreVerdicts, Tail
+from tests.mutants.mutant import Mutant
+
+POSTGRES = "tenure.stores.postgres"
+
+
+def postgres_apply_without_revision(edits: Edits) -> None:
+    edits.sql(POSTGRES, "apply", "where locked.rev = change.rev", "where true")
+
+
+def postgres_complete_without_revision(edits: Edits) -> None:
+    edits.sql(POSTGRES, "complete", "where locked.rev = change.rev", "where true")
+
+
+def postgres_heartbeat_without_revision(edits: Edits) -> None:
+    edits.sql(POSTGRES, "heartbeat", "where locked.rev = beat.rev", "where true")
+
+
+def postgres_apply_without_token(edits: Edits) -> None:
+    edits.sql(POSTGRES, "apply", "\n      and (change.token is null or locked.token = change.token)")
+
+
+def postgres_complete_without_token(edits: Edits) -> None:
+    edits.sql(POSTGRES, "complete", "\n      and locked.token = change.token")
+
+
+def postgres_heartbeat_without_token(edits: Edits) -> None:
+    edits.sql(POSTGRES, "heartbeat", "\n      and locked.token = beat.token")
+
+
+def postgres_heartbeat_revives(edits: Edits) -> None:
+    edits.sql(POSTGRES, "heartbeat", "\n      and locked.lease_expires_at > moment.now")
+
+
+def postgres_complete_at_expiry(edits: Edits) -> None:
+    edits.sql(POSTGRES, "complete", "locked.lease_expires_at > moment.now", "locked.lease_expires_at >= moment.now")
+
+
+def postgres_stall_too_late(edits: Edits) -> None:
+    edits.sql(POSTGRES, "apply", "locked.lease_expires_at <= moment.now or", "locked.lease_expires_at < moment.now or")
+
+
+def postgres_stall_of_the_living(edits: Edits) -> None:
+    whole = "when 'orphaned' then locked.lease_expires_at <= moment.now or locked.heartbeat_deadline_at <= moment.now"
+    edits.sql(POSTGRES, "apply", whole, "when 'orphaned' then true")
+
+
+def postgres_claims_what_is_not_due(edits: Edits) -> None:
+    edits.sql(POSTGRES, "claim", "\n              and job.due_at <= moment.now", times=3)
+
+
+def postgres_lost_job_in_company(edits: Edits) -> None:
+    edits.sql(POSTGRES, "claim", "ranked.suspects = 0 and ")
+
+
+def postgres_tail_by_position(edits: Edits) -> None:
+    edits.sql(POSTGRES, "tail", "\n  and event.tx < pg_snapshot_xmin(pg_current_snapshot())")
+
+
+def postgres_row_without_event(edits: Edits) -> None:
+    last = "'running', 'succeeded', accepted.actor, accepted.request_id, accepted.digest\n    from accepted"
+    edits.sql(POSTGRES, "complete", last, f"{last} where false")
+
+
+def postgres_dead_letter_without_record(edits: Edits) -> None:
+    edits.python(changes.apply_parameters, "letters.append((event.job_id, operation.stage))", "pass")
+
+
+def postgres_locks_in_the_callers_order(edits: Edits) -> None:
+    edits.sql(
+        POSTGRES,
+        "apply",
+        "order by job.id\n    for no key update",
+        "order by array_position(:ids::uuid[], job.id)\n    for no key update",
+    )
+
+
+MUTANTS = (
+    Mutant(
+        "PostgreSQL: apply without revision",
+        "`apply.sql` does not compare the revision",
+        StoreVerdicts(Verb.PROGRESS, "postgres"),
+        r"rev='(stale|future)'",
+        postgres_apply_without_revision,
+    ),
+    Mutant(
+        "PostgreSQL: complete without revision",
+        "`complete.sql` does not compare the revision",
+        StoreVerdicts(Verb.COMPLETE, "postgres"),
+        r"rev='(stale|future)'",
+        postgres_complete_without_revision,
+    ),
+    Mutant(
+        "PostgreSQL: heartbeat without revision",
+        "`heartbeat.sql` does not compare the revision",
+        StoreVerdicts(Verb.HEARTBEAT, "postgres"),
+        r"rev='(stale|future)'",
+        postgres_heartbeat_without_revision,
+    ),
+    Mutant(
+        "PostgreSQL: apply without token",
+        "`apply.sql` does not ask whose lease it is",
+        StoreVerdicts(Verb.PROGRESS, "postgres"),
+        r"holder='(former|stranger)'",
+        postgres_apply_without_token,
+    ),
+    Mutant(
+        "PostgreSQL: complete without token",
+        "`complete.sql` does not ask whose lease it is",
+        StoreVerdicts(Verb.COMPLETE, "postgres"),
+        r"holder='(former|stranger)'",
+        postgres_complete_without_token,
+    ),
+    Mutant(
+        "PostgreSQL: heartbeat without token",
+        "`heartbeat.sql` does not ask whose lease it is",
+        StoreVerdicts(Verb.HEARTBEAT, "postgres"),
+        r"holder='(former|stranger)'",
+        postgres_heartbeat_without_token,
+    ),
+    Mutant(
+        "PostgreSQL: a heartbeat revives an expired lease",
+        "`heartbeat.sql` does not ask whether the lease still runs",
+        StoreVerdicts(Verb.HEARTBEAT, "postgres"),
+        r"expired.*holder='owner'.*Applied",
+        postgres_heartbeat_revives,
+    ),
+    Mutant(
+        "PostgreSQL: `>=` for `>` at expiry",
+        "a job is completed at the moment at which its lease ends",
+        StoreVerdicts(Verb.COMPLETE, "postgres"),
+        r"expired.*holder='owner'.*Applied",
+        postgres_complete_at_expiry,
+    ),
+    Mutant(
+        "PostgreSQL: `<` for `<=` at expiry",
+        "a job is not taken back at the moment at which its lease ends",
+        StoreVerdicts(Verb.STALL, "postgres"),
+        r"expired",
+        postgres_stall_too_late,
+    ),
+    Mutant(
+        "PostgreSQL: a stall of a living lease",
+        "the database's clock is not asked before a job is taken back",
+        StoreVerdicts(Verb.STALL, "postgres"),
+        r"live.*Applied",
+        postgres_stall_of_the_living,
+    ),
+    Mutant(
+        "PostgreSQL: claim of a job that is not due",
+        "the due time is not asked for",
+        Kit("test_a_job_is_claimed_from_the_moment_at_which_it_is_due", "postgres"),
+        r"claim\(\) == \[\]",
+        postgres_claims_what_is_not_due,
+    ),
+    Mutant(
+        "PostgreSQL: a lost job is claimed in company",
+        "a job that killed its worker takes others with it again",
+        Kit("test_a_job_that_was_lost_while_it_ran_is_claimed_alone", "postgres"),
+        r"ids\(await drive\.claim",
+        postgres_lost_job_in_company,
+    ),
+    Mutant(
+        "PostgreSQL: tail by position only",
+        "an event that commits late is passed over",
+        Tail(),
+        r"while one before it was still open",
+        postgres_tail_by_position,
+    ),
+    Mutant(
+        "PostgreSQL: row without event, guards on",
+        "the event is written outside of the statement",
+        Kit("test_without_a_commit_before_it_the_completion_is_the_commit", "postgres"),
+        r"RowPoisoned",
+        postgres_row_without_event,
+    ),
+    Mutant(
+        "PostgreSQL: dead letter without record",
+        "a job is buried, and nobody can find its grave",
+        Kit("test_a_dead_letter_leaves_its_whole_record", "postgres"),
+        r"RowPoisoned",
+        postgres_dead_letter_without_record,
+    ),
+    Mutant(
+        "PostgreSQL: locks in the caller's order",
+        "batches lock their rows in the order in which they were asked",
+        LockOrder(),
+        r"in the order in which they were asked for",
+        postgres_locks_in_the_callers_order,
+    ),
+)

@@ -1,0 +1,111 @@
+"""Realistic breaks of the code, each of which a named layer of proof must notice: a proof that cannot fail is none.
+
+Without the mutant the same check passes, so that none is killed by a check that always fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tenure.lifecycle import decide
+from tenure.stores import sql_files
+from tenure.stores.sqlite import statements
+from tests.mutants.bench import Bench
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.editing import Edits, Stale, editing
+from tests.mutants.layers import Kit, Layer, Verdicts, control_of
+from tests.mutants.mutant import Mutant
+from tests.mutants.table import markdown
+
+SOUND = "test_an_expired_lease_is_lost_before_anyone_has_stalled_it"
+
+_passed: set[Layer] = set()
+"""The controls that this process has seen to pass."""
+
+
+@pytest.mark.requirement("LC-04", "LC-05", "LC-06", "LC-07", "LC-10", "EL-03", "EL-04", "EL-05", "EL-06", "WC-10")
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_is_killed_by_its_layer(mutant: Mutant, bench: Bench) -> None:
+    with editing(mutant.apply):
+        found = mutant.layer.find(bench)
+    assert found is not None, f"{mutant.name} survived {mutant.layer.name}"
+    assert re.search(mutant.noticed, found, re.DOTALL), f"{mutant.name} died of something else: {found}"
+    control = control_of(mutant.layer, found)
+    if control not in _passed:
+        assert control.find(bench) is None, f"{control.name} fails without any mutant"
+        _passed.add(control)
+
+
+def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
+    assert len(MUTANTS) >= 24
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    kinds = {type(mutant.layer).__name__ for mutant in MUTANTS}
+    assert kinds >= {"Verdicts", "StoreVerdicts", "Kit", "Roles", "Simulator", "Lockstep", "Verify", "History", "Tail"}
+    assert {mutant.layer.store for mutant in MUTANTS if isinstance(mutant.layer, Kit)} == {
+        "model",
+        "sqlite",
+        "postgres",
+    }
+
+
+def test_a_change_that_breaks_nothing_is_not_killed(bench: Bench) -> None:
+    def same(edits: Edits) -> None:
+        edits.python(decide.judge, "job.lease_expires_at <= now", "not job.lease_expires_at > now")
+        edits.sql("tenure.stores.sqlite", "due_jobs", "job.due_at <= :now", ":now >= job.due_at")
+
+    with editing(same):
+        assert Kit(SOUND, "sqlite").find(bench) is None
+
+
+def _stale_code(edits: Edits) -> None:
+    edits.python(decide.judge, "what is not there", "True")
+
+
+def _stale_statement(edits: Edits) -> None:
+    edits.sql("tenure.stores.sqlite", "due_jobs", "what is not there")
+
+
+def _twice_there(edits: Edits) -> None:
+    edits.sql("tenure.stores.postgres", "claim", "job.due_at <= moment.now")
+
+
+@pytest.mark.parametrize("apply", [_stale_code, _stale_statement, _twice_there], ids=["code", "statement", "several"])
+def test_a_mutant_of_code_that_has_changed_says_so(apply: Callable[[Edits], None]) -> None:
+    with pytest.raises(Stale, match="times"), editing(apply):
+        pass
+
+
+def test_a_mutant_that_makes_no_sense_is_not_taken_for_a_dead_one(bench: Bench) -> None:
+    def nonsense(edits: Edits) -> None:
+        edits.python(decide.judge, "job.lease_expires_at <= now", "no_such_name")
+
+    with pytest.raises(NameError), editing(nonsense):
+        Verdicts().find(bench)
+
+
+def test_everything_is_put_back(bench: Bench) -> None:
+    code = decide.judge.__code__
+    texts = [statements.sql("due_jobs"), statements._for_rows("update_jobs", 4), sql_files.named]
+
+    def several(edits: Edits) -> None:
+        edits.python(decide.judge, "job.lease_expires_at <= now", "False")
+        edits.sql("tenure.stores.sqlite", "due_jobs", "and job.due_at <= :now", "")
+        edits.sql("tenure.stores.sqlite", "update_jobs", "and tenure_jobs.rev = changed.rev_before", "")
+
+    with editing(several):
+        assert decide.judge.__code__ is not code
+        assert "due_at <= :now" not in statements.sql("due_jobs")
+        assert "rev_before\n" not in statements._for_rows("update_jobs", 4).partition("where")[2]
+    assert decide.judge.__code__ is code
+    assert [statements.sql("due_jobs"), statements._for_rows("update_jobs", 4), sql_files.named] == texts
+
+
+def test_the_table_names_every_mutant_and_its_layer() -> None:
+    lines = markdown().splitlines()
+    assert len(lines) == 2 + len(MUTANTS)
+    for mutant, line in zip(MUTANTS, lines[2:], strict=True):
+        assert line.startswith(f"| {mutant.name} | {mutant.breaks} | ")
+        assert mutant.layer.name in line

@@ -1,0 +1,209 @@
+"""Breaks of the workers' roles: pool, heart, settler, commit block, recovery, runner."""
+
+from __future__ import annotations
+
+from tenure.seams import SystemRandom
+from tenure.testing.simulation.chance import Chance
+from tenure.workers import outcomes, recovery
+from tenure.workers.committing import Committer
+from tenure.workers.heartbeat import Heart
+from tenure.workers.pool import Pool
+from tenure.workers.recovery import RecoveryWorker
+from tenure.workers.settling import Settler
+from tests.mutants.checks import (
+    a_block_whose_mark_is_refused_leaves_nothing_behind,
+    recovery_goes_by_the_clock_of_the_database,
+)
+from tests.mutants.editing import Edits
+from tests.mutants.layers import Kit, Roles, Simulator, Unit
+from tests.mutants.mutant import Mutant
+from tests.unit import test_outcomes as outcome_tests
+from tests.unit import test_remedies as remedies
+from tests.unit import test_seams as seams
+
+
+def one_token_for_all(edits: Edits) -> None:
+    constant = "__import__('uuid').UUID(int=7, version=4)"
+    edits.python(SystemRandom.token, "UUID(bytes=secrets.token_bytes(16), version=4)", constant)
+    edits.python(Chance.token, "UUID(int=self._random.getrandbits(128), version=4)", constant)
+
+
+def claim_under_a_new_id(edits: Edits) -> None:
+    edits.python(
+        Pool._ask,
+        "await self._outage.pause()",
+        "await self._outage.pause(); self._claims += 1; request = __import__('msgspec').structs.replace("
+        "request, request_id=f'{self._worker}.{self._claims}')",
+    )
+
+
+def settle_under_a_new_id(edits: Edits) -> None:
+    edits.python(
+        Settler._perform,
+        "await self._outage.pause()",
+        "await self._outage.pause(); requests = [__import__('msgspec').structs.replace("
+        "one, request_id=one.request_id + '.again') for one in requests]",
+    )
+
+
+def trust_from_reply(edits: Edits) -> None:
+    edits.python(
+        Heart._heard,
+        "held.beat_sent(sent_at_seconds, renewed=renewed)",
+        "held.beat_sent(self._seams.clock.monotonic_seconds(), renewed=renewed)",
+    )
+
+
+def never_doubts(edits: Edits) -> None:
+    edits.python(Heart.doubt, "held.trusted_until_seconds <= now", "False")
+
+
+def starts_what_came_late(edits: Edits) -> None:
+    edits.python(Pool._in_time, "passed * 1000 <= job.policy.lease_ms * (1 - TRUST_LEAST)", "True")
+
+
+def mark_is_skipped(edits: Edits) -> None:
+    edits.python(
+        Committer.write,
+        'return (await self.mark(inner.perform, Commit(result), self._held.request_id("commit"))).job',
+        "return self._held.job",
+    )
+
+
+def refused_mark_is_committed(edits: Edits) -> None:
+    edits.python(Committer.mark, "raise refusal", "return Repeated(held.job)")
+
+
+def effect_before_the_mark(edits: Edits) -> None:
+    edits.python(
+        Committer.write, "await inner.add(extras.enqueues)", "await (await self._store()).add(extras.enqueues)"
+    )
+
+
+def recovery_requeues_committed(edits: Edits) -> None:
+    edits.python(recovery._end_of, "if job.committed:", "if False:")
+
+
+def recovery_goes_by_its_own_clock(edits: Edits) -> None:
+    edits.python(RecoveryWorker._remedy, "await self._store.now()", "self._seams.clock.now()")
+
+
+def recovery_looks_at_one_page(edits: Edits) -> None:
+    edits.python(RecoveryWorker.scan, "after = jobs[-1].id", "return changed")
+
+
+def settles_what_it_lost(edits: Edits) -> None:
+    edits.python(outcomes.settlement, "return None", "return Release('shutdown')")
+
+
+def retries_for_ever(edits: Edits) -> None:
+    edits.python(outcomes._after_error, "job.failures + 1 < job.policy.max_attempts", "True")
+
+
+MUTANTS = (
+    Mutant(
+        "one token for all leases",
+        "every lease has the same secret",
+        Kit("test_a_paused_worker_cannot_touch_a_job_that_another_has_taken_over"),
+        r"isinstance\(refusal, LeaseLost\)",
+        one_token_for_all,
+    ),
+    Mutant(
+        "tokens repeat",
+        "the source of tokens gives the same one again",
+        Unit(seams.test_tokens_and_names_do_not_repeat),
+        r"token",
+        one_token_for_all,
+    ),
+    Mutant(
+        "a claim asked again under a new id",
+        "jobs that were claimed by an answer that got lost are forgotten",
+        Roles("test_a_claim_whose_answer_was_lost_is_asked_again_and_starts_each_job_once"),
+        r"claim\(\) == 3",
+        claim_under_a_new_id,
+    ),
+    Mutant(
+        "an outcome sent again under a new id",
+        "an outcome whose answer got lost is taken as refused",
+        Roles("test_an_outcome_whose_answer_was_lost_is_recorded_once"),
+        r"LeaseLost",
+        settle_under_a_new_id,
+    ),
+    Mutant(
+        "trust counted from the reply",
+        "a slow answer stretches the time for which a worker trusts its lease",
+        Roles("test_trust_is_counted_from_when_the_heartbeat_was_sent"),
+        r"trusted_until_seconds ==",
+        trust_from_reply,
+    ),
+    Mutant(
+        "a holder that never doubts",
+        "work goes on although no heartbeat got through for a whole lease",
+        Roles("test_a_holder_that_hears_nothing_for_a_whole_lease_stops"),
+        r"held\.lost",
+        never_doubts,
+    ),
+    Mutant(
+        "a late claim is started",
+        "a job is started although its lease may be over by then",
+        Roles("test_what_was_claimed_too_long_ago_is_not_started"),
+        r"claim\(\) == 0",
+        starts_what_came_late,
+    ),
+    Mutant(
+        "the mark of a commit block is skipped",
+        "the effect is written and the job does not know",
+        Simulator(),
+        r"its effect was applied",
+        mark_is_skipped,
+    ),
+    Mutant(
+        "a commit block without its mark",
+        "the effect is kept although the mark was refused",
+        Unit(a_block_whose_mark_is_refused_leaves_nothing_behind),
+        r"DID NOT RAISE|kept without its mark",
+        refused_mark_is_committed,
+    ),
+    Mutant(
+        "the effect outside of the commit",
+        "what belongs to the commit is written on its own",
+        Simulator(first=3),
+        r"its effect was applied",
+        effect_before_the_mark,
+    ),
+    Mutant(
+        "recovery requeues a committed job",
+        "recovery asks for another run of what was applied",
+        Unit(remedies.test_a_committed_job_is_finished_and_never_run_again),
+        r"Reconcile",
+        recovery_requeues_committed,
+    ),
+    Mutant(
+        "recovery requeues a committed job, under faults",
+        "a committed job whose worker died is never finished",
+        Simulator(),
+        r"did not come to an end",
+        recovery_requeues_committed,
+    ),
+    Mutant(
+        "expiry by the worker's clock",
+        "recovery judges leases by the time of its own machine",
+        Unit(recovery_goes_by_the_clock_of_the_database),
+        r".",
+        recovery_goes_by_its_own_clock,
+    ),
+    Mutant(
+        "a runner settles what it lost",
+        "something is recorded for an attempt whose lease is gone",
+        Unit(outcome_tests.test_a_lost_lease_leaves_nothing_to_record),
+        r"is None",
+        settles_what_it_lost,
+    ),
+    Mutant(
+        "a runner retries for ever",
+        "the runner asks for another try whatever the policy says",
+        Unit(outcome_tests.test_every_settlement_of_every_outcome_is_legal_for_every_running_job),
+        r"IllegalTransition",
+        retries_for_ever,
+    ),
+)
