@@ -42,15 +42,18 @@ docs: $(STAMP) ## Write the generated pages of docs/
 	$(BIN)/python -m tools.lifecycle_page
 	$(BIN)/python -m tools.requirements_page
 
-services: ## Install what some tests need from Debian's packages (root only): pgbouncer
-	@if command -v pgbouncer >/dev/null || test -x /usr/sbin/pgbouncer; then \
-		echo "pgbouncer is there already; nothing to do."; \
+services: ## Install what some tests need from Debian's packages (root only): pgbouncer, strace
+	@missing=; \
+	command -v pgbouncer >/dev/null || test -x /usr/sbin/pgbouncer || missing="pgbouncer"; \
+	command -v strace >/dev/null || missing="$$missing strace"; \
+	if test -z "$$missing"; then \
+		echo "pgbouncer and strace are there already; nothing to do."; \
 	elif test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null; then \
-		echo "This needs root and apt-get. Without pgbouncer its tests are skipped, and the test summary says so." >&2; \
+		echo "This needs root and apt-get. Without $$missing some tests are skipped, and the test summary says so." >&2; \
 		exit 1; \
 	else \
-		echo "Updating the package lists, then installing pgbouncer. The tests start one of their own, not the service."; \
-		apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends pgbouncer; \
+		echo "Updating the package lists, then installing $$missing. The tests start a pgbouncer of their own, not the service."; \
+		apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $$missing; \
 	fi
 
 clean: ## Remove the environment and all caches

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.crash.tracing import find_strace
 from tests.postgres import PgBouncer, Postgres, PostgresServer, find_install, find_pgbouncer
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line("pgbouncer: found")
     else:
         missing = "pgbouncer: NOT FOUND, so the tests behind it were skipped; make services installs it"
+        terminalreporter.write_line(missing, yellow=True, bold=True)
+    if find_strace():
+        terminalreporter.write_line("strace: found")
+    else:
+        missing = "strace: NOT FOUND, so no system call was made to fail; make services installs it"
         terminalreporter.write_line(missing, yellow=True, bold=True)
 
 

@@ -1,0 +1,99 @@
+"""Everything that writes to a store, each as one act that is always asked for under the same ids: what `prepare` leaves
+is where it starts from, and `run` may be called again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.records import Job
+from tenure.stores import Store, store_for
+from tenure.testing.driver import Driver
+from tests.patience import eventually
+
+LONG = {"lease_seconds": 3600.0, "heartbeat_seconds": 1200.0}
+ABANDONED = {"lease_seconds": 3600.0, "heartbeat_seconds": 0.01}
+"""Under this policy a job is an orphan almost at once, while its owner may still write: nothing depends on speed."""
+TOKEN = UUID("0c1a57e1-0000-4000-8000-000000000001")
+EFFECTS = "create table effects (name text primary key)"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A store that is open, where it is, and the jobs that the act is about."""
+
+    store: Store
+    url: str
+    jobs: list[Job]
+
+    @property
+    def job(self) -> Job:
+        return self.jobs[0]
+
+    @property
+    def drive(self) -> Driver:
+        return Driver(self.store)
+
+
+Prepare = Callable[[Driver], Awaitable[list[Job]]]
+Run = Callable[[Scene], Awaitable[Any]]
+
+
+def a_store(url: str) -> Store:
+    return store_for(url)
+
+
+async def nothing(_drive: Driver) -> list[Job]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that is asked of a store."""
+
+    name: str
+    run: Run
+    prepare: Prepare = nothing
+    store: Callable[[str], Store] = a_store
+    verbs: tuple[Verb, ...] = ()
+    migrated: bool = True
+    leaves_open: bool = True
+    """Whether its store can be used afterwards."""
+    new_policies: bool = False
+    """Whether it writes policies down, which a store would believe to be there after they were put back."""
+    only: str | None = None
+    """The one kind of database on which there is such a thing."""
+
+
+def job_id(number: int) -> UUID:
+    """The same in every process."""
+    return UUID(f"0199c0de-0000-7000-8000-{number:012x}")
+
+
+async def running(drive: Driver, *, start: bool = True, number: int = 1, **facts: Any) -> Job:
+    """A job that is held under our token."""
+    policy = {**LONG, **facts.pop("policy", {})}
+    added = await drive.add(id=job_id(number), policy=policy, priority=number, **facts)
+    [job] = await drive.claim(start=start, token=TOKEN, request_id=f"held-{number}", kinds=(added.kind,))
+    assert job.id == added.id, "another job was ahead in the queue"
+    return job
+
+
+async def orphan(drive: Driver, **facts: Any) -> Job:
+    """A job whose owner has missed its heartbeats, as recovery reads it."""
+    policy = {**ABANDONED, **facts.pop("policy", {})}
+    held = await running(drive, policy=policy, **facts)
+    await wait_until_seen(drive, held.id)
+    return await drive.job(held.id)
+
+
+async def wait_until_seen(drive: Driver, wanted: UUID) -> None:
+    """Until recovery would find the job."""
+
+    async def found() -> bool:
+        return wanted in {job.id for job in await drive.store.unattended(limit=100)}
+
+    await eventually(found)

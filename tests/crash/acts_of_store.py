@@ -1,0 +1,136 @@
+"""The acts besides single changes: new jobs, claims, workers, dead letters, retention, the schema and the WAL."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tenure.lifecycle.operations import Fail, Progress, Signal
+from tenure.lifecycle.records import Job
+from tenure.stores import Store
+from tenure.stores.contract import Added, MigrationRecord, WorkerRecord
+from tenure.stores.sqlite.store import SqliteStore
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, runner
+from tests.crash.acts import LONG, TOKEN, Act, Scene, job_id, running
+from tests.crash.acts_of_callers import OF_CALLERS
+from tests.crash.acts_of_change import BURIAL, CHANGES
+
+_SOMETIME = datetime(2026, 1, 1, tzinfo=UTC)
+WORKER = WorkerRecord(
+    id="worker-7",
+    host="here",
+    pid=7,
+    version="1",
+    queues=("default",),
+    kinds=("mail",),
+    concurrency=2,
+    started_at=_SOMETIME,
+    seen_at=_SOMETIME,
+)
+
+
+async def add_many(scene: Scene) -> list[Added]:
+    """Six rows are three statements each on SQLite. Of the two policies neither is known."""
+    policies: list[dict[str, float]] = [{**LONG}, {**LONG, "lease_seconds": 1800.0}]
+    requests = [scene.drive.enqueue(id=job_id(10 + n), policy=policies[n % 2], priority=n) for n in range(6)]
+    return await scene.store.add(requests)
+
+
+async def one_with_a_dedupe_key(drive: Driver) -> list[Job]:
+    return [await drive.add(id=job_id(1), dedupe_key="ada")]
+
+
+async def add_duplicate(scene: Scene) -> list[Added]:
+    return await scene.store.add([scene.drive.enqueue(id=job_id(2), dedupe_key="ada")])
+
+
+async def four_queued(drive: Driver) -> list[Job]:
+    return [await drive.add(id=job_id(number), policy=LONG, priority=number) for number in range(1, 5)]
+
+
+async def claim_three(scene: Scene) -> list[Job]:
+    return await scene.store.claim(scene.drive.claim_request(limit=3, token=TOKEN, request_id="the-claim"))
+
+
+async def claim_one(scene: Scene) -> list[Job]:
+    request = scene.drive.claim_request(limit=1, token=TOKEN, request_id="the-claim", start=False)
+    return await scene.store.claim(request)
+
+
+async def register(scene: Scene) -> None:
+    await scene.store.register(WORKER)
+
+
+async def a_worker(drive: Driver) -> list[Job]:
+    await drive.store.register(WORKER)
+    return []
+
+
+async def unregister(scene: Scene) -> None:
+    await scene.store.unregister(WORKER.id)
+
+
+async def two_dead_letters(drive: Driver) -> list[Job]:
+    return [await drive.apply(await running(drive, number=number), BURIAL) for number in (1, 2)]
+
+
+async def deal_with(scene: Scene) -> int:
+    return await scene.store.deal_with([job.id for job in scene.jobs], how="discarded", actor=OPERATOR)
+
+
+async def ended(drive: Driver) -> list[Job]:
+    """A failed job and a buried one that have everything that a job leaves behind, and one that lives on."""
+    held = await running(drive, correlation_id="order-7", tags={"tenant": "x"})
+    await drive.apply(held.id, Signal("approved", "1"), actor=CLIENT)
+    for percent in (10, 90):
+        await drive.apply(held.id, Progress(percent, "so far"), actor=runner(held))
+    failed = await drive.apply(held.id, Fail(ERROR), actor=runner(held))
+    buried = await drive.apply(await running(drive, number=2), BURIAL)
+    await drive.add(id=job_id(3), policy=LONG)
+    return [failed, buried]
+
+
+async def prune(scene: Scene) -> int:
+    return await scene.store.prune(older_than_seconds=0, actor=OPERATOR)
+
+
+async def blank(scene: Scene) -> int:
+    return await scene.store.blank(older_than_seconds=0, actor=OPERATOR)
+
+
+async def erase(scene: Scene) -> Job:
+    return await scene.store.erase(scene.job.id, reason="asked for", actor=OPERATOR)
+
+
+async def migrate(scene: Scene) -> list[MigrationRecord]:
+    return await scene.store.migrate()
+
+
+async def add_and_close(scene: Scene) -> list[Added]:
+    """Closing empties the WAL into the file."""
+    added = await add_many(scene)
+    await scene.store.close()
+    return added
+
+
+def a_store_that_checkpoints(url: str) -> Store:
+    """One that empties its WAL after every write."""
+    return SqliteStore(url.removeprefix("sqlite:///"), wal_bytes_max=0)
+
+
+ACTS: tuple[Act, ...] = (
+    Act("add many", add_many, new_policies=True),
+    Act("add a duplicate", add_duplicate, one_with_a_dedupe_key),
+    Act("claim and start three", claim_three, four_queued),
+    Act("claim one", claim_one, four_queued),
+    *CHANGES,
+    *OF_CALLERS,
+    Act("register", register),
+    Act("unregister", unregister, a_worker),
+    Act("deal with", deal_with, two_dead_letters),
+    Act("prune", prune, ended),
+    Act("blank", blank, ended),
+    Act("erase", erase, ended),
+    Act("migrate", migrate, migrated=False),
+    Act("add and checkpoint", add_many, store=a_store_that_checkpoints, only="sqlite"),
+    Act("add and close", add_and_close, leaves_open=False, only="sqlite"),
+)

@@ -1,0 +1,94 @@
+"""Which file a statement comes from, and which of the files write. Both are read off the code and the databases, so
+that a new file cannot be forgotten."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+import psycopg
+
+from tenure.stores import callers, postgres, sql_files, sqlite
+from tenure.stores.sqlite.statements import GROUPS, _for_rows
+
+FOLDERS = {
+    "sqlite": [Path(sqlite.__path__[0])],
+    "postgres": [Path(postgres.__path__[0]), Path(callers.__path__[0])],
+}
+"""What lies in the callers' folder is asked of PostgreSQL alone: on SQLite callers run the store's own statements."""
+
+_WRITES = re.compile(r"\b(?:insert\s+into|(?<!for )(?<!key )update\s+[\w.]+|delete\s+from)\b", re.IGNORECASE)
+_CALLS = re.compile(r"\btenure\.(\w+)\s*\(")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+
+
+def files_of(store: str) -> dict[str, str]:
+    """All statements of a store by the names of their files, which end with the folder where they are not its own."""
+    found: dict[str, str] = {}
+    for folder in FOLDERS[store]:
+        for file in sorted((folder / "queries").glob("*.sql")):
+            name = file.stem if folder.name == store else f"{folder.name}/{file.stem}"
+            found[name] = file.read_text(encoding="utf-8")
+    return found
+
+
+@cache
+def _names(store: str) -> dict[str, str]:
+    """The name of each statement by its text as it is sent."""
+    names: dict[str, str] = {}
+    for name, text in files_of(store).items():
+        if store == "sqlite":
+            names[text.strip()] = name
+            if "values" in text:
+                names.update({_for_rows(name, group).strip(): name for group in GROUPS})
+        else:
+            folder, _, stem = name.rpartition("/")
+            package = f"tenure.stores.{folder or store}"
+            names[sql_files.numbered(package, stem).sql.strip()] = name
+    return names
+
+
+def name_of(store: str, sql: str) -> str | None:
+    """The file that a statement comes from; None where the code writes it itself."""
+    return _names(store).get(sql.strip())
+
+
+def writing_in_sqlite(path: Path) -> set[str]:
+    """The files that write, by SQLite's own word: their programs begin a transaction that writes."""
+    with closing(sqlite3.connect(path)) as connection:
+        return {name for name, sql in files_of("sqlite").items() if _begins_writing(connection, sql)}
+
+
+def _begins_writing(connection: sqlite3.Connection, sql: str) -> bool:
+    values = dict.fromkeys(_PARAMETER.findall(sql))
+    program = connection.execute(f"explain {sql}", values).fetchall()
+    return any(opcode == "Transaction" and writes for _, opcode, _, writes, *_ in program)
+
+
+def writing_in_postgres(dsn: str) -> set[str]:
+    """The files that write: by a word in them, or by one in a function of ours that they call, however deep."""
+    with psycopg.connect(dsn) as connection:
+        query = "select proname, prosrc from pg_proc where pronamespace = 'tenure'::regnamespace"
+        functions: dict[str, str] = dict(connection.execute(query).fetchall())
+    return {name for name, sql in files_of("postgres").items() if _writes(_without_comments(sql), functions, set())}
+
+
+def _writes(sql: str, functions: dict[str, str], seen: set[str]) -> bool:
+    if _WRITES.search(sql):
+        return True
+    called = [name for name in _CALLS.findall(sql) if name in functions and name not in seen]
+    seen.update(called)
+    return any(_writes(functions[name], functions, seen) for name in called)
+
+
+def _without_comments(sql: str) -> str:
+    return re.sub(r"--.*", "", sql)
+
+
+def shown(store: str, sqls: Iterable[str]) -> set[str]:
+    """The files among these statements."""
+    return {name for sql in sqls if (name := name_of(store, sql)) is not None}
