@@ -167,7 +167,8 @@ async def events_against_jobs(store: Reads, way: Way) -> AsyncGenerator[Problem,
                 way.named.update({problem.job_id} if problem.job_id else ())
                 yield problem
             position, last = page.position, page.events[-1]
-            passed += len(page.events)
+            # What was held back begins with what the log has just shown last, and that is counted once.
+            passed += len(page.events) if walk == store.tail else 0
             way.reached(last.at, counted(passed, "event"))
 
 
