@@ -244,10 +244,7 @@ class Committer:
         """Write the mark, or raise why not. A heartbeat that came in between is no reason."""
         held = self._held
         for _ in range(RACES_MAX):
-            request = Request(
-                job=held.job, operations=(operation,), actor=held.actor, request_id=request_id, fresh=True
-            )
-            match await perform(request):
+            match await perform(held.request(operation, request_id)):
                 case Applied() | Repeated() as written:
                     return written
                 case Failure(RevisionConflict(current=Job() as current)) if held.adopt(current):

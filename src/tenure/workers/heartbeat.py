@@ -16,7 +16,7 @@ from tenure.errors import LeaseLost, Refused, RevisionConflict, TenureError
 from tenure.lifecycle.operations import Heartbeat
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, Busy, Failure, Hears, Outcome, Performs, Request, hint_for
+from tenure.stores.contract import Applied, Busy, Failure, Hears, Outcome, Performs, hint_for
 from tenure.workers.held import Held, HeldJobs, Interruption
 from tenure.workers.outages import Outage
 
@@ -112,16 +112,7 @@ class Heart:
         return not held.lost and held.next_beat_at_seconds <= now
 
     async def _send(self, due: list[Held], sent_at_seconds: float) -> None:
-        requests = [
-            Request(
-                job=held.job,
-                operations=(Heartbeat(),),
-                actor=held.actor,
-                request_id=held.request_id("heartbeat"),
-                fresh=True,
-            )
-            for held in due
-        ]
+        requests = [held.request(Heartbeat(), held.request_id("heartbeat")) for held in due]
         # Better to give up on an answer and to ask again than to wait while the leases run out.
         limit_seconds = max(1.0, min(held.job.policy.heartbeat_ms for held in self._held.all() or due) / 1000)
         try:

@@ -11,7 +11,9 @@ from enum import StrEnum
 from hashlib import sha256
 from uuid import UUID
 
+from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Actor, Job, Role
+from tenure.stores.contract import Request
 
 
 class Interruption(StrEnum):
@@ -57,6 +59,10 @@ class Held:
         with self._door:
             self._ordinal += 1
             return f"{self._seal}.{verb}.{self._ordinal}"
+
+    def request(self, operation: Operation, request_id: str) -> Request:
+        """This asked of the job as its holder, decided upon the record as last heard of."""
+        return Request(job=self.job, operations=(operation,), actor=self.actor, request_id=request_id, fresh=True)
 
     def adopt(self, job: Job) -> bool:
         """Take over a newer record, if it is still under our lease; otherwise the lease is lost."""

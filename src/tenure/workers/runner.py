@@ -24,6 +24,7 @@ TIDY_SECONDS = 5.0
 """How long a function that was told to stop is waited for."""
 
 RESCUES_MAX = 2
+"""How many jobs that were lost before are run in processes at once, where their kinds do not ask for processes."""
 
 log = logging.getLogger("tenure.workers")
 

@@ -30,18 +30,16 @@ Decide = Callable[[Job], Operation]
 class _Waiting:
     def __init__(self, held: Held, decide: Decide, request_id: str) -> None:
         self.held, self.decide, self.request_id = held, decide, request_id
-        self.sent: Operation | None = None
         self.answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
 
     def request(self) -> Request | None:
         """What to send; None where it cannot be decided, which whoever waits is told."""
-        job = self.held.job
         try:
-            operation = self.decide(job)
+            operation = self.decide(self.held.job)
         except Exception as error:  # noqa: BLE001 - one that cannot be decided must not keep the others waiting
             self.fail(error)
             return None
-        return Request(job=job, operations=(operation,), actor=self.held.actor, request_id=self.request_id, fresh=True)
+        return self.held.request(operation, self.request_id)
 
     def fail(self, error: BaseException) -> None:
         if not self.answer.done():
