@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from tenure.errors import AlreadyCommitted, InvalidInput
+from tenure.errors import InvalidInput
 from tenure.kinds import Kind
 from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job, Stage
-from tenure.lifecycle.table import allowed_from
 from tenure.seams import SYSTEM
 from tenure.stores.contract import Artifact
 from tenure.workers.borrowing import BorrowedBlock
@@ -49,7 +48,6 @@ from tenure.workers.messages import (
     to_child,
 )
 from tenure.workers.outcomes import Raised, Returned, described
-from tenure.workers.runs import check_artifact
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -166,11 +164,7 @@ class ChildRun:
                 self._line.say(Reported(reported.percent, reported.message))
 
     def attach(self, artifact: Artifact) -> None:
-        if self._held.job.committed:
-            allowed = allowed_from(self._held.job.status, committed=True)
-            raise AlreadyCommitted(self._held.job, "attach", allowed=allowed, why="artifacts go along with the commit")
-        check_artifact(artifact, self.committer.artifacts)
-        self.committer.artifacts.append(artifact)
+        self.committer.attach(artifact)
 
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
         text = self._kind.encoded_result(result)

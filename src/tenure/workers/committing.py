@@ -28,6 +28,7 @@ from tenure.lifecycle.operations import Commit, Complete, Operation
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.table import allowed_from
 from tenure.seams import Seams
+from tenure.stores.checks import check_artifacts
 from tenure.stores.contract import (
     Applied,
     Artifact,
@@ -173,6 +174,13 @@ class Committer:
         self._held, self._seams, self._store = held, seams, store
         self.artifacts: list[Artifact] = []
 
+    def attach(self, artifact: Artifact) -> None:
+        """Keep an artifact for the commit, or refuse it where the mistake is made."""
+        if self._held.job.committed:
+            raise self._committed("attach", "artifacts go along with the commit")
+        check_artifacts([*self.artifacts, artifact])
+        self.artifacts.append(artifact)
+
     @asynccontextmanager
     async def block(self, result: str, *, deadline_seconds: float | None) -> AsyncIterator[CommitTransaction]:
         """The transaction, committed with the mark when it is left normally."""
@@ -266,14 +274,17 @@ class Committer:
         """How long a block may be open: less than the lease is trusted for, and no longer than was asked for."""
         held = self._held
         if held.job.committed:
-            allowed = allowed_from(held.job.status, committed=True)
-            raise AlreadyCommitted(held.job, "commit", allowed=allowed, why="it has one commit, ever")
+            raise self._committed("commit", "it has one commit, ever")
         left = held.trusted_until_seconds - self._seams.clock.monotonic_seconds()
         if held.lost or left <= 0:
             raise LeaseLost(held.job, "commit")
         if asked_seconds is not None:
             check_seconds(asked_seconds, "deadline_seconds", least=0.001)
         return min(left * (1 - MARGIN), float("inf") if asked_seconds is None else asked_seconds)
+
+    def _committed(self, asked: str, why: str) -> AlreadyCommitted:
+        job = self._held.job
+        return AlreadyCommitted(job, asked, allowed=allowed_from(job.status, committed=True), why=why)
 
 
 def refuse_inside_loop() -> None:

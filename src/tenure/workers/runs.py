@@ -6,20 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tenure.errors import AlreadyCommitted, InvalidInput, Refused, StoreError
+from tenure.errors import InvalidInput, Refused, StoreError
 from tenure.kinds import Kind
-from tenure.lifecycle.content import check_text
 from tenure.lifecycle.operations import Operation, Progress
 from tenure.lifecycle.records import Job
-from tenure.lifecycle.table import allowed_from
 from tenure.seams import Seams
 from tenure.stores.contract import Artifact
 from tenure.workers.borrowing import Borrow, BorrowedBlock
 from tenure.workers.committing import CommitBlock, Committer
 from tenure.workers.held import Held
 from tenure.workers.settling import Settler
-
-ARTIFACT_BYTES_MAX = 16 * 1024 * 1024
 
 
 class HeldRun:
@@ -60,11 +56,7 @@ class HeldRun:
         self._loop.call_soon_threadsafe(self._note, reported)
 
     def attach(self, artifact: Artifact) -> None:
-        if self.job.committed:
-            allowed = allowed_from(self.job.status, committed=True)
-            raise AlreadyCommitted(self.job, "attach", allowed=allowed, why="artifacts go along with the commit")
-        check_artifact(artifact, self.committer.artifacts)
-        self.committer.artifacts.append(artifact)
+        self.committer.attach(artifact)
 
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
         text = self.kind.encoded_result(result)
@@ -110,15 +102,3 @@ class HeldRun:
 
 def _always(operation: Operation) -> Callable[[Job], Operation]:
     return lambda _job: operation
-
-
-def check_artifact(artifact: Artifact, others: list[Artifact]) -> None:
-    """Refuse what no store would take, where the mistake is made."""
-    check_text(artifact.name, "artifact.name", length_max=200)
-    check_text(artifact.media_type, "artifact.media_type", length_max=200)
-    if len(artifact.body) > ARTIFACT_BYTES_MAX:
-        raise InvalidInput(
-            f"artifact {artifact.name}", f"is {len(artifact.body)} bytes, and at most {ARTIFACT_BYTES_MAX} are allowed"
-        )
-    if any(other.name == artifact.name for other in others):
-        raise InvalidInput(f"artifact {artifact.name}", "is attached already; give each one a name of its own")
