@@ -15,12 +15,13 @@ from typing import Any, NoReturn, Protocol
 
 from tenure.at_once import at_once
 from tenure.context import inside_commit
-from tenure.errors import DeadlinePassed, InvalidInput, JobNotFound
+from tenure.errors import InvalidInput, JobNotFound
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
 from tenure.stores.contract import Added, Artifact, Enqueue, Failure, OutboxMessage, Outcome, Request
 from tenure.workers.bridging import Step
 from tenure.workers.committing import (
+    BlockTime,
     CommitBlock,
     Committer,
     CommitTransaction,
@@ -172,7 +173,7 @@ class BorrowedBlock(CommitBlock):
     ) -> AsyncIterator[CommitTransaction]:
         """The transaction, committed with the mark when it is left normally, and otherwise rolled back."""
         seconds = min(self._committer.seconds_left(self._deadline_seconds), self._lent.deadline_seconds_max)
-        time = _Time(seconds, self._job, self._seams)
+        time = BlockTime(seconds, self._job, self._seams)
         await self._begin(used)
         try:
             # The COMMIT is outside of the limit: interrupted there, nobody could say that it was rolled back.
@@ -212,37 +213,22 @@ class BorrowedBlock(CommitBlock):
             )
 
 
-class _Time:
-    """How long a block may be open. Plain code cannot be interrupted, so the clock is looked at as well."""
-
-    def __init__(self, seconds: float, job: Job, seams: Seams) -> None:
-        self._seconds, self._job, self._clock = seconds, job, seams.clock
-        self._ends_at_seconds = self._clock.monotonic_seconds() + seconds
-
-    @property
-    def _left_seconds(self) -> float:
-        return self._ends_at_seconds - self._clock.monotonic_seconds()
-
-    def check(self) -> None:
-        if self._left_seconds <= 0:
-            raise self._passed()
-
-    @asynccontextmanager
-    async def limited(self, limit: Callable[[float], AbstractAsyncContextManager[Any]]) -> AsyncIterator[None]:
-        timeout = limit(self._left_seconds)
-        try:
-            async with timeout:
-                yield
-        except TimeoutError as late:
-            if isinstance(timeout, asyncio.Timeout) and timeout.expired():
-                raise self._passed() from late
-            raise
-
-    def _passed(self) -> DeadlinePassed:
-        return DeadlinePassed(
-            f"job {self._job.id}: the commit block was open for more than {self._seconds:.3g} s and was rolled back; "
-            f"do slow work before the block"
-        )
+def block_for(
+    committer: Committer,
+    result: str,
+    *,
+    lent: Lent | None,
+    job: Job,
+    deadline_seconds: float | None,
+    loop: asyncio.AbstractEventLoop,
+    seams: Seams,
+) -> CommitBlock:
+    """The block of one commit: on the connection that was lent for it, or else on one of the store's own."""
+    if lent is None:
+        return CommitBlock(lambda: committer.block(result, deadline_seconds=deadline_seconds), loop, seams)
+    return BorrowedBlock(
+        lent, committer, job=job, result=result, deadline_seconds=deadline_seconds, loop=loop, seams=seams
+    )
 
 
 def _uninterrupted(_seconds: float) -> AbstractAsyncContextManager[None]:

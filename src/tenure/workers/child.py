@@ -30,7 +30,7 @@ from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job, Stage
 from tenure.seams import SYSTEM
 from tenure.stores.contract import Artifact
-from tenure.workers.borrowing import BorrowedBlock
+from tenure.workers.borrowing import block_for
 from tenure.workers.calling import Invoke, call
 from tenure.workers.committing import CommitBlock, Committer
 from tenure.workers.held import Held
@@ -167,19 +167,14 @@ class ChildRun:
         self.committer.attach(artifact)
 
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
-        text = self._kind.encoded_result(result)
-        if connection is not None:
-            return BorrowedBlock(
-                self._borrow(connection),
-                self.committer,
-                job=self.job,
-                result=text,
-                deadline_seconds=deadline_seconds,
-                loop=self._loop,
-                seams=self._seams,
-            )
-        return CommitBlock(
-            lambda: self.committer.block(text, deadline_seconds=deadline_seconds), self._loop, self._seams
+        return block_for(
+            self.committer,
+            self._kind.encoded_result(result),
+            lent=None if connection is None else self._borrow(connection),
+            job=self.job,
+            deadline_seconds=deadline_seconds,
+            loop=self._loop,
+            seams=self._seams,
         )
 
     def close(self) -> None:

@@ -163,6 +163,39 @@ class CommitBlock:
         self._bridge.leave(error)
 
 
+class BlockTime:
+    """How long a block may be open. Plain code cannot be interrupted, so the clock is looked at as well."""
+
+    def __init__(self, seconds: float, job: Job, seams: Seams) -> None:
+        self._seconds, self._job, self._clock = seconds, job, seams.clock
+        self._ends_at_seconds = self._clock.monotonic_seconds() + seconds
+
+    @property
+    def _left_seconds(self) -> float:
+        return self._ends_at_seconds - self._clock.monotonic_seconds()
+
+    def check(self) -> None:
+        if self._left_seconds <= 0:
+            raise self._passed()
+
+    @asynccontextmanager
+    async def limited(self, limit: Callable[[float], AbstractAsyncContextManager[Any]]) -> AsyncIterator[None]:
+        timeout = limit(self._left_seconds)
+        try:
+            async with timeout:
+                yield
+        except TimeoutError as late:
+            if isinstance(timeout, asyncio.Timeout) and timeout.expired():
+                raise self._passed() from late
+            raise
+
+    def _passed(self) -> DeadlinePassed:
+        return DeadlinePassed(
+            f"job {self._job.id}: the commit block was open for more than {self._seconds:.3g} s and was rolled back; "
+            f"do slow work before the block, or give the job a longer lease"
+        )
+
+
 class _NotDoneBefore(Exception):
     """Rolls back what was only tried to see whether it had been done."""
 
@@ -186,20 +219,12 @@ class Committer:
         """The transaction, committed with the mark when it is left normally."""
         limit_seconds = self.seconds_left(deadline_seconds)
         store = await self._store()
-        timeout = asyncio.timeout(limit_seconds)
-        try:
-            # The limit is inside, not around the COMMIT: interrupted there, nobody could say that it was rolled back.
-            async with store.transaction(deadline_seconds=limit_seconds) as inner, timeout:
-                tx = CommitTransaction(inner, self._held.job, self._seams, self.artifacts)
-                yield tx
-                job = await self.write(inner, tx, result)
-        except TimeoutError as late:
-            if not timeout.expired():
-                raise
-            raise DeadlinePassed(
-                f"job {self._held.job.id}: the commit block was open for more than {limit_seconds:.3g} s and was "
-                f"rolled back; do slow work before the block, or give the job a longer lease"
-            ) from late
+        time = BlockTime(limit_seconds, self._held.job, self._seams)
+        # The limit is inside, not around the COMMIT: interrupted there, nobody could say that it was rolled back.
+        async with store.transaction(deadline_seconds=limit_seconds) as inner, time.limited(asyncio.timeout):
+            tx = CommitTransaction(inner, self._held.job, self._seams, self.artifacts)
+            yield tx
+            job = await self.write(inner, tx, result)
         self.done(job)
 
     async def write(self, inner: Transaction, extras: Extras, result: str) -> Job:

@@ -12,7 +12,7 @@ from tenure.lifecycle.operations import Operation, Progress
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
 from tenure.stores.contract import Artifact
-from tenure.workers.borrowing import Borrow, BorrowedBlock
+from tenure.workers.borrowing import Borrow, Lent, block_for
 from tenure.workers.committing import CommitBlock, Committer
 from tenure.workers.held import Held
 from tenure.workers.settling import Settler
@@ -59,26 +59,21 @@ class HeldRun:
         self.committer.attach(artifact)
 
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
-        text = self.kind.encoded_result(result)
-        if connection is not None:
-            return self._borrowed(connection, text, deadline_seconds)
-        return CommitBlock(
-            lambda: self.committer.block(text, deadline_seconds=deadline_seconds), self._loop, self._seams
-        )
-
-    def _borrowed(self, connection: Any, text: str, deadline_seconds: float | None) -> BorrowedBlock:
-        if self._borrow is None:
-            problem = "leads to another database than this job's, which `app.testing()` keeps in memory"
-            raise InvalidInput("conn", f"{problem}; test a commit on your own connection with `app.worker()`")
-        return BorrowedBlock(
-            self._borrow(connection),
+        return block_for(
             self.committer,
+            self.kind.encoded_result(result),
+            lent=None if connection is None else self._lent(connection),
             job=self.job,
-            result=text,
             deadline_seconds=deadline_seconds,
             loop=self._loop,
             seams=self._seams,
         )
+
+    def _lent(self, connection: Any) -> Lent:
+        if self._borrow is None:
+            problem = "leads to another database than this job's, which `app.testing()` keeps in memory"
+            raise InvalidInput("conn", f"{problem}; test a commit on your own connection with `app.worker()`")
+        return self._borrow(connection)
 
     async def reported(self) -> None:
         """Wait until what was reported is written."""
