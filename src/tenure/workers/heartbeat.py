@@ -58,7 +58,8 @@ class Heart:
             self._taken.clear()
             wait_seconds = await self.beat()
             try:
-                await asyncio.wait_for(self._taken.wait(), wait_seconds)
+                async with asyncio.timeout(wait_seconds):
+                    await self._taken.wait()
             except TimeoutError:
                 continue
 
@@ -116,7 +117,8 @@ class Heart:
         # Better to give up on an answer and to ask again than to wait while the leases run out.
         limit_seconds = max(1.0, min(held.job.policy.heartbeat_ms for held in self._held.all() or due) / 1000)
         try:
-            outcomes = await asyncio.wait_for(self._store.perform(requests), limit_seconds)
+            async with asyncio.timeout(limit_seconds):
+                outcomes = await self._store.perform(requests)
         except (TenureError, TimeoutError) as outage:
             log.warning("%d heartbeats did not get through: %s", len(due), str(outage) or "no answer in time")
             for held in due:

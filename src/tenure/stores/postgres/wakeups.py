@@ -109,7 +109,8 @@ class _Listener:
 
     async def wait(self, timeout_seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self.hint.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self.hint.wait()
         except TimeoutError:
             return False
         self.hint.clear()

@@ -75,6 +75,7 @@ def _say(tally: Tally, *, minutes: float, as_json: bool) -> None:
     click.echo(
         f"{tally.runs} runs, {tally.operations} requests, {sum(tally.faults.values())} faults, {minutes:.1f} min"
     )
+    click.echo("the smallest run had: " + ", ".join(f"{many} {what}" for what, many in tally.least.items()))
     for name, counts in (("faults", tally.faults), ("seen", tally.seen)):
         click.echo(f"{name}: " + ", ".join(f"{what} {many}" for what, many in Counter(counts).most_common()))
     for what in tally.missing():

@@ -33,11 +33,11 @@ def declare(app: App, sleep: Sleep) -> None:
         return seconds
 
     @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8)
-    async def commits(ctx: Context, before: float, after: float, fails: bool) -> str:
+    async def commits(ctx: Context, before: float, inside: float, after: float, fails: bool) -> str:
         await sleep(before)
         async with ctx.commit(result=str(ctx.id)) as tx:
             tx.enqueue(app_effect(app, str(ctx.id)))
-            await sleep(min(before, 0.2))
+            await sleep(inside / ctx.attempt**2)
         await sleep(after)
         if fails:
             raise RuntimeError("after the fact")
@@ -67,7 +67,7 @@ def declare(app: App, sleep: Sleep) -> None:
             ctx.progress(50)
             await sleep(0.5)
 
-    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, timeouts=Timeouts(running_seconds=15.0))
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, timeouts=Timeouts(running_seconds=9.0))
     async def hangs() -> None:
         await sleep(100_000)
 
@@ -90,10 +90,12 @@ def a_call(app: App, chance: Chance) -> Prepared[object]:
     kind = chance.pick(
         ["work", "work", "commits", "commits", "commits", "flaky", "refuses", "snoozes", "listens", "hangs", "fragile"]
     )
-    first, second, coin = chance.between(0.0, 15.0), chance.between(0.0, 8.0), chance.happens(0.3)
+    first, second, coin = chance.between(0.0, 10.0), chance.between(0.0, 7.0), chance.happens(0.3)
+    # Most blocks are short, as they should be; some are as long as a lease.
+    inside = chance.between(0.0, 0.2) if chance.happens(0.6) else chance.between(0.2, LEASE_SECONDS)
     arguments: dict[str, dict[str, object]] = {
         "work": {"seconds": first},
-        "commits": {"before": second, "after": first, "fails": coin},
+        "commits": {"before": second, "inside": inside, "after": first, "fails": coin},
         "flaky": {"failures": int(first) % 6},
         "refuses": {},
         "snoozes": {"times": int(first) % 3},

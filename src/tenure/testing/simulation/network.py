@@ -233,7 +233,7 @@ class WiredBlock:
 
     async def perform(self, request: Request) -> Outcome:
         outcome = await self._wire.ask("tx perform", lambda: self._inside.perform(request))
-        self._world.answered([outcome])
+        self._world.answered([outcome], inside=True)
         return outcome
 
 
@@ -248,7 +248,8 @@ class Bell:
 
     async def wait(self, timeout_seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self._rung.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._rung.wait()
         except TimeoutError:
             return False
         self._rung.clear()

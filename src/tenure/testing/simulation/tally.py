@@ -11,6 +11,7 @@ from tenure.testing.simulation.world import Result
 SOMETIMES = (
     "crashed while holding jobs",
     "crashed inside a commit",
+    "commit refused",
     "paused past a lease",
     "enqueue repeated",
     "reconciled",
@@ -34,6 +35,8 @@ class Tally:
         self.faults: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
         self.failed: list[Result] = []
+        self.least: dict[str, int] = {}
+        """The fewest jobs, requests and faults that any one run had."""
         self._without: set[Fault] = set()
 
     def add(self, result: Result) -> None:
@@ -41,6 +44,8 @@ class Tally:
         self.operations += result.operations
         self.faults.update(result.faults)
         self.seen.update(result.seen)
+        sizes = {"jobs": result.jobs, "operations": result.operations, "faults": sum(result.faults.values())}
+        self.least = {what: min(many, self.least.get(what, many)) for what, many in sizes.items()}
         self._without.update(result.options.without)
         if result.problem is not None:
             self.failed.append(result)
@@ -54,6 +59,7 @@ class Tally:
         return {
             "runs": self.runs,
             "operations": self.operations,
+            "least": self.least,
             "faults": dict(self.faults),
             "seen": dict(self.seen),
             "missing": self.missing(),

@@ -38,6 +38,9 @@ from tenure.workers.worker import Worker, WorkerOptions
 
 QUIET_SECONDS_MAX = 600.0
 COLLECT_EVERY = 20
+OPERATIONS_LEAST = 200
+"""A run that had fewer requests than this is given more jobs."""
+
 MUTATES = ("add", "claim", "perform", "commit")
 
 
@@ -135,9 +138,11 @@ class World:
                 except Broken as broken:
                     self._break(broken)
 
-    def answered(self, outcomes: Iterable[Outcome]) -> None:
-        """A process has heard what became of its requests."""
+    def answered(self, outcomes: Iterable[Outcome], *, inside: bool = False) -> None:
+        """A process has heard what became of its requests, or of a mark inside its transaction."""
         for outcome in outcomes:
+            if inside and isinstance(outcome, Failure):
+                self.seen["commit refused"] += 1
             match outcome:
                 case Repeated():
                     self.seen["request answered from the log"] += 1
@@ -268,7 +273,9 @@ class World:
         store = self._wired(node, chance.of("wire"))
         operator = Operator(store, actor=self.app.client, seams=self.app.seams)
         self.acknowledged: list[Any] = []
-        for _ in range(self.options.jobs):
+        calls = 0
+        while calls < self.options.jobs or self.operations < OPERATIONS_LEAST:
+            calls += 1
             await self.clock.sleep(chance.between(0.0, 1.5 * self.options.faulty_seconds / self.options.jobs))
             prepared = labour.a_call(self.app, chance)
             await self._add(store, prepared.enqueue)
