@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 from contextvars import ContextVar
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -48,8 +49,11 @@ class Context:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._job = run.job
-        self.logger: logging.LoggerAdapter[logging.Logger] = _JobLogger(run.job)
+
+    @cached_property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """Writes to the log `tenure.job`, with the job, its attempt and its correlation id in each record."""
+        return _JobLogger(self._job)
 
     @property
     def job(self) -> Job:

@@ -116,6 +116,11 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     renewed: bool = False
 
     @property
+    def status(self) -> Status:
+        """The job's status after the change, for whoever need not know the whole record."""
+        return self.change.steps[-1].to_status
+
+    @property
     def job(self) -> Job:
         """The record after the change, as its actor may see it."""
         return without_secret(self.change.after(self.at, renewed=self.renewed), self.change.actor)
@@ -125,6 +130,10 @@ class Repeated(msgspec.Struct, frozen=True, gc=False):
     """This request was applied before; nothing was written now."""
 
     job: Job
+
+    @property
+    def status(self) -> Status:
+        return self.job.status
 
 
 class Busy(msgspec.Struct, frozen=True, gc=False):

@@ -15,8 +15,7 @@ from tenure.kinds import Kind
 from tenure.lifecycle.records import Job
 from tenure.middleware import Middleware
 from tenure.seams import Seams
-from tenure.stores.contract import Commits, Store, WorkerRecord
-from tenure.workers.committing import Committer
+from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
 from tenure.workers.heartbeat import Heart
 from tenure.workers.held import Held, HeldJobs
 from tenure.workers.isolation import Tasks, Threads
@@ -24,7 +23,7 @@ from tenure.workers.outcomes import Outcome
 from tenure.workers.pool import Pool
 from tenure.workers.recovery import RecoveryWorker
 from tenure.workers.runner import Runner
-from tenure.workers.runs import HeldRun
+from tenure.workers.runs import HeldRun, Site
 from tenure.workers.settling import Settler
 
 
@@ -82,9 +81,7 @@ class Crew:
         self._runner = Runner(
             kinds=kinds,
             isolations={"task": tasks, "thread": self._threads, "process": SameProcess(tasks, self._threads)},
-            new_run=self._new_run,
-            settler=self._settler,
-            seams=seams,
+            site=Site(store, self._settler, seams, stopping=lambda: False, borrow=None),
         )
         self._pool: Pool | None = None
         self._serves: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -103,8 +100,15 @@ class Crew:
 
     async def run(self, held: Held) -> Job | None:
         """See the job to its end. The record as it was left, or None where its lease was lost."""
+        over: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
+
+        def ended(written: Applied | Repeated | None) -> None:
+            if not over.done():
+                over.set_result(None if written is None else written.job)
+
         try:
-            return await self._runner.run(held)
+            self._runner.begin(held, ended)
+            return await over
         finally:
             self.held.let_go(held)
 
@@ -149,19 +153,6 @@ class Crew:
                 ),
             )
         return self._pool
-
-    def _new_run(self, held: Held, kind: Kind[..., Any]) -> HeldRun:
-        async def same_store() -> Commits:
-            return self._store
-
-        return HeldRun(
-            held,
-            kind,
-            settler=self._settler,
-            committer=Committer(held, self._seams, same_store),
-            seams=self._seams,
-            stopping=lambda: False,
-        )
 
     def _record(self, worker: str, queues: tuple[str, ...], kinds: tuple[str, ...]) -> WorkerRecord:
         now = self._seams.clock.now()

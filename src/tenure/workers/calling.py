@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tenure.context import Context, Run, current_context
@@ -19,25 +20,30 @@ Invoke = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 async def call(kind: Kind[..., Any], run: Run, layers: Sequence[Middleware], invoke: Invoke) -> Outcome:
     """Check the input, run the function through the middleware, check the output. Only a cancellation gets past."""
-    errors = ErrorPolicy(kind.options.retry_on, kind.options.fail_on)
-    if run.job.cancel_requested:
+    job = run.job
+    if job.cancel_requested:
         return Obeyed()
     try:
-        arguments = kind.call_arguments(run.job.origin.payload, queued_as=run.job.kind)
+        arguments = kind.call_arguments(job.origin.payload, queued_as=job.kind)
     except Exception as error:  # noqa: BLE001 - an upgrade is the user's own code
-        return raised(error, errors, stage=Stage.INPUT)
+        return raised(error, _policy(kind), stage=Stage.INPUT)
     context = Context(run)
     given = (context,) if kind.wants_context else ()
+    bound = partial(kind.function, *given, **arguments)
     token = current_context.set(context)
     try:
-        value = await around_run(layers, context, lambda: invoke(lambda: kind.function(*given, **arguments)))
+        value = await (around_run(layers, context, partial(invoke, bound)) if layers else invoke(bound))
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a user's function raises is the outcome of its job
-        return raised(error, errors)
+        return raised(error, _policy(kind))
     finally:
         current_context.reset(token)
     try:
         return Returned(kind.encoded_result(value))
     except InvalidInput as error:
-        return raised(error, errors, stage=Stage.OUTPUT)
+        return raised(error, _policy(kind), stage=Stage.OUTPUT)
+
+
+def _policy(kind: Kind[..., Any]) -> ErrorPolicy:
+    return ErrorPolicy(kind.options.retry_on, kind.options.fail_on)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import sha256
 from uuid import UUID
 
@@ -43,13 +44,12 @@ class Held:
 
     def __init__(self, job: Job, *, worker: str, token: UUID, sent_at_seconds: float) -> None:
         self.job = job
-        self.actor = Actor(Role.RUNNER, worker, token)
+        self.actor, self._seal = _owner(worker, token)
         self.lost = False
         self.closing = False
         """Its outcome is known and being written. Its heartbeats go on until that is answered."""
         self.overdue_at_seconds = _overdue_at(job, sent_at_seconds)
         self._told: list[Told] = []
-        self._seal = sha256(token.bytes).hexdigest()[:12]
         self._ordinal = 0
         self._door = threading.Lock()
         self.beat_sent(sent_at_seconds)
@@ -137,6 +137,12 @@ class HeldJobs:
     def all(self) -> list[Held]:
         with self._door:
             return list(self._held.values())
+
+
+@lru_cache(maxsize=64)
+def _owner(worker: str, token: UUID) -> tuple[Actor, str]:
+    """Who holds the jobs that were won with this token, and the mark of their requests. A whole batch has one token."""
+    return Actor(Role.RUNNER, worker, token), sha256(token.bytes).hexdigest()[:12]
 
 
 def _overdue_at(job: Job, sent_at_seconds: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from tenure.middleware import Middleware
@@ -104,8 +104,9 @@ class Threads:
         return work
 
 
-async def _awaited(function: Callable[[], Any]) -> Any:
-    return await function()
+def _awaited(function: Callable[[], Any]) -> Awaitable[Any]:
+    called: Awaitable[Any] = function()
+    return called
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:

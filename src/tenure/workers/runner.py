@@ -1,4 +1,8 @@
-"""Runs one job from `running` to its end: call, outcome, settle."""
+"""Runs one job from `running` to its end: call, outcome, settle.
+
+A job costs one task. Everything around it is callbacks: the end of the task, an interruption, the answer of the
+store; whichever ends the attempt first, its outcome is recorded once.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,13 @@ from tenure.errors import LeaseLost, TenureError
 from tenure.kinds import Isolation as Place
 from tenure.kinds import Kind
 from tenure.lifecycle.content import load
-from tenure.lifecycle.operations import Complete, Operation
+from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
-from tenure.seams import Seams
+from tenure.stores.contract import Applied, Repeated
 from tenure.workers.held import Held, Interruption
 from tenure.workers.isolation import Isolation
 from tenure.workers.outcomes import Lost, Outcome, Raised, Returned, Stopped, described, settlement
-from tenure.workers.runs import HeldRun
-from tenure.workers.settling import Settler
+from tenure.workers.runs import HeldRun, Site
 
 TIDY_SECONDS = 5.0
 """How long a function that was told to stop is waited for."""
@@ -28,111 +31,167 @@ RESCUES_MAX = 2
 
 log = logging.getLogger("tenure.workers")
 
+Ended = Callable[[Applied | Repeated | None], None]
+"""Told once, when an attempt is over: what was written, or None where it was no longer ours to write."""
+
 
 class Runner:
     """Owns jobs from the moment they run to their end."""
 
     def __init__(
-        self,
-        *,
-        kinds: Mapping[str, Kind[..., Any]],
-        isolations: Mapping[Place, Isolation],
-        new_run: Callable[[Held, Kind[..., Any]], HeldRun],
-        settler: Settler,
-        seams: Seams,
+        self, *, kinds: Mapping[str, Kind[..., Any]], isolations: Mapping[Place, Isolation], site: Site
     ) -> None:
-        self._kinds, self._isolations, self._new_run = kinds, isolations, new_run
-        self._settler, self._seams = settler, seams
+        self._kinds, self._isolations, self._site = kinds, isolations, site
         self._rescues = asyncio.Semaphore(RESCUES_MAX)
 
-    async def run(self, held: Held) -> Job | None:
-        """The record as it was left, or None where it was no longer ours to write."""
-        run = self._new_run(held, self._kinds[held.job.kind])
-        outcome = await self._outcome(run)
-        await run.reported()
-        held.closing = True
-        return await self._settle(run, outcome)
+    def begin(self, held: Held, ended: Ended) -> None:
+        """Start the attempt. It needs nothing more from whoever began it, and tells them when it is over."""
+        run = HeldRun(held, self._kinds[held.job.kind], self._site)
+        _Attempt(run, self._site, ended).begin(self._isolation(run))
 
-    async def _outcome(self, run: HeldRun) -> Outcome:
-        """What the function came to, or what it was interrupted for, if that comes first."""
-        interrupted: asyncio.Future[Interruption] = asyncio.get_running_loop().create_future()
-        run.held.when_interrupted(_passed_on(interrupted))
-        work = self._seams.spawn.task(self._work(run), name=f"tenure-job-{run.job.id}")
-        either: set[asyncio.Future[Any]] = {work, interrupted}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work}, timeout=TIDY_SECONDS)
-            if not work.done():
-                log.warning("job %s was told to stop and goes on; nothing it does is recorded", run.job.id)
-        if interrupted.done():
-            return _after_interruption(interrupted.result(), work)
-        interrupted.cancel()
-        return _ended(work)
-
-    async def _work(self, run: HeldRun) -> Outcome:
+    def _isolation(self, run: HeldRun) -> Isolation:
         """A job that was lost before, and may have taken its process down, runs where it can take down nothing but
         itself; few at a time, since each of these is an interpreter of its own."""
         place = run.kind.isolation
-        suspect = run.job.losses > 0 and place != "process"
+        suspect = run.held.job.losses > 0 and place != "process"
         if suspect and "process" in self._isolations and run.kind.home is not None:
-            async with self._rescues:
-                return await self._isolations["process"].outcome(run)
-        return await self._isolations[place].outcome(run)
-
-    async def _settle(self, run: HeldRun, outcome: Outcome) -> Job | None:
-        if run.held.lost or isinstance(outcome, Lost):
-            log.warning(
-                "job %s: its lease is lost, so that nothing of attempt %s is recorded", run.job.id, run.job.attempt
-            )
-            return None
-
-        def decided(job: Job) -> Operation:
-            operation = settlement(job, outcome)
-            assert operation is not None, "a lost lease is handled above"
-            return operation
-
-        operation = decided(run.job)
-        try:
-            if run.committer.artifacts and isinstance(operation, Complete) and not run.job.committed:
-                return await run.committer.complete(operation.result)
-            job = await self._settler.settle(run.held, operation.verb, decided)
-        except LeaseLost as refusal:
-            log.warning("lease lost: the outcome of job %s was refused: %s", run.job.id, refusal)
-            return None
-        except TenureError as refusal:
-            log.error("the outcome of job %s could not be recorded: %s", run.job.id, refusal)
-            return None
-        _say(job, outcome)
-        return job
+            return _Rationed(self._isolations["process"], self._rescues)
+        return self._isolations[place]
 
 
-def _passed_on(interrupted: asyncio.Future[Interruption]) -> Callable[[Interruption], None]:
-    loop = interrupted.get_loop()
+class _Rationed:
+    def __init__(self, inner: Isolation, ration: asyncio.Semaphore) -> None:
+        self._inner, self._ration = inner, ration
 
-    def tell(why: Interruption) -> None:
+    async def outcome(self, run: HeldRun) -> Outcome:
+        async with self._ration:
+            return await self._inner.outcome(run)
+
+    async def close(self) -> None:
+        return None
+
+
+class _Attempt:
+    """One job under way, until its outcome is written or refused."""
+
+    __slots__ = ("_ended", "_outcome", "_patience", "_run", "_site", "_slow", "_task", "_why")
+
+    _task: asyncio.Task[Outcome]
+
+    def __init__(self, run: HeldRun, site: Site, ended: Ended) -> None:
+        self._run, self._site, self._ended = run, site, ended
+        self._outcome: Outcome | None = None
+        self._why: Interruption | None = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    def begin(self, isolation: Isolation) -> None:
+        run = self._run
+        self._task = self._site.seams.spawn.task(isolation.outcome(run), name=run.kind.name)
+        self._task.add_done_callback(self._worked)
+        run.held.when_interrupted(self._told)
+
+    # What may end it.
+
+    def _told(self, why: Interruption) -> None:
+        """From any thread. A request to cancel is left to the function, which may answer it in its own time."""
         if why is not Interruption.CANCEL_REQUESTED:
             try:
-                loop.call_soon_threadsafe(_resolve, interrupted, why)
+                self._site.loop.call_soon_threadsafe(self._interrupt, why)
             except RuntimeError:
                 # The worker's loop is closed: there is nothing left to stop.
                 return
 
-    return tell
+    def _interrupt(self, why: Interruption) -> None:
+        if self._why is None and not self._task.done():
+            self._why = why
+            self._task.cancel()
+            self._patience = self._site.loop.call_later(TIDY_SECONDS, self._give_up)
 
+    def _give_up(self) -> None:
+        if self._outcome is None:
+            log.warning("job %s was told to stop and goes on; nothing it does is recorded", self._run.job.id)
+            self._settle(Lost() if self._why is Interruption.LOST else Stopped())
 
-def _resolve(interrupted: asyncio.Future[Interruption], why: Interruption) -> None:
-    if not interrupted.done():
-        interrupted.set_result(why)
+    def _worked(self, task: asyncio.Task[Outcome]) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        if self._outcome is None:
+            self._settle(_ended(task) if self._why is None else _after_interruption(self._why, task))
+        elif not task.cancelled():
+            # It was given up on long ago; what it raised must not be complained about as unseen.
+            task.exception()
+
+    # What is recorded.
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        run = self._run
+        complete = isinstance(outcome, Returned) and bool(run.artifacts) and not run.job.committed
+        if complete or run.reporting:
+            # Kept, since an event loop holds its tasks only weakly; and we are kept by the job that is held.
+            self._slow = self._site.seams.spawn.task(self._settle_slowly(outcome), name=run.kind.name)
+        else:
+            self._record(outcome)
+
+    async def _settle_slowly(self, outcome: Outcome) -> None:
+        """What was reported is written first; and artifacts go along with the job's end, in one transaction."""
+        run = self._run
+        try:
+            await run.reported()
+            if not (isinstance(outcome, Returned) and run.artifacts) or run.job.committed or run.held.lost:
+                self._record(outcome)
+                return
+            run.held.closing = True
+            job = await run.committer.complete(outcome.result)
+        except BaseException as error:  # noqa: BLE001 - however it ends, whoever waits for the job must hear of it
+            self._refused(error)
+        else:
+            self._written(Repeated(job))
+
+    def _record(self, outcome: Outcome) -> None:
+        run = self._run
+        run.held.closing = True
+        if run.held.lost or isinstance(outcome, Lost):
+            log.warning(
+                "job %s: its lease is lost, so that nothing of attempt %s is recorded", run.job.id, run.job.attempt
+            )
+            self._ended(None)
+        else:
+            self._site.settler.submit(run.held, "end", self._decided, self._answered)
+
+    def _decided(self, job: Job) -> Operation:
+        assert self._outcome is not None, "an attempt is settled once its outcome is known"
+        operation = settlement(job, self._outcome)
+        assert operation is not None, "a lost lease is handled before"
+        return operation
+
+    def _answered(self, answer: Applied | Repeated | BaseException) -> None:
+        if isinstance(answer, BaseException):
+            self._refused(answer)
+        else:
+            self._written(answer)
+
+    def _written(self, written: Applied | Repeated) -> None:
+        assert self._outcome is not None, "what is written has an outcome"
+        _say(self._run.job, written, self._outcome)
+        self._ended(written)
+
+    def _refused(self, error: BaseException) -> None:
+        job = self._run.job
+        if isinstance(error, LeaseLost):
+            log.warning("lease lost: the outcome of job %s was refused: %s", job.id, error)
+        elif isinstance(error, TenureError):
+            log.error("the outcome of job %s could not be recorded: %s", job.id, error)
+        elif isinstance(error, Exception):
+            log.error("job %s could not be seen to its end; recovery will take it", job.id, exc_info=error)
+        self._ended(None)
 
 
 def _after_interruption(why: Interruption, work: asyncio.Task[Outcome]) -> Outcome:
-    if why is Interruption.LOST:
-        return Lost()
-    if work.done() and not work.cancelled() and work.exception() is None:
+    if not work.cancelled() and work.exception() is None and why is not Interruption.LOST:
         # It came to an end after all, in the time that it was given to tidy up.
         return work.result()
-    return Stopped()
+    return Lost() if why is Interruption.LOST else Stopped()
 
 
 def _ended(work: asyncio.Task[Outcome]) -> Outcome:
@@ -146,11 +205,11 @@ def _ended(work: asyncio.Task[Outcome]) -> Outcome:
     return Raised(described(error))
 
 
-def _say(job: Job, outcome: Outcome) -> None:
+def _say(job: Job, written: Applied | Repeated, outcome: Outcome) -> None:
     """No failure is silent: each has its line, with what was raised. The traceback is kept with the job."""
     if isinstance(outcome, Raised):
         error = load(outcome.error)
         says = f"{error.get('type')}: {error.get('message')}"
-        log.warning("job %s (%s) at attempt %s: %s; it is %s now", job.id, job.kind, job.attempt, says, job.status)
-    elif isinstance(outcome, Returned) and job.result is not None and job.result != outcome.result:
+        log.warning("job %s (%s) at attempt %s: %s; it is %s now", job.id, job.kind, job.attempt, says, written.status)
+    elif isinstance(outcome, Returned) and job.committed and job.committed_result != outcome.result:
         log.error("job %s (%s) committed one result and returned another; the committed one stands", job.id, job.kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenure.errors import InvalidInput, Refused, StoreError
@@ -11,32 +11,49 @@ from tenure.kinds import Kind
 from tenure.lifecycle.operations import Operation, Progress
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
-from tenure.stores.contract import Artifact
+from tenure.stores.contract import Artifact, Commits
 from tenure.workers.borrowing import Borrow, Lent, block_for
 from tenure.workers.committing import CommitBlock, Committer
 from tenure.workers.held import Held
 from tenure.workers.settling import Settler
 
 
+class Site:
+    """What all runs of a worker share. Made on the event loop that they run on."""
+
+    __slots__ = ("borrow", "loop", "seams", "settler", "stopping", "store")
+
+    def __init__(
+        self, store: Commits, settler: Settler, seams: Seams, *, stopping: Callable[[], bool], borrow: Borrow | None
+    ) -> None:
+        self.store, self.settler, self.seams, self.stopping, self.borrow = store, settler, seams, stopping, borrow
+        self.loop = asyncio.get_running_loop()
+
+    async def commits(self) -> Commits:
+        return self.store
+
+
 class HeldRun:
     """The attempt of a job that this process holds. Its methods may be called from any thread."""
 
-    def __init__(
-        self,
-        held: Held,
-        kind: Kind[..., Any],
-        *,
-        settler: Settler,
-        committer: Committer,
-        seams: Seams,
-        stopping: Callable[[], bool],
-        borrow: Borrow | None = None,
-    ) -> None:
-        self.held, self.kind, self.committer = held, kind, committer
-        self._settler, self._seams, self._stopping, self._borrow = settler, seams, stopping, borrow
-        self._loop = asyncio.get_running_loop()
+    __slots__ = ("_committer", "_reported", "_reporting", "_site", "held", "kind")
+
+    def __init__(self, held: Held, kind: Kind[..., Any], site: Site) -> None:
+        self.held, self.kind, self._site = held, kind, site
+        self._committer: Committer | None = None
         self._reported: Progress | None = None
         self._reporting: asyncio.Task[None] | None = None
+
+    @property
+    def committer(self) -> Committer:
+        if self._committer is None:
+            self._committer = Committer(self.held, self._site.seams, self._site.commits)
+        return self._committer
+
+    @property
+    def artifacts(self) -> Sequence[Artifact]:
+        """What was attached so far."""
+        return () if self._committer is None else self._committer.artifacts
 
     @property
     def job(self) -> Job:
@@ -48,12 +65,12 @@ class HeldRun:
 
     @property
     def stopping(self) -> bool:
-        return self._stopping()
+        return self._site.stopping()
 
     def report(self, percent: int, message: str | None) -> None:
         """Have this written soon. What was reported and not yet written is replaced by it."""
         reported = Progress(percent, message)
-        self._loop.call_soon_threadsafe(self._note, reported)
+        self._site.loop.call_soon_threadsafe(self._note, reported)
 
     def attach(self, artifact: Artifact) -> None:
         self.committer.attach(artifact)
@@ -65,15 +82,20 @@ class HeldRun:
             lent=None if connection is None else self._lent(connection),
             job=self.job,
             deadline_seconds=deadline_seconds,
-            loop=self._loop,
-            seams=self._seams,
+            loop=self._site.loop,
+            seams=self._site.seams,
         )
 
     def _lent(self, connection: Any) -> Lent:
-        if self._borrow is None:
+        if self._site.borrow is None:
             problem = "leads to another database than this job's, which `app.testing()` keeps in memory"
             raise InvalidInput("conn", f"{problem}; test a commit on your own connection with `app.worker()`")
-        return self._borrow(connection)
+        return self._site.borrow(connection)
+
+    @property
+    def reporting(self) -> bool:
+        """Whether something was reported and is not written yet."""
+        return self._reporting is not None and not self._reporting.done()
 
     async def reported(self) -> None:
         """Wait until what was reported is written."""
@@ -83,13 +105,13 @@ class HeldRun:
     def _note(self, reported: Progress) -> None:
         self._reported = reported
         if self._reporting is None or self._reporting.done():
-            self._reporting = self._seams.spawn.task(self._report(), name="tenure-progress")
+            self._reporting = self._site.seams.spawn.task(self._report(), name="tenure-progress")
 
     async def _report(self) -> None:
         while (reported := self._reported) is not None and not self.held.lost:
             self._reported = None
             try:
-                await self._settler.settle(self.held, "progress", _always(reported))
+                await self._site.settler.settle(self.held, "progress", _always(reported))
             except (Refused, StoreError):
                 # Whoever took the job away is heard of through the lease, and progress is not worth a failure.
                 return

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from tenure.errors import LeaseLost, RevisionConflict, StoreError, StoreUnavailable
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.statuses import HELD
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Busy, Failure, Outcome, Performs, Repeated, Request
 from tenure.workers.held import Held
@@ -27,27 +29,24 @@ Decide = Callable[[Job], Operation]
 """What to ask for, given the record as it stands: asked again after somebody else has changed it."""
 
 
+Answered = Callable[[Applied | Repeated | BaseException], None]
+"""Told once what was written, or what the store refused it for."""
+
+
 class _Waiting:
-    def __init__(self, held: Held, decide: Decide, request_id: str) -> None:
-        self.held, self.decide, self.request_id = held, decide, request_id
-        self.answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+    __slots__ = ("answered", "decide", "held", "request_id")
+
+    def __init__(self, held: Held, decide: Decide, request_id: str, answered: Answered) -> None:
+        self.held, self.decide, self.request_id, self.answered = held, decide, request_id, answered
 
     def request(self) -> Request | None:
         """What to send; None where it cannot be decided, which whoever waits is told."""
         try:
             operation = self.decide(self.held.job)
         except Exception as error:  # noqa: BLE001 - one that cannot be decided must not keep the others waiting
-            self.fail(error)
+            self.answered(error)
             return None
         return self.held.request(operation, self.request_id)
-
-    def fail(self, error: BaseException) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
-
-    def succeed(self, job: Job) -> None:
-        if not self.answer.done():
-            self.answer.set_result(job)
 
 
 class Settler:
@@ -60,15 +59,20 @@ class Settler:
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def settle(self, held: Held, verb: str, decide: Decide) -> Job:
-        """The record once the operation is written. Raises what the store refused it for."""
+    def submit(self, held: Held, verb: str, decide: Decide, answered: Answered) -> None:
+        """Have the operation written with the next batch."""
         if self._closed:
-            raise StoreError(f"the worker has stopped, so that nothing more of job {held.job.id} is recorded")
-        waiting = _Waiting(held, decide, held.request_id(verb))
-        self._waiting.append(waiting)
+            answered(StoreError(f"the worker has stopped, so that nothing more of job {held.job.id} is recorded"))
+            return
+        self._waiting.append(_Waiting(held, decide, held.request_id(verb), answered))
         if self._writing is None or self._writing.done():
             self._writing = self._seams.spawn.task(self._write(), name="tenure-settler")
-        return await waiting.answer
+
+    async def settle(self, held: Held, verb: str, decide: Decide) -> Job:
+        """The record once the operation is written. Raises what the store refused it for."""
+        answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+        self.submit(held, verb, decide, partial(_pass_on, answer))
+        return await answer
 
     async def close(self) -> None:
         """Give up on what could not be written; recovery will find it."""
@@ -76,9 +80,9 @@ class Settler:
         if self._writing is not None and not self._writing.done():
             self._writing.cancel()
             await asyncio.wait([self._writing], timeout=CLOSE_SECONDS_MAX)
-        for waiting in self._waiting:
-            waiting.fail(asyncio.CancelledError())
-        self._waiting = []
+        given_up, self._waiting = self._waiting, []
+        for waiting in given_up:
+            waiting.answered(asyncio.CancelledError())
 
     async def _write(self) -> None:
         while self._waiting:
@@ -91,7 +95,7 @@ class Settler:
                 outcomes = await self._perform([request for _, request in asked])
             except BaseException as error:
                 for waiting in batch:
-                    waiting.fail(error if isinstance(error, Exception) else asyncio.CancelledError())
+                    waiting.answered(error if isinstance(error, Exception) else asyncio.CancelledError())
                 if not isinstance(error, Exception):
                     raise
                 log.exception("outcomes could not be recorded; their jobs will be found by recovery")
@@ -114,9 +118,9 @@ class Settler:
     def _answer(self, waiting: _Waiting, outcome: Outcome) -> None:
         match outcome:
             case Applied() | Repeated():
-                if outcome.job.held:
+                if outcome.status in HELD:
                     waiting.held.adopt(outcome.job)
-                waiting.succeed(outcome.job)
+                waiting.answered(outcome)
             case Failure(RevisionConflict(current=Job() as current)) if waiting.held.adopt(current):
                 # A heartbeat or a cancel request came in between: decide anew on what stands now.
                 self._waiting.append(waiting)
@@ -124,6 +128,15 @@ class Settler:
                 self._waiting.append(waiting)
             case Failure(LeaseLost() as refusal):
                 waiting.held.lose()
-                waiting.fail(refusal)
+                waiting.answered(refusal)
             case Failure(error):
-                waiting.fail(error)
+                waiting.answered(error)
+
+
+def _pass_on(answer: asyncio.Future[Job], told: Applied | Repeated | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(told, BaseException):
+        answer.set_exception(told)
+    else:
+        answer.set_result(told.job)

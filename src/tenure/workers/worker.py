@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -21,16 +22,15 @@ from tenure.lifecycle.content import check_integer, check_name, check_seconds
 from tenure.lifecycle.records import Job
 from tenure.middleware import Middleware
 from tenure.seams import Seams
-from tenure.stores.contract import Commits, Store, WorkerRecord
+from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
 from tenure.workers.borrowing import Borrow
 from tenure.workers.caretaking import Caretaker, OpenStore
-from tenure.workers.committing import Committer
 from tenure.workers.held import Held, HeldJobs, Interruption
 from tenure.workers.isolation import Isolation, Tasks, Threads
 from tenure.workers.pool import Pool
 from tenure.workers.processes import Processes
 from tenure.workers.runner import TIDY_SECONDS, Runner
-from tenure.workers.runs import HeldRun
+from tenure.workers.runs import Site
 from tenure.workers.settling import Settler
 
 CLAIM_SECONDS_MAX = 5.0
@@ -86,14 +86,12 @@ class Worker:
         self._layers, self._borrow = layers, borrow
         self._isolations = dict(isolations or {})
         self._held = HeldJobs()
-        self._active: set[asyncio.Task[None]] = set()
+        self.running = 0
+        """How many jobs are under way."""
+        self._idle = asyncio.Event()
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
         self._failure: BaseException | None = None
-
-    @property
-    def running(self) -> int:
-        return len(self._active)
 
     @property
     def stopping(self) -> bool:
@@ -155,23 +153,8 @@ class Worker:
         )
 
     def _assemble(self, store: Store, settler: Settler) -> None:
-        async def same_store() -> Commits:
-            return store
-
-        def new_run(held: Held, kind: Kind[..., Any]) -> HeldRun:
-            return HeldRun(
-                held,
-                kind,
-                settler=settler,
-                committer=Committer(held, self._seams, same_store),
-                seams=self._seams,
-                stopping=self._stop.is_set,
-                borrow=self._borrow,
-            )
-
-        self._runner = Runner(
-            kinds=self._kinds, isolations=self._isolations, new_run=new_run, settler=settler, seams=self._seams
-        )
+        site = Site(store, settler, self._seams, stopping=self._stop.is_set, borrow=self._borrow)
+        self._runner = Runner(kinds=self._kinds, isolations=self._isolations, site=site)
         self._pool = Pool(
             store,
             self._seams,
@@ -203,47 +186,40 @@ class Worker:
         held = Held(job, worker=self.name, token=token, sent_at_seconds=sent_at_seconds)
         self._held.take(held)
         self.counts["claimed"] += 1
-        task = self._seams.spawn.task(self._run_one(held), name=f"tenure-run-{job.id}")
-        self._active.add(task)
-        task.add_done_callback(self._active.discard)
-
-    async def _run_one(self, held: Held) -> None:
+        self.running += 1
+        self._idle.clear()
         try:
-            job = await self._runner.run(held)
-            self.counts["lost" if job is None else job.status] += 1
+            self._runner.begin(held, partial(self._ended, held))
         except Exception as error:
-            log.exception("job %s could not be seen to its end; recovery will take it", held.job.id, exc_info=error)
-        finally:
-            self._held.let_go(held)
-            self._pool.freed()
+            log.exception("job %s could not be started; recovery will take it", job.id, exc_info=error)
+            self._ended(held, None)
+
+    def _ended(self, held: Held, written: Applied | Repeated | None) -> None:
+        self.counts["lost" if written is None else written.status] += 1
+        self._held.let_go(held)
+        self.running -= 1
+        if not self.running:
+            self._idle.set()
+        self._pool.freed()
 
     async def _hand_back(self) -> None:
         """Wait for what runs, up to the grace time or an abort; then release the rest without counting a failure."""
-        if self._active:
+        if self.running:
             log.info(
-                "worker %s stops; %d jobs run and may take %s s",
-                self.name,
-                len(self._active),
-                self._options.grace_seconds,
+                "worker %s stops; %d jobs run and may take %s s", self.name, self.running, self._options.grace_seconds
             )
             aborted = self._seams.spawn.task(self._abort.wait(), name="tenure-abort")
-            ending = self._seams.spawn.task(self._all_done(), name="tenure-grace")
+            ending = self._seams.spawn.task(self._idle.wait(), name="tenure-grace")
             await asyncio.wait(
                 {aborted, ending}, timeout=self._options.grace_seconds, return_when=asyncio.FIRST_COMPLETED
             )
             aborted.cancel()
-            ending.cancel()
             for held in self._held.all():
                 held.interrupt(Interruption.STOPPING)
-            if self._active:
-                limit = 2.0 if self._abort.is_set() else TIDY_SECONDS + 5.0
-                await asyncio.wait(set(self._active), timeout=limit)
-        if self._active:
-            log.warning("worker %s leaves %d jobs to recovery", self.name, len(self._active))
-
-    async def _all_done(self) -> None:
-        while self._active:
-            await asyncio.wait(set(self._active))
+            await asyncio.wait({ending}, timeout=2.0 if self._abort.is_set() else TIDY_SECONDS + 5.0)
+            ending.cancel()
+        if self.running:
+            log.warning("worker %s leaves %d jobs to recovery", self.name, self.running)
 
     def _fail(self, error: BaseException) -> None:
         """Something that should never end has ended: stop, and let whoever supervises this process begin anew."""
