@@ -63,6 +63,7 @@ class Kind(Generic[P, R]):
         self._signature = inspect.Signature(parameters[1:] if self.wants_context else parameters)
         self._arguments = _arguments_of(self.name, self._signature, hints)
         self._returns = hints.get("return", Any)
+        self._decode = self._decoder()
         self.isolation: Isolation = _isolation(self.name, options, is_async=self.is_async)
 
     @property
@@ -104,6 +105,12 @@ class Kind(Generic[P, R]):
 
         A payload that was queued under an old name, or that does not fit, is upgraded first where there is a way.
         """
+        if self._decode is not None:
+            try:
+                return msgspec.structs.asdict(self._decode(payload))
+            except msgspec.ValidationError:
+                # The longer way says what does not fit in the words that callers know.
+                pass
         plain = _object(self.name, msgspec.json.decode(payload))
         if self.options.upgrade is None:
             return self._converted(plain)
@@ -114,12 +121,22 @@ class Kind(Generic[P, R]):
                 pass
         return self._converted(dict(self.options.upgrade(plain)))
 
+    def _decoder(self) -> Callable[[str], msgspec.Struct] | None:
+        """Reads a payload in one pass; None where it must be known which arguments were given, or what their names
+        were."""
+        defaults = any(one.default is not one.empty for one in self._signature.parameters.values())
+        if defaults or self.options.upgrade is not None:
+            return None
+        return msgspec.json.Decoder(self._arguments, strict=True, dec_hook=_typed).decode
+
     def _converted(self, plain: Mapping[str, Any]) -> dict[str, Any]:
         converted = self._convert(plain)
         return {name: getattr(converted, name) for name in plain}
 
     def encoded_result(self, value: Any) -> str:
         """The JSON text of what the function returned."""
+        if value is None:
+            return "null"
         try:
             plain = msgspec.to_builtins(value, enc_hook=_plain)
         except (TypeError, ValueError, NotImplementedError) as problem:

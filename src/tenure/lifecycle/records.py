@@ -388,6 +388,7 @@ def _check_choice(value: object, where: str, choices: tuple[str, ...]) -> None:
         raise InvalidInput(where, f"is {value!r}, and must be one of {', '.join(choices)}")
 
 
+@lru_cache(maxsize=1024)
 def milliseconds(seconds: float) -> int:
     """Durations are kept in whole milliseconds, at least one where there is any."""
     return max(1, round(seconds * 1000)) if seconds > 0 else 0

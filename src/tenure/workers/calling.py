@@ -33,7 +33,8 @@ async def call(kind: Kind[..., Any], run: Run, layers: Sequence[Middleware], inv
     token = current_context.set(context)
     try:
         value = await (around_run(layers, context, partial(invoke, bound)) if layers else invoke(bound))
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, GeneratorExit):
+        # Somebody wants this call gone, or its event loop is gone already: that is no outcome.
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a user's function raises is the outcome of its job
         return raised(error, _policy(kind))

@@ -18,7 +18,7 @@ from tenure.workers.runs import HeldRun
 class Isolation(Protocol):
     """Runs one attempt and says what it came to. Cancelling the call ends the work, as far as that can be done."""
 
-    async def outcome(self, run: HeldRun) -> Outcome: ...
+    def outcome(self, run: HeldRun) -> Awaitable[Outcome]: ...
 
     async def close(self) -> None: ...
 
@@ -29,8 +29,8 @@ class Tasks:
     def __init__(self, layers: Sequence[Middleware]) -> None:
         self._layers = layers
 
-    async def outcome(self, run: HeldRun) -> Outcome:
-        return await call(run.kind, run, self._layers, _awaited)
+    def outcome(self, run: HeldRun) -> Awaitable[Outcome]:
+        return call(run.kind, run, self._layers, _awaited)
 
     async def close(self) -> None:
         return None

@@ -15,7 +15,7 @@ from tenure.seams import Seams
 from tenure.stores.contract import ClaimRequest, Claims, Wakeups
 from tenure.workers.outages import Outage
 
-BATCH_MAX = 500
+BATCH_LEAST, BATCH_MAX = 50, 500
 TRUST_LEAST = 0.2
 """The share of its lease that a job must have left to be started, when the answer to its claim came late."""
 
@@ -53,6 +53,8 @@ class Pool:
         self._worker, self._queues, self._kinds = worker, tuple(queues), tuple(kinds)
         self._poll_seconds = poll_seconds
         self._free = concurrency
+        # Of many places half at once, so that the next half is claimed while the first runs and is written down.
+        self._batch = max(BATCH_LEAST, min(BATCH_MAX, concurrency // 2))
         self._room = asyncio.Event()
         self._stopped = asyncio.Event()
         self._outage = Outage(seams)
@@ -92,7 +94,7 @@ class Pool:
         request = ClaimRequest(
             queues=self._queues,
             kinds=self._kinds,
-            limit=min(self._free, BATCH_MAX),
+            limit=min(self._free, self._batch),
             worker=self._worker,
             token=self._seams.random.token(),
             request_id=f"{self._worker}.{self._claims}",

@@ -76,7 +76,7 @@ class _Attempt:
 
     __slots__ = ("_ended", "_outcome", "_patience", "_run", "_site", "_slow", "_task", "_why")
 
-    _task: asyncio.Task[Outcome]
+    _task: asyncio.Task[None]
 
     def __init__(self, run: HeldRun, site: Site, ended: Ended) -> None:
         self._run, self._site, self._ended = run, site, ended
@@ -86,9 +86,23 @@ class _Attempt:
 
     def begin(self, isolation: Isolation) -> None:
         run = self._run
-        self._task = self._site.seams.spawn.task(isolation.outcome(run), name=run.kind.name)
-        self._task.add_done_callback(self._worked)
+        self._task = self._site.seams.spawn.task(self._live(isolation), name=run.kind.name)
         run.held.when_interrupted(self._told)
+
+    async def _live(self, isolation: Isolation) -> None:
+        """Whatever the function does, its attempt has an outcome; unless it was given up on before."""
+        try:
+            outcome = await isolation.outcome(self._run)
+        except asyncio.CancelledError as cancelled:
+            outcome = Stopped() if self._why is not None else _cancelled_within(cancelled)
+        except Exception as error:
+            # A bug of ours, which must not leave the job without an end.
+            log.exception("a job could not be run", exc_info=error)
+            outcome = Raised(described(error))
+        if self._patience is not None:
+            self._patience.cancel()
+        if self._outcome is None:
+            self._settle(Lost() if self._why is Interruption.LOST else outcome)
 
     # What may end it.
 
@@ -111,15 +125,6 @@ class _Attempt:
         if self._outcome is None:
             log.warning("job %s was told to stop and goes on; nothing it does is recorded", self._run.job.id)
             self._settle(Lost() if self._why is Interruption.LOST else Stopped())
-
-    def _worked(self, task: asyncio.Task[Outcome]) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        if self._outcome is None:
-            self._settle(_ended(task) if self._why is None else _after_interruption(self._why, task))
-        elif not task.cancelled():
-            # It was given up on long ago; what it raised must not be complained about as unseen.
-            task.exception()
 
     # What is recorded.
 
@@ -187,22 +192,9 @@ class _Attempt:
         self._ended(None)
 
 
-def _after_interruption(why: Interruption, work: asyncio.Task[Outcome]) -> Outcome:
-    if not work.cancelled() and work.exception() is None and why is not Interruption.LOST:
-        # It came to an end after all, in the time that it was given to tidy up.
-        return work.result()
-    return Lost() if why is Interruption.LOST else Stopped()
-
-
-def _ended(work: asyncio.Task[Outcome]) -> Outcome:
-    """An outcome is a value; an exception here is a cancellation that nobody asked for, or a bug of ours."""
-    if work.cancelled():
-        return Raised(described(asyncio.CancelledError("the job's function was cancelled from within")))
-    error = work.exception()
-    if error is None:
-        return work.result()
-    log.error("a job could not be run", exc_info=error)
-    return Raised(described(error))
+def _cancelled_within(cancelled: asyncio.CancelledError) -> Raised:
+    said = str(cancelled) or "the job's function was cancelled from within"
+    return Raised(described(asyncio.CancelledError(said)))
 
 
 def _say(job: Job, written: Applied | Repeated, outcome: Outcome) -> None:

@@ -69,8 +69,8 @@ class HeldRun:
 
     def report(self, percent: int, message: str | None) -> None:
         """Have this written soon. What was reported and not yet written is replaced by it."""
-        reported = Progress(percent, message)
-        self._site.loop.call_soon_threadsafe(self._note, reported)
+        self._reported = Progress(percent, message)
+        self._site.loop.call_soon_threadsafe(self._note)
 
     def attach(self, artifact: Artifact) -> None:
         self.committer.attach(artifact)
@@ -95,26 +95,27 @@ class HeldRun:
     @property
     def reporting(self) -> bool:
         """Whether something was reported and is not written yet."""
-        return self._reporting is not None and not self._reporting.done()
+        return self._reported is not None or (self._reporting is not None and not self._reporting.done())
 
     async def reported(self) -> None:
         """Wait until what was reported is written."""
-        while self._reporting is not None and not self._reporting.done():
-            await asyncio.wait([self._reporting])
+        while self.reporting:
+            await asyncio.wait([self._note()])
 
-    def _note(self, reported: Progress) -> None:
-        self._reported = reported
+    def _note(self) -> asyncio.Task[None]:
         if self._reporting is None or self._reporting.done():
             self._reporting = self._site.seams.spawn.task(self._report(), name="tenure-progress")
+        return self._reporting
 
     async def _report(self) -> None:
-        while (reported := self._reported) is not None and not self.held.lost:
+        while (reported := self._reported) is not None:
             self._reported = None
             try:
-                await self._site.settler.settle(self.held, "progress", _always(reported))
+                if not self.held.lost:
+                    await self._site.settler.settle(self.held, "progress", _always(reported))
             except (Refused, StoreError):
                 # Whoever took the job away is heard of through the lease, and progress is not worth a failure.
-                return
+                self._reported = None
 
 
 def _always(operation: Operation) -> Callable[[Job], Operation]:
