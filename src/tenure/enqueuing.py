@@ -50,6 +50,7 @@ class Enqueuer(Generic[P, R]):
 
     def __init__(self, app: App, kind: Kind[P, R], options: EnqueueOptions) -> None:
         self._app, self._kind, self._options = app, kind, options
+        self._shared: tuple[Origin, int] | None = None
 
     def request(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
         """The call, checked against the function's signature, to be queued together with others."""
@@ -79,29 +80,37 @@ class Enqueuer(Generic[P, R]):
         return Handle(self._app, one.job, prepared.kind, created=one.created)
 
     def prepared(self, payload: Callable[[], str]) -> Prepared[R]:
-        options, declared = self._options, self._kind.options
         text = self._app.accepted(self._kind.name, payload)
-        check_seconds(options.delay_seconds, "delay_seconds")
+        template, delay_ms = self._template()
+        origin = msgspec.structs.replace(template, id=self._app.seams.random.job_id(), payload=text)
         around = current_context.get()
-        origin = Origin(
-            id=self._app.seams.random.job_id(),
-            kind=self._kind.name,
-            payload=text,
-            policy=declared.policy,
-            queue=declared.queue if options.queue is None else options.queue,
-            priority=declared.priority if options.priority is None else options.priority,
-            dedupe_key=options.dedupe_key,
-            request_id=options.request_id,
-            correlation_id=options.correlation_id,
-            trace=options.trace,
-            submitted_by=options.submitted_by,
-            tags=options.tags,
-            partition_key=options.partition_key,
-        )
         if around is not None:
             origin = _belonging_to(around.job, origin)
-        origin = around_enqueue(self._app.middleware, origin)
-        return Prepared(Enqueue(origin, self._app.client, milliseconds(options.delay_seconds)), self._kind)
+        if self._app.middleware:
+            origin = around_enqueue(self._app.middleware, origin)
+        return Prepared(Enqueue(origin, self._app.client, delay_ms), self._kind)
+
+    def _template(self) -> tuple[Origin, int]:
+        """What all calls with these options have in common; made when the first is."""
+        if self._shared is None:
+            options, declared = self._options, self._kind.options
+            origin = Origin(
+                id=self._app.seams.random.job_id(),
+                kind=self._kind.name,
+                payload="null",
+                policy=declared.policy,
+                queue=declared.queue if options.queue is None else options.queue,
+                priority=declared.priority if options.priority is None else options.priority,
+                dedupe_key=options.dedupe_key,
+                request_id=options.request_id,
+                correlation_id=options.correlation_id,
+                trace=options.trace,
+                submitted_by=options.submitted_by,
+                tags=options.tags,
+                partition_key=options.partition_key,
+            )
+            self._shared = origin, milliseconds(check_seconds(options.delay_seconds, "delay_seconds"))
+        return self._shared
 
 
 def _belonging_to(job: Job, origin: Origin) -> Origin:

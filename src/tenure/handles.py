@@ -25,6 +25,8 @@ LOOK_SECONDS_LEAST, LOOK_SECONDS_MOST = 0.005, 0.25
 class Handle(Generic[R]):
     """One job. `created` is False where its dedupe key or request id led to a job that was there before."""
 
+    __slots__ = ("_app", "_kind", "created", "job")
+
     def __init__(self, app: App, job: Job, kind: Kind[..., R], *, created: bool) -> None:
         self._app, self._kind = app, kind
         self.job = job

@@ -61,6 +61,8 @@ class Kind(Generic[P, R]):
         parameters = list(inspect.signature(function).parameters.values())
         self.wants_context = bool(parameters) and hints.get(parameters[0].name) is Context
         self._signature = inspect.Signature(parameters[1:] if self.wants_context else parameters)
+        self._names = tuple(self._signature.parameters)
+        self._keyword_only = any(one.kind is one.KEYWORD_ONLY for one in self._signature.parameters.values())
         self._arguments = _arguments_of(self.name, self._signature, hints)
         self._returns = hints.get("return", Any)
         self._decode = self._decoder()
@@ -81,16 +83,18 @@ class Kind(Generic[P, R]):
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """The JSON text of a call, or a refusal that names the field."""
+        if not kwargs and len(args) == len(self._names) and not self._keyword_only:
+            return self.checked(dict(zip(self._names, args, strict=True)))
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as problem:
             raise PayloadRefused(self.name, str(problem)) from None
-        return self.checked(bound.arguments)
+        return self.checked(dict(bound.arguments))
 
-    def checked(self, arguments: Mapping[str, Any]) -> str:
+    def checked(self, arguments: dict[str, Any]) -> str:
         """The JSON text of arguments by name, once they fit the function."""
         try:
-            plain = msgspec.to_builtins(dict(arguments), enc_hook=_plain)
+            plain = msgspec.to_builtins(arguments, enc_hook=_plain)
         except (TypeError, ValueError, NotImplementedError) as problem:
             raise PayloadRefused(self.name, f"cannot be written as JSON: {problem}") from None
         self._convert(plain)

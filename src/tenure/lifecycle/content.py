@@ -26,7 +26,11 @@ KEY_LENGTH_MAX = 500
 BYTES_A_CHARACTER = 2
 """On average, so that a kind and a key together always fit into an index."""
 
+KNOWN_MAX, KNOWN_LENGTH_MAX = 4096, 1000
+
 _encode = msgspec.json.encode
+_known: set[str] = set()
+"""Short texts that `encode` has made lately, which need not be read again at a store's door."""
 
 
 def encode(value: Any, *, where: str = "content", bytes_max: int = CONTENT_BYTES_MAX) -> str:
@@ -37,10 +41,15 @@ def encode(value: Any, *, where: str = "content", bytes_max: int = CONTENT_BYTES
     """
     if not _is_plain(value):
         value = _builtins(value, where)
-    _check(value, where, DEPTH_MAX)
+    if not _is_sound(value, DEPTH_MAX):
+        _check(value, where, DEPTH_MAX)
     text = _encode(value).decode()
     if len(text) > bytes_max or (not text.isascii() and len(text.encode()) > bytes_max):
         raise InvalidInput(where, f"is {len(text.encode())} bytes of JSON, and at most {bytes_max} are allowed")
+    if len(text) <= KNOWN_LENGTH_MAX:
+        if len(_known) >= KNOWN_MAX:
+            _known.clear()
+        _known.add(text)
     return text
 
 
@@ -65,6 +74,8 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
     """JSON text at a store's door: `encode` made it, so this only makes sure that it can be held and read back."""
     if not isinstance(text, str):
         raise InvalidInput(where, f"must be JSON text, not {type(text).__name__}")
+    if text in _known:
+        return text
     _check_characters(text, where)
     if len(text) > bytes_max or (not text.isascii() and len(text.encode()) > bytes_max):
         raise InvalidInput(where, f"is {len(text.encode())} bytes of JSON, and at most {bytes_max} are allowed")
@@ -74,7 +85,8 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
         raise InvalidInput(where, f"is not JSON that can be held: {problem}") from None
     if as_encoded:
-        _check(value, where, DEPTH_MAX)
+        if not _is_sound(value, DEPTH_MAX):
+            _check(value, where, DEPTH_MAX)
     else:
         # Written by somebody else, so that it may hold what decoding hides, such as a key twice.
         parse(text, where=where, bytes_max=bytes_max)
@@ -158,6 +170,23 @@ def _builtins(value: Any, where: str) -> Any:
         return msgspec.to_builtins(value)
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidInput(where, f"cannot be written as JSON: {problem}") from None
+
+
+def _is_sound(value: Any, levels: int) -> bool:
+    """Whether the value is surely one that every store can hold, found out without a word for where the fault is."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii() and "\x00" not in value
+    if kind is int:
+        return -INTEGER_MAX <= value <= INTEGER_MAX  # type: ignore[no-any-return]
+    if kind is dict:
+        return levels > 0 and all(
+            type(key) is str and key.isascii() and "\x00" not in key and _is_sound(item, levels - 1)
+            for key, item in value.items()
+        )
+    if kind is list:
+        return levels > 0 and all(_is_sound(item, levels - 1) for item in value)
+    return value is None or kind is bool
 
 
 def _check(value: Any, where: str, levels: int) -> None:

@@ -3,7 +3,7 @@ beyond reading themselves. None of them can form a cycle, so the many are kept f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -138,10 +138,24 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
         What is not set is left out: a field that a later version adds does not change the digests of earlier jobs.
         """
-        facts = dict(zip(_ORIGIN_FIELDS, msgspec.structs.astuple(self), strict=True))
-        facts["id"] = None
-        facts["policy"] = _set_in(self.policy)
-        return digest(_canonical({name: fact for name, fact in facts.items() if fact is not None}).decode())
+        return digest(_facts(self))
+
+
+def digests_alike(origins: Sequence[Origin]) -> list[str]:
+    """The digests of origins that differ in nothing but id and payload: what they share is written out once."""
+    before, after = _facts(msgspec.structs.replace(origins[0], payload=_GAP)).split(_canonical(_GAP).decode())
+    return [digest(f"{before}{_canonical(origin.payload).decode()}{after}") for origin in origins]
+
+
+_GAP = "\x00"
+"""Stands for the payload; no text of a job can hold it."""
+
+
+def _facts(origin: Origin) -> str:
+    facts = dict(zip(_ORIGIN_FIELDS, msgspec.structs.astuple(origin), strict=True))
+    facts["id"] = None
+    facts["policy"] = _set_in(origin.policy)
+    return _canonical({name: fact for name, fact in facts.items() if fact is not None}).decode()
 
 
 _ORIGIN_FIELDS = Origin.__struct_fields__

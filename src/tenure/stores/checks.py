@@ -58,8 +58,23 @@ def check_age(older_than_seconds: float, limit: int) -> timedelta:
 _OPTIONAL_TEXTS = ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key")
 
 
-def check_enqueue(request: Enqueue) -> None:
+def check_enqueues(requests: Sequence[Enqueue], *, alike: bool) -> None:
     """Refuse what no store could hold or nobody could mean, before anything is written."""
+    for request in requests[:1] if alike else requests:
+        check_enqueue(request)
+    if alike:
+        for request in requests[1:]:
+            _check_id(request.origin.id)
+            check_content(request.origin.payload, "payload")
+
+
+def _check_id(job_id: Any) -> None:
+    if not isinstance(job_id, UUID):
+        raise InvalidInput("id", f"must be a UUID, not {job_id!r}")
+
+
+def check_enqueue(request: Enqueue) -> None:
+    """The same for one."""
     origin = request.origin
     if request.actor.role is not Role.CLIENT:
         raise NotAuthorised(None, Verb.ENQUEUE, role=request.actor.role, allowed=[Role.CLIENT])
@@ -72,8 +87,7 @@ def check_enqueue(request: Enqueue) -> None:
     for name in _OPTIONAL_TEXTS:
         if (text := getattr(origin, name)) is not None:
             check_text(text, name)
-    if not isinstance(origin.id, UUID):
-        raise InvalidInput("id", f"must be a UUID, not {origin.id!r}")
+    _check_id(origin.id)
     for name in ("parent_id", "redrive_of"):
         if (link := getattr(origin, name)) is not None and not isinstance(link, UUID):
             raise InvalidInput(name, f"must be a UUID, not {link!r}")

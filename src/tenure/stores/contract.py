@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
@@ -49,6 +50,19 @@ class Enqueue(msgspec.Struct, frozen=True, gc=False):
     def detail(self) -> str | None:
         """What the event repeats of the request beyond the origin's digest."""
         return encode({"delay_ms": self.delay_ms}) if self.delay_ms else None
+
+
+_template = attrgetter(*(name for name in Origin.__struct_fields__ if name not in ("id", "payload")))
+
+
+def all_alike(requests: Sequence[Enqueue]) -> bool:
+    """Whether the requests differ in nothing but their jobs' ids and payloads, as most that come together do."""
+    first = requests[0]
+    same = _template(first.origin)
+    return all(
+        one.actor == first.actor and one.delay_ms == first.delay_ms and _template(one.origin) == same
+        for one in requests[1:]
+    )
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):

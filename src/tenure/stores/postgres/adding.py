@@ -11,13 +11,50 @@ import msgspec
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.evolve import after_ms, born
-from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin
+from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin, digests_alike
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import Added, Enqueue
 from tenure.stores.postgres.connections import REUSED_STATE, Fetches
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.reading import jobs_by_id
 from tenure.stores.postgres.rows import arrays
+
+
+async def add_alike(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue]) -> list[Added] | None:
+    """The new jobs of requests that have no keys and are alike; None where one of them may have been asked before."""
+    first = requests[0]
+    values = {**alike_parameters(requests), "policy": await policies.number(first.origin.policy)}
+    try:
+        answers = await fetches.fetch("enqueue_alike", values)
+    except asyncpg.UniqueViolationError:
+        return None
+    if not answers:
+        return None
+    job = new_job(first, answers[0]["now"])
+    return [Added(msgspec.structs.replace(job, origin=request.origin), created=True) for request in requests]
+
+
+def alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:
+    """The arrays and values of `enqueue_alike.sql`."""
+    first = requests[0]
+    shared = {name: getattr(first.origin, name) for name in _SHARED}
+    return {
+        **shared,
+        "ids": [request.origin.id for request in requests],
+        "payloads": [request.origin.payload for request in requests],
+        "digests": digests_alike([request.origin for request in requests]),
+        "tags": _tags(first.origin),
+        "delay_ms": first.delay_ms,
+        "queued_ms": first.origin.policy.queued_ms,
+        "detail": first.detail,
+        "actor": str(first.actor),
+        "version": CONTRACT_VERSION,
+    }
+
+
+_SHARED = (
+    "kind", "queue", "priority", "correlation_id", "trace", "submitted_by", "partition_key", "parent_id", "redrive_of",
+)  # fmt: skip
 
 
 async def add(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue]) -> list[Added]:

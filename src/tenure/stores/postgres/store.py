@@ -25,7 +25,7 @@ from tenure.stores.checks import (
     check_age,
     check_claim,
     check_dead_letter_filter,
-    check_enqueue,
+    check_enqueues,
     check_event_filter,
     check_handling,
     check_job_filter,
@@ -56,11 +56,12 @@ from tenure.stores.contract import (
     Transaction,
     Wakeups,
     WorkerRecord,
+    all_alike,
     hints,
     without_secret,
 )
 from tenure.stores.postgres import rows as row
-from tenure.stores.postgres.adding import add
+from tenure.stores.postgres.adding import add, add_alike
 from tenure.stores.postgres.batches import Batches
 from tenure.stores.postgres.block import PostgresBlock
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
@@ -131,10 +132,17 @@ class PostgresStore:
     # New jobs.
 
     async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        for request in requests:
-            check_enqueue(request)
+        if not requests:
+            return []
+        alike = all_alike(requests)
+        check_enqueues(requests, alike=alike)
         require_outside(self)
-        added = await add(self._connections, self._policies, requests)
+        origin = requests[0].origin
+        added: list[Added] | None = None
+        if alike and origin.dedupe_key is None and origin.request_id is None:
+            added = await add_alike(self._connections, self._policies, requests)
+        if added is None:
+            added = await add(self._connections, self._policies, requests)
         self._bell.ring({one.job.queue for one in added if one.created})
         return added
 

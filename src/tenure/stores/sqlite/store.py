@@ -24,7 +24,7 @@ from tenure.stores.checks import (
     check_age,
     check_claim,
     check_dead_letter_filter,
-    check_enqueue,
+    check_enqueues,
     check_event_filter,
     check_handling,
     check_job_filter,
@@ -55,6 +55,7 @@ from tenure.stores.contract import (
     Transaction,
     Wakeups,
     WorkerRecord,
+    all_alike,
     hints,
 )
 from tenure.stores.schema import require_fit
@@ -169,8 +170,7 @@ class SqliteStore:
         )
 
     async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        for request in requests:
-            check_enqueue(request)
+        check_enqueues(requests, alike=bool(requests) and all_alike(requests))
 
         def work(connection: sqlite3.Connection) -> list[Added]:
             policy_of = self._policies_on(connection)

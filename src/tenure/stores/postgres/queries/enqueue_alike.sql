@@ -1,0 +1,37 @@
+-- Adds jobs that have no keys and differ in nothing but id and payload: the commonest enqueue, by one plain insert.
+-- Guard: an id that is there already makes the whole statement fail, and one that was answered with another job before
+-- makes it write nothing; both are then asked of `tenure.enqueue`, which can tell them apart.
+-- No row means that nothing was written; else the row has the moment at which all were.
+with given as materialized (
+    select *
+    from unnest(:ids::uuid[], :payloads::text[], :digests::text[]) as given(id, payload, digest)
+),
+moment as materialized (
+    select tenure.clock() as now
+    where not exists (select from tenure.answers)
+       or not exists (select from given join tenure.answers answer on answer.request_id = given.id::text)
+),
+born as (
+    insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, correlation_id, trace,
+        submitted_by, tags, partition_key, parent_id, redrive_of, status, rev, chain, attempt, failures, losses, lost,
+        cancel_requested, updated_at, due_at, timeout_at)
+    select given.id, moment.now, :policy::integer, :priority::smallint, :kind::text, :queue::text, given.payload,
+        :correlation_id::text, :trace::text, :submitted_by::text, :tags::text, :partition_key::text, :parent_id::uuid,
+        :redrive_of::uuid, 'queued', 1, 1, 0, 0, 0, false, false, moment.now,
+        moment.now + :delay_ms::bigint * interval '1 millisecond',
+        moment.now + (:delay_ms::bigint + :queued_ms::bigint) * interval '1 millisecond'
+    from given
+    cross join moment
+),
+logged as (
+    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, to_status, actor, request_id,
+        digest, detail)
+    select given.id, moment.now,
+        case when :delay_ms::bigint > 0 then moment.now + :delay_ms::bigint * interval '1 millisecond' end,
+        1, 0, :version::smallint, false, 'enqueued', 'queued', :actor::text, given.id::text, given.digest, :detail::text
+    from given
+    cross join moment
+)
+select moment.now
+from set_config('tenure.writer', 'store', true) writer
+cross join moment
