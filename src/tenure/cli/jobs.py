@@ -36,10 +36,12 @@ from tenure.cli.showing import (
     say_provenance,
 )
 from tenure.cli.tail import tail
-from tenure.errors import Refused, TenureError
+from tenure.cli.vocabulary import logs_of, one_vocabulary, say_one, say_page
+from tenure.errors import JobNotFound, Refused, TenureError
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
 from tenure.lifecycle.statuses import CANCELLED, LIVE
+from tenure.lifecycle.vocabularies import vocabulary as vocabulary_named
 from tenure.operating import CancelReport, Operator
 
 if TYPE_CHECKING:
@@ -60,24 +62,29 @@ jobs.add_command(tail)
 @common_options
 @job_filters
 @page_options
-def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filters: Any) -> int:
+@one_vocabulary
+def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, vocabulary: str | None, **filters: Any) -> int:
     """List jobs, oldest first."""
-    page = run(_page(database, limit=limit, after=after, **filters))
-    if as_json:
+    page, logs = run(_page(database, with_logs=vocabulary is not None, limit=limit, after=after, **filters))
+    if vocabulary is not None and (as_json or page.jobs):
+        say_page(page, logs, vocabulary_named(vocabulary), as_json=as_json)
+    elif as_json:
         say_json({"jobs": [job_facts(job, content=False) for job in page.jobs], "after": page.after})
-        return Exit.OK
-    if page.jobs:
+    elif page.jobs:
         say_table(JOB_HEADINGS, [job_row(job) for job in page.jobs])
     else:
         say("no job matches")
-    if page.after is not None:
+    if page.after is not None and not as_json:
         say(f"there are more: --after {page.after}")
     return Exit.OK
 
 
-async def _page(database: str, *, limit: int, after: UUID | None, **filters: Any) -> JobPage:
+async def _page(
+    database: str, *, with_logs: bool, limit: int, after: UUID | None, **filters: Any
+) -> tuple[JobPage, dict[UUID, list[Event]]]:
     async with opened(database) as store:
-        return await store.find(await job_filter(store, **filters), after=after, limit=limit)
+        page = await store.find(await job_filter(store, **filters), after=after, limit=limit)
+        return page, await logs_of(store, page.jobs) if with_logs else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +104,31 @@ class Seen:
 @click.argument("wanted", metavar="ID", type=job_id)
 @click.option("--events", "with_events", is_flag=True, help="Also everything that happened to it.")
 @click.option("--provenance", "with_provenance", is_flag=True, help="How it came to its end, once it has ended.")
-def show(*, database: str, as_json: bool, wanted: UUID, with_events: bool, with_provenance: bool) -> int:
+@one_vocabulary
+def show(
+    *, database: str, as_json: bool, wanted: UUID, with_events: bool, with_provenance: bool, vocabulary: str | None
+) -> int:
     """Show one job: its record, attempts, artifacts and dead letter."""
+    if vocabulary is not None:
+        if with_provenance:
+            raise click.UsageError("no vocabulary has a word for --provenance; ask for it without --vocabulary")
+        job, log = run(_logged(database, wanted))
+        say_one(job, log, vocabulary_named(vocabulary), with_events=with_events, as_json=as_json)
+        return Exit.OK
     seen = run(_seen(database, wanted, with_events=with_events, with_provenance=with_provenance))
     if as_json:
         say_json(_seen_facts(seen))
     else:
         _say_seen(seen)
     return Exit.OK
+
+
+async def _logged(database: str, wanted: UUID) -> tuple[Job, list[Event]]:
+    async with opened(database) as store:
+        job = await Operator(store, actor=operator()).job(wanted)
+        if not (log := (await logs_of(store, [job])).get(wanted)):
+            raise JobNotFound(wanted)
+        return job, log
 
 
 async def _seen(database: str, wanted: UUID, *, with_events: bool, with_provenance: bool) -> Seen:

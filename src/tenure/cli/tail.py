@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from uuid import UUID
 
@@ -11,7 +12,10 @@ from tenure.cli.choosing import job_id
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.output import Exit, complain, say, say_json_line
 from tenure.cli.showing import event_line, facts_of
+from tenure.cli.vocabulary import Interpreter, say_told, some_vocabularies
 from tenure.lifecycle.records import Event
+from tenure.lifecycle.vocabularies import Told, Vocabulary
+from tenure.lifecycle.vocabularies import vocabularies as vocabularies_named
 from tenure.seams import SYSTEM
 from tenure.tailing import end_of_log, follow, follow_job
 
@@ -25,8 +29,11 @@ class Teller:
         self._as_json = as_json
         self.position: str | None = None
 
-    def tell(self, event: Event) -> None:
-        if self._as_json:
+    def tell(self, event: Event, told: Sequence[Told] | None = None) -> None:
+        """`told` is the event in other words, where it is not to be told in our own."""
+        if told is not None:
+            say_told(event, told, as_json=self._as_json)
+        elif self._as_json:
             say_json_line(facts_of(event))
         else:
             say(event_line(event))
@@ -42,16 +49,19 @@ class Teller:
     metavar="POSITION",
     help="Go on after this position of the log; `start` for all of it.  [default: now]",
 )
-def tail(*, database: str, as_json: bool, wanted: UUID | None, start: str | None) -> int:
+@some_vocabularies
+def tail(*, database: str, as_json: bool, wanted: UUID | None, start: str | None, vocabularies: tuple[str, ...]) -> int:
     """Follow the log, each event once and in order, until interrupted.
 
     With ID, follow that job from its first event to the one that ends it. --json writes one JSON object per line.
+    With --vocabulary, events are told in those words instead, and those left out for which they have none.
     """
+    chosen = vocabularies_named(vocabularies)
     if wanted is not None and start is not None:
         raise click.UsageError("a job is followed from its first event on; --from is for the whole log")
     teller = Teller(as_json=as_json)
     try:
-        run(_tail(database, teller, wanted=wanted, start=start or NOW))
+        run(_tail(database, teller, wanted=wanted, start=start or NOW, chosen=chosen))
     except KeyboardInterrupt:
         if wanted is None and teller.position is not None:
             complain(f"tenure: interrupted; to go on from here: --from {teller.position}")
@@ -60,8 +70,11 @@ def tail(*, database: str, as_json: bool, wanted: UUID | None, start: str | None
     return Exit.OK
 
 
-async def _tail(database: str, teller: Teller, *, wanted: UUID | None, start: str) -> None:
+async def _tail(
+    database: str, teller: Teller, *, wanted: UUID | None, start: str, chosen: Sequence[Vocabulary]
+) -> None:
     async with opened(database) as store:
+        interpreter = Interpreter(store, chosen) if chosen else None
         if wanted is not None:
             events = follow_job(store, SYSTEM.clock, wanted)
         else:
@@ -70,4 +83,4 @@ async def _tail(database: str, teller: Teller, *, wanted: UUID | None, start: st
             events = follow(store, SYSTEM.clock, after=None if start == START else start)
         async with aclosing(events):
             async for event in events:
-                teller.tell(event)
+                teller.tell(event, await interpreter.tell(event) if interpreter else None)

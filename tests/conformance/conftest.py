@@ -1,0 +1,63 @@
+"""Both stores for every suite: with a clock that the test moves, and plain for real workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure.testing.driver import Driver
+from tenure.testing.log_check import check_store
+from tests.conformance.places import Place, opened
+from tests.databases import Database
+from tests.manual_postgres import copied_database, prepared_database
+from tests.postgres import Postgres
+
+
+@pytest.fixture(scope="session")
+def prepared_postgres(postgres_server: Postgres) -> Iterator[str]:
+    with prepared_database(postgres_server) as name:
+        yield name
+
+
+@pytest.fixture
+def manual_dsn(postgres_server: Postgres, prepared_postgres: str) -> Iterator[str]:
+    with copied_database(postgres_server, prepared_postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """An empty database of each kind, of which the PostgreSQL one is migrated and tells the time that it is told."""
+    if request.param == "sqlite":
+        return Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    return Database(request.getfixturevalue("manual_dsn"))
+
+
+@pytest.fixture
+async def place(request: pytest.FixtureRequest, ground: Database) -> AsyncIterator[Place]:
+    """An open store on it, in the words of the suite that asks. When the test is over, its log must explain every
+    row."""
+    async with opened(ground) as (store, clock):
+        yield Place(ground, store, clock, Driver(store), request.module.WORDS)
+        await check_store(store)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """An empty database of each kind, not migrated."""
+    if request.param == "sqlite":
+        return Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    return Database(request.getfixturevalue("postgres_dsn"))
+
+
+@pytest.fixture
+async def app(database: Database) -> AsyncIterator[tenure.App]:
+    """An app on each kind of database, for a real worker."""
+    async with database.opened():
+        pass
+    app = tenure.App(database.url, version="2026.11")
+    yield app
+    await app.close()
