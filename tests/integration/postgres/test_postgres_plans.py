@@ -76,7 +76,13 @@ def plan_after_warm_up(connection: psycopg.Connection, name: str, values: dict[s
 CLAIM = {
     "request_id": "'again'",
     "body": "'b'",
-    "queues": "'{queue-0,queue-1,queue-2,queue-3}'",
+    "gap_queues": "'{queue-0,queue-1,queue-2,queue-3}'",
+    "gap_lows": "'{-32769,-32769,-32769,-32769}'",
+    "gap_highs": "'{32768,32768,32768,32768}'",
+    "lane_queues": "'{}'",
+    "lane_priorities": "'{}'",
+    "lane_dues": "'{}'",
+    "lane_ids": "'{}'",
     "kinds": "'{mail}'",
     "excluded": "'{}'",
     "limit": str(BATCH),
@@ -88,15 +94,30 @@ CLAIM = {
 }
 
 
+WHERE = {
+    "one queue": {"gap_queues": "'{queue-1}'", "gap_lows": "'{-32769}'", "gap_highs": "'{32768}'"},
+    "four queues": {},
+    "known lanes": {
+        "gap_queues": "'{queue-1,queue-1}'",
+        "gap_lows": "'{-32769,2}'",
+        "gap_highs": "'{0,32768}'",
+        "lane_queues": "'{queue-1,queue-1,queue-1}'",
+        "lane_priorities": "'{0,1,2}'",
+        "lane_dues": "array_fill(now() - interval '20 seconds', '{3}')",
+        "lane_ids": "array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}')",
+    },
+}
+
+
 @pytest.mark.parametrize("analysed", [False, True])
-@pytest.mark.parametrize("queues", ["'{queue-1}'", CLAIM["queues"]])
+@pytest.mark.parametrize("where", ["one queue", "four queues", "known lanes"])
 @pytest.mark.requirement("WC-02", "SM-13")
-def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, queues: str, analysed: bool) -> None:
+def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, where: str, analysed: bool) -> None:
     with psycopg.connect(crowded) as connection:
         if analysed:
             connection.execute("analyze tenure.jobs")
             connection.commit()
-        plan = plan_after_warm_up(connection, "claim", {**CLAIM, "queues": queues})
+        plan = plan_after_warm_up(connection, "claim", {**CLAIM, **WHERE[where]})
     scans = [node for node in nodes(plan) if node.get("Relation Name") in ("jobs", "events")]
     assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
     lanes = 4 * 4

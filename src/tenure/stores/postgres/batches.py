@@ -22,6 +22,7 @@ from tenure.stores.postgres.changes import (
     is_heartbeat,
 )
 from tenure.stores.postgres.connections import ABOUT_A_ROW, Fetches
+from tenure.stores.postgres.floors import Floors
 
 ASIDE_SECONDS = 60.0
 
@@ -38,6 +39,7 @@ class Batches:
     def __init__(self, fetches: Fetches, clock: Clock, *, in_block: bool = False) -> None:
         self._fetches, self._clock, self._in_block = fetches, clock, in_block
         self._set_aside: dict[UUID, tuple[float, str]] = {}
+        self._floors = Floors()
 
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
         """What became of each change; None where the row was not the one decided upon."""
@@ -96,7 +98,6 @@ class Batches:
         parameters = {
             "request_id": request.request_id,
             "body": request.body(),
-            "queues": list(request.queues),
             "kinds": list(request.kinds),
             "worker": request.worker,
             "token": request.token,
@@ -104,13 +105,30 @@ class Batches:
             "chain": 2 if request.start else 1,
             "version": CONTRACT_VERSION,
         }
+        claimer = self._floors.of(request)
         while True:
-            values = {**parameters, "limit": request.limit, "excluded": self._still_set_aside()}
+            began = self._clock.monotonic_seconds()
+            values = {
+                **parameters,
+                **claimer.parameters(began),
+                "limit": request.limit,
+                "excluded": self._still_set_aside(),
+            }
             try:
-                rows = await self._fetches.fetch("claim", values)
-                return [row for row in rows if row["id"] is not None or row["won"] is not None]
+                answers = await self._fetches.fetch("claim", values)
             except POISON as problem:
                 self._pass_over(problem)
+                continue
+            rows = [row for row in answers if row["id"] is not None]
+            if not answers or answers[0]["won"] is not None:
+                return answers
+            claimer.learn(
+                rows,
+                walked=answers[0]["walked"] or 0,
+                began_seconds=began,
+                now_seconds=self._clock.monotonic_seconds(),
+            )
+            return rows
 
     def _pass_over(self, problem: Exception) -> None:
         """Remember the row that made a claim fail, so that the next one leaves it out.

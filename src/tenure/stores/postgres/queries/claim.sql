@@ -1,39 +1,50 @@
 -- Takes up to :limit due jobs, in the order of priority and then time since due, and starts them when :chain is 2.
 -- Guard: rows are locked, others' locks are passed over; only due, uncommitted jobs of the given kinds and queues.
--- One lane is a queue and a priority, read along the ready index; with several, each gives its share of the batch.
--- No row with an id means that nothing was due; a row with `won` means that this request was answered before.
+-- One lane is a queue and a priority, read along the ready index; with several, each gives its share of the batch. Lanes
+-- that are known are given with the place from which to read on; others are looked for in the gaps between them.
+-- No row with an id means that nothing was due; a row with `won` means that this request was answered before. `walked` is
+-- how many entries of the index were read.
 with recursive previous as materialized (
     select claim.body, claim.job_ids
     from tenure.claims claim
     where claim.request_id = :request_id
 ),
 moment as materialized (
-    select tenure.clock() as now
+    select tenure.clock() as now, pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) as walked
     where not exists (select from previous)
 ),
-lanes(queue, priority) as (
-    select wanted.queue, head.priority
-    from unnest(:queues::text[]) wanted(queue),
+found(queue, priority, high) as (
+    select gap.queue, head.priority, gap.high
+    from unnest(:gap_queues::text[], :gap_lows::integer[], :gap_highs::integer[]) gap(queue, low, high),
         lateral (
             select job.priority
             from tenure.jobs job
-            where job.queue = wanted.queue
+            where job.queue = gap.queue
+              and job.priority > gap.low and job.priority < gap.high
               and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
             order by job.priority
             limit 1
         ) head
     union all
-    select lanes.queue, head.priority
-    from lanes,
+    select found.queue, head.priority, found.high
+    from found,
         lateral (
             select job.priority
             from tenure.jobs job
-            where job.queue = lanes.queue
-              and job.priority > lanes.priority
+            where job.queue = found.queue
+              and job.priority > found.priority and job.priority < found.high
               and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
             order by job.priority
             limit 1
         ) head
+),
+lanes as materialized (
+    select found.queue, found.priority, '-infinity'::timestamptz as due_at,
+        '00000000-0000-0000-0000-000000000000'::uuid as id
+    from found
+    union all
+    select *
+    from unnest(:lane_queues::text[], :lane_priorities::smallint[], :lane_dues::timestamptz[], :lane_ids::uuid[])
 ),
 heads as (
     select lanes.queue, lanes.priority, head.due_at, head.id
@@ -45,6 +56,7 @@ heads as (
               and job.priority = lanes.priority
               and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
               and job.due_at <= moment.now
+              and (job.due_at, job.id) > (lanes.due_at, lanes.id)
               and job.kind = any (:kinds::text[])
               and job.committed_at is null
               and job.id <> all (:excluded::uuid[])
@@ -54,13 +66,17 @@ heads as (
     where (select count(*) from lanes) > 1
 ),
 shares as materialized (
-    select lanes.queue, lanes.priority, :limit::bigint as share
+    select lanes.*, :limit::bigint as share
     from lanes
     where (select count(*) from lanes) = 1
     union all
-    select first.queue, first.priority, count(*)
-    from (select * from heads order by heads.priority desc, heads.due_at, heads.id limit :limit) first
-    group by first.queue, first.priority
+    select lanes.*, first.share
+    from (
+        select best.queue, best.priority, count(*) as share
+        from (select * from heads order by heads.priority desc, heads.due_at, heads.id limit :limit) best
+        group by best.queue, best.priority
+    ) first
+    join lanes on lanes.queue = first.queue and lanes.priority = first.priority
 ),
 locked as materialized (
     select mine.*
@@ -72,6 +88,7 @@ locked as materialized (
               and job.priority = shares.priority
               and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
               and job.due_at <= moment.now
+              and (job.due_at, job.id) > (shares.due_at, shares.id)
               and job.kind = any (:kinds::text[])
               and job.committed_at is null
               and job.id <> all (:excluded::uuid[])
@@ -80,10 +97,11 @@ locked as materialized (
             for no key update skip locked
         ) mine
 ),
--- Where others held rows of a lane, its share is made up from all lanes: a lock must not hide what is due elsewhere.
+-- Where others held rows of a lane, its share is made up from all lanes: a lock must not hide what is due elsewhere. No
+-- more is locked than is missing, so as not to hide it from others in turn.
 more as materialized (
     select mine.*
-    from lanes, moment,
+    from (select * from lanes order by lanes.priority desc) lanes, moment,
         lateral (
             select job.id, job.priority, job.due_at, job.losses, job.policy_id
             from tenure.jobs job
@@ -91,6 +109,7 @@ more as materialized (
               and job.priority = lanes.priority
               and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
               and job.due_at <= moment.now
+              and (job.due_at, job.id) > (lanes.due_at, lanes.id)
               and job.kind = any (:kinds::text[])
               and job.committed_at is null
               and job.id <> all (:excluded::uuid[])
@@ -101,6 +120,7 @@ more as materialized (
         ) mine
     where (select count(*) from lanes) > 1
       and (select count(*) from locked) < (select sum(shares.share) from shares)
+    limit (select sum(shares.share) from shares) - (select count(*) from locked)
 ),
 -- A job that was lost while it ran is claimed alone.
 ranked as (
@@ -159,8 +179,10 @@ recorded as (
     from taken
     having count(*) > 0
 )
-select previous.body as won_body, previous.job_ids as won, moved.*
+select previous.body as won_body, previous.job_ids as won, moved.*,
+    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked
 from set_config('tenure.writer', 'store', true) writer
 left join previous on true
+left join moment on true
 left join moved on true
 order by moved.place

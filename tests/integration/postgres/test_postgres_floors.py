@@ -1,0 +1,231 @@
+"""Claims under an old snapshot: they read on where the last ones ended, and still find everything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tenure.lifecycle.operations import Complete
+from tenure.lifecycle.records import Actor, Job, Role
+from tenure.stores.contract import Applied, ClaimRequest, Request
+from tenure.stores.postgres import floors
+from tenure.stores.postgres.floors import HIGHEST, LOWEST, PASS_EVERY, WALKED_LEAST, Claimer
+from tenure.stores.postgres.store import PostgresStore
+from tenure.testing.driver import Driver
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+FAR = 1_000_000
+
+
+def row(number: int, *, priority: int = 0, queue: str = "default") -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "priority": priority,
+        "due_at": NOON + timedelta(seconds=number),
+        "id": UUID(int=number),
+    }
+
+
+def known(claimer: Claimer, now_seconds: float) -> dict[tuple[str, int], UUID]:
+    values = claimer.parameters(now_seconds)
+    lanes = zip(values["lane_queues"], values["lane_priorities"], strict=True)
+    return dict(zip(lanes, values["lane_ids"], strict=True))
+
+
+def gaps(claimer: Claimer, now_seconds: float) -> list[tuple[str, int, int]]:
+    values = claimer.parameters(now_seconds)
+    return list(zip(values["gap_queues"], values["gap_lows"], values["gap_highs"], strict=True))
+
+
+class TestWhatAClaimerKnows:
+    def test_a_claim_that_finds_what_it_looks_for_leaves_the_next_a_full_pass(self) -> None:
+        claimer = Claimer(["default"])
+        claimer.learn([row(1), row(2)], walked=WALKED_LEAST - 1, began_seconds=0.0, now_seconds=5.0)
+        assert known(claimer, 5.0) == {}
+        assert gaps(claimer, 5.0) == [("default", LOWEST, HIGHEST)]
+
+    def test_after_a_far_walk_each_lane_begins_where_the_claim_ended(self) -> None:
+        claimer = Claimer(["default", "mail"])
+        claimer.learn(
+            [row(2), row(1), row(9, priority=3), row(4, queue="mail")], walked=FAR, began_seconds=0.0, now_seconds=1.0
+        )
+        assert known(claimer, 1.0) == {
+            ("default", 0): UUID(int=2),
+            ("default", 3): UUID(int=9),
+            ("mail", 0): UUID(int=4),
+        }
+        assert gaps(claimer, 1.0) == [
+            ("default", LOWEST, 0),
+            ("default", 0, 3),
+            ("default", 3, HIGHEST),
+            ("mail", LOWEST, 0),
+            ("mail", 0, HIGHEST),
+        ]
+
+    def test_lanes_next_to_each_other_leave_no_gap(self) -> None:
+        claimer = Claimer(["default"])
+        claimer.learn([row(1, priority=4), row(2, priority=5)], walked=FAR, began_seconds=0.0, now_seconds=1.0)
+        assert gaps(claimer, 1.0) == [("default", LOWEST, 4), ("default", 5, HIGHEST)]
+
+    def test_a_floor_only_rises_until_the_next_full_pass(self) -> None:
+        claimer = Claimer(["default"])
+        claimer.learn([row(7)], walked=FAR, began_seconds=0.0, now_seconds=1.0)
+        claimer.learn([row(8)], walked=1, began_seconds=1.0, now_seconds=1.1)
+        claimer.learn([row(3)], walked=1, began_seconds=1.1, now_seconds=1.2)
+        assert known(claimer, 1.2) == {("default", 0): UUID(int=8)}
+        assert known(claimer, 1.0 + PASS_EVERY) == {}
+
+    def test_a_far_walk_for_nothing_teaches_nothing(self) -> None:
+        claimer = Claimer(["default"])
+        claimer.learn([], walked=FAR, began_seconds=0.0, now_seconds=1.0)
+        assert gaps(claimer, 1.0) == [("default", LOWEST, HIGHEST)]
+
+    def test_a_process_does_not_remember_claimers_without_end(self) -> None:
+        known_claimers = floors.Floors()
+        for number in range(3 * floors.CLAIMERS_MAX):
+            known_claimers.of(asked(queues=(f"queue-{number}",)))
+        assert len(known_claimers._claimers) <= floors.CLAIMERS_MAX
+
+
+def asked(*, queues: Sequence[str] = ("default",), limit: int = 100, number: int = 0) -> ClaimRequest:
+    return ClaimRequest(
+        queues=tuple(queues),
+        kinds=("mail",),
+        limit=limit,
+        worker="w",
+        token=UUID(int=number + 1),
+        request_id=f"claim-{number}",
+    )
+
+
+class Claims:
+    """Claims and completes on a store, and writes down how many entries of the index each claim has read."""
+
+    def __init__(self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.walked: list[int] = []
+        self._store, self._number = store, 0
+        fetch = store._connections.fetch
+
+        async def watched(name: str, values: Any) -> list[asyncpg.Record]:
+            answers = await fetch(name, values)
+            if name == "claim":
+                self.walked.append(answers[0]["walked"])
+            return answers
+
+        monkeypatch.setattr(store._connections, "fetch", watched)
+
+    async def next(self, limit: int = 100) -> list[Job]:
+        self._number += 1
+        request = asked(limit=limit, number=self._number)
+        jobs = await self._store.claim(request)
+        owner = Actor(Role.RUNNER, "w", request.token)
+        requests = [
+            Request(job=job, operations=(Complete("null"),), actor=owner, request_id="done", fresh=True) for job in jobs
+        ]
+        assert all(isinstance(outcome, Applied) for outcome in await self._store.perform(requests))
+        return jobs
+
+
+@asynccontextmanager
+async def old_snapshot(dsn: str) -> AsyncIterator[None]:
+    """Somebody who began to read and has not ended."""
+    connection = await asyncpg.connect(dsn)
+    transaction = connection.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await connection.fetchval("select count(*) from tenure.jobs")
+    try:
+        yield
+    finally:
+        await transaction.rollback()
+        await connection.close()
+
+
+@pytest.fixture
+def claims(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Claims:
+    return Claims(store, monkeypatch)
+
+
+@pytest.fixture
+def _soon_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk counts as far early, and a full pass is not made again within the test."""
+    monkeypatch.setattr(floors, "WALKED_LEAST", 300)
+    monkeypatch.setattr(floors, "WALKED_A_JOB", 1)
+    monkeypatch.setattr(floors, "PASS_EVERY", 1_000_000)
+
+
+async def fill(store: PostgresStore, drive: Driver, count: int, **facts: Any) -> list[UUID]:
+    added = await store.add([drive.enqueue("mail", **facts) for _ in range(count)])
+    return [one.job.id for one in added]
+
+
+async def test_without_a_snapshot_in_the_way_a_claim_reads_little_more_than_it_takes(
+    store: PostgresStore, drive: Driver, claims: Claims
+) -> None:
+    await fill(store, drive, 1000)
+    assert len(await claims.next()) == 100
+    assert claims.walked[0] < 300
+
+
+async def test_dead_entries_are_walked_by_every_claim_as_long_as_nobody_learns(
+    store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "WALKED_LEAST", 10**9)
+    await fill(store, drive, 1000)
+    async with old_snapshot(dsn):
+        while await claims.next():
+            pass
+    assert claims.walked[9] > 900
+
+
+@pytest.mark.usefixtures("_soon_far")
+async def test_the_length_of_a_walk_does_not_grow_with_what_was_claimed_before(
+    store: PostgresStore, drive: Driver, claims: Claims, dsn: str
+) -> None:
+    ids = await fill(store, drive, 2000)
+    async with old_snapshot(dsn):
+        taken = [job.id for _ in range(20) for job in await claims.next()]
+    assert taken == ids
+    assert max(claims.walked[8:]) < 300
+
+
+@pytest.mark.usefixtures("_soon_far")
+async def test_a_job_of_another_priority_is_found_at_once_above_the_floors(
+    store: PostgresStore, drive: Driver, claims: Claims, dsn: str
+) -> None:
+    await fill(store, drive, 1000)
+    async with old_snapshot(dsn):
+        for _ in range(8):
+            await claims.next()
+        [urgent] = await fill(store, drive, 1, priority=9)
+        [idle] = await fill(store, drive, 1, priority=-9)
+        assert (await claims.next())[0].id == urgent
+        assert idle in [job.id for job in [*await claims.next(200), *await claims.next(200)]]
+
+
+@pytest.mark.usefixtures("_soon_far")
+async def test_what_commits_late_below_a_floor_is_found_by_the_next_full_pass(
+    store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = drive.enqueue("mail")
+    # The policy is written now, since another transaction that writes the same one would be waited for.
+    await fill(store, drive, 1)
+    async with old_snapshot(dsn), store.transaction(deadline_seconds=60) as tx:
+        await tx.add([late])
+        other = PostgresStore.from_url(dsn)
+        await other.open()
+        theirs = Claims(other, monkeypatch)
+        await fill(other, drive, 1000)
+        while await theirs.next():
+            continue
+        known_lanes = other._batches._floors.of(asked())
+        assert known_lanes._lanes
+    assert await theirs.next() == []
+    known_lanes._full_at_seconds = 0.0
+    assert [job.id for job in await theirs.next()] == [late.origin.id]
+    await other.close()
