@@ -15,10 +15,10 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate docs services clean
+.PHONY: help demo test check bench bench-peers simulate docs services clean
 
 help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Run some hundred jobs, kill a worker in the middle, and show that nothing was lost
 	$(BIN)/tenure demo
@@ -32,8 +32,11 @@ check: $(STAMP) ## Lint, formatting, types, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP) ## Measure the store's cycle
-	$(BIN)/python -m benchmarks.store_cycle
+bench: $(STAMP) ## Measure every workload on SQLite and PostgreSQL; results in build/bench
+	$(BIN)/python -m benchmarks.suite
+
+bench-peers: $(STAMP) ## Measure the same work with other libraries, each in an environment of its own
+	$(BIN)/python -m benchmarks.peers
 
 simulate: $(STAMP) ## Run the workers on virtual time with seeded faults (SEEDS=2000)
 	$(BIN)/python -m tenure.testing.simulation --seeds $(SEEDS) --processes 2

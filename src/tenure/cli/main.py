@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from tenure import __version__
-from tenure.cli.demo import demo
-from tenure.cli.dlq import dlq
-from tenure.cli.doctor import doctor
-from tenure.cli.jobs import jobs
-from tenure.cli.migrate import migrate
-from tenure.cli.output import Exit, complain, exit_code_for
-from tenure.cli.stats import stats
-from tenure.cli.verify import verify
-from tenure.cli.worker import worker
 from tenure.errors import TenureError
+
+COMMANDS = {
+    "bench": "Measure what this machine and a database give.",
+    "demo": "Run some hundred jobs on one SQLite file and kill a worker in the middle of its work.",
+    "dlq": "Look after dead letters: jobs that were set aside for a person to look at.",
+    "doctor": "Look for trouble: versions, clock skew, missing migrations, and what the store itself finds.",
+    "jobs": "Look at jobs, cancel them, and follow what happens to them.",
+    "migrate": "Apply the migrations that the database lacks.",
+    "stats": "Count jobs per queue, kind and status; name the workers, and the kinds that no worker runs.",
+    "verify": "Replay every job's events and compare with its record.",
+    "worker": "Run the jobs of an app until told to stop.",
+}
+"""Each command is `tenure.cli.NAME:NAME`, and is imported when it is called for. What it says of itself is repeated
+here, so that a list of all of them needs none of them; a test compares the two."""
 
 EXIT_CODES = """\b
 Exit codes:
@@ -33,23 +39,36 @@ Exit codes:
 """
 
 
-@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands, each imported when it is first asked for: help and a mistyped name stay fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"tenure.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        room = formatter.width - 6 - max(map(len, COMMANDS))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _shortened(COMMANDS[name], room)) for name in self.list_commands(ctx)])
+
+
+def _shortened(sentence: str, room: int) -> str:
+    """The sentence, cut between words as click does where it does not fit."""
+    return click.Command(name=None, help=sentence).get_short_help_str(room)
+
+
+@click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tenure", message="%(prog)s %(version)s")
 def tenure() -> None:
     """Durable jobs and workflows: run them, and look after their database.
 
     The database comes from --database, or from TENURE_DATABASE, or is ./tenure.db.
     """
-
-
-tenure.add_command(demo)
-tenure.add_command(worker)
-tenure.add_command(jobs)
-tenure.add_command(dlq)
-tenure.add_command(stats)
-tenure.add_command(migrate)
-tenure.add_command(verify)
-tenure.add_command(doctor)
 
 
 def main() -> NoReturn:
@@ -65,22 +84,32 @@ def _run(arguments: list[str]) -> int:
     except click.ClickException as mistake:
         mistake.show()
         return mistake.exit_code
-    except TenureError as error:
-        complain(f"tenure: {error}")
-        return exit_code_for(error)
-    except (click.Abort, KeyboardInterrupt):
-        complain("tenure: interrupted")
-        return Exit.INTERRUPTED
     except BrokenPipeError:
         return _reader_gone()
-    except Exception:  # noqa: BLE001 - the process's edge: a bug must not pass for a finding.
-        complain("tenure: this is a bug in tenure; please report it with what follows")
-        traceback.print_exc()
-        return Exit.BUG
-    return answer if isinstance(answer, int) else Exit.OK
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the process's edge: a bug must not pass for a finding.
+        return _explained(error)
+    return answer if isinstance(answer, int) else 0
+
+
+def _explained(error: Exception | KeyboardInterrupt) -> int:
+    """Say on standard error what ended the command; the exit code for it."""
+    from tenure.cli.output import Exit, complain, exit_code_for
+
+    match error:
+        case TenureError():
+            complain(f"tenure: {error}")
+            return exit_code_for(error)
+        case click.Abort() | KeyboardInterrupt():
+            complain("tenure: interrupted")
+            return Exit.INTERRUPTED
+    complain("tenure: this is a bug in tenure; please report it with what follows")
+    traceback.print_exception(error)
+    return Exit.BUG
 
 
 def _reader_gone() -> int:
     """Whoever read our output went away (`tenure verify | head`): end quietly, and let no flush fail at exit."""
+    from tenure.cli.output import Exit
+
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit.PROBLEMS

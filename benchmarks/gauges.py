@@ -1,0 +1,51 @@
+"""What PostgreSQL counts by itself: bytes of its log, rows written, and versions of rows that are left dead."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+
+LIMIT_SECONDS = 30.0
+LOOK_SECONDS = 0.02
+
+OTHERS = """
+select count(*)
+from pg_stat_activity
+where datname = current_database()
+  and backend_type = 'client backend'
+  and pid <> pg_backend_pid()
+"""
+
+COUNTERS = """
+select pg_current_wal_insert_lsn() - '0/0'::pg_lsn as wal_bytes,
+    coalesce(sum(n_tup_ins), 0) as rows_inserted,
+    coalesce(sum(n_tup_upd), 0) as rows_updated,
+    coalesce(sum(n_tup_hot_upd), 0) as rows_updated_hot,
+    coalesce(sum(n_tup_del), 0) as rows_deleted,
+    coalesce(sum(n_dead_tup), 0) as dead_tuples,
+    coalesce(sum(autovacuum_count), 0) as autovacuums
+from pg_stat_user_tables
+where schemaname = 'tenure'
+"""
+
+
+class PostgresGauge:
+    """Reads the counters of one database of a server that does nothing else: the log is that of the whole server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __call__(self) -> dict[str, float]:
+        """The counters, once every other connection has ended: only then all that it did is counted."""
+        connection = await asyncpg.connect(self._url)
+        try:
+            async with asyncio.timeout(LIMIT_SECONDS):
+                while await connection.fetchval(OTHERS):  # noqa: ASYNC110 - the server has no event for us
+                    await asyncio.sleep(LOOK_SECONDS)
+            await connection.execute("select pg_stat_force_next_flush()")
+            row = await connection.fetchrow(COUNTERS)
+        finally:
+            await connection.close()
+        assert row is not None, "an aggregate has one row"
+        return {name: float(value) for name, value in row.items()}

@@ -1,0 +1,61 @@
+"""One cell: one peer's driver, run as a process in that peer's environment, with a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from benchmarks.peers.environments import ROOT
+from benchmarks.peers.figures import Cell
+from benchmarks.peers.roster import Peer
+
+OVERHEAD_SECONDS = 90.0
+"""What a driver may take beyond the limit that it sets itself: tables, filling the queue, ending its workers."""
+
+
+def run_cell(
+    peer: Peer, workload: str, *, python: Path, url: str, jobs: int, number: int, limit_seconds: float
+) -> Cell:
+    """The figures of one driver, or the reason why there are none."""
+    name, processes = (workload[:-1], workload[-1]) if workload.startswith("drain") else (workload, "1")
+    command = [str(python), "-m", f"benchmarks.peers.drivers.{peer.driver}", name, url, str(jobs)]
+    command += ["--processes", processes, "--limit-seconds", str(limit_seconds)]
+    with tempfile.TemporaryFile("w+") as errors:
+        # A session of its own, so that its workers can be ended with it.
+        driver = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
+        try:
+            answer, _ = driver.communicate(timeout=limit_seconds + OVERHEAD_SECONDS)
+        except subprocess.TimeoutExpired:
+            return Cell(peer.name, workload, number, reason=f"no answer in {limit_seconds + OVERHEAD_SECONDS:.0f} s")
+        finally:
+            if driver.returncode is None:
+                _end(driver)
+        errors.seek(0)
+        return _cell(peer, workload, number, answer=answer, errors=errors.read(), status=driver.returncode)
+
+
+def _cell(peer: Peer, workload: str, number: int, *, answer: str, errors: str, status: int) -> Cell:
+    if status != 0:
+        lines = errors.strip().splitlines()
+        return Cell(peer.name, workload, number, reason=lines[-1].strip() if lines else f"ended with {status}")
+    try:
+        figures = json.loads(answer.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return Cell(peer.name, workload, number, reason=f"answered {answer[-80:]!r}")
+    if "unsupported" in figures:
+        return Cell(peer.name, workload, number, reason=figures["unsupported"], unsupported=True)
+    configuration = figures.pop("configuration", "")
+    return Cell(peer.name, workload, number, figures=figures, configuration=configuration)
+
+
+def _end(driver: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()

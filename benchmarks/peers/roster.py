@@ -1,0 +1,59 @@
+"""Who takes part, what is installed for whom, and how many jobs each is given: fewer to those that take longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Backend = Literal["postgres", "sqlite", "redis"]
+WORKLOADS = ("one", "bulk", "drain1", "drain2", "latency")
+LATENCY_SAMPLES = 300
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One column of the comparison. Its driver is `benchmarks.peers.drivers.<driver>`."""
+
+    name: str
+    title: str
+    backend: Backend
+    requirements: tuple[str, ...]
+    """What pip is told; the first one is the peer itself."""
+    one_max: int = 2_000
+    drain_max: int = 20_000
+    python_least: tuple[int, int] = (3, 11)
+
+    @property
+    def driver(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def environment(self) -> str:
+        """The folder of its environment, which tenure's two rows share."""
+        return self.name.removesuffix("-sqlite")
+
+    def jobs(self, workload: str, wanted: int) -> int:
+        """How many jobs a cell has when `wanted` are asked for."""
+        if workload == "latency":
+            return LATENCY_SAMPLES
+        return min(wanted, self.one_max if workload == "one" else self.drain_max)
+
+
+# Our own connection, which only reads what the peer has recorded, comes with psycopg.
+WATCHED = "psycopg[binary]"
+
+TENURE = Peer("tenure", "tenure on PostgreSQL", "postgres", ("tenure[postgres]", "uvloop", WATCHED))
+TENURE_SQLITE = Peer("tenure-sqlite", "tenure on SQLite", "sqlite", TENURE.requirements)
+
+PEERS = (
+    TENURE,
+    Peer("pgqueuer", "PgQueuer", "postgres", ("pgqueuer", "asyncpg", "uvloop", WATCHED)),
+    Peer("awa", "awa-pg", "postgres", ("awa-pg", WATCHED)),
+    Peer("oban", "oban", "postgres", ("oban", "uvloop", WATCHED), drain_max=10_000, python_least=(3, 12)),
+    Peer("procrastinate", "Procrastinate", "postgres", ("procrastinate", "uvloop", WATCHED), 1_000, 2_000),
+    Peer("dbos", "DBOS", "postgres", ("dbos", WATCHED), 500, 1_000),
+    TENURE_SQLITE,
+    Peer("huey", "Huey on SQLite", "sqlite", ("huey",), drain_max=4_000),
+    Peer("celery", "Celery on Redis", "redis", ("celery[redis]",), drain_max=4_000),
+    Peer("dramatiq", "Dramatiq on Redis", "redis", ("dramatiq[redis]",), drain_max=10_000),
+)
