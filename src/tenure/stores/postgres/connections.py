@@ -163,8 +163,10 @@ class Connections:
     def _settings(self) -> dict[str, Any]:
         if self.address.pooled:
             return {"statement_cache_size": 0}
-        # Plans here are short: compiling one costs more than running it.
-        return {"server_settings": {"jit": "off", "application_name": "tenure"}}
+        # Statements here are short and always meant for the same indexes: compiling one, or planning it anew for each
+        # batch, costs more than running it.
+        settings = {"jit": "off", "plan_cache_mode": "force_generic_plan", "application_name": "tenure"}
+        return {"server_settings": settings}
 
 
 async def fetch(connection: Session, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:

@@ -19,11 +19,13 @@ create function tenure.is_terminal(status text) returns boolean
 language sql immutable parallel safe
 as $$ select status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered') $$;
 
--- Every (type, from, to) that the lifecycle's table has; the commonest first.
+-- Every (type, from, to) that the lifecycle's table has; the commonest first. Not in SQL, which would be put in place of
+-- its call and planned anew for every statement that writes an event.
 create function tenure.legal_event(type text, from_status text, to_status text) returns boolean
-language sql immutable parallel safe
+language plpgsql immutable parallel safe
 as $$
-    select coalesce(case type
+begin
+    return coalesce(case type
         when 'claimed' then from_status in ('queued', 'retry', 'stalled', 'waiting') and to_status = 'claimed'
         when 'started' then from_status = 'claimed' and to_status = 'running'
         when 'succeeded' then from_status in ('running', 'stalled') and to_status = 'succeeded'
@@ -46,8 +48,8 @@ as $$
         when 'cancelled' then not tenure.is_terminal(from_status) and to_status = 'cancelled'
         when 'dead_lettered' then not tenure.is_terminal(from_status) and to_status = 'dead_lettered'
         else false
-    end, false)
-$$;
+    end, false);
+end $$;
 
 create table tenure.migrations (
     number integer primary key,
