@@ -115,7 +115,7 @@ def worker(*, processes: int, supervised: int | None, **wishes: Any) -> int:
 
 def _collect_less() -> None:
     """What is loaded by now stays as long as the process: the garbage collector need not look at it again and again.
-    What jobs leave behind it looks for less often, since a busy worker makes many objects that soon go by themselves."""
+    It also comes less often, since a busy worker makes many objects that soon go by themselves."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
