@@ -57,13 +57,18 @@ class Pool:
         self._batch = max(BATCH_LEAST, min(BATCH_MAX, concurrency // 2))
         self._room = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._resting: asyncio.Task[bool] | None = None
         self._outage = Outage(seams)
+        # Short, since it is written with every event of a claim, and like no other's.
+        self._seal = seams.random.token().hex[:16]
         self._claims = 0
 
     def stop(self) -> None:
         """Claim no more. What was asked for and not answered yet is still taken in."""
         self._stopped.set()
         self._room.set()
+        if self._resting is not None:
+            self._resting.cancel()
 
     def freed(self) -> None:
         """A job's outcome is written or refused: its place is free."""
@@ -97,7 +102,7 @@ class Pool:
             limit=min(self._free, self._batch),
             worker=self._worker,
             token=self._seams.random.token(),
-            request_id=f"{self._worker}.{self._claims}",
+            request_id=f"{self._seal}.{self._claims}",
         )
         sent_at_seconds = self._seams.clock.monotonic_seconds()
         jobs, tries = await self._ask(request)
@@ -153,13 +158,12 @@ class Pool:
     async def _rest(self, wakeups: Wakeups) -> None:
         """Until there may be work, by a hint or because it is time to look."""
         seconds = self._poll_seconds * (0.75 + self._seams.random.fraction() / 2)
-        hint = self._seams.spawn.task(wakeups.wait(seconds), name="tenure-pool-rests")
-        stopped = self._seams.spawn.task(self._stopped.wait(), name="tenure-pool-stops")
+        rest = self._resting = self._seams.spawn.task(wakeups.wait(seconds), name="tenure-pool-rests")
         try:
-            await asyncio.wait({hint, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if hint.done():
-                hint.result()
+            if self._stopped.is_set():
+                rest.cancel()
+            await asyncio.wait({rest})
         finally:
-            for task in (hint, stopped):
-                task.cancel()
-            await asyncio.wait({hint, stopped})
+            rest.cancel()
+        if not rest.cancelled():
+            rest.result()

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from tenure.seams import Seams
 
-LOOK_SECONDS = 0.1
-"""How often the file is looked at while somebody waits."""
+LOOK_SECONDS_LEAST, LOOK_SECONDS_MOST, LOOK_GROWTH = 0.01, 0.1, 1.2
+"""How often the file is looked at while somebody waits: often at first, since work comes in bursts, then seldom."""
 
 FileVersion = Callable[[], Awaitable[int]]
 
@@ -60,6 +60,7 @@ class Waiting:
     async def wait(self, timeout_seconds: float) -> bool:
         """True when a hint came, False when the time was up."""
         deadline = self._clock.monotonic_seconds() + timeout_seconds
+        pause = LOOK_SECONDS_LEAST
         while True:
             if self._hinted.is_set() or await self._changed_elsewhere():
                 self._hinted.clear()
@@ -67,7 +68,8 @@ class Waiting:
             left = deadline - self._clock.monotonic_seconds()
             if left <= 0:
                 return False
-            await self._nap(min(left, LOOK_SECONDS))
+            await self._nap(min(left, pause))
+            pause = min(LOOK_SECONDS_MOST, LOOK_GROWTH * pause)
 
     async def _changed_elsewhere(self) -> bool:
         version = await self._read_version()

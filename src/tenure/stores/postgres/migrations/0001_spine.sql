@@ -158,7 +158,7 @@ create table tenure.jobs (
         and (committed_at is null or not tenure.is_terminal(status) or status = 'succeeded')
         and (committed_result is null or (committed_at is not null and status in ('running', 'stalled')))
     )
-) with (fillfactor = 80, toast_tuple_target = 512);
+) with (fillfactor = 60, toast_tuple_target = 512);
 
 -- Claims read it in order: queue, priority, then the time since due. Its predicate is repeated word for word there.
 create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
