@@ -100,7 +100,7 @@ def _asked_of_the_store(ctx: Context, operation: Operation) -> Callable[[], Any]
 
     def ask() -> None:
         asked: Future[Job] = asyncio.run_coroutine_threadsafe(
-            run._settler.settle(run.held, operation.verb, lambda _job: operation), run._loop
+            run._site.settler.settle(run.held, operation.verb, lambda _job: operation), run._site.loop
         )
         asked.result(ANSWER_SECONDS)
 
