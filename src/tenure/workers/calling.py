@@ -30,7 +30,8 @@ async def call(kind: Kind[..., Any], run: Run, layers: Sequence[Middleware], inv
     context = Context(run)
     given = (context,) if kind.wants_context else ()
     bound = partial(kind.function, *given, **arguments)
-    token = current_context.set(context)
+    # Never reset: every call has a task, and so a context, of its own, which ends with it.
+    current_context.set(context)
     try:
         value = await (around_run(layers, context, partial(invoke, bound)) if layers else invoke(bound))
     except (asyncio.CancelledError, GeneratorExit):
@@ -38,8 +39,6 @@ async def call(kind: Kind[..., Any], run: Run, layers: Sequence[Middleware], inv
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a user's function raises is the outcome of its job
         return raised(error, _policy(kind))
-    finally:
-        current_context.reset(token)
     try:
         return Returned(kind.encoded_result(value))
     except InvalidInput as error:

@@ -7,9 +7,10 @@ nothing of it ever runs again, not even a `finally`; when it is paused, everythi
 from __future__ import annotations
 
 import asyncio
+import heapq
 import selectors
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
@@ -83,13 +84,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._chance = chance
         self._now_seconds = 0.0
         self.turns = 0
-        super().__init__(_Nobody(self))
+        super().__init__(_Nobody())
 
     def time(self) -> float:
         return self._now_seconds
-
-    def advance(self, seconds: float) -> None:
-        self._now_seconds += seconds
 
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
@@ -113,15 +111,28 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return handle
 
     def _run_once(self) -> None:
-        """What is ready at the same moment runs in an order of chance: nobody may rely on another."""
+        """One turn, without the world that the usual loop would have to look at. What is ready at the same moment runs
+        in an order of chance: nobody may rely on another."""
         self.turns += 1
         ready: deque[Any] = self._ready  # type: ignore[attr-defined]
-        if len(ready) > 1:
-            shuffled = list(ready)
-            self._chance.shuffle(shuffled)
-            ready.clear()
-            ready.extend(shuffled)
-        super()._run_once()  # type: ignore[misc]
+        timers: list[Any] = self._scheduled  # type: ignore[attr-defined]
+        while timers and timers[0].cancelled():
+            heapq.heappop(timers)._scheduled = False  # noqa: SLF001 - what the usual loop does with its own handles
+        if not ready:
+            if not timers:
+                raise Deadlock("nothing is ready, and nothing is due")
+            self._now_seconds = max(self._now_seconds, timers[0].when())
+        while timers and timers[0].when() <= self._now_seconds:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False  # noqa: SLF001
+            ready.append(timer)
+        batch = list(ready)
+        ready.clear()
+        if len(batch) > 1:
+            self._chance.shuffle(batch)
+        for handle in batch:
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001
 
 
 def _node_of(context: Context | None) -> Node | None:
@@ -133,17 +144,12 @@ class Deadlock(Exception):
 
 
 class _Nobody(selectors.BaseSelector):
-    """There is no outside: instead of waiting for it, time moves to the next timer."""
+    """There is no outside, and nobody ever calls from there."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock("nothing is ready, and nothing is due")
-        if timeout > 0:
-            self._loop.advance(timeout)
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -156,6 +162,28 @@ class _Nobody(selectors.BaseSelector):
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
         return self._keys
+
+
+class Begun(Coroutine[Any, Any, None]):
+    """A coroutine that was begun by hand and waits for something: a task can see to the rest of it."""
+
+    def __init__(self, body: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._body, self._waits_for = body, waits_for
+
+    def send(self, value: Any) -> Any:
+        if self._waits_for is not None:
+            waits_for, self._waits_for = self._waits_for, None
+            return waits_for
+        return self._body.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._body.throw(*error)
+
+    def close(self) -> None:
+        self._body.close()
+
+    def __await__(self) -> Any:
+        return self._body.__await__()
 
 
 def in_node(node: Node, function: Callable[[], Any]) -> Any:

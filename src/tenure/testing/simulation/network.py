@@ -66,7 +66,7 @@ class Wire:
             loop.call_later(there, _fail, answer, fault)
             there += _between(LATE_SECONDS, extra)
         done = self._serving(serve, answer, back=back, fault=fault, what=what)
-        loop.call_later(there, self._world.spawn_outside, done, context=Context())
+        loop.call_later(there, self._world.serve, done, context=Context())
         return await answer
 
     async def _serving(

@@ -31,7 +31,7 @@ from tenure.testing.model import ModelStore
 from tenure.testing.simulation import labour
 from tenure.testing.simulation.chance import Chance
 from tenure.testing.simulation.faults import Fault, Options
-from tenure.testing.simulation.loop import Node, VirtualLoop, in_node
+from tenure.testing.simulation.loop import Begun, Node, VirtualLoop, in_node
 from tenure.testing.simulation.network import Bell, WiredBlock, WiredStore
 from tenure.testing.simulation.watching import Broken, Watches
 from tenure.workers.worker import Worker, WorkerOptions
@@ -165,6 +165,17 @@ class World:
                     self.faults[Fault.HINT_LOST] += 1
                 else:
                     bell.ring()
+
+    def serve(self, body: Coroutine[Any, Any, None]) -> None:
+        """What the database does on a request that has just arrived: mostly at once, and without a task of its own."""
+        try:
+            waits_for = body.send(None)
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001 - the requests' own errors belong to whoever asked
+            self._break(error)
+            return
+        self.spawn_outside(Begun(body, waits_for))
 
     def spawn_outside(self, body: Coroutine[Any, Any, Any]) -> None:
         """Something that belongs to no process: the database, or fate."""
