@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.stores.postgres.connections import PACKAGE
+from tenure.stores.postgres.connections import PACKAGE, PLANNED_ONCE
 from tenure.stores.sql_files import numbered
 from tests.postgres import Postgres
 
@@ -58,7 +58,10 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def plan_after_warm_up(connection: psycopg.Connection, name: str, values: dict[str, str]) -> dict[str, Any]:
-    """The plan of a prepared statement's seventh execution, when PostgreSQL may have settled on a generic one."""
+    """The plan that the store's connections get: one for all values, or one for these, as the statement is meant."""
+    mode = "force_generic_plan" if name in PLANNED_ONCE else "force_custom_plan"
+    connection.execute(f"set plan_cache_mode = {mode}".encode())
+    connection.commit()
     statement = numbered(PACKAGE, name)
     connection.execute(f"prepare it as {statement.sql}".encode())
     call = f"execute it({', '.join(values[parameter] for parameter in statement.parameters)})"
@@ -130,6 +133,7 @@ def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, where: str, analy
 LOOK_UPS = {
     "events_of_job": "events_key",
     "events_correlated": "jobs_correlation",
+    "find": "jobs_pkey",
     "find_correlated": "jobs_correlation",
     "events_by_time": "events_at",
     "tail": "events_position",
@@ -173,3 +177,7 @@ def test_a_heartbeat_touches_no_index(crowded: str) -> None:
         ).fetchall()
     touched = {"rev", "chain", "was", "updated_at", "heartbeat_deadline_at", "lease_expires_at"}
     assert touched.isdisjoint({name for (name,) in names})
+
+
+def test_every_statement_that_is_planned_once_is_there() -> None:
+    assert [name for name in PLANNED_ONCE if not numbered(PACKAGE, name).sql] == []

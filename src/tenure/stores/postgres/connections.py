@@ -38,6 +38,15 @@ LOST = (
 ABOUT_A_ROW = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
 PASSING = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 
+PLANNED_ONCE = frozenset(
+    {
+        "apply", "attach", "claim", "complete", "current", "enqueue", "enqueue_alike", "heartbeat", "history",
+        "policies", "policy", "post", "read", "register", "signals", "tail", "unattended", "unregister",
+    }
+)  # fmt: skip
+"""Statements for which one plan is right whatever they are given. Others have filters that may be left out, and are
+planned for what is asked."""
+
 COLLISIONS_MAX = 5
 CLOSE_SECONDS_MAX = 5.0
 
@@ -154,17 +163,20 @@ class Connections:
         raise StoreUnavailable(f"{self.address.shown} is too busy with others just now: {problem}") from problem
 
     async def _fetch_once(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
+        planned_once = name in PLANNED_ONCE
         async with self.session() as connection:
-            if not self.address.pooled:
+            if planned_once and not self.address.pooled:
                 return await fetch(connection, name, values)
             async with connection.transaction():
+                if not (planned_once or self.address.pooled):
+                    await connection.execute("set local plan_cache_mode = force_custom_plan")
                 return await fetch(connection, name, values)
 
     def _settings(self) -> dict[str, Any]:
         if self.address.pooled:
             return {"statement_cache_size": 0}
-        # Statements here are short and always meant for the same indexes: compiling one, or planning it anew for each
-        # batch, costs more than running it.
+        # The statements of the hot path are short and always meant for the same indexes: compiling one, or planning it
+        # anew for each batch, costs more than running it.
         settings = {"jit": "off", "plan_cache_mode": "force_generic_plan", "application_name": "tenure"}
         return {"server_settings": settings}
 

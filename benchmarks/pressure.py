@@ -1,0 +1,281 @@
+"""Under pressure: completions per second beside the clean rate while something is in the way, then a clean stop.
+
+Run as `python -m benchmarks.pressure --help`. Jobs have 256 bytes and wait a millisecond; workers are processes of
+their own, through the public API, on PostgreSQL with fsync. Each scenario has a database of its own. Clean work is
+measured before and after each: the workers always have something to do, and the queue stays short. It writes a table
+(Markdown), all figures (JSON) and a plot over time (SVG) to the folder that --out names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import asyncpg
+
+from benchmarks.growth_plots import Chart, Line, drawn
+from benchmarks.pressure_report import COLOURS, Outcome, Sample, figures, markdown, rate, slices
+from benchmarks.pressure_worker import crew
+from benchmarks.pressures import Producer, an_idle_transaction, lasting, overlapping_readers
+from tenure.measuring.crew import Crew
+from tenure.measuring.jobs import app
+from tenure.measuring.lines import Orders
+from tenure.measuring.records import NotMeasured
+from tenure.stores import store_for
+from tests.postgres import PostgresServer
+
+QUEUE = "pressure"
+SAMPLE_SECONDS = 1.0
+WARM_UP_SECONDS = 5.0
+OVERLOAD = 1.5
+"""Jobs come in so many times faster than clean work ends them."""
+
+DEAD = """
+select coalesce(sum(n_dead_tup), 0)::bigint as dead_tuples,
+    pg_relation_size('tenure.jobs_ready') as ready_bytes,
+    (select coalesce(sum(n_dead_tup), 0)::bigint from pg_stat_user_tables where relname = 'jobs') as dead_jobs
+from pg_stat_user_tables
+where schemaname = 'tenure'
+"""
+HELD = "select count(*) from tenure.jobs where status in ('claimed', 'running')"
+
+
+class Scenario(StrEnum):
+    """What is in the way."""
+
+    CLEAN = "clean"
+    IDLE = "idle transaction"
+    OVERLOAD = "overload"
+    READERS = "readers"
+    BURST = "burst"
+
+
+@dataclass
+class Measuring:
+    """One scenario on its database."""
+
+    url: str
+    scenario: Scenario
+    options: argparse.Namespace
+    log: Path
+    seconds: float
+    clean_rate: float | None
+
+    async def outcome(self) -> Outcome:
+        app.database = self.url
+        producer = Producer(QUEUE)
+        orders = Orders(database=self.url, queue=QUEUE, concurrency=self.options.concurrency)
+        try:
+            async with crew(self.options.processes, orders, log=self.log) as members:
+                members.go()
+                async with lasting(producer.keep(lambda: members.succeeded)):
+                    await asyncio.sleep(WARM_UP_SECONDS)
+                async with self._in_the_way(producer, members):
+                    samples = await self._watch(members, producer)
+                    stop_seconds, problem = await _stopped(members)
+        finally:
+            await app.close()
+        held, verified = await _held(self.url), await self._verified()
+        return Outcome(
+            scenario=str(self.scenario),
+            samples=samples,
+            enqueued=producer.enqueued,
+            offered_per_second=self.clean_rate if self.scenario is Scenario.BURST else None,
+            burst_per_second=producer.in_bursts / producer.burst_seconds if producer.burst_seconds else None,
+            stop_seconds=stop_seconds,
+            stop_problem=problem or (f"{held} jobs were left held" if held else None),
+            verified=verified,
+        )
+
+    @asynccontextmanager
+    async def _in_the_way(self, producer: Producer, members: Crew) -> AsyncIterator[None]:
+        """Who enqueues in this scenario, and what else goes on."""
+        match self.scenario:
+            case Scenario.OVERLOAD:
+                producing = producer.pace(OVERLOAD * self._clean())
+            case Scenario.BURST:
+                producing = producer.bursts(self._clean())
+            case _:
+                producing = producer.keep(lambda: members.succeeded)
+        async with lasting(producing):
+            if self.scenario is Scenario.IDLE:
+                async with an_idle_transaction(self.url):
+                    yield
+            elif self.scenario is Scenario.READERS:
+                async with overlapping_readers(self.url, seconds=self.seconds / 10):
+                    yield
+            else:
+                yield
+
+    def _clean(self) -> float:
+        assert self.clean_rate is not None, "the clean rate is measured first"
+        return self.clean_rate
+
+    async def _watch(self, members: Crew, producer: Producer) -> list[Sample]:
+        """How it stands, each second."""
+        connection = await asyncpg.connect(self.url)
+        samples: list[Sample] = []
+        began = time.monotonic()
+        try:
+            for number in range(int(self.seconds / SAMPLE_SECONDS) + 1):
+                await asyncio.sleep(max(0.0, began + number * SAMPLE_SECONDS - time.monotonic()))
+                row = await connection.fetchrow(DEAD)
+                assert row is not None, "an aggregate has one row"
+                samples.append(
+                    Sample(
+                        seconds=time.monotonic() - began,
+                        succeeded=members.succeeded,
+                        backlog=producer.enqueued - members.succeeded,
+                        **{name: int(value) for name, value in row.items()},
+                    )
+                )
+        finally:
+            await connection.close()
+        return samples
+
+    async def _verified(self) -> str:
+        """What `tenure verify` says."""
+        if not self.options.verify_seconds:
+            return "not run"
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tenure", "verify", "--database", self.url, "--json",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(self.options.verify_seconds):
+                output, errors = await program.communicate()
+        except TimeoutError:
+            return f"unfinished after {self.options.verify_seconds:.0f} s"
+        finally:
+            if program.returncode is None:
+                program.kill()
+                await program.wait()
+        if program.returncode not in (0, 1):
+            last = errors.decode(errors="replace").strip().splitlines()[-1:]
+            return f"ended with {program.returncode}: {' '.join(last)}"
+        said = json.loads(output)
+        return f"clean: {said['jobs']:,} jobs" if said["ok"] else f"{len(said['problems'])} problems"
+
+
+async def _stopped(members: Crew) -> tuple[float, str | None]:
+    """How long the workers took to stop, and what was wrong with it."""
+    began = time.monotonic()
+    try:
+        await members.stop()
+    except NotMeasured as problem:
+        return time.monotonic() - began, str(problem)
+    return time.monotonic() - began, None
+
+
+async def _held(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(HELD))
+    finally:
+        await connection.close()
+
+
+async def measured(
+    server: PostgresServer, scenario: Scenario, options: argparse.Namespace, *, clean_rate: float | None
+) -> Outcome:
+    """One scenario on a database of its own."""
+    url = server.create_database()
+    try:
+        store = store_for(url)
+        await store.migrate()
+        await store.close()
+        with tempfile.TemporaryDirectory(prefix="tenure-pressure-") as folder:
+            seconds = min(options.seconds, options.clean_seconds) if scenario is Scenario.CLEAN else options.seconds
+            log = Path(folder) / "workers.log"
+            return await Measuring(url, scenario, options, log, seconds, clean_rate).outcome()
+    finally:
+        server.drop_database(url)
+
+
+def in_turn(wanted: Sequence[Scenario]) -> list[Scenario]:
+    """Clean work first, after each scenario, and so also last.
+
+    >>> [str(one) for one in in_turn([Scenario.IDLE, Scenario.BURST])]
+    ['clean', 'idle transaction', 'clean', 'burst', 'clean']
+    """
+    troubled = [scenario for scenario in wanted if scenario is not Scenario.CLEAN]
+    return [Scenario.CLEAN, *(one for scenario in troubled for one in (scenario, Scenario.CLEAN))]
+
+
+def plot(outcomes: Sequence[Outcome]) -> str:
+    """Completions per second, the backlog and dead rows over time; of the clean runs the last."""
+    shown_once = {outcome.scenario: outcome for outcome in outcomes}
+    shown: list[tuple[str, Callable[[Outcome], list[tuple[float, float]]]]] = [
+        ("Completions per second", slices),
+        ("Jobs waiting", lambda one: [(sample.seconds, float(sample.backlog)) for sample in one.samples]),
+        ("Dead rows of jobs", lambda one: [(sample.seconds, float(sample.dead_jobs)) for sample in one.samples]),
+    ]
+    return drawn(
+        [
+            Chart(
+                title,
+                "seconds",
+                [Line(one.scenario, COLOURS[one.scenario], points(one)) for one in shown_once.values()],
+                logarithmic=False,
+            )
+            for title, points in shown
+        ]
+    )
+
+
+async def run(options: argparse.Namespace) -> int:
+    """The whole of it; the exit code, which is 1 where a scenario fell below 95 % of clean, or did not stop cleanly."""
+    outcomes: list[Outcome] = []
+    clean_rate: float | None = None
+    with PostgresServer(fsync=True, settings={"shared_buffers": "1GB", "max_wal_size": "4GB"}) as server:
+        for scenario in in_turn([*map(Scenario, options.scenarios)]):
+            outcome = await measured(server, scenario, options, clean_rate=clean_rate)
+            clean_rate = rate(outcome) if scenario is Scenario.CLEAN else clean_rate
+            outcomes.append(outcome)
+            print(f"{scenario}: {rate(outcome):,.0f} completions/s", file=sys.stderr, flush=True)
+        load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+        fact = (
+            f"PostgreSQL {server.version} with fsync, {os.cpu_count()} cores, {options.processes} worker processes "
+            f"with {options.concurrency} jobs at a time each, 256-byte payloads, 1 ms of waiting; "
+            f"each after {WARM_UP_SECONDS:.0f} s of clean work. "
+            f"Load of the machine at the end (1, 5, 15 min): {load}."
+        )
+    options.out.mkdir(parents=True, exist_ok=True)
+    report = figures(outcomes, fact)
+    (options.out / "pressure.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    (options.out / "pressure.md").write_text(markdown(outcomes, fact), encoding="utf-8")
+    (options.out / "pressure.svg").write_text(plot(outcomes), encoding="utf-8")
+    print(markdown(outcomes, fact))
+    return int(not all(verdict["ok"] for verdict in report["verdicts"]))
+
+
+def options_given() -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/pressure"), help="folder for the results")
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long each scenario is measured")
+    troubles = [str(scenario) for scenario in Scenario if scenario is not Scenario.CLEAN]
+    parser.add_argument("--scenarios", nargs="*", default=troubles, choices=troubles)
+    parser.add_argument("--clean-seconds", type=float, default=120.0, help="at most, for each of the clean runs")
+    parser.add_argument("--processes", type=int, default=2, help="worker processes")
+    parser.add_argument("--concurrency", type=int, default=500, help="jobs at a time in each of them")
+    parser.add_argument("--verify-seconds", type=float, default=3600.0, help="limit of `tenure verify`; 0: not run")
+    return parser.parse_args()
+
+
+def main() -> None:
+    sys.exit(asyncio.run(run(options_given())))
+
+
+if __name__ == "__main__":
+    main()

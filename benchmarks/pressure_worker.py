@@ -1,0 +1,53 @@
+"""The worker processes of the pressure benchmark, and the job that they run: a millisecond of waiting.
+
+`python -m benchmarks.pressure_worker DESCRIPTOR` is what `crew` starts: a member of `tenure bench`'s crew that
+knows one job more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from tenure.measuring.crew import Crew
+from tenure.measuring.jobs import app
+from tenure.measuring.lines import Orders
+from tenure.measuring.member import main
+from tenure.workers.programs import Program
+
+WORK_SECONDS = 0.001
+
+
+@app.job(kind="tenure-pressure-work", max_attempts=1)
+async def work(text: str) -> None:
+    """One millisecond of it."""
+    await asyncio.sleep(WORK_SECONDS)
+
+
+@asynccontextmanager
+async def crew(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[Crew]:
+    """Worker processes that are ready and wait for the word to go. However this is left, none is left behind."""
+    programs: list[Program] = []
+    with log.open("ab") as output:
+        for _ in range(processes):
+            programs.append(Program(_command, output=output, errors=output))
+            programs[-1].say(msgspec.json.encode(orders) + b"\n")
+    members = Crew(programs, log)
+    try:
+        await members.ready()
+        yield members
+    finally:
+        members.close()
+
+
+def _command(descriptor: int) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.pressure_worker", str(descriptor)]
+
+
+if __name__ == "__main__":
+    main()
