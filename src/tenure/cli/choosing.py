@@ -93,8 +93,8 @@ async def job_filter(
     return JobFilter(
         statuses=tuple(Status(status) for status in statuses),
         tags=dict(tags),
-        created_from=await _moment(store, since),
-        created_until=await _moment(store, until),
+        created_from=await moment_of(store, since),
+        created_until=await moment_of(store, until),
         **rest,
     )
 
@@ -131,8 +131,8 @@ async def letter_filter(
     return DeadLetterFilter(
         reason_codes=tuple(ReasonCode(code) for code in reasons),
         stages=tuple(Stage(stage) for stage in stages),
-        dead_from=await _moment(store, since),
-        dead_until=await _moment(store, until),
+        dead_from=await moment_of(store, since),
+        dead_until=await moment_of(store, until),
         **rest,
     )
 
@@ -192,7 +192,8 @@ def operator() -> Actor:
     return Actor(Role.CLIENT, f"cli/{name}")
 
 
-async def _moment(store: Reads, moment: Moment | None) -> datetime | None:
+async def moment_of(store: Reads, moment: Moment | None) -> datetime | None:
+    """The moment itself: an age counts back from the database's clock."""
     if not isinstance(moment, timedelta):
         return moment
     try:

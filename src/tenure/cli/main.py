@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": "Look for trouble: versions, clock skew, missing migrations, and what the store itself finds.",
     "jobs": "Look at jobs, cancel them, and follow what happens to them.",
     "migrate": "Apply the migrations that the database lacks.",
+    "replay": "Show a job as it was at a moment or a revision, by the events that there were until then.",
     "stats": "Count jobs per queue, kind and status; name the workers, and the kinds that no worker runs.",
     "verify": "Replay every job's events and compare with its record.",
     "worker": "Run the jobs of an app until told to stop.",
