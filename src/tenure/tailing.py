@@ -31,14 +31,18 @@ async def end_of_log(store: Reads) -> str:
             return position
 
 
-async def follow(store: Reads, clock: Clock, *, after: str | None) -> AsyncGenerator[Event, None]:
-    """The log from a position on (None: from its beginning), for ever."""
+async def follow(
+    store: Reads, clock: Clock, *, after: str | None, for_ever: bool = True
+) -> AsyncGenerator[Event, None]:
+    """The log from a position on (None: from its beginning): for ever, or up to what is settled now."""
     while True:
         page = await store.tail(after=after, limit=PAGE)
         for event in page.events:
             yield event
         after = page.position
         if len(page.events) < PAGE:
+            if not for_ever:
+                return
             await clock.sleep(LOOK_SECONDS)
 
 

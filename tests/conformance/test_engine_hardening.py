@@ -30,7 +30,7 @@ OPEN = {
     "EH-02": "the acknowledgement of an engine, and what becomes of a job that is not acknowledged",
     "EH-04": "the detection of a lost engine and what becomes of its jobs",
     "EH-06": "categories, transitions, events and log lines are built; metrics of failures are not",
-    "EH-09": "the log folds to any moment and is followed from any position; `tenure replay` and export are missing",
+    "EH-09": "the log folds to any moment and is followed from any position; the export is missing",
     "EH-11": "failures that a remote engine reports, a cut network to it, and the benchmark of dispatch times",
 }
 STRICT = Timeouts(queued_seconds=30, claimed_seconds=10, running_seconds=60)

@@ -1,4 +1,4 @@
-"""`tenure jobs tail` in a process of its own, on real databases, while jobs come and go."""
+"""`tenure jobs tail` and `tenure events` in a process of its own, on real databases, while jobs come and go."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,13 @@ def jobs(database: Database, *arguments: str) -> Answer:
 
 
 class Following:
-    """`tenure jobs tail`, whose lines are read as they come."""
+    """`tenure jobs tail` or `tenure events`, whose lines are read as they come."""
 
-    def __init__(self, database: Database, folder: Path, *arguments: str) -> None:
+    def __init__(self, database: Database, folder: Path, *arguments: str, command: Sequence[str]) -> None:
         self._out, self._err = folder / "out", folder / "err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tenure", "jobs", "tail", "--json", "--database", database.url, *arguments],
+                [sys.executable, "-m", "tenure", *command, "--json", "--database", database.url, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -71,9 +71,11 @@ class Following:
 
 
 @contextmanager
-def following(database: Database, folder: Path, *arguments: str) -> Iterator[Following]:
+def following(
+    database: Database, folder: Path, *arguments: str, command: Sequence[str] = ("jobs", "tail")
+) -> Iterator[Following]:
     folder.mkdir(exist_ok=True)
-    tail = Following(database, folder, *arguments)
+    tail = Following(database, folder, *arguments, command=command)
     try:
         yield tail
     finally:
@@ -108,6 +110,43 @@ async def test_the_log_is_followed_without_gap_or_repetition_and_from_where_it_w
             await work()
             tail.wait_for(10)
             assert tail.keys == expected[10:]
+
+
+def events(database: Database, *arguments: str) -> Answer:
+    return tenure("events", *arguments, "--database", database.url)
+
+
+@pytest.mark.requirement("EH-09")
+async def test_the_log_is_printed_once_up_to_its_end_and_on_from_a_position(database: Database) -> None:
+    async with database.opened() as store:
+        driver = Driver(store)
+        job = await driver.apply(await driver.running(), Complete("1"))
+        await store.add([driver.enqueue() for _ in range(PAGE)])
+    whole = [json.loads(line) for line in events(database, "--json").out.splitlines()]
+    assert [(event["job_id"], event["rev"]) for event in whole[:4]] == [(str(job.id), rev) for rev in range(1, 5)]
+    assert len({(event["job_id"], event["rev"]) for event in whole}) == len(whole) == PAGE + 4
+    rest = events(database, "--json", "--from", whole[3]["position"]).out.splitlines()
+    assert [json.loads(line) for line in rest] == whole[4:]
+    assert events(database, "--from", whole[-1]["position"]).out == ""
+    wrong = events(database, "--from", "rubbish")
+    assert (wrong.code, wrong.out) == (2, "")
+
+
+@pytest.mark.requirement("EH-09")
+async def test_the_log_can_be_followed_from_its_beginning_over_a_restart(database: Database, tmp_path: Path) -> None:
+    async with database.opened() as store:
+        driver = Driver(store)
+        await driver.add()
+        with following(database, tmp_path / "first", "--follow", command=("events",)) as log:
+            log.wait_for(1)
+            await driver.add()
+            log.wait_for(2)
+            position = log.events[-1]["position"]
+            assert log.interrupt()[0] == 130
+        later = await driver.add()
+        with following(database, tmp_path / "second", "--follow", "--from", position, command=("events",)) as log:
+            log.wait_for(1)
+            assert log.keys == [(str(later.id), 1)]
 
 
 async def test_a_log_of_many_pages_is_told_whole(database: Database, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ COMMANDS = {
     "demo": "Run some hundred jobs on one SQLite file and kill a worker in the middle of its work.",
     "dlq": "Look after dead letters: jobs that were set aside for a person to look at.",
     "doctor": "Look for trouble: versions, clock skew, missing migrations, and what the store itself finds.",
+    "events": "Print the log, each event once and in order, up to what is settled now.",
     "jobs": "Look at jobs, cancel them, and follow what happens to them.",
     "migrate": "Apply the migrations that the database lacks.",
     "replay": "Show a job as it was at a moment or a revision, by the events that there were until then.",

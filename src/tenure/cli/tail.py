@@ -59,9 +59,16 @@ def tail(*, database: str, as_json: bool, wanted: UUID | None, start: str | None
     chosen = vocabularies_named(vocabularies)
     if wanted is not None and start is not None:
         raise click.UsageError("a job is followed from its first event on; --from is for the whole log")
+    return tell_log(database, wanted=wanted, start=start or NOW, for_ever=True, chosen=chosen, as_json=as_json)
+
+
+def tell_log(
+    database: str, *, wanted: UUID | None, start: str, for_ever: bool, chosen: Sequence[Vocabulary], as_json: bool
+) -> int:
+    """Say the log, or one job's part of it. Whoever interrupts it is told where to go on."""
     teller = Teller(as_json=as_json)
     try:
-        run(_tail(database, teller, wanted=wanted, start=start or NOW, chosen=chosen))
+        run(_tail(database, teller, wanted=wanted, start=start, for_ever=for_ever, chosen=chosen))
     except KeyboardInterrupt:
         if wanted is None and teller.position is not None:
             complain(f"tenure: interrupted; to go on from here: --from {teller.position}")
@@ -71,7 +78,7 @@ def tail(*, database: str, as_json: bool, wanted: UUID | None, start: str | None
 
 
 async def _tail(
-    database: str, teller: Teller, *, wanted: UUID | None, start: str, chosen: Sequence[Vocabulary]
+    database: str, teller: Teller, *, wanted: UUID | None, start: str, for_ever: bool, chosen: Sequence[Vocabulary]
 ) -> None:
     async with opened(database) as store:
         interpreter = Interpreter(store, chosen) if chosen else None
@@ -80,7 +87,7 @@ async def _tail(
         else:
             if start == NOW:
                 start = teller.position = await end_of_log(store)
-            events = follow(store, SYSTEM.clock, after=None if start == START else start)
+            events = follow(store, SYSTEM.clock, after=None if start == START else start, for_ever=for_ever)
         async with aclosing(events):
             async for event in events:
                 teller.tell(event, await interpreter.tell(event) if interpreter else None)
