@@ -74,7 +74,7 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
     """JSON text at a store's door: `encode` made it, so this only makes sure that it can be held and read back."""
     if not isinstance(text, str):
         raise InvalidInput(where, f"must be JSON text, not {type(text).__name__}")
-    if text in _known:
+    if len(text) <= KNOWN_LENGTH_MAX and text in _known:
         return text
     _check_characters(text, where)
     if len(text) > bytes_max or (not text.isascii() and len(text.encode()) > bytes_max):

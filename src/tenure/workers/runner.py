@@ -148,7 +148,7 @@ class _Attempt:
                 return
             run.held.closing = True
             job = await run.committer.complete(outcome.result)
-        except BaseException as error:  # noqa: BLE001 - however it ends, whoever waits for the job must hear of it
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whoever waits for the job must hear of it
             self._refused(error)
         else:
             self._written(Repeated(job))

@@ -47,6 +47,8 @@ PLANNED_ONCE = frozenset(
 """Statements for which one plan is right whatever they are given. Others have filters that may be left out, and are
 planned for what is asked."""
 
+AS_USUAL = "set local plan_cache_mode = force_custom_plan; set local enable_seqscan = on"
+
 COLLISIONS_MAX = 5
 CLOSE_SECONDS_MAX = 5.0
 
@@ -169,16 +171,17 @@ class Connections:
                 return await fetch(connection, name, values)
             async with connection.transaction():
                 if not (planned_once or self.address.pooled):
-                    await connection.execute("set local plan_cache_mode = force_custom_plan")
+                    await connection.execute(AS_USUAL)
                 return await fetch(connection, name, values)
 
     def _settings(self) -> dict[str, Any]:
         if self.address.pooled:
             return {"statement_cache_size": 0}
         # The statements of the hot path are short and always meant for the same indexes: compiling one, or planning it
-        # anew for each batch, costs more than running it.
-        settings = {"jit": "off", "plan_cache_mode": "force_generic_plan", "application_name": "tenure"}
-        return {"server_settings": settings}
+        # anew for each batch, costs more than running it. The tables may still be empty when they are planned, which
+        # must not lead to plans that read all of them later.
+        planning = {"jit": "off", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+        return {"server_settings": {**planning, "application_name": "tenure"}}
 
 
 async def fetch(connection: Session, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
