@@ -35,6 +35,11 @@ async def add_many(scene: Scene) -> list[Added]:
     return await scene.store.add(requests)
 
 
+async def add_alike(scene: Scene) -> list[Added]:
+    """Jobs that differ in nothing but their ids, which PostgreSQL takes by a statement of its own."""
+    return await scene.store.add([scene.drive.enqueue(id=job_id(10 + n), policy=LONG) for n in range(3)])
+
+
 async def one_with_a_dedupe_key(drive: Driver) -> list[Job]:
     return [await drive.add(id=job_id(1), dedupe_key="ada")]
 
@@ -119,6 +124,7 @@ def a_store_that_checkpoints(url: str) -> Store:
 
 ACTS: tuple[Act, ...] = (
     Act("add many", add_many, new_policies=True),
+    Act("add alike", add_alike, new_policies=True),
     Act("add a duplicate", add_duplicate, one_with_a_dedupe_key),
     Act("claim and start three", claim_three, four_queued),
     Act("claim one", claim_one, four_queued),
