@@ -27,6 +27,8 @@ BYTES_A_CHARACTER = 2
 """On average, so that a kind and a key together always fit into an index."""
 
 KNOWN_MAX, KNOWN_LENGTH_MAX = 4096, 1000
+UTF8_BYTES_MAX = 4
+"""How many bytes one character can have."""
 
 _encode = msgspec.json.encode
 _known: set[str] = set()
@@ -74,7 +76,7 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
     """JSON text at a store's door: `encode` made it, so this only makes sure that it can be held and read back."""
     if not isinstance(text, str):
         raise InvalidInput(where, f"must be JSON text, not {type(text).__name__}")
-    if len(text) <= KNOWN_LENGTH_MAX and text in _known:
+    if len(text) <= min(KNOWN_LENGTH_MAX, bytes_max // UTF8_BYTES_MAX) and text in _known:
         return text
     _check_characters(text, where)
     if len(text) > bytes_max or (not text.isascii() and len(text.encode()) > bytes_max):

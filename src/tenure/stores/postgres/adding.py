@@ -20,10 +20,23 @@ from tenure.stores.postgres.reading import jobs_by_id
 from tenure.stores.postgres.rows import arrays
 
 
-async def add_alike(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue]) -> list[Added] | None:
+async def add_at_once(
+    fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue], *, alike: bool
+) -> list[Added]:
+    """The jobs that the requests led to, each batch in a transaction of its own: by the plain insert where that will
+    do. In somebody's open transaction it would not, since meeting a job that is there would end that transaction."""
+    first = requests[0].origin
+    if alike and first.dedupe_key is None and first.request_id is None:
+        added = await _add_alike(fetches, policies, requests)
+        if added is not None:
+            return added
+    return await add(fetches, policies, requests)
+
+
+async def _add_alike(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue]) -> list[Added] | None:
     """The new jobs of requests that have no keys and are alike; None where one of them may have been asked before."""
     first = requests[0]
-    values = {**alike_parameters(requests), "policy": await policies.number(first.origin.policy)}
+    values = {**_alike_parameters(requests), "policy": await policies.number(first.origin.policy)}
     try:
         answers = await fetches.fetch("enqueue_alike", values)
     except asyncpg.UniqueViolationError:
@@ -34,7 +47,7 @@ async def add_alike(fetches: Fetches, policies: KnownPolicies, requests: Sequenc
     return [Added(msgspec.structs.replace(job, origin=request.origin), created=True) for request in requests]
 
 
-def alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:
+def _alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:
     """The arrays and values of `enqueue_alike.sql`."""
     first = requests[0]
     shared = {name: getattr(first.origin, name) for name in _SHARED}

@@ -61,7 +61,7 @@ from tenure.stores.contract import (
     without_secret,
 )
 from tenure.stores.postgres import rows as row
-from tenure.stores.postgres.adding import add, add_alike
+from tenure.stores.postgres.adding import add_at_once
 from tenure.stores.postgres.batches import Batches
 from tenure.stores.postgres.block import PostgresBlock
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
@@ -137,12 +137,7 @@ class PostgresStore:
         alike = all_alike(requests)
         check_enqueues(requests, alike=alike)
         require_outside(self)
-        origin = requests[0].origin
-        added: list[Added] | None = None
-        if alike and origin.dedupe_key is None and origin.request_id is None:
-            added = await add_alike(self._connections, self._policies, requests)
-        if added is None:
-            added = await add(self._connections, self._policies, requests)
+        added = await add_at_once(self._connections, self._policies, requests, alike=alike)
         self._bell.ring({one.job.queue for one in added if one.created})
         return added
 
