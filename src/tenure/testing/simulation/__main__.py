@@ -21,6 +21,7 @@ from tenure.testing.simulation.tally import Tally
 from tenure.testing.simulation.world import Result, simulate_all, simulate_span
 
 CHUNK = 50
+LINES = 20
 FAILURES_MAX = 5
 
 
@@ -54,7 +55,7 @@ def main(seed: int | None, seeds: int, first: int, processes: int, as_json: bool
 
 
 def _results(seeds: Sequence[int], options: Options, *, processes: int, quiet: bool) -> Iterator[Result]:
-    """Every run's result as it comes, with a bar where somebody looks."""
+    """Every run's result as it comes, with a bar where somebody looks and a line per twentieth elsewhere."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bounds = [(start, min(start + CHUNK, seeds[-1] + 1)) for start in range(seeds[0], seeds[-1] + 1, CHUNK)]
@@ -63,9 +64,13 @@ def _results(seeds: Sequence[int], options: Options, *, processes: int, quiet: b
         Progress(*columns, console=console, disable=not console.is_terminal) as bar,
     ):
         task = bar.add_task("simulating", total=len(seeds))
+        done = 0
         for chunk in as_completed([pool.submit(simulate_span, low, high, options) for low, high in bounds]):
             yield from chunk.result()
+            before, done = done, done + len(chunk.result())
             bar.advance(task, len(chunk.result()))
+            if not console.is_terminal and before * LINES // len(seeds) < done * LINES // len(seeds):
+                console.print(f"{done} of {len(seeds)} runs made")
 
 
 def _say(tally: Tally, *, minutes: float, as_json: bool) -> None:
