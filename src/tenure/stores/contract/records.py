@@ -1,0 +1,183 @@
+"""What a store is asked for and shows: filters, pages, and the records beside jobs and events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.records import DeadLetter, Event, EventType, Job, ReasonCode, Stage
+from tenure.lifecycle.statuses import Status
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to list. Everything given must match."""
+
+    statuses: tuple[Status, ...] = ()
+    queues: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    correlation_id: str | None = None
+    dedupe_key: str | None = None
+    submitted_by: str | None = None
+    reasons: tuple[str, ...] = ()
+    tags: dict[str, str] = {}
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events to list: of a job, of a type, or of a correlation id, within a time."""
+
+    job_id: UUID | None = None
+    types: tuple[EventType, ...] = ()
+    correlation_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters to list. Those that somebody has dealt with are left out, unless `handled` is asked for."""
+
+    reason_codes: tuple[ReasonCode, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    kinds: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    correlation_id: str | None = None
+    dead_from: datetime | None = None
+    dead_until: datetime | None = None
+    handled: bool = False
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Some of the jobs, oldest first, and the cursor from which the next page starts; None at the end."""
+
+    jobs: list[Job]
+    after: UUID | None
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Some of the log in its order, and the position from which to go on. Never skips an event that commits late."""
+
+    events: list[Event]
+    position: str
+
+
+class DeadLetterPage(msgspec.Struct, frozen=True):
+    """Some of the dead letters, in the order of their jobs' ids, and the cursor for the next page; None at the end."""
+
+    letters: list[DeadLetter]
+    after: UUID | None
+
+
+Handling = Literal["redriven", "discarded"]
+
+
+class SignalRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A signal that a job was sent, kept until asked for."""
+
+    job_id: UUID
+    rev: int
+    name: str
+    payload: str
+    at: datetime
+
+
+class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be told to the outside once the transaction that writes it is committed."""
+
+    id: UUID
+    topic: str
+    body: str
+    aggregate: str
+    headers: str | None = None
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A named piece of what a job has made."""
+
+    name: str
+    media_type: str
+    body: bytes
+
+
+class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact as it is listed: all but its body."""
+
+    job_id: UUID
+    name: str
+    attempt: int
+    media_type: str
+    bytes: int
+    at: datetime
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process as it introduced itself. `version` is that of the program whose jobs it runs."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...]
+    concurrency: int
+    started_at: datetime
+    seen_at: datetime
+    stopped_at: datetime | None = None
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs of a kind in a queue have a status, and since when the longest-waiting of them is due."""
+
+    queue: str
+    kind: str
+    status: Status
+    jobs: int
+    due: int = 0
+    oldest_due_at: datetime | None = None
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """The database at a glance."""
+
+    at: datetime
+    tallies: list[Tally]
+    workers: list[WorkerRecord]
+    dead_letters: int
+    """Those that nobody has dealt with."""
+
+
+class MigrationRecord(msgspec.Struct, frozen=True):
+    """One numbered step of the schema."""
+
+    number: int
+    name: str
+    checksum: str
+    sql: str
+    min_code_version: int
+
+
+class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a database stands against this code."""
+
+    applied: list[int]
+    pending: list[MigrationRecord]
+    unknown: list[int]
+    changed: list[int]
+    min_code_version: int
+    code_version: int
+
+    @property
+    def current(self) -> bool:
+        return bool(self.applied) and not self.pending and self.min_code_version <= self.code_version
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that `doctor` has to say: ok, warning or error; what it saw, and what to do."""
+
+    level: str
+    about: str
+    says: str
+    advice: str = ""

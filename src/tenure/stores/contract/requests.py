@@ -1,0 +1,114 @@
+"""What a store is asked to write: new jobs, claims, and operations on jobs that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.content import encode
+from tenure.lifecycle.operations import Operation
+from tenure.lifecycle.records import Actor, Job, Origin, Role
+
+
+class Enqueue(msgspec.Struct, frozen=True, gc=False):
+    """A new job. Its request id is the origin's own, or else the job's id, which the caller made."""
+
+    origin: Origin
+    actor: Actor
+    delay_ms: int = 0
+
+    @property
+    def request_id(self) -> str:
+        return self.origin.request_id or str(self.origin.id)
+
+    @property
+    def detail(self) -> str | None:
+        """What the event repeats of the request beyond the origin's digest."""
+        return encode({"delay_ms": self.delay_ms}) if self.delay_ms else None
+
+
+_template = attrgetter(*(name for name in Origin.__struct_fields__ if name not in ("id", "payload")))
+
+
+def all_alike(requests: Sequence[Enqueue]) -> bool:
+    """Whether the requests differ in nothing but their jobs' ids and payloads, as most that come together do."""
+    first = requests[0]
+    same = _template(first.origin)
+    return all(
+        one.actor == first.actor and one.delay_ms == first.delay_ms and _template(one.origin) == same
+        for one in requests[1:]
+    )
+
+
+class Added(msgspec.Struct, frozen=True, gc=False):
+    """The job that an enqueue led to: a new one, or the one that was there under its request id or dedupe key."""
+
+    job: Job
+    created: bool
+
+
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Take up to `limit` due jobs, and start them in the same breath unless `start` is off.
+
+    Idempotent by `request_id`: asked again, it returns the claim that it won. The token is the secret of every lease
+    won by this request; a job's lease is named by job and token together.
+    """
+
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...]
+    limit: int
+    worker: str
+    token: UUID
+    request_id: str
+    start: bool = True
+    role: Role = Role.POOL
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(self.role, self.worker, self.token)
+
+    def body(self) -> str:
+        """What makes this the same request when it comes again."""
+        return encode([self.queues, self.kinds, self.limit, self.worker, self.start, self.role])
+
+
+class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One or several operations on one job, all or none.
+
+    `job` is the record that the caller decided upon, or just an id: then the store reads, decides and applies, again
+    if it lost a race, unless `expected_rev` says otherwise. `fresh` promises that this request id has not been sent
+    before with this revision's successors, so that the log is asked only when the row turns out to have moved on.
+    """
+
+    job: Job | UUID
+    operations: tuple[Operation, ...]
+    actor: Actor
+    request_id: str
+    expected_rev: int | None = None
+    fresh: bool = False
+
+    @property
+    def job_id(self) -> UUID:
+        return self.job.id if isinstance(self.job, Job) else self.job
+
+    @property
+    def rev(self) -> int | None:
+        """The revision that the row must still have; None for whatever it is."""
+        return self.job.rev if isinstance(self.job, Job) else self.expected_rev
+
+
+def waves(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
+    """The requests with their places, such that no wave has two for one job: a job's second request is decided upon
+    what its first has left."""
+    found: list[list[tuple[int, Request]]] = []
+    seen: dict[UUID, int] = {}
+    for place, request in enumerate(requests):
+        turn = seen.get(request.job_id, 0)
+        seen[request.job_id] = turn + 1
+        if turn == len(found):
+            found.append([])
+        found[turn].append((place, request))
+    return found
