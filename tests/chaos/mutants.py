@@ -13,7 +13,7 @@ from tenure.errors import LeaseLost
 from tenure.lifecycle import decide
 from tenure.lifecycle.decide import Change
 from tenure.lifecycle.table import Guard
-from tenure.stores import contract
+from tenure.stores.contract import answers
 from tenure.stores.postgres import batches, changes
 from tenure.workers import committing, heartbeat, held
 
@@ -26,7 +26,7 @@ def match_by_id_alone() -> None:
     _trust_for_ever()
     _believe_that_it_is_ours()
     decide._require_lease = lambda job, operation, actor: None
-    _replace(contract, "judge", _without_lease)
+    _replace(answers, "judge", _without_lease)
     _unguard_sql()
 
 
