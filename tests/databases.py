@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -38,6 +39,15 @@ class Database:
             yield store
         finally:
             await store.close()
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """What this SQL answers, on a connection of its own."""
+        if self.is_sqlite:
+            with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as connection:
+                return connection.execute(_named(statement, "tenure_")).fetchall()
+        with psycopg.connect(self.url, autocommit=True) as server:
+            cursor = server.execute(_named(statement, "tenure.").encode())
+            return cursor.fetchall() if cursor.description else []
 
     def tamper(self, *statements: str) -> None:
         """Run this SQL with all guards, checks and unique indexes of the log out of the way."""
@@ -73,7 +83,7 @@ class Database:
 
 
 def _named(statement: str, prefix: str) -> str:
-    names = ("jobs", "events", "policies", "dead_letters", "signals", "migrations", "meta")
+    names = ("jobs", "events", "policies", "dead_letters", "signals", "migrations", "meta", "operator_log", "limits")
     for name in names:
         statement = statement.replace(f"{{{name}}}", f"{prefix}{name}")
     return statement

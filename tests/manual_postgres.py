@@ -57,6 +57,33 @@ def copied_database(server: Postgres, prepared: str) -> Iterator[str]:
         server.drop_database(dsn)
 
 
+EMPTY = """
+set lock_timeout = '20s';
+set session_replication_role = replica;
+do $$
+declare one text;
+begin
+    for one in
+        select format('tenure.%%I', tablename) from pg_tables
+        where schemaname = 'tenure' and tablename not in ('migrations', 'meta', 'test_clock', 'jobs')
+    loop
+        execute 'delete from ' || one;
+    end loop;
+end $$;
+truncate tenure.jobs;
+update tenure.test_clock set at = %(start)s;
+drop schema public cascade;
+create schema public;
+"""
+"""Rows are deleted, which is quick for few of them; jobs are truncated, since claims would walk over the remains."""
+
+
+def make_empty(dsn: str) -> None:
+    """Put a copy of a prepared database back to where it was, which is much faster than another copy."""
+    with psycopg.connect(dsn, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
+        connection.execute(EMPTY, {"start": START})
+
+
 async def _migrate(dsn: str) -> None:
     store = PostgresStore.from_url(dsn)
     await store.migrate()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from tenure.handles import Handle
     from tenure.lifecycle.backoff import Backoff
+    from tenure.lifecycle.flow import Rate
     from tenure.lifecycle.records import Job, Timeouts
     from tenure.lifecycle.statuses import Status
     from tenure.middleware import Middleware
@@ -53,6 +54,7 @@ __all__ = [
     "Middleware",
     "PermanentError",
     "PolicyViolation",
+    "Rate",
     "Snooze",
     "Status",
     "StoreUnavailable",
@@ -81,6 +83,7 @@ _HOMES = {
     "Middleware": "tenure.middleware",
     "PermanentError": "tenure.errors",
     "PolicyViolation": "tenure.errors",
+    "Rate": "tenure.lifecycle.flow",
     "Snooze": "tenure.errors",
     "Status": "tenure.lifecycle.statuses",
     "StoreUnavailable": "tenure.errors",

@@ -21,6 +21,8 @@ from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.records import Actor, DeadLetter, Job, OnExhausted, OnLost, Policy, Role, Timeouts
 from tenure.middleware import Middleware
 from tenure.operating import MANY, CancelReport, Operator, RedriveReport
+from tenure.ruling_queues import AppQueues
+from tenure.scheduling import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, schedule_of
 from tenure.seams import SYSTEM, Seams
 from tenure.settings import database_url
 from tenure.stores import Store, store_for
@@ -30,6 +32,7 @@ from tenure.stores.contract import Added, DeadLetterFilter, JobFilter, JobPage
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from tenure.observe.snapshot import Snapshot
     from tenure.testing.bench import Mode
     from tenure.testing.mode import OnBench
     from tenure.workers.worker import Worker
@@ -84,6 +87,8 @@ class App:
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
         self.kinds: dict[str, Kind[..., Any]] = {}
+        self.declared: dict[str, Schedule] = {}
+        """The schedules that the code declares, by name."""
         self.rejections: Counter[str] = Counter()
         """Enqueues that were refused before anything was queued, by kind."""
         self._stores: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Store]] = WeakKeyDictionary()
@@ -181,6 +186,12 @@ class App:
         log.warning("a job was refused before it was queued: %s", refusal)
         return refusal
 
+    def metrics(self) -> Snapshot:
+        """What this program has counted at its front door: the enqueues that were refused."""
+        from tenure.observe.meter import rejections
+
+        return rejections(self.rejections, self.kinds)
+
     async def cancel(self, job_id: UUID, *, hard: bool = False, reason: str = "requested") -> Job:
         """End a job. Softly: one that nobody holds ends at once, a running one is told. Hard: now, whoever holds it."""
         return await (await self.operator()).cancel(job_id, hard=hard, reason=reason)
@@ -207,6 +218,41 @@ class App:
         """A page of the jobs that match, oldest first."""
         return await (await self.store()).find(wanted, after=after, limit=limit)
 
+    @property
+    def queues(self) -> AppQueues:
+        """Pausing queues, and their rules: `await app.queues.put("mail", concurrency_max=10)`."""
+        return AppQueues(self.store, self.client)
+
+    def schedule(
+        self,
+        call: Call,
+        cron: str,
+        *,
+        name: str | None = None,
+        timezone: str = "UTC",
+        missed: Missed = "one",
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> Schedule:
+        """Declare that a call is to be enqueued again and again: `app.schedule(send.request("ada"), "0 9 * * 1-5")`.
+
+        `cron` is a cron expression on the wall clock of `timezone`, or an interval such as `every 30s`. It is written
+        down when a worker starts, unless somebody has changed it at run time. It is named after the job's kind, unless
+        it is given a `name`. `missed` says what becomes of due times at which no worker was there: `one` job for all
+        of them, `all`, or `skip` those that are over for longer than `grace_seconds`.
+        """
+        schedule = schedule_of(
+            call, cron, name=name, timezone=timezone, missed=missed, grace_seconds=grace_seconds, source="code"
+        )
+        if schedule.name in self.declared:
+            raise InvalidInput("name", f"there is a schedule {schedule.name!r} already; give this one another name")
+        self.declared[schedule.name] = schedule
+        return schedule
+
+    @property
+    def schedules(self) -> AppSchedules:
+        """Schedules at run time: put, edit, pause, resume, trigger and remove them."""
+        return AppSchedules(self.store, self.client, seams=self.seams)
+
     async def operator(self) -> Operator:
         """What operators do, in this app's name."""
         return Operator(await self.store(), actor=self.client, seams=self.seams)
@@ -219,10 +265,11 @@ class App:
         grace_seconds: float = 30.0,
         poll_seconds: float = 1.0,
         scan_seconds: float = 5.0,
+        metrics: bool = False,
     ) -> Worker:
         """A worker for this app's jobs, to be run on the running event loop: `await app.worker().run()`.
 
-        On the command line: `tenure worker module:app`.
+        With `metrics` it counts what `worker.metrics()` shows. On the command line: `tenure worker module:app`.
         """
         from tenure.workers.worker import Worker, WorkerOptions
 
@@ -232,6 +279,7 @@ class App:
             grace_seconds=grace_seconds,
             poll_seconds=poll_seconds,
             scan_seconds=scan_seconds,
+            metrics=metrics,
             version=self.version,
         )
         return Worker(
@@ -241,6 +289,7 @@ class App:
             options=options,
             layers=self.middleware,
             borrow=self.borrow,
+            schedules=tuple(self.declared.values()),
         )
 
     def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> OnBench:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from datetime import datetime, timedelta
 from uuid import UUID
-
-import psycopg
 
 from tenure.lifecycle.content import encode
 from tenure.lifecycle.records import Event, EventType, Job
@@ -26,21 +22,12 @@ OWNERS = ("runner", "pool")
 
 def prepare_effects(database: Database) -> None:
     """A table of the test's own, in which nothing keeps the same effect from being there twice."""
-    _run(database, "create table effects (job_id text not null, attempt integer not null)")
+    database.rows("create table effects (job_id text not null, attempt integer not null)")
 
 
 def effects(database: Database) -> Counter[str]:
     """How often each job's effect was applied."""
-    return Counter(job_id for (job_id,) in _run(database, "select job_id from effects"))
-
-
-def _run(database: Database, statement: str) -> list[tuple[str, ...]]:
-    if database.is_sqlite:
-        with closing(sqlite3.connect(database.path, timeout=30, isolation_level=None)) as connection:
-            return connection.execute(statement).fetchall()
-    with psycopg.connect(database.url, autocommit=True) as server:
-        cursor = server.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
+    return Counter(job_id for (job_id,) in database.rows("select job_id from effects"))
 
 
 async def queue(

@@ -28,15 +28,14 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job, ReasonCode, Stage
 from tenure.lifecycle.vocabularies import vocabulary
 from tenure.stores.contract import ClaimRequest, DeadLetterFilter, EventFilter
-from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, runner
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, runner
 from tenure.testing.log_check import check_leases, check_monotonic
 from tests.conformance.places import Place, check_complete, told_by, working
 from tests.sample_jobs import one_of_each
 
 WORDS = "machine"
 OPEN = {
-    "SM-15": "metrics: counters and histograms of transitions, waits and run times",
-    "SM-16": "built for jobs and events; not for steps, delivered outbox messages, remote engines, OpenTelemetry",
+    "SM-16": "built for jobs, events, spans and logs; not for steps, delivered outbox messages, remote engines",
     "SM-21": "compensation of workflows: the event exists, the workflow engine that would cause it does not",
 }
 BURIAL = DeadLetter(ReasonCode.POLICY_VIOLATION, Stage.EXEC, ERROR)
@@ -341,6 +340,52 @@ async def test_sixty_four_claimers_at_once_never_share_a_job(place: Place) -> No
         won += [job.id for job in more]
     assert len(won) == len(set(won)) == 100
     assert {(await place.shown(job_id))["attempts"] for job_id in won} == {1}
+
+
+@pytest.mark.requirement("SM-15")
+async def test_every_transition_is_counted_and_waits_and_run_times_have_their_quantiles_by_type(
+    app: tenure.App,
+) -> None:
+    @app.job(max_attempts=2, backoff=tenure.Backoff(base_seconds=0.01), lease_seconds=2)
+    async def work(name: str) -> None:
+        await asyncio.sleep(1.4 if name == "slow" else 0.0)
+        if name in errors:
+            raise errors[name]("because")
+
+    errors = {"transient": TransientError, "permanent": PermanentError, "validation": ValidationError}
+    store = await app.store()
+    orphan = await Driver(store).running(kind="work", payload='{"name":"orphan"}', policy={"lease_seconds": 0.2})
+    with pytest.raises(tenure.InvalidInput):
+        await app.submit("work", '{"name":7}')
+    async with working(app, metrics=True) as worker:
+        handles = [await work.enqueue(name) for name in ("slow", "quick", *errors)]
+        for handle in (*handles, tenure.Handle(app, orphan, work.kind, created=True)):
+            await handle.wait(20)
+        seen = worker.metrics() + app.metrics()
+    counted = {
+        name: seen.value(f"tenure_{name}_total", "work")
+        for name in ("claims", "claim_conflicts", "lease_expiries", "retries", "failures", "dead_letters", "rejections")
+    }
+    # Five that were enqueued, one of them twice, and the orphan when it was taken back.
+    assert counted == {
+        "claims": 7,
+        "claim_conflicts": 0,
+        "lease_expiries": 1,
+        "retries": 1,
+        "failures": 2,
+        "dead_letters": 1,
+        "rejections": 1,
+    }
+    assert seen.value("tenure_lease_renewals_total", "work") >= 1
+    waits, runs = (seen.distribution(f"tenure_{name}_seconds", "work") for name in ("queue_wait", "run"))
+    assert waits is not None
+    assert runs is not None
+    assert (sum(waits.counts), sum(runs.counts)) == (7, 7)
+    p50, p95 = runs.quantile(0.5), runs.quantile(0.95)
+    assert p50 is not None
+    assert p95 is not None
+    assert p50 < 1.0 < p95, "six of seven are quick, and one takes more than a second"
+    assert (waits.quantile(0.5) or 0) <= (waits.quantile(0.95) or 0)
 
 
 @pytest.mark.requirement("SM-17")

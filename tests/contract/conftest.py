@@ -1,4 +1,4 @@
-"""PostgreSQL for the kit: a database of the test's own, whose clock the test moves."""
+"""PostgreSQL for the kit: a database that is empty for each test, whose clock the test moves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.manual_postgres import PostgresClock, copied_database, prepared_database
+from tests.manual_postgres import PostgresClock, copied_database, make_empty, prepared_database
 from tests.postgres import Postgres
 
 
@@ -16,10 +16,16 @@ def prepared_postgres(postgres_server: Postgres) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture
-def manual_dsn(postgres_server: Postgres, prepared_postgres: str) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def shared_dsn(postgres_server: Postgres, prepared_postgres: str) -> Iterator[str]:
     with copied_database(postgres_server, prepared_postgres) as dsn:
         yield dsn
+
+
+@pytest.fixture
+def manual_dsn(shared_dsn: str) -> Iterator[str]:
+    yield shared_dsn
+    make_empty(shared_dsn)
 
 
 @pytest.fixture

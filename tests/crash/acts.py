@@ -64,6 +64,8 @@ class Act:
     """Whether its store can be used afterwards."""
     new_policies: bool = False
     """Whether it writes policies down, which a store would believe to be there after they were put back."""
+    empty: bool = False
+    """Whether it is for a database that holds nothing yet."""
     only: str | None = None
     """The one kind of database on which there is such a thing."""
 

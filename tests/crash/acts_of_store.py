@@ -11,8 +11,11 @@ from tenure.stores.contract import Added, MigrationRecord, WorkerRecord
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, runner
 from tests.crash.acts import LONG, TOKEN, Act, Scene, job_id, running
+from tests.crash.acts_of_archive import OF_ARCHIVE
 from tests.crash.acts_of_callers import OF_CALLERS
 from tests.crash.acts_of_change import BURIAL, CHANGES
+from tests.crash.acts_of_queues import OF_QUEUES
+from tests.crash.acts_of_schedules import OF_SCHEDULES
 
 _SOMETIME = datetime(2026, 1, 1, tzinfo=UTC)
 WORKER = WorkerRecord(
@@ -130,6 +133,9 @@ ACTS: tuple[Act, ...] = (
     Act("claim one", claim_one, four_queued),
     *CHANGES,
     *OF_CALLERS,
+    *OF_SCHEDULES,
+    *OF_ARCHIVE,
+    *OF_QUEUES,
     Act("register", register),
     Act("unregister", unregister, a_worker),
     Act("deal with", deal_with, two_dead_letters),

@@ -14,7 +14,7 @@ from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.stores import Store, store_for
-from tenure.stores.contract import Added, Applied, Busy, Failure, MigrationRecord, Repeated
+from tenure.stores.contract import Added, Applied, Busy, Failure, MigrationRecord, QueueRecord, Repeated
 from tenure.testing.driver import Driver
 from tenure.testing.log_check import check_store
 from tests.crash.acts import Act, Scene
@@ -46,6 +46,8 @@ class Plan:
 async def prepare(act: Act, place: Place, *, keeps: bool = True) -> Plan:
     """Bring the place to where the act starts from, and let it remember that."""
     made = Plan(act, place)
+    if act.empty:
+        place.clear()
     if act.migrated:
         store = store_for(place.url)
         if await store.migrate():
@@ -53,7 +55,8 @@ async def prepare(act: Act, place: Place, *, keeps: bool = True) -> Plan:
         await store.open()
         made.jobs = await act.prepare(Driver(store))
         # Its policy is the one that `check_works` uses, so that a lasting store may go on believing that it is there.
-        await Driver(store).add("ballast", queue="nobody")
+        if not act.empty:
+            await Driver(store).add("ballast", queue="nobody")
         await store.close()
     place.settled()
     if keeps:
@@ -111,6 +114,8 @@ def told(answer: Any) -> Any:
             return facts
         case MigrationRecord():
             return answer.number
+        case QueueRecord():
+            return f"{answer.name}: {answer.rules}, {'paused' if answer.paused_at else 'open'}"
     return answer
 
 

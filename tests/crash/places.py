@@ -37,6 +37,10 @@ class Place(Protocol):
         """Be again as it was remembered."""
         ...
 
+    def clear(self) -> None:
+        """Hold nothing any more."""
+        ...
+
     def settled(self) -> None:
         """Wait until nothing of a process that came after `put_back` is still under way."""
         ...
@@ -80,9 +84,12 @@ class SqlitePlace:
         if self.path.exists():
             shutil.copyfile(self.path, self._kept)
 
-    def put_back(self) -> None:
+    def clear(self) -> None:
         for ending in ("", "-wal", "-shm"):
             Path(f"{self.path}{ending}").unlink(missing_ok=True)
+
+    def put_back(self) -> None:
+        self.clear()
         if self._kept.exists():
             shutil.copyfile(self._kept, self.path)
 
@@ -128,6 +135,12 @@ class PostgresPlace:
         self._tables = self._found()
         copies = [f"create table kept.{_bare(table)} as table {table}" for table in self._tables]
         self._run("drop schema if exists kept cascade", "create schema kept", *copies)
+
+    def clear(self) -> None:
+        """All but what says that it was migrated."""
+        stays = ("tenure.migrations", "tenure.meta")
+        emptied = [f"delete from {table}" for table in self._found() if table not in stays]
+        self._run("set local session_replication_role = replica", *emptied)
 
     def put_back(self) -> None:
         self._known = self._served()

@@ -93,3 +93,13 @@ def test_the_two_commands_for_developers_are_there() -> None:
     assert "tenure demo" in planned
     for command in ("make demo", "make test"):
         assert f"\n{command} " in readme
+
+
+def blocks_of(page: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_on_queues_says_what_happens(tmp_path: Path) -> None:
+    [program] = blocks_of("queues.md")
+    assert run(program, folder=tmp_path) == "mail 20 paused 0\n"

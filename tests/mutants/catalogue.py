@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutants import policy, storing, storing_in_postgres, working
+from tests.mutants import policy, ruling, storing, storing_in_postgres, working
 from tests.mutants.mutant import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*policy.MUTANTS, *storing.MUTANTS, *storing_in_postgres.MUTANTS, *working.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *policy.MUTANTS,
+    *storing.MUTANTS,
+    *storing_in_postgres.MUTANTS,
+    *ruling.MUTANTS,
+    *working.MUTANTS,
+)

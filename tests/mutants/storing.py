@@ -33,7 +33,7 @@ def sqlite_claims_what_is_not_due(edits: Edits) -> None:
 
 def sqlite_claim_is_forgotten(edits: Edits) -> None:
     edits.python(claiming.claim, "if won is not None:", "if False:")
-    edits.python(claiming.claim, "if taken:", "if taken and won is None:")
+    edits.python(claiming.claim, "if claiming.taken:", "if claiming.taken and won is None:")
 
 
 def sqlite_claim_of_another(edits: Edits) -> None:

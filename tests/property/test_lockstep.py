@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tenure.errors import Refused, TenureError
+from tenure.lifecycle.flow import QueueRules, Rate
 from tenure.lifecycle.operations import (
     Ack,
     Cancel,
@@ -141,6 +142,15 @@ OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR),),
     (DeadLetter(ReasonCode.PARSE_ERROR, Stage.INPUT, '"bad"'),),
 )
+QUEUE_RULES = (
+    QueueRules(),
+    QueueRules(concurrency_max=2),
+    QueueRules(key_concurrency_max=1),
+    QueueRules(rate=Rate(2, 10)),
+    QueueRules(fair=True),
+    QueueRules(fair=True, key_rate=Rate(1, 10)),
+    QueueRules(fair=True, concurrency_max=3, key_concurrency_max=1, rate=Rate(5, 60), key_rate=Rate(2, 20)),
+)
 CLIENTS = (CLIENT, CLIENT, Actor(Role.CLIENT, "bob"))
 NOBODY = UUID(int=5)
 SECONDS = (0.0, 0.001, 1.0, 5.0, 5.0, 10.0, 20.0, 60.0, -5.0)
@@ -190,6 +200,7 @@ enqueues: st.SearchStrategy[dict[str, Any]] = st.builds(
     request_id=st.sampled_from([None, None, None, "order-1", "order-2"]),
     correlation_id=st.sampled_from([None, "c"]),
     tags=st.sampled_from([None, {"t": "1"}]),
+    partition_key=st.sampled_from([None, "k", "l", "m"]),
     delay_ms=st.sampled_from([0, 0, 0, 5000]),
     actor=st.sampled_from(CLIENTS),
     again=st.none() | st.integers(0, 10),
@@ -278,6 +289,15 @@ class Lockstep(RuleBasedStateMachine):
         else:
             self.claims.append(request)
         self._ask(lambda store: store.claim(request))
+
+    @rule(name=st.sampled_from(QUEUES), rules=st.sampled_from(QUEUE_RULES))
+    def give_rules(self, name: str, rules: QueueRules) -> None:
+        self._ask(lambda store: store.queues.put(name, rules, actor=OPERATOR))
+
+    @rule(name=st.sampled_from(QUEUES), how=st.sampled_from(["pause", "resume", "resume", "forget", "forget"]))
+    def steer_queue(self, name: str, how: str) -> None:
+        self._ask(lambda store: getattr(store.queues, how)(name, actor=OPERATOR))
+        self._ask(lambda store: store.queues.known())
 
     @rule(wanted=st.lists(wishes, min_size=1, max_size=4))
     def perform(self, wanted: list[Wish]) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import islice
 
 import msgspec
 import pytest
 
 from tenure.lifecycle import decide as deciding
+from tenure.lifecycle.schedules import Firing
+from tenure.stores.contract import Added, Enqueue
+from tenure.testing.model_schedules import ModelSchedules
 from tenure.testing.simulation.faults import Fault, Options
 from tenure.testing.simulation.shrinking import arguments, shrunk
 from tenure.testing.simulation.tally import Tally
@@ -89,6 +93,29 @@ def test_a_broken_guard_is_found_and_the_run_is_made_smaller(monkeypatch: pytest
     assert len(small.options.without) > 0
     [again] = simulate_all([small.seed], small.options)
     assert again == small
+
+
+async def _fire_without_guard(
+    schedules: ModelSchedules, firing: Firing, requests: Sequence[Enqueue]
+) -> list[Added] | None:
+    """Adds the jobs whatever the schedule's revision is by now."""
+    anew = [
+        msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, request_id=None)) for one in requests
+    ]
+    added = await schedules._add(anew)
+    there = schedules._rows[firing.name]
+    if there.rev == firing.rev:
+        moved = {"rev": there.rev + 1, "last_at": firing.until, "next_at": firing.next_at}
+        schedules._rows[firing.name] = msgspec.structs.replace(there, **moved)
+    return added
+
+
+def test_a_due_time_that_is_fired_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelSchedules, "fire", _fire_without_guard)
+    # All of the runs are made to their end: those that are left midway would have their dead processes speak up later.
+    failing = [run for run in simulate_all(range(40), Options()) if run.problem is not None]
+    assert failing, "40 runs in which whoever came second fired too, and nothing was noticed"
+    assert "fired twice ['2030-" in str(failing[0].problem)
 
 
 def _judge_without_lease(job: object, operations: object, actor: object, *, request_id: str, **_: object) -> object:

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from tenure.cli.output import shown
+from tenure.observe.logs import JobFacts
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _COLOURS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
@@ -20,9 +21,10 @@ _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 def set_up_logs(level: str, *, as_json: bool, colour: bool) -> None:
-    """Send the whole program's log to standard error. A module that sets up logging of its own comes too late, and its
-    `logging.basicConfig` does nothing."""
+    """Send the whole program's log to standard error, each record with the job that it belongs to. A module that sets
+    up logging of its own comes too late, and its `logging.basicConfig` does nothing."""
     handler = StandardError()
+    handler.addFilter(JobFacts())
     handler.setFormatter(JsonLines() if as_json else Lines(colour=colour))
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -60,7 +62,8 @@ class Lines(logging.Formatter):
         level = f"{record.levelname:<7}"
         if self._colour and record.levelname in _COLOURS:
             level = click.style(level, fg=_COLOURS[record.levelname])
-        line = f"{_moment(record)} {level} {record.name}[{record.process}]: {shown(record.getMessage())}"
+        said = shown(record.getMessage())
+        line = f"{_moment(record)} {level} {record.name}[{record.process}]: {said}{_of_job(record, said)}"
         return f"{line}\n{traceback}" if (traceback := _traceback(self, record)) else line
 
 
@@ -79,6 +82,15 @@ class JsonLines(logging.Formatter):
         if traceback := _traceback(self, record):
             facts["traceback"] = traceback
         return msgspec.json.encode(facts, enc_hook=str).decode()
+
+
+def _of_job(record: logging.LogRecord, said: str) -> str:
+    """Which job it was, unless the message says so itself."""
+    facts = vars(record)
+    job_id = facts.get("job_id")
+    if job_id is None or str(job_id) in said:
+        return ""
+    return shown(f" [{facts.get('job_kind')} {job_id}, attempt {facts.get('job_attempt')}]")
 
 
 def _moment(record: logging.LogRecord) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from keyword import iskeyword
 from typing import NoReturn
 
 import click
@@ -19,15 +20,20 @@ COMMANDS = {
     "dlq": "Look after dead letters: jobs that were set aside for a person to look at.",
     "doctor": "Look for trouble: versions, clock skew, missing migrations, and what the store itself finds.",
     "events": "Print the log, each event once and in order, up to what is settled now.",
+    "export": "Write the whole database as JSON Lines, as it is at one moment, for `tenure import` into an empty one.",
+    "import": "Write what `tenure export` wrote into an empty database: all of it, or nothing.",
     "jobs": "Look at jobs, cancel them, and follow what happens to them.",
     "migrate": "Apply the migrations that the database lacks.",
+    "queues": "Pause queues, and limit how much of them goes at once or in a time.",
     "replay": "Show a job as it was at a moment or a revision, by the events that there were until then.",
+    "schedules": "Look at schedules, change and pause them, and see when they are due.",
     "stats": "Count jobs per queue, kind and status; name the workers, and the kinds that no worker runs.",
     "verify": "Replay every job's events and compare with its record.",
     "worker": "Run the jobs of an app until told to stop.",
 }
-"""Each command is `tenure.cli.NAME:NAME`, and is imported when it is called for. What it says of itself is repeated
-here, so that a list of all of them needs none of them; a test compares the two."""
+"""Each command is `tenure.cli.NAME:NAME`, and is imported when it is called for; a name that is a word of Python's is
+written `NAME_` there. What it says of itself is repeated here, so that a list of all of them needs none of them; a test
+compares the two."""
 
 EXIT_CODES = """\b
 Exit codes:
@@ -50,7 +56,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"tenure.cli.{cmd_name}"), cmd_name)
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = getattr(import_module(f"tenure.cli.{name}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

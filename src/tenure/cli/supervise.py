@@ -7,14 +7,25 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
+from tenure.cli.metrics import served
 from tenure.cli.output import Exit
 from tenure.cli.stopping import Stopping
 from tenure.cli.summary import Summary
-from tenure.cli.worker import Wishes, beside, say_stopped, shown
+from tenure.cli.worker import Wishes, beside, say_stopped, shown, standing
+from tenure.errors import StoreUnavailable
+from tenure.observe.catalogue import RESTARTS
+from tenure.observe.snapshot import Count, Snapshot, Totals
 from tenure.seams import SYSTEM
+from tenure.stores import Store, store_for
 from tenure.workers.programs import Program
+from tenure.workers.reporting import Report
 from tenure.workers.supervising import ABORT_SECONDS_MOST, STOP_MARGIN_SECONDS, Ending, Outcome, Supervisor
+
+if TYPE_CHECKING:
+    from tenure.observe.depths import Level
 
 OWN_SECONDS = 5.0
 """What the supervisor itself may take once the limits of its workers are over."""
@@ -36,7 +47,7 @@ async def supervise(wanted: Wishes, processes: int) -> int:
     """Run that many workers to their end; the exit code."""
     drawn = sys.stderr.isatty() and not wanted.as_json
     output = Output() if drawn else None
-    summary = Summary()
+    summary, counted = Summary(), Counted()
 
     def start(_number: int, again: bool) -> Program:
         errors = None if output is None else output.descriptor
@@ -46,18 +57,23 @@ async def supervise(wanted: Wishes, processes: int) -> int:
             errors=errors,
         )
 
-    supervisor = Supervisor(start, summary.heard, processes=processes, grace_seconds=wanted.grace_seconds, seams=SYSTEM)
+    def heard(number: int, report: Report) -> None:
+        summary.heard(number, report)
+        counted.heard(number, report)
+
+    supervisor = Supervisor(start, heard, processes=processes, grace_seconds=wanted.grace_seconds, seams=SYSTEM)
     stopping = Stopping(
         stop_seconds_most=wanted.grace_seconds + STOP_MARGIN_SECONDS + OWN_SECONDS,
         abort_seconds_most=ABORT_SECONDS_MOST + OWN_SECONDS,
         seams=SYSTEM,
     )
     since = SYSTEM.clock.monotonic_seconds()
-    log.info("supervisor starts %d worker processes, pid %d", processes, os.getpid())
     try:
-        stopping.heed(stop=lambda: _stop(supervisor), abort=lambda: _abort(supervisor))
-        async with beside(shown(summary, as_json=wanted.as_json)):
-            outcome = await supervisor.run()
+        async with counted.served(wanted.metrics, supervisor):
+            log.info("supervisor starts %d worker processes, pid %d", processes, os.getpid())
+            stopping.heed(stop=lambda: _stop(supervisor), abort=lambda: _abort(supervisor))
+            async with beside(shown(summary, as_json=wanted.as_json)):
+                outcome = await supervisor.run()
     finally:
         if output is not None:
             output.close()
@@ -83,6 +99,41 @@ def _stop(supervisor: Supervisor) -> None:
 def _abort(supervisor: Supervisor) -> None:
     log.warning("aborting: the workers end now")
     supervisor.abort()
+
+
+class Counted:
+    """The metrics of all processes that there ever were. They report once a second; what one that is killed has
+    counted since its last report is not known."""
+
+    def __init__(self) -> None:
+        self._totals = Totals()
+        self._database: str | None = None
+
+    def heard(self, number: int, report: Report) -> None:
+        """What the process of that number has counted so far."""
+        if report.metrics is not None:
+            self._totals.heard(number, report.worker, report.metrics.unpacked())
+        self._database = report.database or self._database
+
+    def served(self, wanted: str | None, supervisor: Supervisor) -> AbstractAsyncContextManager[None]:
+        """Serve them, if that is wanted."""
+
+        def here() -> list[Level]:
+            up = [report for slot in supervisor.slots if (report := slot.report) is not None]
+            return standing(processes=len(up), running=sum(report.running for report in up))
+
+        def restarts() -> Snapshot:
+            return Snapshot((Count(RESTARTS.name, (), sum(slot.restarts for slot in supervisor.slots)),))
+
+        return served(wanted, sources=(self._totals.snapshot, restarts), here=here, open_store=self._open_store)
+
+    async def _open_store(self) -> Store:
+        """The workers know where their jobs are; we do not import their program."""
+        if self._database is None:
+            raise StoreUnavailable("no worker process has said yet where its jobs are")
+        store = store_for(self._database)
+        await store.open()
+        return store
 
 
 class Output:

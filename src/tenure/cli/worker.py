@@ -17,6 +17,7 @@ import msgspec
 from tenure.cli.database import connected, run
 from tenure.cli.importing import ModuleBroken, find_app
 from tenure.cli.logs import LEVELS, set_up_logs
+from tenure.cli.metrics import served
 from tenure.cli.output import Exit, complain
 from tenure.cli.stopping import ABORT, STOP, Stopping
 from tenure.cli.summary import Summary, duration, in_words
@@ -28,6 +29,7 @@ from tenure.workers.reporting import Line, Report
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.observe.depths import Level
     from tenure.workers.worker import Worker
 
 PROCESSES_MAX = 256
@@ -52,6 +54,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     wait_for_database: bool
     log_level: str
     as_json: bool
+    metrics: str | None = None
 
     def arguments(self) -> list[str]:
         """The same wishes as arguments of the command."""
@@ -66,6 +69,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
         given += [f"--database={self.database}"] if self.database is not None else []
         given += ["--wait-for-database"] if self.wait_for_database else []
         given += ["--json"] if self.as_json else []
+        given += [f"--metrics={self.metrics}"] if self.metrics is not None else []
         return [*given, "--", self.target]
 
 
@@ -85,6 +89,9 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
+@click.option(
+    "--metrics", metavar="[HOST:]PORT", help="Serve /metrics for Prometheus there; for this machine alone without HOST."
+)
 @click.option("--supervised", type=int, hidden=True)
 def worker(*, processes: int, supervised: int | None, **wishes: Any) -> int:
     """Run the jobs of an app until told to stop.
@@ -129,6 +136,7 @@ async def _work(app: App, wanted: Wishes, line: Line | None) -> int:
         grace_seconds=wanted.grace_seconds,
         poll_seconds=wanted.poll_seconds,
         scan_seconds=wanted.scan_seconds,
+        metrics=wanted.metrics is not None,
     )
     async with connected(app.database):
         pass  # An address that makes no sense is refused here, before anybody waits for it.
@@ -153,10 +161,24 @@ async def _work(app: App, wanted: Wishes, line: Line | None) -> int:
     if line is not None:
         line.listen(lambda letter: stopping.ask(ABORT if letter == reporting.ABORT else STOP))
     stopping.heed(stop=stop, abort=abort)
-    if await _reached(app, early, wait=wanted.wait_for_database):
-        await _run(made, line, as_json=wanted.as_json)
+    async with served(
+        wanted.metrics if line is None else None,
+        sources=(made.metrics, app.metrics),
+        here=lambda: standing(processes=1, running=made.running),
+        open_store=app.open_store,
+    ):
+        if await _reached(app, early, wait=wanted.wait_for_database):
+            await _run(app, made, wanted, line)
     stopping.leave()
     return stopping.exit_code
+
+
+def standing(*, processes: int, running: int) -> list[Level]:
+    """How things stand in this command, as gauges."""
+    from tenure.observe.catalogue import PROCESSES, RUNNING
+    from tenure.observe.depths import Level
+
+    return [Level(PROCESSES.name, (), processes), Level(RUNNING.name, (), running)]
 
 
 def _say_stopping(made: Worker, wanted: Wishes) -> None:
@@ -189,8 +211,9 @@ async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
 
 
-async def _run(made: Worker, line: Line | None, *, as_json: bool) -> None:
+async def _run(app: App, made: Worker, wanted: Wishes, line: Line | None) -> None:
     since = SYSTEM.clock.monotonic_seconds()
+    counting = line is not None and wanted.metrics is not None
 
     def current() -> Report:
         return Report(
@@ -199,10 +222,12 @@ async def _run(made: Worker, line: Line | None, *, as_json: bool) -> None:
             running=made.running,
             counts={str(name): number for name, number in made.counts.items()},
             uptime_seconds=SYSTEM.clock.monotonic_seconds() - since,
+            metrics=(made.metrics() + app.metrics()).packed() if counting else None,
+            database=app.database if counting else None,
         )
 
     summary = Summary(current)
-    telling = line.report(current) if line is not None else shown(summary, as_json=as_json)
+    telling = line.report(current) if line is not None else shown(summary, as_json=wanted.as_json)
     log.info("worker %s starts, pid %d", made.name, os.getpid())
     async with beside(telling):
         await made.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tenure.stores.contract import Finding
+from tenure.stores.contract import Finding, QueueRecord
 
 LOOKED_AT_MAX = 10_000
 """How many of the jobs that may be claimed are looked at."""
@@ -23,3 +23,17 @@ def nobody_runs(kinds: Iterable[tuple[str, int, bool]]) -> list[Finding]:
         advice = "start a worker whose app declares the kind, under this name or as an alias; or cancel the jobs"
         found.append(Finding("warning", "workers", says, advice))
     return found
+
+
+def paused(queues: Iterable[QueueRecord]) -> list[Finding]:
+    """Queues from which nothing is claimed."""
+    return [
+        Finding(
+            "warning",
+            "queues",
+            f"queue {queue.name!r} is paused since {queue.paused_at.isoformat(timespec='seconds')}",
+            f"run `tenure queues resume {queue.name}` when it may go on",
+        )
+        for queue in queues
+        if queue.paused_at is not None
+    ]

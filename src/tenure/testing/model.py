@@ -22,6 +22,7 @@ from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
 from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Execution, Job
 from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
+from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.lifecycle.table import allowed_from
 from tenure.stores.blocks import require_outside
 from tenure.stores.checks import (
@@ -61,10 +62,12 @@ from tenure.stores.contract import (
     shown,
     without_secret,
 )
-from tenure.stores.findings import SEEN_SECONDS, nobody_runs
+from tenure.stores.findings import SEEN_SECONDS, nobody_runs, paused
 from tenure.testing.clock import ManualClock
+from tenure.testing.model_archive import ModelArchive
 from tenure.testing.model_belongings import Belongings
 from tenure.testing.model_block import ModelBlock
+from tenure.testing.model_queues import ModelQueues, RuleBook, choice_by_rules, noted
 from tenure.testing.model_rows import (
     POSITION_DIGITS,
     Answer,
@@ -85,6 +88,7 @@ from tenure.testing.model_rows import (
     superseded,
     tallies,
 )
+from tenure.testing.model_schedules import ModelSchedules
 
 ERASED = "null"
 
@@ -106,7 +110,13 @@ class ModelStore(Belongings):
         self._claims: dict[str, WonClaim] = {}
         self._dead_letters: dict[UUID, DeadLetterRecord] = {}
         self._signals: dict[UUID, list[SignalRecord]] = {}
+        self._schedules: dict[str, ScheduleRecord] = {}
+        self._books: dict[str, RuleBook] = {}
         self._next_position = 1
+
+    @property
+    def queues(self) -> ModelQueues:
+        return ModelQueues(self, self._books, self._rows, self._clock)
 
     def copy(self) -> ModelStore:
         """Another model in the same state, which goes its own way."""
@@ -123,6 +133,14 @@ class ModelStore(Belongings):
 
     def become(self, other: ModelStore) -> None:
         vars(self).update(vars(other.copy()))
+
+    @property
+    def archive(self) -> ModelArchive:
+        return ModelArchive(self)
+
+    @property
+    def schedules(self) -> ModelSchedules:
+        return ModelSchedules(self, lambda: self._schedules, self._clock, self.add)
 
     async def open(self) -> None:
         pass
@@ -141,7 +159,8 @@ class ModelStore(Belongings):
         seen = [worker for worker in self._workers.values() if now - worker.seen_at < timedelta(seconds=SEEN_SECONDS)]
         known = {kind for worker in seen if worker.stopped_at is None for kind in worker.kinds}
         due = Counter(job.kind for job in self._rows.values() if is_due(job, now) and job.kind not in known)
-        return nobody_runs((kind, jobs, False) for kind, jobs in sorted(due.items(), key=lambda one: (-one[1], one[0])))
+        kinds = sorted(due.items(), key=lambda one: (-one[1], one[0]))
+        return [*nobody_runs((kind, jobs, False) for kind, jobs in kinds), *paused(await self.queues.known())]
 
     async def now(self) -> datetime:
         return self._clock.now()
@@ -187,8 +206,14 @@ class ModelStore(Belongings):
 
     def _take(self, request: ClaimRequest) -> list[Job]:
         now = self._clock.now()
-        wanted = [job for job in self._rows.values() if claimable(job, request, now)]
-        taken = batch(sorted(wanted, key=claim_order), request.limit)
+        choice = choice_by_rules(request, self._books, self._rows.values(), now)
+        if choice is None:
+            wanted = [job for job in self._rows.values() if claimable(job, request, now)]
+            taken = batch(sorted(wanted, key=claim_order), request.limit)
+        else:
+            taken = [self._rows[one.id] for one in choice.chosen]
+            at = max((now, *(job.updated_at for job in taken)))
+            self._books = noted(self._books, choice.notes((job.id for job in taken), at))
         operations = (Claim(request.token), Start()) if request.start else (Claim(request.token),)
         for job in taken:
             change = decide_chain(job, operations, request.actor, request_id=request.request_id)

@@ -1,4 +1,4 @@
-"""What must go on however busy the jobs are: heartbeats, recovery, and saying that this worker is there.
+"""What must go on however busy the jobs are: heartbeats, recovery, schedules, and saying that this worker is there.
 
 It all runs on one event loop with a store of its own: in a thread beside the jobs, so that a job that keeps its loop
 busy loses neither its own lease nor anybody else's.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 
 from tenure.errors import TenureError
+from tenure.lifecycle.schedules import Schedule
 from tenure.seams import Seams
 from tenure.stores.contract import Registers, Store, WorkerRecord
+from tenure.workers.cron import Scheduler
 from tenure.workers.heartbeat import Heart
 from tenure.workers.held import HeldJobs
 from tenure.workers.recovery import RecoveryWorker
@@ -28,7 +30,7 @@ OpenStore = Callable[[], Awaitable[Store]]
 
 
 class Caretaker:
-    """Heart, recovery and registration of one worker process."""
+    """Heart, recovery, scheduler and registration of one worker process."""
 
     def __init__(
         self,
@@ -39,9 +41,11 @@ class Caretaker:
         record: WorkerRecord,
         scan_seconds: float,
         failed: Callable[[BaseException], None],
+        schedules: Sequence[Schedule] = (),
     ) -> None:
         self._open_store, self._held, self._seams = open_store, held, seams
         self._record, self._scan_seconds, self._failed = record, scan_seconds, failed
+        self._schedules = schedules
         self._ready: Future[None] = Future()
         self._ended: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -86,12 +90,14 @@ class Caretaker:
         try:
             heart = Heart(store, self._held, self._seams, worker=self._record.id)
             recovery = RecoveryWorker(store, self._seams, name=self._record.id)
+            scheduler = Scheduler(store, self._seams, name=self._record.id, declared=self._schedules)
             spawn = self._seams.spawn.task
             cares = {
                 spawn(heart.live(), name="tenure-heart"),
                 spawn(heart.watch(), name="tenure-watch"),
                 spawn(heart.listen(), name="tenure-listener"),
                 spawn(recovery.live(scan_seconds=self._scan_seconds), name="tenure-recovery"),
+                spawn(scheduler.live(scan_seconds=self._scan_seconds), name="tenure-scheduler"),
                 spawn(self._be_seen(store), name="tenure-registration"),
             }
             self._ready.set_result(None)

@@ -15,6 +15,7 @@ from uuid import UUID
 from tenure.errors import LeaseLost, Refused, RevisionConflict, TenureError
 from tenure.lifecycle.operations import Heartbeat
 from tenure.lifecycle.records import Job
+from tenure.observe.logs import facts
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Busy, Failure, Hears, Outcome, Performs, hint_for
 from tenure.workers.held import Held, HeldJobs, Interruption
@@ -177,4 +178,5 @@ def _soon(held: Held, now: float) -> float:
 def _say_lost(held: Held, why: str) -> None:
     # While its outcome is being written, the end that is heard of may be the one that we have just recorded.
     if not (held.lost or held.closing):
-        log.warning("lease lost: job %s, attempt %s: %s; its work stops", held.job.id, held.job.attempt, why)
+        job = held.job
+        log.warning("lease lost: job %s, attempt %s: %s; its work stops", job.id, job.attempt, why, extra=facts(job))

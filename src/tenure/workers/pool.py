@@ -11,6 +11,7 @@ from uuid import UUID
 
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.lifecycle.records import Job
+from tenure.observe.meter import Meter
 from tenure.seams import Seams
 from tenure.stores.contract import ClaimRequest, Claims, Wakeups
 from tenure.workers.outages import Outage
@@ -48,8 +49,10 @@ class Pool:
         concurrency: int,
         poll_seconds: float,
         begin: Begin,
+        meter: Meter | None = None,
     ) -> None:
         self._store, self._seams, self._begin = store, seams, begin
+        self._meter = meter
         self._worker, self._queues, self._kinds = worker, tuple(queues), tuple(kinds)
         self._poll_seconds = poll_seconds
         self._free = concurrency
@@ -107,6 +110,10 @@ class Pool:
         sent_at_seconds = self._seams.clock.monotonic_seconds()
         jobs, tries = await self._ask(request)
         won = [job for job in jobs if job.token == request.token and job.held]
+        if self._meter is not None:
+            self._meter.claimed(won)
+        if len(won) < len(jobs):
+            self._say_taken(jobs, won)
         began = dict.fromkeys((job.id for job in won), sent_at_seconds)
         if won and tries > 1:
             began = await self._leases_began(won)
@@ -153,7 +160,17 @@ class Pool:
         if passed * 1000 <= job.policy.lease_ms * (1 - TRUST_LEAST):
             return True
         log.warning("job %s was claimed, but the answer came too late to start it; recovery will take it", job.id)
+        if self._meter is not None:
+            self._meter.not_started(job, "late")
         return False
+
+    def _say_taken(self, jobs: Sequence[Job], won: Sequence[Job]) -> None:
+        ours = {job.id for job in won}
+        for job in jobs:
+            if job.id not in ours:
+                log.warning("job %s was claimed, but is no longer ours; it is %s now", job.id, job.status)
+                if self._meter is not None:
+                    self._meter.not_started(job, "taken")
 
     async def _rest(self, wakeups: Wakeups) -> None:
         """Until there may be work, by a hint or because it is time to look."""

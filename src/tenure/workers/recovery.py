@@ -20,6 +20,7 @@ from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile
 from tenure.lifecycle.records import Actor, Job, ReasonCode, Role, Stage
 from tenure.lifecycle.statuses import RUNNING, STALLED
 from tenure.lifecycle.table import Guard
+from tenure.observe.logs import facts
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Failure, Outcome, Recovers, Request
 from tenure.workers.outages import Outage
@@ -117,6 +118,7 @@ class RecoveryWorker:
 def _say(outcome: Outcome) -> None:
     match outcome:
         case Applied(change):
-            log.warning("recovery: job %s was %s, now %s", change.before.id, change.before.status, change.verb)
+            job = change.before
+            log.warning("recovery: job %s was %s, now %s", job.id, job.status, change.verb, extra=facts(job))
         case Failure(error) if not isinstance(error, RACED):
             log.error("recovery could not help a job: %s", error)

@@ -17,6 +17,7 @@ from tenure.kinds import Kind
 from tenure.lifecycle.content import load
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
+from tenure.observe.logs import facts
 from tenure.stores.contract import Applied, Repeated
 from tenure.workers.held import Held, Interruption
 from tenure.workers.isolation import Isolation
@@ -123,7 +124,8 @@ class _Attempt:
 
     def _give_up(self) -> None:
         if self._outcome is None:
-            log.warning("job %s was told to stop and goes on; nothing it does is recorded", self._run.job.id)
+            job = self._run.job
+            log.warning("job %s was told to stop and goes on; nothing it does is recorded", job.id, extra=facts(job))
             self._settle(Lost() if self._why is Interruption.LOST else Stopped())
 
     # What is recorded.
@@ -158,7 +160,10 @@ class _Attempt:
         run.held.closing = True
         if run.held.lost or isinstance(outcome, Lost):
             log.warning(
-                "job %s: its lease is lost, so that nothing of attempt %s is recorded", run.job.id, run.job.attempt
+                "job %s: its lease is lost, so that nothing of attempt %s is recorded",
+                run.job.id,
+                run.job.attempt,
+                extra=facts(run.job),
             )
             self._ended(None)
         else:
@@ -184,11 +189,12 @@ class _Attempt:
     def _refused(self, error: BaseException) -> None:
         job = self._run.job
         if isinstance(error, LeaseLost):
-            log.warning("lease lost: the outcome of job %s was refused: %s", job.id, error)
+            log.warning("lease lost: the outcome of job %s was refused: %s", job.id, error, extra=facts(job))
         elif isinstance(error, TenureError):
-            log.error("the outcome of job %s could not be recorded: %s", job.id, error)
+            log.error("the outcome of job %s could not be recorded: %s", job.id, error, extra=facts(job))
         elif isinstance(error, Exception):
-            log.error("job %s could not be seen to its end; recovery will take it", job.id, exc_info=error)
+            said = "job %s could not be seen to its end; recovery will take it"
+            log.error(said, job.id, exc_info=error, extra=facts(job))
         self._ended(None)
 
 
@@ -202,6 +208,8 @@ def _say(job: Job, written: Applied | Repeated, outcome: Outcome) -> None:
     if isinstance(outcome, Raised):
         error = load(outcome.error)
         says = f"{error.get('type')}: {error.get('message')}"
-        log.warning("job %s (%s) at attempt %s: %s; it is %s now", job.id, job.kind, job.attempt, says, written.status)
+        said = "job %s (%s) at attempt %s: %s; it is %s now"
+        log.warning(said, job.id, job.kind, job.attempt, says, written.status, extra=facts(job))
     elif isinstance(outcome, Returned) and job.committed and job.committed_result != outcome.result:
-        log.error("job %s (%s) committed one result and returned another; the committed one stands", job.id, job.kind)
+        said = "job %s (%s) committed one result and returned another; the committed one stands"
+        log.error(said, job.id, job.kind, extra=facts(job))

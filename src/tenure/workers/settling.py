@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from tenure.context import current_context
 from tenure.errors import LeaseLost, RevisionConflict, StoreError, StoreUnavailable
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
@@ -85,6 +86,8 @@ class Settler:
             waiting.answered(asyncio.CancelledError())
 
     async def _write(self) -> None:
+        # Some job's end has started this, and it writes for all of them.
+        current_context.set(None)
         while self._waiting:
             # Whoever is ready at this moment goes along.
             await self._seams.clock.sleep(0)

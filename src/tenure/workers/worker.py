@@ -20,13 +20,18 @@ from tenure.kinds import Isolation as Place
 from tenure.kinds import Kind
 from tenure.lifecycle.content import check_integer, check_name, check_seconds
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.schedules import Schedule
 from tenure.middleware import Middleware
+from tenure.observe.counted_store import counted
+from tenure.observe.meter import LOST, Meter
+from tenure.observe.snapshot import Snapshot
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
 from tenure.workers.borrowing import Borrow
 from tenure.workers.caretaking import Caretaker, OpenStore
 from tenure.workers.held import Held, HeldJobs, Interruption
 from tenure.workers.isolation import Isolation, Tasks, Threads
+from tenure.workers.metering import Timed
 from tenure.workers.pool import Pool
 from tenure.workers.processes import Processes
 from tenure.workers.runner import TIDY_SECONDS, Runner
@@ -50,6 +55,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the program whose jobs are run, for their provenance."""
     name: str | None = None
     """Under which the worker is written down; one that nobody else has, unless it is given."""
+    metrics: bool = False
+    """Whether to count what `Worker.metrics` shows. Off, nothing is paid for it."""
     in_thread: bool = True
     """Whether the caretaker has a thread of its own. Off only where a simulator brings its own time."""
 
@@ -77,15 +84,19 @@ class Worker:
         layers: Sequence[Middleware] = (),
         isolations: Mapping[Place, Isolation] | None = None,
         borrow: Borrow | None = None,
+        schedules: Sequence[Schedule] = (),
     ) -> None:
         if not kinds:
             raise InvalidInput("kinds", "the app declares no jobs, so there is nothing that a worker could run")
         self.name = options.name or f"{socket.gethostname()[:60]}-{os.getpid()}-{seams.random.name()}"
         self.counts: Counter[str] = Counter()
         self._kinds, self._open_store, self._seams, self._options = kinds, open_store, seams, options
-        self._layers, self._borrow = layers, borrow
+        self._layers, self._borrow, self._schedules = layers, borrow, schedules
         self._isolations = dict(isolations or {})
         self._held = HeldJobs()
+        # The caretaker has a thread of its own, and so a meter of its own.
+        self._meter: Meter | None = Meter(kinds) if options.metrics else None
+        self._caretakers_meter: Meter | None = Meter(kinds) if options.metrics else None
         self.running = 0
         """How many jobs are under way."""
         self._idle = asyncio.Event()
@@ -96,6 +107,12 @@ class Worker:
     @property
     def stopping(self) -> bool:
         return self._stop.is_set()
+
+    def metrics(self) -> Snapshot:
+        """All that this worker has counted so far. Safe to call from any thread."""
+        if self._meter is None or self._caretakers_meter is None:
+            raise InvalidInput("metrics", "are not counted by this worker; make it with `app.worker(metrics=True)`")
+        return self._meter.snapshot() + self._caretakers_meter.snapshot()
 
     def stop(self) -> None:
         """Claim no more, finish what runs within the grace time, hand the rest back. A second call aborts."""
@@ -143,18 +160,26 @@ class Worker:
         def fail(error: BaseException) -> None:
             loop.call_soon_threadsafe(self._fail, error)
 
+        async def open_store() -> Store:
+            store = await self._open_store()
+            return store if self._caretakers_meter is None else counted(store, self._caretakers_meter)
+
         return Caretaker(
-            self._open_store,
+            open_store,
             self._held,
             self._seams,
             record=self._record(),
             scan_seconds=self._options.scan_seconds,
             failed=fail,
+            schedules=self._schedules,
         )
 
     def _assemble(self, store: Store, settler: Settler) -> None:
         site = Site(store, settler, self._seams, stopping=self._stop.is_set, borrow=self._borrow)
-        self._runner = Runner(kinds=self._kinds, isolations=self._isolations, site=site)
+        isolations = self._isolations
+        if self._meter is not None:
+            isolations = {place: Timed(one, self._meter, self._seams.clock) for place, one in isolations.items()}
+        self._runner = Runner(kinds=self._kinds, isolations=isolations, site=site)
         self._pool = Pool(
             store,
             self._seams,
@@ -164,6 +189,7 @@ class Worker:
             concurrency=self._options.concurrency,
             poll_seconds=self._options.poll_seconds,
             begin=self._begin,
+            meter=self._meter,
         )
 
     async def _until_stopped(self) -> None:
@@ -195,7 +221,10 @@ class Worker:
             self._ended(held, None)
 
     def _ended(self, held: Held, written: Applied | Repeated | None) -> None:
-        self.counts["lost" if written is None else written.status] += 1
+        outcome = LOST if written is None else written.status
+        self.counts[outcome] += 1
+        if self._meter is not None:
+            self._meter.ended(held.job.kind, outcome)
         self._held.let_go(held)
         self.running -= 1
         if not self.running:

@@ -223,7 +223,7 @@ async def test_what_commits_late_below_a_floor_is_found_by_the_next_full_pass(
         await fill(other, drive, 1000)
         while await theirs.next():
             continue
-        known_lanes = other._batches._floors.of(asked())
+        known_lanes = other._claiming._floors.of(asked())
         assert known_lanes._lanes
     assert await theirs.next() == []
     known_lanes._full_at_seconds = 0.0

@@ -21,7 +21,8 @@ FILL = """
 set session_replication_role = replica;
 insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('{{}}', 60000, 20000);
 insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, status, rev, chain, attempt,
-    failures, losses, lost, cancel_requested, updated_at, due_at, finished_at, committed_at, result, correlation_id)
+    failures, losses, lost, cancel_requested, updated_at, due_at, finished_at, committed_at, result, correlation_id,
+    partition_key)
 select gen_random_uuid(), now() - interval '1 day', 1,
     case sort when 'future' then 10 else n % 3 end,
     'mail', 'queue-' || n % 4, '{{}}',
@@ -29,7 +30,8 @@ select gen_random_uuid(), now() - interval '1 day', 1,
     0, 0, 0, false, false, now(),
     case sort when 'future' then now() + n * interval '1 second' else now() - n * interval '1 millisecond' end,
     case sort when 'finished' then now() end, case sort when 'finished' then now() end,
-    case sort when 'finished' then '1' end, case when n % 1000 = 0 then 'c' || n end
+    case sort when 'finished' then '1' end, case when n % 1000 = 0 then 'c' || n end,
+    case sort when 'ready' then 'key-' || n % 10000 end
 from generate_series(1, {each}) n, unnest(array['ready', 'future', 'finished']) sort;
 insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor, request_id)
 select id, created_at + (row_number() over ()) * interval '80 milliseconds', 1, 0, 1, false, 'enqueued', null, 'queued',
@@ -61,6 +63,7 @@ def plan_after_warm_up(connection: psycopg.Connection, name: str, values: dict[s
     """The plan that the store's connections get: one for all values, or one for these, as the statement is meant."""
     mode = "force_generic_plan" if name in PLANNED_ONCE else "force_custom_plan"
     connection.execute(f"set plan_cache_mode = {mode}".encode())
+    connection.execute(f"set enable_seqscan = {'off' if name in PLANNED_ONCE else 'on'}".encode())
     connection.commit()
     statement = numbered(PACKAGE, name)
     connection.execute(f"prepare it as {statement.sql}".encode())
@@ -79,6 +82,9 @@ def plan_after_warm_up(connection: psycopg.Connection, name: str, values: dict[s
 CLAIM = {
     "request_id": "'again'",
     "body": "'b'",
+    "queues": "'{queue-0,queue-1,queue-2,queue-3}'",
+    "by_rules": "false",
+    "chosen": "'{}'",
     "gap_queues": "'{queue-0,queue-1,queue-2,queue-3}'",
     "gap_lows": "'{-32769,-32769,-32769,-32769}'",
     "gap_highs": "'{32768,32768,32768,32768}'",
@@ -128,6 +134,58 @@ def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, where: str, analy
     assert read <= BATCH * (lanes + 2) + 4 * lanes
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= BATCH * BLOCKS_A_JOB
     assert any(node.get("Index Name") == "jobs_ready" and node["Actual Rows"] for node in scans)
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_claim_of_chosen_jobs_reads_those_alone(crowded: str, analysed: bool) -> None:
+    with psycopg.connect(crowded) as connection:
+        if analysed:
+            connection.execute("analyze tenure.jobs")
+            connection.commit()
+        ready = "select id from tenure.jobs where status = 'queued' and due_at <= now() limit 100"
+        ids = [str(row[0]) for row in connection.execute(ready.encode())]
+        empty = {name: "'{}'" for name in CLAIM if name.startswith(("gap_", "lane_"))}
+        chosen = {**CLAIM, **empty, "by_rules": "true", "chosen": f"'{{{','.join(ids)}}}'"}
+        plan = plan_after_warm_up(connection, "claim", chosen)
+    scans = [node for node in nodes(plan) if node.get("Relation Name") == "jobs"]
+    assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans if "Scan" in node["Node Type"])
+    assert BATCH <= read <= 2 * BATCH
+
+
+BY_RULES = {
+    "due_in_order": ("jobs_ready", 4 * 3 + 4 * 100),
+    "due_keys": ("jobs_keyed", 200),
+    "due_of_keys": ("jobs_keyed", 300),
+    "held_by_key": ("jobs_held", 0),
+    "unattended": ("jobs_held", 0),
+}
+"""The index by which each of these finds what it looks for, and how many rows it reads at most."""
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.parametrize("name", BY_RULES)
+def test_what_a_choice_by_rules_asks_for_is_found_by_its_index(crowded: str, name: str, analysed: bool) -> None:
+    values = {
+        "queue": "'queue-1'",
+        "kinds": "'{mail}'",
+        "excluded": "'{}'",
+        "limit": "100",
+        "after": "null" if name == "unattended" else "'key-5'",
+        "keys": "'{key-1,key-5,key-9}'",
+        "each": "100",
+    }
+    with psycopg.connect(crowded) as connection:
+        if analysed:
+            connection.execute("analyze tenure.jobs")
+            connection.commit()
+        plan = plan_after_warm_up(connection, name, values)
+    index, most = BY_RULES[name]
+    scans = [node for node in nodes(plan) if node.get("Relation Name") == "jobs" and node["Actual Loops"]]
+    assert index in {node.get("Index Name") for node in nodes(plan)}
+    assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
+    walked = sum((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans)
+    assert walked <= most
 
 
 LOOK_UPS = {

@@ -10,7 +10,7 @@ import msgspec
 from tenure.errors import JobNotFound, Refused, RequestIdReused, TenureError
 from tenure.lifecycle.decide import Change, judge, same_request
 from tenure.lifecycle.records import Actor, Event, Job
-from tenure.lifecycle.statuses import READY, Status
+from tenure.lifecycle.statuses import HELD, READY, Status
 from tenure.lifecycle.table import Guard
 from tenure.stores.contract.requests import Request
 
@@ -110,6 +110,15 @@ def hints(outcomes: Iterable[Outcome]) -> set[str]:
             if before.owner is not None and change.guard is not Guard.LIVE_LEASE:
                 names.add(hint_for(before.owner))
     return names
+
+
+def released(outcomes: Iterable[Outcome]) -> set[str]:
+    """The queues in which a change has let go of a job that was held."""
+    return {
+        outcome.change.before.queue
+        for outcome in outcomes
+        if isinstance(outcome, Applied) and outcome.change.before.held and outcome.status not in HELD
+    }
 
 
 def hint_for(worker: str) -> str:

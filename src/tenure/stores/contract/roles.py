@@ -10,6 +10,8 @@ from uuid import UUID
 
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job
 from tenure.stores.contract.answers import Outcome
+from tenure.stores.contract.archive import Archives
+from tenure.stores.contract.queues import Queues
 from tenure.stores.contract.records import (
     Artifact,
     ArtifactRecord,
@@ -29,6 +31,7 @@ from tenure.stores.contract.records import (
     WorkerRecord,
 )
 from tenure.stores.contract.requests import Added, ClaimRequest, Enqueue, Request
+from tenure.stores.contract.schedules import Schedules
 
 
 class Wakeups(Protocol):
@@ -198,6 +201,15 @@ class Retains(Protocol):
 
 class Store(Adds, Claims, Recovers, Commits, Registers, Reads, Retains, Protocol):
     """Everything, for whoever opens the store and hands its parts out."""
+
+    @property
+    def archive(self) -> Archives: ...
+
+    @property
+    def queues(self) -> Queues: ...
+
+    @property
+    def schedules(self) -> Schedules: ...
 
     async def open(self) -> None:
         """Connect, and refuse a database that this code does not fit (SchemaMismatch)."""

@@ -61,7 +61,7 @@ class PostgresBlock(Block):
         self._connections, self._ring = connections, ring
         self._statements = _Statements(self._ask)
         self._known, self._policies = policies, policies.within(self._statements)
-        self._performing = Performing(self._statements, self._policies, Batches(self._statements, clock, in_block=True))
+        self._performing = Performing(self._statements, self._policies, Batches(self._statements, in_block=True))
         self._stack = AsyncExitStack()
         self._held: Session | None = None
         self._limited_at_seconds = 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tenure.stores.contract import Finding
-from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs
+from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs, paused
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
+from tenure.stores.postgres.queues import queue_from
 
 OLD_TRANSACTION_SECONDS = 300
 
@@ -19,6 +20,7 @@ async def examine(connections: Connections, address: Address) -> list[Finding]:
             *await _blockers(connection),
             *await _foreign_log(connection),
             *await _unstaffed(connection),
+            *await _paused(connection),
         ]
 
 
@@ -79,3 +81,10 @@ async def _unstaffed(connection: Session) -> list[Finding]:
     values = {"looked_at": LOOKED_AT_MAX, "seen_seconds": SEEN_SECONDS, "kinds": KINDS_MAX}
     rows = await fetch(connection, "unstaffed", values)
     return nobody_runs((row["kind"], row["jobs"], row["more"]) for row in rows)
+
+
+async def _paused(connection: Session) -> list[Finding]:
+    """Queues from which nothing is claimed."""
+    if await connection.fetchval("select to_regclass('tenure.queues')") is None:
+        return []
+    return paused(queue_from(row) for row in await fetch(connection, "queues", {}))

@@ -39,6 +39,10 @@ class Floors:
     def __init__(self) -> None:
         self._claimers: dict[tuple[tuple[str, ...], tuple[str, ...]], Claimer] = {}
 
+    def ruled(self) -> set[str]:
+        """The queues in which these claimers met rules."""
+        return {queue for claimer in self._claimers.values() for queue in claimer.ruled}
+
     def of(self, request: ClaimRequest) -> Claimer:
         key = request.queues, request.kinds
         if key not in self._claimers and len(self._claimers) >= CLAIMERS_MAX:
@@ -53,6 +57,8 @@ class Claimer:
         self._queues = tuple(dict.fromkeys(queues))
         self._lanes: dict[tuple[str, int], tuple[datetime, UUID]] = {}
         self._full_at_seconds = 0.0
+        self.ruled: frozenset[str] = frozenset()
+        """Those of the queues that had rules when it was last looked."""
 
     def parameters(self, now_seconds: float) -> dict[str, Any]:
         """The lanes that are known with their floors, and the gaps between them in which others may be."""

@@ -62,15 +62,19 @@ from tenure.stores.contract import (
 )
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.adding import add_at_once
+from tenure.stores.postgres.archive import PostgresArchive
 from tenure.stores.postgres.batches import Batches
 from tenure.stores.postgres.block import PostgresBlock
+from tenure.stores.postgres.claiming import Claiming
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
 from tenure.stores.postgres.cursors import NO_ID, event_cursor, tail_cursor
 from tenure.stores.postgres.examination import examine
 from tenure.stores.postgres.migrating import apply_pending, schema_state
 from tenure.stores.postgres.performing import Performing
 from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.queues import PostgresQueues
 from tenure.stores.postgres.reading import jobs_by_id, jobs_of
+from tenure.stores.postgres.schedules import PostgresSchedules
 from tenure.stores.postgres.wakeups import Bell
 from tenure.stores.schema import require_fit
 
@@ -89,9 +93,12 @@ class PostgresStore:
         self._connections = Connections(address, size=connections)
         self._policies = KnownPolicies(self._connections)
         self._seams = seams
-        self._batches = Batches(self._connections, seams.clock)
-        self._performing = Performing(self._connections, self._policies, self._batches)
+        self._performing = Performing(self._connections, self._policies, Batches(self._connections))
         self._bell = Bell(address, self._connections, seams)
+        self.archive = PostgresArchive(self._connections, address, seams)
+        self._claiming = Claiming(self._connections, seams.clock, come_again=self._bell.ring_later)
+        self.queues = PostgresQueues(self._connections, self._bell.ring)
+        self.schedules = PostgresSchedules(self, self._connections, self._policies, self._bell.ring)
 
     @classmethod
     def from_url(cls, url: str, *, seams: Seams = SYSTEM) -> PostgresStore:
@@ -122,7 +129,7 @@ class PostgresStore:
         return await apply_pending(self._connections, where=self._address.shown)
 
     async def doctor(self) -> list[Finding]:
-        return [*await examine(self._connections, self._address), *self._batches.findings()]
+        return [*await examine(self._connections, self._address), *self._claiming.findings()]
 
     async def now(self) -> datetime:
         async with self._connections.session() as connection:
@@ -146,7 +153,7 @@ class PostgresStore:
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)
         require_outside(self)
-        answers = await self._batches.claim(request)
+        answers = await self._claiming.claim(request)
         if not answers:
             return []
         if answers[0]["won"] is not None:
@@ -174,7 +181,7 @@ class PostgresStore:
             check_request(request)
         require_outside(self)
         outcomes = await self._performing.perform(requests)
-        self._bell.ring(hints(outcomes))
+        self._bell.ring(hints(outcomes) | self._claiming.freed(outcomes))
         return outcomes
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence, Set
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,10 @@ from tenure.stores.contract import Wakeups
 from tenure.stores.postgres.connections import LOST, Address, Connections
 
 CHANNEL = "tenure_work"
+NOTIFY = """
+select pg_notify($1, queue), set_config('synchronous_commit', 'off', true) from unnest($2::text[]) queue
+"""
+"""A hint needs no disk: nothing is lost with it, and whoever waits for it need not wait for the disk too."""
 PAUSE_SECONDS = 0.005
 RETRY_SECONDS = 1.0
 
@@ -34,6 +38,14 @@ class Bell:
         self._ringing: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
         self._listeners: set[_Listener] = set()
+        self._later: dict[frozenset[str], asyncio.TimerHandle] = {}
+
+    def ring_later(self, queues: Iterable[str], seconds: float) -> None:
+        """Wake those who wait for these queues here, once this time is over."""
+        names = frozenset(queues)
+        if (timer := self._later.pop(names, None)) is not None:
+            timer.cancel()
+        self._later[names] = asyncio.get_running_loop().call_later(seconds, self._pass_on, names)
 
     def ring(self, queues: Iterable[str]) -> None:
         """Say that these queues got work. Does not wait, and does not fail the caller."""
@@ -47,8 +59,7 @@ class Bell:
             queues, self._rung = sorted(self._rung), set()
             try:
                 async with self._connections.session() as connection:
-                    sql = "select pg_notify($1, queue) from unnest($2::text[]) queue"
-                    await connection.execute(sql, CHANNEL, queues)
+                    await connection.execute(NOTIFY, CHANNEL, queues)
             except TenureError as problem:
                 log.warning("workers were not told of new jobs and will find them by polling: %s", problem)
             await self._seams.clock.sleep(PAUSE_SECONDS)
@@ -85,7 +96,7 @@ class Bell:
     def _heard(self, _connection: Any, _pid: int, _channel: str, queue: Any) -> None:
         self._pass_on({str(queue)})
 
-    def _pass_on(self, queues: set[str] | None) -> None:
+    def _pass_on(self, queues: Set[str] | None) -> None:
         for listener in self._listeners:
             if queues is None or not listener.queues.isdisjoint(queues):
                 listener.hint.set()
@@ -96,6 +107,8 @@ class Bell:
             await asyncio.wait([self._ringing])
 
     async def close(self) -> None:
+        for timer in self._later.values():
+            timer.cancel()
         for task in (self._ringing, self._hearing):
             if task is not None and not task.done():
                 task.cancel()

@@ -7,7 +7,7 @@ when that fails is the batch halved, again and again, until the poisoned row is 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from tenure.stores.sqlite.rows import (
     event_of,
     event_row,
     job_of,
+    json_list,
     micros,
     text,
 )
@@ -118,13 +119,13 @@ def current_jobs(
     held = {text(request.job_id): request.job for request in requests if isinstance(request.job, Job)}
     found: dict[UUID, Job | RowPoisoned] = {}
     unread = [text(request.job_id) for request in requests if not isinstance(request.job, Job)]
-    for id_, rev, token in connection.execute(sql("leases_by_id"), {"ids": _json(held)}) if held else ():
+    for id_, rev, token in connection.execute(sql("leases_by_id"), {"ids": json_list(held)}) if held else ():
         job = held[id_]
         if job.rev != rev or job.erased_at is not None:
             unread.append(id_)
         else:
             found[job.id] = _with_token(job, token)
-    for row in connection.execute(sql("jobs_by_id"), {"ids": _json(unread)}) if unread else ():
+    for row in connection.execute(sql("jobs_by_id"), {"ids": json_list(unread)}) if unread else ():
         found[UUID(row[0])] = read_row(row, policy_of)
     return found
 
@@ -215,7 +216,7 @@ def _logged(connection: sqlite3.Connection, requests: Sequence[Request]) -> dict
     """What these requests have written before."""
     found: dict[tuple[UUID, str], list[Event]] = {}
     if requests:
-        wanted = _json([[text(request.job_id), request.request_id] for request in requests])
+        wanted = json_list([[text(request.job_id), request.request_id] for request in requests])
         for row in connection.execute(sql("logged_requests"), {"requests": wanted}):
             event = event_of(row)
             found.setdefault((event.job_id, event.request_id), []).append(event)
@@ -226,7 +227,3 @@ def _with_token(job: Job, token: str | None) -> Job:
     if (None if job.token is None else text(job.token)) == token:
         return job
     return msgspec.structs.replace(job, token=None if token is None else UUID(token))
-
-
-def _json(values: Iterable[object]) -> str:
-    return _encode(list(values)).decode()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 import msgspec
 from msgspec.structs import replace
@@ -20,17 +21,18 @@ from tenure.lifecycle.claiming import batch, claim_order
 from tenure.lifecycle.decide import decide_chain
 from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
-from tenure.stores.checks import PRIORITY_MOST
 from tenure.stores.contract import ClaimRequest, without_secret
+from tenure.stores.ruling import RuledQueue
 from tenure.stores.sqlite.changing import Write, apply, prepare, read_row
-from tenure.stores.sqlite.rows import PolicyOf, maybe_micros, micros, text
+from tenure.stores.sqlite.levels import levels
+from tenure.stores.sqlite.rows import PolicyOf, json_list, maybe_micros, micros, text
+from tenure.stores.sqlite.ruled import choice_by_rules, note, ruled_queues
 from tenure.stores.sqlite.statements import parameters, sql
 
 SET_ASIDE_FOR = timedelta(seconds=60)
 """After this a row that could not be taken is tried again: somebody may have mended it."""
 
 _ID, _DUE_AT = (parameters("update_jobs").index(name) for name in ("id", "due_at"))
-_encode = msgspec.json.encode
 _ids = msgspec.json.Decoder(list[str]).decode
 _log = logging.getLogger("tenure.stores.sqlite")
 
@@ -56,25 +58,137 @@ class SetAside:
         return [poisoned for _, poisoned in list(self._until.values())]
 
 
+class Won(msgspec.Struct, frozen=True):
+    """The jobs won, the queues with rules that were met, and how long a rate will keep the next job back."""
+
+    jobs: list[Job]
+    ruled: frozenset[str] = frozenset()
+    again_seconds: float | None = None
+
+
 def claim(
     connection: sqlite3.Connection, request: ClaimRequest, *, now: datetime, policy_of: PolicyOf, set_aside: SetAside
-) -> list[Job]:
+) -> Won:
     """The jobs won, each with its token: those that the same request won before, or else new ones."""
     won = connection.execute(sql("claim_won"), {"request_id": request.request_id}).fetchone()
     if won is not None:
-        return _again(connection, request, body=won[0], ids=won[1], policy_of=policy_of)
-    taken: list[Job] = []
-    while len(taken) < request.limit:
-        chosen = _choose(connection, request, now=now, policy_of=policy_of, set_aside=set_aside, taken=taken)
-        if not chosen:
+        return Won(_again(connection, request, body=won[0], ids=won[1], policy_of=policy_of))
+    claiming = _Claiming(connection, request, now=now, policy_of=policy_of, set_aside=set_aside)
+    while len(claiming.taken) < request.limit:
+        before = len(claiming.taken)
+        spoilt = claiming.take_some()
+        if not spoilt or (len(claiming.taken) > before and claiming.taken[-1].losses):
             break
-        before = len(taken)
-        spoilt = _take(connection, request, chosen, now=now, set_aside=set_aside, taken=taken)
-        if not spoilt or (len(taken) > before and taken[-1].losses):
-            break
-    if taken:
-        _remember(connection, request, taken, now=now)
-    return taken
+    if claiming.taken:
+        _remember(connection, request, claiming.taken, now=now)
+    return Won(claiming.taken, claiming.ruled, claiming.again_seconds)
+
+
+class _Claiming:
+    """One claim under way: what it has taken so far, and by which rules."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        request: ClaimRequest,
+        *,
+        now: datetime,
+        policy_of: PolicyOf,
+        set_aside: SetAside,
+    ) -> None:
+        self._connection, self._request, self._now = connection, request, now
+        self._policy_of, self._set_aside = policy_of, set_aside
+        self.taken: list[Job] = []
+        self.ruled: frozenset[str] = frozenset()
+        self.again_seconds: float | None = None
+
+    def take_some(self) -> bool:
+        """Take the next jobs that may go. True when one could not be taken, so that there is room for another."""
+        ruled = ruled_queues(self._connection, self._request.queues)
+        self.ruled = frozenset(ruled)
+        return self._take_by_rules(ruled) if ruled else self._take(self._chosen())
+
+    def _take_by_rules(self, ruled: dict[str, RuledQueue]) -> bool:
+        choice = choice_by_rules(
+            self._connection,
+            self._request,
+            limit=self._request.limit - len(self.taken),
+            ruled=ruled,
+            now=self._now,
+            spares=self._set_aside,
+        )
+        if choice.again_at is not None:
+            self.again_seconds = (choice.again_at - self._now).total_seconds()
+        before = len(self.taken)
+        spoilt = self._take(self._fitting(self._read([text(one.id) for one in choice.chosen])))
+        new = self.taken[before:]
+        at = max((job.updated_at for job in new), default=self._now)
+        note(self._connection, choice.notes((job.id for job in new), at), self._now)
+        return spoilt
+
+    def _read(self, ids: list[str]) -> list[Job]:
+        jobs: dict[str, Job] = {}
+        for row in self._connection.execute(sql("jobs_by_id"), {"ids": json_list(ids)}) if ids else ():
+            job = read_row(row, self._policy_of)
+            if isinstance(job, RowPoisoned):
+                self._set_aside.put(job, self._now)
+            else:
+                jobs[row[0]] = job
+        return [jobs[id_] for id_ in ids if id_ in jobs]
+
+    def _chosen(self) -> list[Job]:
+        """The next jobs in the order of claiming."""
+        wanted = self._request.limit - len(self.taken)
+        ordered: list[Job] = []
+        for priority, queues in levels(self._connection, self._request.queues):
+            if len(ordered) >= wanted:
+                break
+            level = [job for queue in queues for job in self._due(queue, priority, wanted - len(ordered))]
+            ordered += level if len(queues) == 1 else sorted(level, key=claim_order)
+        return batch(self._fitting(ordered), wanted)
+
+    def _fitting(self, ordered: list[Job]) -> list[Job]:
+        """A job that was lost before goes alone, so it cannot join those that are taken already."""
+        return list(takewhile(lambda job: not job.losses, ordered)) if self.taken else ordered
+
+    def _due(self, queue: str, priority: int, limit: int) -> list[Job]:
+        parameters = {
+            "queue": queue,
+            "priority": priority,
+            "now": micros(self._now),
+            "kinds": json_list(self._request.kinds),
+            "set_aside": json_list(self._set_aside.ids(self._now)),
+        }
+        found: list[Job] = []
+        with closing(self._connection.execute(sql("due_jobs"), parameters)) as rows:
+            for row in rows:
+                job = read_row(row, self._policy_of)
+                if isinstance(job, RowPoisoned):
+                    self._set_aside.put(job, self._now)
+                    continue
+                found.append(job)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _take(self, chosen: Sequence[Job]) -> bool:
+        """Take these jobs. True when one could not be taken."""
+        spoilt = False
+        writes: list[Write] = []
+        taking = Taking(self._request, self._now)
+        for job in chosen:
+            try:
+                writes.append(taking.write(job))
+            except Refused as refusal:
+                self._set_aside.put(RowPoisoned(job.id, f"it is due, and yet: {refusal}"), self._now)
+                spoilt = True
+        for write, problem in zip(writes, apply(self._connection, writes), strict=True):
+            if problem is None:
+                self.taken.append(write.after)
+            else:
+                self._set_aside.put(problem, self._now)
+                spoilt = True
+        return spoilt
 
 
 def _again(
@@ -88,123 +202,6 @@ def _again(
         if isinstance(job, Job):
             jobs[row[0]] = without_secret(job, request.actor)
     return [jobs[id_] for id_ in _ids(ids) if id_ in jobs]
-
-
-def _choose(
-    connection: sqlite3.Connection,
-    request: ClaimRequest,
-    *,
-    now: datetime,
-    policy_of: PolicyOf,
-    set_aside: SetAside,
-    taken: Sequence[Job],
-) -> list[Job]:
-    """The next jobs that may go together with those taken, in the order of claiming."""
-    wanted = request.limit - len(taken)
-    ordered: list[Job] = []
-    for priority, queues in _levels(connection, request.queues):
-        if len(ordered) >= wanted:
-            break
-        level: list[Job] = []
-        for queue in queues:
-            level += _due(
-                connection,
-                queue,
-                priority,
-                kinds=request.kinds,
-                limit=wanted - len(ordered),
-                now=now,
-                policy_of=policy_of,
-                set_aside=set_aside,
-            )
-        ordered += level if len(queues) == 1 else sorted(level, key=claim_order)
-    if taken:
-        # A job that was lost before goes alone, so it cannot join those that are taken already.
-        ordered = list(_until_lost(ordered))
-    return batch(ordered, wanted)
-
-
-def _until_lost(ordered: Sequence[Job]) -> Iterator[Job]:
-    for job in ordered:
-        if job.losses:
-            return
-        yield job
-
-
-def _levels(connection: sqlite3.Connection, queues: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Each priority at which some queue has jobs that nobody holds, the highest first, and those queues."""
-    below = dict.fromkeys(queues, PRIORITY_MOST + 1)
-    tops = _tops(connection, list(below), PRIORITY_MOST + 1)
-    while tops:
-        priority = max(tops.values())
-        here = [queue for queue, top in tops.items() if top == priority]
-        yield priority, here
-        lower = _tops(connection, here, priority)
-        tops = {queue: top for queue, top in tops.items() if queue not in here} | lower
-
-
-def _tops(connection: sqlite3.Connection, queues: Sequence[str], below: int) -> dict[str, int]:
-    parameters = {"queues": _json(queues), "below": below}
-    return {queue: top for queue, top in connection.execute(sql("next_level"), parameters) if top is not None}
-
-
-def _due(
-    connection: sqlite3.Connection,
-    queue: str,
-    priority: int,
-    *,
-    kinds: Sequence[str],
-    limit: int,
-    now: datetime,
-    policy_of: PolicyOf,
-    set_aside: SetAside,
-) -> list[Job]:
-    parameters = {
-        "queue": queue,
-        "priority": priority,
-        "now": micros(now),
-        "kinds": _json(kinds),
-        "set_aside": _json(set_aside.ids(now)),
-    }
-    found: list[Job] = []
-    with closing(connection.execute(sql("due_jobs"), parameters)) as rows:
-        for row in rows:
-            job = read_row(row, policy_of)
-            if isinstance(job, RowPoisoned):
-                set_aside.put(job, now)
-                continue
-            found.append(job)
-            if len(found) == limit:
-                break
-    return found
-
-
-def _take(
-    connection: sqlite3.Connection,
-    request: ClaimRequest,
-    chosen: Sequence[Job],
-    *,
-    now: datetime,
-    set_aside: SetAside,
-    taken: list[Job],
-) -> bool:
-    """Take these jobs. True when one could not be taken, so that there is room for another."""
-    spoilt = False
-    writes: list[Write] = []
-    taking = Taking(request, now)
-    for job in chosen:
-        try:
-            writes.append(taking.write(job))
-        except Refused as refusal:
-            set_aside.put(RowPoisoned(job.id, f"it is due, and yet: {refusal}"), now)
-            spoilt = True
-    for write, problem in zip(writes, apply(connection, writes), strict=True):
-        if problem is None:
-            taken.append(write.after)
-        else:
-            set_aside.put(problem, now)
-            spoilt = True
-    return spoilt
 
 
 class Taking:
@@ -250,11 +247,7 @@ def _remember(connection: sqlite3.Connection, request: ClaimRequest, taken: Sequ
         {
             "request_id": request.request_id,
             "body": request.body(),
-            "job_ids": _json([text(job.id) for job in taken]),
+            "job_ids": json_list([text(job.id) for job in taken]),
             "at": micros(now),
         },
     )
-
-
-def _json(values: Sequence[str]) -> str:
-    return _encode(values).decode()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tenure.errors import RowPoisoned
 from tenure.stores.contract import Finding, SchemaState
-from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs
+from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs, paused
 from tenure.stores.sqlite.connecting import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system
+from tenure.stores.sqlite.queues import queues_known
 from tenure.stores.sqlite.rows import micros
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, wal_bytes
@@ -38,6 +39,7 @@ def examine(
         migrations(schema),
         *poisoned(set_aside),
         *(unstaffed(connection, now) if schema.current else ()),
+        *(paused(queues_known(connection)) if schema.current else ()),
     ]
 
 

@@ -25,7 +25,16 @@ from tenure.stores.contract import (
     without_secret,
 )
 from tenure.stores.sqlite.changing import read_row
-from tenure.stores.sqlite.rows import PolicyOf, dead_letter_of, event_of, job_of, maybe_micros, micros, signal_of
+from tenure.stores.sqlite.rows import (
+    PolicyOf,
+    dead_letter_of,
+    event_of,
+    job_of,
+    json_list,
+    maybe_micros,
+    micros,
+    signal_of,
+)
 from tenure.stores.sqlite.statements import Row, sql
 
 MICROS_LEAST, MICROS_MOST = -(2**63), 2**63 - 1
@@ -37,13 +46,13 @@ _encode = msgspec.json.encode
 
 def read(connection: sqlite3.Connection, job_ids: Sequence[UUID], policy_of: PolicyOf) -> dict[UUID, Job]:
     """The jobs that are there."""
-    rows = connection.execute(sql("jobs_by_id"), {"ids": _json(map(str, job_ids))})
+    rows = connection.execute(sql("jobs_by_id"), {"ids": json_list(map(str, job_ids))})
     return {job.id: job for job in _shown(rows, policy_of)}
 
 
 def read_one(connection: sqlite3.Connection, job_id: str, policy_of: PolicyOf) -> Job:
     """One job with its token, for the store's own use."""
-    row = connection.execute(sql("jobs_by_id"), {"ids": _json([job_id])}).fetchone()
+    row = connection.execute(sql("jobs_by_id"), {"ids": json_list([job_id])}).fetchone()
     if row is None:
         raise JobNotFound(job_id)
     return job_of(row, policy_of)
@@ -95,7 +104,7 @@ def unattended(
 def history(connection: sqlite3.Connection, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
     """Each job's events in the order of revisions; an empty list for an id that has none."""
     found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
-    for row in connection.execute(sql("history"), {"ids": _json(map(str, found))}):
+    for row in connection.execute(sql("history"), {"ids": json_list(map(str, found))}):
         event = event_of(row)
         found[event.job_id].append(event)
     return found
@@ -188,9 +197,5 @@ def _position(after: object) -> int:
     return int(after)
 
 
-def _json(values: Iterable[object]) -> str:
-    return _encode(list(values)).decode()
-
-
 def _maybe_json(values: Sequence[str]) -> str | None:
-    return _json(values) if values else None
+    return json_list(values) if values else None

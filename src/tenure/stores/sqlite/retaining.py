@@ -39,7 +39,7 @@ def prune(connection: sqlite3.Connection, *, before: datetime, limit: int, actor
             connection.execute(sql(name), {"ids": ids})
         connection.execute(sql("delete_jobs"), {"ids": ids})
         connection.executemany(sql("delete_claim"), [{"request_id": row[0]} for row in claims])
-    _note(connection, "prune", actor=actor, now=now, detail={"jobs": len(found), "before": before})
+    note_operator(connection, "prune", actor=actor, now=now, detail={"jobs": len(found), "before": before})
     return len(found)
 
 
@@ -50,7 +50,7 @@ def blank(connection: sqlite3.Connection, *, before: datetime, limit: int, actor
         return 0
     with _as(connection, "retention"):
         connection.execute(sql("blank_events"), {"positions": _encode([row[0] for row in found]).decode()})
-    _note(connection, "blank", actor=actor, now=now, detail={"events": len(found), "before": before})
+    note_operator(connection, "blank", actor=actor, now=now, detail={"events": len(found), "before": before})
     return len(found)
 
 
@@ -71,7 +71,7 @@ def erase(
             connection.execute(sql(name), parameters)
         for name in MADE:
             connection.execute(sql(name), {"ids": _encode([str(job_id)]).decode()})
-    _note(connection, "erase", actor=actor, now=now, detail={"reason": reason}, job_id=str(job_id))
+    note_operator(connection, "erase", actor=actor, now=now, detail={"reason": reason}, job_id=str(job_id))
     return read_one(connection, str(job_id), policy_of)
 
 
@@ -83,7 +83,7 @@ def deal_with(
     for job_id in sorted(map(str, job_ids)):
         parameters = {"job_id": job_id, "at": micros(now), "how": how}
         if connection.execute(sql("mark_dead_letter"), parameters).rowcount:
-            _note(connection, how, actor=actor, now=now, job_id=job_id)
+            note_operator(connection, how, actor=actor, now=now, job_id=job_id)
             open_ += 1
     return open_
 
@@ -96,7 +96,7 @@ def _as(connection: sqlite3.Connection, writer: str) -> Iterator[None]:
     open_gate(connection, "store")
 
 
-def _note(
+def note_operator(
     connection: sqlite3.Connection,
     action: str,
     *,
@@ -105,6 +105,7 @@ def _note(
     detail: dict[str, object] | None = None,
     job_id: str | None = None,
 ) -> None:
+    """Write down what an operator did."""
     said = None if detail is None else encode(detail)
     parameters = {"at": micros(now), "actor": str(actor), "action": action, "job_id": job_id, "detail": said}
     connection.execute(sql("log_operator"), parameters)

@@ -57,6 +57,7 @@ from tenure.stores.contract import (
     WorkerRecord,
     all_alike,
     hints,
+    released,
 )
 from tenure.stores.schema import require_fit
 from tenure.stores.sqlite import (
@@ -70,11 +71,14 @@ from tenure.stores.sqlite import (
     registering,
     retaining,
 )
+from tenure.stores.sqlite.archive import SqliteArchive
 from tenure.stores.sqlite.block import SqliteBlock
 from tenure.stores.sqlite.connecting import BUSY_SECONDS, MEMORY, machine_mounts
 from tenure.stores.sqlite.lane import Work
 from tenure.stores.sqlite.lanes import Lanes
+from tenure.stores.sqlite.queues import SqliteQueues
 from tenure.stores.sqlite.rows import PolicyOf
+from tenure.stores.sqlite.schedules import SqliteSchedules
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX
 from tenure.stores.sqlite.wakeups import Hints
 
@@ -103,6 +107,7 @@ class SqliteStore:
         self._clock = database_clock or seams.clock.now
         self._mounts = mounts
         self._set_aside = claiming.SetAside()
+        self._ruled: frozenset[str] = frozenset()
         self._hints = Hints(seams, self._file_version)
         self._lanes = Lanes(
             self._path,
@@ -113,6 +118,18 @@ class SqliteStore:
             busy_seconds=busy_seconds,
             wal_bytes_max=wal_bytes_max,
             mounts=mounts,
+        )
+        self.archive = SqliteArchive(
+            self._path, self._lanes, seams=seams, clock=self._clock, busy_seconds=busy_seconds, inline=inline
+        )
+        self.queues = SqliteQueues(write=self._write, read=self._read, clock=self._clock, ring=self._hints.give)
+        self.schedules = SqliteSchedules(
+            write=self._write,
+            read=self._read,
+            clock=self._clock,
+            ring=self._hints.give,
+            policies=self._lanes.policies,
+            policies_on=self._policies_on,
         )
 
     @classmethod
@@ -188,7 +205,7 @@ class SqliteStore:
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)
-        return await self._write(
+        won = await self._write(
             lambda connection: claiming.claim(
                 connection,
                 request,
@@ -197,6 +214,10 @@ class SqliteStore:
                 set_aside=self._set_aside,
             )
         )
+        self._ruled |= won.ruled
+        if won.again_seconds is not None:
+            self._hints.give_later(won.ruled, won.again_seconds)
+        return won.jobs
 
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
@@ -206,7 +227,7 @@ class SqliteStore:
                 connection, requests, now=self._clock(), policy_of=self._policies_on(connection)
             )
         )
-        self._hints.give(hints(outcomes))
+        self._hints.give(hints(outcomes) | (released(outcomes) & self._ruled if self._ruled else set()))
         return outcomes
 
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:

@@ -39,6 +39,10 @@ class Hints:
             if names & wanted:
                 waiting.hint()
 
+    def give_later(self, queues: Iterable[str], seconds: float) -> None:
+        """The same once this time is over, for those who still wait then."""
+        asyncio.get_running_loop().call_later(seconds, self.give, frozenset(queues))
+
 
 class Waiting:
     """One who waits. Hints that come between two waits are kept."""

@@ -36,6 +36,7 @@ import pytest_asyncio
 
 from tenure.stores.contract import Store
 from tenure.testing.contract.adding import AddingContract
+from tenure.testing.contract.archive import ArchiveContract
 from tenure.testing.contract.batches import BatchContract
 from tenure.testing.contract.belongings import BelongingsContract
 from tenure.testing.contract.claiming import ClaimContract
@@ -46,8 +47,11 @@ from tenure.testing.contract.endings import EndingContract
 from tenure.testing.contract.forgetting import ForgettingContract
 from tenure.testing.contract.input import InputContract
 from tenure.testing.contract.leases import LeaseContract
+from tenure.testing.contract.queues import QueueContract
 from tenure.testing.contract.reading import ReadingContract
 from tenure.testing.contract.requests import RequestContract
+from tenure.testing.contract.schedulers import SchedulerContract
+from tenure.testing.contract.schedules import ScheduleContract
 from tenure.testing.contract.statements import StatementContract
 from tenure.testing.contract.transactions import TransactionContract
 from tenure.testing.contract.waiting import WaitingContract
@@ -67,6 +71,7 @@ class StoreContract(
     WaitingContract,
     RequestContract,
     BatchContract,
+    QueueContract,
     ReadingContract,
     ForgettingContract,
     InputContract,
@@ -75,6 +80,9 @@ class StoreContract(
     StatementContract,
     DeadLetterContract,
     WorkerContract,
+    ArchiveContract,
+    ScheduleContract,
+    SchedulerContract,
 ):
     """Everything that is asked of a store. Give it the fixtures `store` and `clock`; see the module's text."""
 

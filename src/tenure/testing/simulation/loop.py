@@ -12,8 +12,10 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, ContextVar, copy_context
+from datetime import datetime, timedelta
 from typing import Any
 
+from tenure.testing.clock import START
 from tenure.testing.simulation.chance import Chance
 
 THE_NODE: ContextVar[Node | None] = ContextVar("tenure_simulated_node", default=None)
@@ -133,6 +135,26 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for handle in batch:
             if not handle.cancelled():
                 handle._run()  # noqa: SLF001
+
+
+class DatabaseClock:
+    """The database's clock: the loop's time, and what it was set forward or back by."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.offset_seconds = 0.0
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=round(self._loop.time() + self.offset_seconds, 6))
+
+    def monotonic_seconds(self) -> float:
+        return self._loop.time()
+
+    def advance(self, seconds: float) -> None:
+        self.offset_seconds += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)  # noqa: TID251 - the loop's time is virtual
 
 
 def _node_of(context: Context | None) -> Node | None:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import Event, Job
+from tenure.lifecycle.schedules import Firing
 from tenure.stores.contract import (
     Added,
     Artifact,
@@ -24,6 +25,7 @@ from tenure.stores.contract import (
     OutboxMessage,
     Outcome,
     Request,
+    Soonest,
     Transaction,
     Wakeups,
     WorkerRecord,
@@ -41,7 +43,7 @@ T = TypeVar("T")
 LATENCY_SECONDS = (0.0005, 0.01)
 DELAY_SECONDS = (0.2, 8.0)
 LATE_SECONDS = (0.05, 6.0)
-ONCE_OR_TWICE = ("add", "claim", "perform")
+ONCE_OR_TWICE = ("add", "claim", "fire", "perform")
 
 
 class Wire:
@@ -113,6 +115,7 @@ class WiredStore:
         self._world, self._node = world, node
         self._wire = Wire(world, node, chance)
         self._store = world.store
+        self.schedules = WiredSchedules(world, self._wire)
 
     async def open(self) -> None: ...
 
@@ -170,6 +173,22 @@ class WiredStore:
             block.abandon()
             raise
         await block.commit()
+
+
+class WiredSchedules:
+    """What a simulated scheduler holds of the store's schedules."""
+
+    def __init__(self, world: World, wire: Wire) -> None:
+        self._world, self._wire = world, wire
+        self._schedules = world.store.schedules
+
+    async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
+        return await self._wire.ask("soonest", lambda: self._schedules.soonest(limit=limit, after=after))
+
+    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+        added = await self._wire.ask("fire", lambda: self._schedules.fire(firing, requests))
+        self._world.fired(added)
+        return added
 
 
 class WiredBlock:

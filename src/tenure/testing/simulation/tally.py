@@ -22,6 +22,9 @@ SOMETIMES = (
     "released",
     "cancelled",
     "dead_lettered",
+    "schedule fired",
+    "fired by somebody else",
+    "missed times made up for",
 )
 """What must have happened in some run: a fault that never had an effect shows nothing."""
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -22,17 +21,17 @@ from tenure.errors import LeaseLost, Refused, RevisionConflict, StoreUnavailable
 from tenure.lifecycle.records import Event
 from tenure.operating import Operator
 from tenure.seams import Seams, SystemSpawner
-from tenure.stores.contract import Failure, Outcome, Repeated, Store
+from tenure.stores.contract import Added, Failure, Outcome, Repeated, Store
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.testing.clock import START
 from tenure.testing.history import History, check_history, recorded, snapshot
 from tenure.testing.log_check import all_jobs, check_store
 from tenure.testing.model import ModelStore
 from tenure.testing.simulation import labour
 from tenure.testing.simulation.chance import Chance
 from tenure.testing.simulation.faults import Fault, Options
-from tenure.testing.simulation.loop import Begun, Node, VirtualLoop, in_node
+from tenure.testing.simulation.loop import Begun, DatabaseClock, Node, VirtualLoop, in_node
 from tenure.testing.simulation.network import Bell, WiredBlock, WiredStore
+from tenure.testing.simulation.ticking import Ticks
 from tenure.testing.simulation.watching import Broken, Watches
 from tenure.workers.worker import Worker, WorkerOptions
 
@@ -41,7 +40,7 @@ COLLECT_EVERY = 20
 OPERATIONS_LEAST = 200
 """A run that had fewer requests than this is given more jobs."""
 
-MUTATES = ("add", "claim", "perform", "commit")
+MUTATES = ("add", "claim", "fire", "perform", "commit")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,26 +55,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, int]
     seen: dict[str, int]
     seconds: float
-
-
-class DatabaseClock:
-    """The database's clock: the loop's time, and what it was set forward or back by."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-        self.offset_seconds = 0.0
-
-    def now(self) -> datetime:
-        return START + timedelta(seconds=round(self._loop.time() + self.offset_seconds, 6))
-
-    def monotonic_seconds(self) -> float:
-        return self._loop.time()
-
-    def advance(self, seconds: float) -> None:
-        self.offset_seconds += seconds
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)  # noqa: TID251 - the loop's time is virtual
 
 
 class World:
@@ -104,6 +83,8 @@ class World:
         self._born = 0
         self._closing = False
         self._hint_chance = self.chance.of("hints")
+        self._ticks = Ticks(self.chance.of("schedules"))
+        self._scheduled = 0
         self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
         labour.declare(self.app, self.clock.sleep)
 
@@ -151,8 +132,22 @@ class World:
                 case Failure(RevisionConflict()):
                     self.seen["conflict decided anew"] += 1
 
+    def fired(self, added: list[Added] | None) -> None:
+        """A scheduler has heard what became of a firing."""
+        if added is None:
+            self.seen["fired by somebody else"] += 1
+        else:
+            self.seen["schedule fired"] += bool(added)
+            self.seen["missed times made up for"] += len(added) > 1
+            self._scheduled += len(added)
+            self.ring({one.job.queue for one in added})
+
     async def _new_events(self) -> list[Event]:
-        page = await self.store.tail(after=self._position, limit=1000)
+        after = self._position
+        page = await self.store.tail(after=after, limit=1000)
+        if self._position != after:
+            # Two things were served at once, and the other one has looked meanwhile: each event is to be seen once.
+            return await self._new_events()
         self._position = page.position
         return page.events
 
@@ -285,7 +280,7 @@ class World:
         operator = Operator(store, actor=self.app.client, seams=self.app.seams)
         self.acknowledged: list[Any] = []
         calls = 0
-        while calls < self.options.jobs or self.operations < OPERATIONS_LEAST:
+        while calls + self._scheduled < self.options.jobs or self.operations < OPERATIONS_LEAST:
             calls += 1
             await self.clock.sleep(chance.between(0.0, 1.5 * self.options.faulty_seconds / self.options.jobs))
             prepared = labour.a_call(self.app, chance)
@@ -316,6 +311,7 @@ class World:
         """Both phases, and the last look."""
         await self.store.migrate()
         await self.store.open()
+        await self._ticks.begin(self.store)
         for _ in range(self.options.nodes):
             self._start_worker()
         client = Node("client", self.loop)
@@ -334,10 +330,13 @@ class World:
 
     async def _drain(self, calls: asyncio.Task[None]) -> None:
         limit_seconds = self.loop.time() + QUIET_SECONDS_MAX
+        quiet_at = self.clock.now()
         while self.broken is None:
             await self.clock.sleep(1.0)
+            settled = await self._ticks.settled(self.store, quiet_at)
             jobs = await all_jobs(self.store)
-            if calls.done() and not any(job.live for job in jobs):
+            if calls.done() and settled and not any(job.live for job in jobs):
+                await self._ticks.check(self.store, jobs, quiet_at)
                 return
             if self.loop.time() > limit_seconds:
                 left = [f"{job!r} due {job.due_at}" for job in jobs if job.live]

@@ -163,8 +163,11 @@ create table tenure.jobs (
 -- Claims read it in order: queue, priority, then the time since due. Its predicate is repeated word for word there.
 create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
     where status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
--- By id and not by the lease's end: that would make every renewal touch the index.
-create index jobs_held on tenure.jobs (id) where status in ('claimed', 'running', 'stalled');
+-- Not by the lease's end: that would make every renewal touch the index. By queue, so that limits can be counted.
+create index jobs_held on tenure.jobs (queue, id) where status in ('claimed', 'running', 'stalled');
+-- Only jobs with a key are in it: rules for keys look for those that may go among all the others of their queue.
+create index jobs_keyed on tenure.jobs (queue, partition_key, priority desc, due_at, id)
+    where status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null and partition_key is not null;
 create index jobs_queued_timeout on tenure.jobs (timeout_at) where status = 'queued' and timeout_at is not null;
 create unique index jobs_dedupe on tenure.jobs (kind, dedupe_key)
     where dedupe_key is not null
@@ -295,39 +298,69 @@ create table tenure.outbox (
     primary key (aggregate, sequence)
 );
 
+-- Queues that somebody paused or gave rules to. A claim by rules locks its queues here.
 create table tenure.queues (
     name text collate "C" primary key,
     paused_at timestamptz,
-    concurrency_max integer,
-    rate_count integer,
-    rate_seconds double precision,
+    concurrency_max integer check (concurrency_max > 0),
+    key_concurrency_max integer check (key_concurrency_max > 0),
+    rate_count integer check (rate_count > 0),
+    rate_seconds double precision check (rate_seconds > 0),
+    key_rate_count integer check (key_rate_count > 0),
+    key_rate_seconds double precision check (key_rate_seconds > 0),
     fair boolean not null default false,
-    updated_at timestamptz not null
+    turn text collate "C" not null default '',
+    spent text,
+    updated_at timestamptz not null,
+    constraint queues_rates check (
+        num_nulls(rate_count, rate_seconds) <> 1 and num_nulls(key_rate_count, key_rate_seconds) <> 1
+    )
 );
 
+-- Whether anything but priority and age decides what is claimed from a queue.
+create function tenure.has_rules(queue tenure.queues) returns boolean
+language sql immutable parallel safe
+as $$ select queue.paused_at is not null or queue.fair
+    or num_nonnulls(queue.concurrency_max, queue.key_concurrency_max, queue.rate_count, queue.key_rate_count) > 0 $$;
+
+-- What the keys of a queue have spent of their rate, until that is over.
 create table tenure.limits (
     queue text collate "C" not null,
     key text collate "C" not null,
-    in_use integer not null default 0,
-    rate_used integer not null default 0,
-    rate_from timestamptz,
+    spent text not null,
+    until_at timestamptz not null,
     primary key (queue, key)
 );
 
+create index limits_until on tenure.limits (queue, until_at);
+
+-- What is to be done again and again. A due time is dealt with by moving the row on, with the job, in one statement.
 create table tenure.schedules (
     name text collate "C" primary key,
+    rev integer not null check (rev > 0),
     kind text not null,
     queue text not null,
+    priority smallint not null,
     payload text not null,
     policy_id integer not null,
+    dedupe_key text,
+    correlation_id text,
+    submitted_by text,
+    partition_key text,
+    tags text,
     cron text not null,
     timezone text not null,
-    missed text not null,
+    missed text not null check (missed in ('skip', 'one', 'all')),
+    grace_seconds double precision not null check (grace_seconds >= 0),
+    source text not null check (source in ('code', 'operator')),
     paused_at timestamptz,
     next_at timestamptz,
     last_at timestamptz,
-    updated_at timestamptz not null
+    updated_at timestamptz not null,
+    constraint schedules_forward check (next_at > last_at)
 );
+
+create index schedules_next on tenure.schedules (next_at, name) where next_at is not null and paused_at is null;
 
 create table tenure.workers (
     id text primary key,
@@ -486,6 +519,58 @@ as $$
     where e.job_id = job and e.rev between first_rev and last_rev
 $$;
 
+-- An import writes the log first, and so only where there is no job yet.
+create function tenure.only_into_nothing() returns trigger
+language plpgsql
+as $$
+begin
+    if exists (select from tenure.jobs) then
+        raise exception 'tenure: an import into %.% is refused: there are jobs, and only an empty database is imported into',
+            tg_table_schema, tg_table_name
+            using errcode = 'TN002', hint = 'Import into a new database.';
+    end if;
+    return null;
+end $$;
+
+-- A job that is imported comes in its last state, so that its whole log must lead there.
+create function tenure.check_whole_chain() returns trigger
+language plpgsql
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    bad record;
+begin
+    select fresh.id, fresh.rev into bad
+    from fresh
+    left join tenure.events first on first.job_id = fresh.id and first.rev = 1
+    left join tenure.events last on last.job_id = fresh.id and last.rev = fresh.rev
+    where first.at is distinct from fresh.created_at
+       or last.at is distinct from fresh.updated_at
+       or not tenure.linked(fresh.id, 1, fresh.rev)
+       or exists (select from tenure.events later where later.job_id = fresh.id and later.rev > fresh.rev)
+    limit 1;
+    if found then
+        raise exception 'tenure: job % is refused: its log does not lead to revision %', bad.id, bad.rev
+            using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
+    end if;
+    return null;
+end $$;
+
+-- Uses up a thousand numbers of transactions: an import dates its events back to numbers that have passed, and a young
+-- cluster may not have seen enough of them. To be called outside of a transaction.
+create procedure tenure.pass_transactions()
+language plpgsql
+as $$
+begin
+    for number in 1 .. 1000 loop
+        perform pg_current_xact_id();
+        commit;
+    end loop;
+end $$;
+
 -- Erasing empties a terminal job's content and marks it; nothing else of it moves.
 create function tenure.only_erasure() returns trigger
 language plpgsql
@@ -504,8 +589,9 @@ begin
 end $$;
 
 create trigger jobs_born before insert on tenure.jobs for each row
-    when (new.rev <> 1 or new.chain <> 1 or new.was is not null or new.status <> 'queued' or new.attempt <> 0
+    when ((new.rev <> 1 or new.chain <> 1 or new.was is not null or new.status <> 'queued' or new.attempt <> 0
           or new.failures <> 0 or new.lost or new.committed_at is not null or new.erased_at is not null)
+          and tenure.writer() <> 'import')
     execute function tenure.refuse('a job begins queued, at revision 1');
 create trigger jobs_frozen before update on tenure.jobs for each row
     when (old.status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered'))
@@ -527,6 +613,9 @@ create trigger jobs_origin before update of id, kind, queue, priority, payload, 
     execute function tenure.refuse('what a job was enqueued with never changes');
 create trigger jobs_inserted after insert on tenure.jobs
     referencing new table as fresh for each statement execute function tenure.check_chain();
+create trigger jobs_imported after insert on tenure.jobs
+    referencing new table as fresh for each statement when (tenure.writer() = 'import')
+    execute function tenure.check_whole_chain();
 create trigger jobs_updated after update on tenure.jobs
     referencing new table as fresh for each statement
     execute function tenure.check_chain();
@@ -537,7 +626,9 @@ create trigger jobs_whole before truncate on tenure.jobs
     for each statement execute function tenure.refuse('only retention removes jobs');
 
 create trigger events_written after insert on tenure.events
-    for each statement execute function tenure.only_the_store('store');
+    for each statement execute function tenure.only_the_store('store', 'import');
+create trigger events_imported before insert on tenure.events
+    for each statement when (tenure.writer() = 'import') execute function tenure.only_into_nothing();
 create trigger events_fixed before update on tenure.events for each row
     when (tenure.writer() not in ('retention', 'erasure') or new.detail is not null
           or (old.job_id, old.tx::text, old.at, old.until_at, old.rev, old.attempt, old.version, old.commits, old.type,
@@ -552,7 +643,7 @@ create trigger events_whole before truncate on tenure.events
     for each statement execute function tenure.refuse('the log never changes');
 
 create trigger claims_written after insert on tenure.claims
-    for each statement execute function tenure.only_the_store('store');
+    for each statement execute function tenure.only_the_store('store', 'import');
 create trigger claims_fixed before update on tenure.claims
     for each statement execute function tenure.refuse('a claim that was won never changes');
 create trigger claims_kept after delete on tenure.claims
@@ -561,7 +652,7 @@ create trigger claims_whole before truncate on tenure.claims
     for each statement execute function tenure.refuse('only retention removes claims');
 
 create trigger answers_written after insert on tenure.answers
-    for each statement execute function tenure.only_the_store('store');
+    for each statement execute function tenure.only_the_store('store', 'import');
 create trigger answers_fixed before update on tenure.answers
     for each statement execute function tenure.refuse('an answer that was given never changes');
 create trigger answers_kept after delete on tenure.answers
@@ -569,8 +660,13 @@ create trigger answers_kept after delete on tenure.answers
 create trigger answers_whole before truncate on tenure.answers
     for each statement execute function tenure.refuse('only retention removes answers');
 
+create trigger schedules_kept before update on tenure.schedules for each row
+    when (new.rev <> old.rev + 1 or new.name <> old.name or new.last_at < old.last_at
+          or (old.last_at is not null and new.last_at is null))
+    execute function tenure.refuse('a schedule changes by one revision, and its due times do not come again');
+
 create trigger dead_letters_written after insert on tenure.dead_letters
-    for each statement execute function tenure.only_the_store('store');
+    for each statement execute function tenure.only_the_store('store', 'import');
 create trigger dead_letters_fixed before update on tenure.dead_letters for each row
     when (case tenure.writer()
               when 'store' then old.handled_at is not null or new.handled_at is null
@@ -591,7 +687,7 @@ create trigger dead_letters_whole before truncate on tenure.dead_letters
     for each statement execute function tenure.refuse('only retention removes dead letters');
 
 create trigger signals_written after insert on tenure.signals
-    for each statement execute function tenure.only_the_store('store');
+    for each statement execute function tenure.only_the_store('store', 'import');
 create trigger signals_fixed after update on tenure.signals
     for each statement execute function tenure.only_the_store('erasure');
 create trigger signals_kept after delete on tenure.signals

@@ -2,6 +2,8 @@
 -- Guard: rows are locked, others' locks are passed over; only due, uncommitted jobs of the given kinds and queues.
 -- One lane is a queue and a priority, read along the ready index; with several, each gives its share of the batch. Lanes
 -- that are known are given with the place from which to read on; others are looked for in the gaps between them.
+-- Where one of the queues has rules, nothing is taken, and `ruled` says so: then a choice by these rules is made first, and
+-- given as :chosen with :by_rules, without lanes.
 -- No row with an id means that nothing was due; a row with `won` means that this request was answered before. `walked` is
 -- how many entries of the index were read.
 with recursive previous as materialized (
@@ -9,9 +11,15 @@ with recursive previous as materialized (
     from tenure.claims claim
     where claim.request_id = :request_id
 ),
+ruled as materialized (
+    select exists (
+        select from tenure.queues queue where queue.name = any (:queues::text[]) and tenure.has_rules(queue)
+    ) as holds
+    where not :by_rules::boolean
+),
 moment as materialized (
     select tenure.clock() as now, pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) as walked
-    where not exists (select from previous)
+    where not exists (select from previous) and not exists (select from ruled where ruled.holds)
 ),
 found(queue, priority, high) as (
     select gap.queue, head.priority, gap.high
@@ -122,13 +130,25 @@ more as materialized (
       and (select count(*) from locked) < (select sum(shares.share) from shares)
     limit (select sum(shares.share) from shares) - (select count(*) from locked)
 ),
+chosen as materialized (
+    select job.id, job.priority, job.due_at, job.losses, job.policy_id
+    from tenure.jobs job, moment
+    where job.id = any (:chosen::uuid[])
+      and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+      and job.due_at <= moment.now
+      and job.committed_at is null
+    for no key update of job skip locked
+),
 -- A job that was lost while it ran is claimed alone.
 ranked as (
     select mine.*,
         row_number() over claiming as place,
         count(*) filter (where mine.losses > 0) over claiming as suspects
-    from (select * from locked union all select * from more) mine
-    window claiming as (order by mine.priority desc, mine.due_at, mine.id rows unbounded preceding)
+    from (select * from locked union all select * from more union all select * from chosen) mine
+    window claiming as (
+        order by array_position(:chosen::uuid[], mine.id), mine.priority desc, mine.due_at, mine.id
+        rows unbounded preceding
+    )
 ),
 taken as materialized (
     select ranked.id, ranked.place, policy.lease_ms, policy.heartbeat_ms, policy.claimed_ms, policy.running_ms, moment.now
@@ -179,10 +199,11 @@ recorded as (
     from taken
     having count(*) > 0
 )
-select previous.body as won_body, previous.job_ids as won, moved.*,
+select previous.body as won_body, previous.job_ids as won, ruled.holds as ruled, moved.*,
     pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked
 from set_config('tenure.writer', 'store', true) writer
 left join previous on true
+left join ruled on true
 left join moment on true
 left join moved on true
 order by moved.place

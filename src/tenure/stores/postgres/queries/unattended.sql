@@ -1,8 +1,9 @@
 -- Who needs recovery, in the order of ids: held jobs whose lease, heartbeats or time ran out, stalled jobs that were
--- lost or are committed, queued jobs whose time is up. Reads the held set and the queued timeouts, nothing else.
-with moment as materialized (select tenure.clock() as now)
-(
-    select job.*
+-- lost or are committed, queued jobs whose time is up. Reads the held set and the queued timeouts, nothing else: the ids
+-- are put together first, so that nobody is tempted to find them along the key of the whole table.
+with moment as materialized (select tenure.clock() as now),
+needy as materialized (
+    select job.id
     from tenure.jobs job, moment
     where job.status in ('claimed', 'running', 'stalled')
       and (:after::uuid is null or job.id > :after::uuid)
@@ -11,18 +12,20 @@ with moment as materialized (select tenure.clock() as now)
             else job.lease_expires_at <= moment.now or job.heartbeat_deadline_at <= moment.now
                 or job.timeout_at <= moment.now
           end
-    order by job.id
-    limit :limit
-)
-union all
-(
-    select job.*
+    union all
+    select job.id
     from tenure.jobs job, moment
     where job.status = 'queued' and job.timeout_at is not null
       and job.timeout_at <= moment.now
       and (:after::uuid is null or job.id > :after::uuid)
-    order by job.id
+),
+first as materialized (
+    select needy.id
+    from needy
+    order by needy.id
     limit :limit
 )
-order by id
-limit :limit
+select job.*
+from tenure.jobs job
+where job.id = any (array(select first.id from first))
+order by job.id

@@ -22,15 +22,15 @@ create table tenure_meta (
 
 insert into tenure_meta (key, value) values ('min_code_version', 1);
 
--- Who writes just now: null, 'store', 'retention' or 'erasure'. The store opens the gate inside a transaction and
--- closes it before the commit, so that nobody else ever sees it open.
+-- Who writes just now: null, 'store', 'retention', 'erasure' or 'import'. The store opens the gate inside a transaction
+-- and closes it before the commit, so that nobody else ever sees it open.
 create table tenure_gate (
     only integer primary key,
     writer text,
 
     constraint "tenure: the gate stays one" check (only = 1),
-    constraint "tenure: only the store, retention and erasure have a key to the gate" check (
-        writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure'
+    constraint "tenure: only the store, retention, erasure and imports have a key to the gate" check (
+        writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure' or writer is 'import'
     )
 );
 
@@ -162,8 +162,11 @@ create table tenure_jobs (
 -- Nobody holds it and it has not ended: queued, retry, waiting or stalled.
 create index tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
     where owner is null and finished_at is null;
-create index tenure_jobs_held on tenure_jobs (id)
+create index tenure_jobs_held on tenure_jobs (queue, id)
     where owner is not null or status = 'stalled';
+-- Only jobs with a key are in it: rules for keys look for those that may go among all the others of their queue.
+create index tenure_jobs_keyed on tenure_jobs (queue, partition_key, priority desc, due_at, id)
+    where owner is null and finished_at is null and partition_key is not null;
 create index tenure_jobs_overdue on tenure_jobs (timeout_at, id)
     where status = 'queued' and timeout_at is not null;
 create unique index tenure_jobs_dedupe on tenure_jobs (kind, dedupe_key)
@@ -350,41 +353,63 @@ create table tenure_outbox (
 
 create index tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
 
+-- Queues that somebody paused or gave rules to.
 create table tenure_queues (
     name text not null primary key,
     paused_at integer,
-    concurrency_max integer,
-    rate_count integer,
-    rate_seconds real,
-    fair integer not null default 0,
-    updated_at integer not null
+    concurrency_max integer check (concurrency_max > 0),
+    key_concurrency_max integer check (key_concurrency_max > 0),
+    rate_count integer check (rate_count > 0),
+    rate_seconds real check (rate_seconds > 0),
+    key_rate_count integer check (key_rate_count > 0),
+    key_rate_seconds real check (key_rate_seconds > 0),
+    fair integer not null default 0 check (fair between 0 and 1),
+    turn text not null default '',
+    spent text,
+    updated_at integer not null,
+    constraint "tenure: a rate has a count and a time" check (
+        (rate_count is null) = (rate_seconds is null) and (key_rate_count is null) = (key_rate_seconds is null)
+    )
 ) without rowid;
 
+-- What the keys of a queue have spent of their rate, until that is over.
 create table tenure_limits (
     queue text not null,
     key text not null,
-    in_use integer not null default 0,
-    rate_used integer not null default 0,
-    rate_from integer,
+    spent text not null,
+    until_at integer not null,
     primary key (queue, key)
 ) without rowid;
 
+create index tenure_limits_until on tenure_limits (queue, until_at);
+
+-- What is to be done again and again. A due time is dealt with by moving the row on, with the job, in one transaction.
 create table tenure_schedules (
     name text not null primary key,
+    rev integer not null check (rev > 0),
     kind text not null,
     queue text not null,
+    priority integer not null,
     payload text not null,
+    policy_id integer not null,
+    dedupe_key text,
+    correlation_id text,
+    submitted_by text,
+    partition_key text,
+    tags text,
     cron text not null,
     timezone text not null,
-    missed text not null,
+    missed text not null check (missed in ('skip', 'one', 'all')),
+    grace_seconds real not null check (grace_seconds >= 0),
+    source text not null check (source in ('code', 'operator')),
     paused_at integer,
     next_at integer,
     last_at integer,
-    policy_id integer not null,
-    updated_at integer not null
+    updated_at integer not null,
+    constraint schedules_forward check (next_at > last_at)
 ) without rowid;
 
-create index tenure_schedules_next on tenure_schedules (next_at) where next_at is not null and paused_at is null;
+create index tenure_schedules_next on tenure_schedules (next_at, name) where next_at is not null and paused_at is null;
 
 create table tenure_workers (
     id text not null primary key,
@@ -484,14 +509,47 @@ begin
     select raise(abort, 'tenure: the gate stays; without it nobody could write');
 end;
 
--- A job begins with its enqueued event.
+-- A schedule goes forward only.
+create trigger tenure_schedules_change before update on tenure_schedules
+when new.rev <> old.rev + 1 or new.name <> old.name or new.last_at < old.last_at
+    or (old.last_at is not null and new.last_at is null)
+begin
+    select raise(abort, 'tenure: a schedule changes by one revision, and its due times do not come again');
+end;
+
+create trigger tenure_gate_import before update on tenure_gate
+when new.writer is 'import' and (exists (select 1 from tenure_jobs) or exists (select 1 from tenure_events))
+begin
+    select raise(abort, 'tenure: only an empty database can be imported into');
+end;
+
+-- A job begins with its enqueued event. One that is imported comes in its last state, with the whole log that leads
+-- there.
 create trigger tenure_jobs_insert before insert on tenure_jobs
 begin
     select case
-        when new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.chain <> 1 or new.was is not null
+        when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.chain <> 1 or new.was is not null)
+            and (select writer from tenure_gate) is not 'import'
             then raise(abort, 'tenure: a job begins as queued, at revision 1 and attempt 0')
-        when new.erased_at is not null or new.committed_at is not null or new.failures <> 0
+        when (new.erased_at is not null or new.committed_at is not null or new.failures <> 0)
+            and (select writer from tenure_gate) is not 'import'
             then raise(abort, 'tenure: a job begins without a past')
+        when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0) and new.rev is not (
+            select case when max(link.rev) = new.rev then sum(
+                link.from_status is previous.to_status
+                and link.attempt = (link.type = 'claimed') + ifnull(previous.attempt, 0)
+                and (
+                    link.rev < new.rev
+                    or (link.to_status = new.status and link.at = new.updated_at and link.attempt = new.attempt)
+                )
+            ) end
+            from tenure_events link
+            left join tenure_events previous on previous.job_id = link.job_id and previous.rev = link.rev - 1
+            where link.job_id = new.id
+        )
+            then raise(abort, 'tenure: an imported job has its whole log; this one does not lead to its revision')
+        when new.status is 'dead_lettered' and not exists (select 1 from tenure_dead_letters where job_id = new.id)
+            then raise(abort, 'tenure: a dead-lettered job is imported together with its dead letter')
         when not exists (
             select 1
             from tenure_events
@@ -642,13 +700,13 @@ begin
 end;
 
 create trigger tenure_events_insert before insert on tenure_events
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_events where job_id = new.job_id and rev = new.rev)
     or (new.position > 0 and exists (select 1 from tenure_events where position = new.position))
     or (new.commits = 1 and exists (select 1 from tenure_events where job_id = new.job_id and commits = 1))
 begin
     select case
-        when (select writer from tenure_gate) is not 'store'
+        when (select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import'
             then raise(abort, 'tenure: only the store writes events')
         else raise(abort, 'tenure: a revision has one event and a job one commit; nothing replaces an event')
     end;
@@ -677,7 +735,7 @@ begin
 end;
 
 create trigger tenure_policies_insert before insert on tenure_policies
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_policies where id = new.id or body = new.body)
 begin
     select raise(abort, 'tenure: only the store adds a policy, and nothing replaces one');
@@ -694,7 +752,7 @@ begin
 end;
 
 create trigger tenure_claims_insert before insert on tenure_claims
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_claims where request_id = new.request_id)
 begin
     select raise(abort, 'tenure: only the store writes claims, and nothing replaces one');
@@ -712,7 +770,7 @@ begin
 end;
 
 create trigger tenure_answers_insert before insert on tenure_answers
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_answers where request_id = new.request_id)
 begin
     select raise(abort, 'tenure: only the store writes answers, and nothing replaces one');
@@ -730,7 +788,7 @@ begin
 end;
 
 create trigger tenure_signals_insert before insert on tenure_signals
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_signals where job_id = new.job_id and rev = new.rev)
 begin
     select raise(abort, 'tenure: only the store writes signals, and nothing replaces one');
@@ -751,8 +809,8 @@ begin
 end;
 
 create trigger tenure_dead_letters_insert before insert on tenure_dead_letters
-when (select writer from tenure_gate) is not 'store'
-    or new.handled_at is not null
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+    or (new.handled_at is not null and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_dead_letters where job_id = new.job_id)
 begin
     select raise(abort, 'tenure: only the store writes dead letters, and nothing replaces one');
@@ -780,7 +838,7 @@ begin
 end;
 
 create trigger tenure_operator_log_insert before insert on tenure_operator_log
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_operator_log where id = new.id)
 begin
     select raise(abort, 'tenure: only the store writes the operators'' log, and nothing replaces an entry');

@@ -1,0 +1,1 @@
+"""A whole database as lines of JSON, and back into an empty one. See docs/export.md."""

@@ -1,0 +1,131 @@
+"""OpenTelemetry spans: one trace from an enqueue to the job's runs, and on to what these enqueue.
+
+The W3C trace context travels with the job as `origin.trace`, which never changes: each attempt, and a redrive, is a
+child of the same enqueue. Without a tracer provider nothing is recorded, and a context that came in is passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from tenure.context import Context
+from tenure.errors import CancelRequested, Snooze
+from tenure.lifecycle.records import Origin
+from tenure.middleware import Middleware
+from tenure.observe.extras import missing
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.context import Context as Carried
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ModuleNotFoundError as absent:
+    raise missing("tracing", "opentelemetry", "otel") from absent
+
+KEY = "traceparent"
+NO_FAILURE = (Snooze, CancelRequested, asyncio.CancelledError)
+"""A run that ends with one of these has not failed."""
+
+_w3c = TraceContextTextMapPropagator()
+
+
+class Tracing(Middleware):
+    """Give it to the app: `App(middleware=[Tracing()])`. As the first, so that its spans are around all else.
+
+    Without a provider it uses the one that the program has set for all.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._provider = provider
+
+    def enqueue(self, origin: Origin, proceed: Callable[[Origin], Origin]) -> Origin:
+        """The span of whoever enqueues, and its context on the job."""
+        parent, link = _parent(origin)
+        with self._tracer().start_as_current_span(
+            f"enqueue {origin.kind}",
+            context=parent,
+            kind=SpanKind.PRODUCER,
+            attributes=_attributes(origin),
+            links=[link] if link is not None else [],
+        ) as span:
+            return proceed(msgspec.structs.replace(origin, trace=_carried(origin, span)))
+
+    async def run(self, ctx: Context, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """The span of one attempt. What the function's code starts is inside it, in threads too."""
+        job = ctx.job
+        with self._tracer().start_as_current_span(
+            f"run {job.kind}",
+            context=_extracted(job.origin.trace),
+            kind=SpanKind.CONSUMER,
+            attributes={**_attributes(job.origin), "tenure.job.attempt": job.attempt},
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                return await proceed()
+            except NO_FAILURE:
+                raise
+            except BaseException as error:
+                span.record_exception(error)
+                span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
+                raise
+
+    def _tracer(self) -> trace.Tracer:
+        return trace.get_tracer("tenure", tracer_provider=self._provider)
+
+
+def _parent(origin: Origin) -> tuple[Carried | None, Link | None]:
+    """Where the span of an enqueue belongs: to a trace that was named for this job, else to what is under way here.
+
+    A job under a request id of its caller's must look the same when the request comes again, its trace included: that
+    is told from the id, and the span only points to it.
+    """
+    if origin.request_id is not None and origin.trace is None:
+        return None, Link(_span_context(_told_from(origin)))
+    named, here = _span_context(origin.trace), trace.get_current_span().get_span_context()
+    if named.is_valid and named.trace_id != here.trace_id:
+        return _extracted(origin.trace), None
+    return None, None
+
+
+def _carried(origin: Origin, span: Span) -> str | None:
+    """The context that goes along with the job."""
+    if origin.request_id is not None:
+        return origin.trace or _told_from(origin)
+    return _injected(span) or origin.trace
+
+
+def _injected(span: Span) -> str | None:
+    carrier: dict[str, str] = {}
+    _w3c.inject(carrier, trace.set_span_in_context(span))
+    return carrier.get(KEY)
+
+
+def _extracted(traceparent: str | None) -> Carried:
+    """A context with this remote parent; an empty one where there is none that makes sense."""
+    return _w3c.extract({KEY: traceparent} if traceparent else {}, Carried())
+
+
+def _span_context(traceparent: str | None) -> SpanContext:
+    return trace.get_current_span(_extracted(traceparent)).get_span_context()
+
+
+def _told_from(origin: Origin) -> str:
+    name = sha256(f"tenure\x00{origin.kind}\x00{origin.request_id}".encode()).hexdigest()
+    return f"00-{name[:32]}-{name[32:48]}-01"
+
+
+def _attributes(origin: Origin) -> dict[str, str]:
+    found = {
+        "messaging.system": "tenure",
+        "messaging.destination.name": origin.queue,
+        "messaging.message.id": str(origin.id),
+        "messaging.message.conversation_id": origin.correlation_id,
+        "tenure.job.kind": origin.kind,
+    }
+    return {name: value for name, value in found.items() if value is not None}

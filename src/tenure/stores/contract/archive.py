@@ -1,0 +1,241 @@
+"""The archive: all that a database holds, read as it was at one moment, and written back into an empty one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import StoreError, TenureError
+from tenure.lifecycle.flow import QueueRules, Spent
+from tenure.lifecycle.records import DeadLetter, Event, Job
+from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecord
+
+RUN_LENGTH_MAX = 1000
+
+
+class AnswerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An enqueue that another job answered, as it had the dedupe key."""
+
+    request_id: str
+    job_id: UUID
+    digest: str
+    detail: str | None = None
+    at: datetime
+
+
+class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim that won something."""
+
+    request_id: str
+    body: str
+    job_ids: tuple[UUID, ...]
+    at: datetime
+
+
+class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the messages of an aggregate are written and delivered. Who delivers them just now is not kept."""
+
+    aggregate: str
+    written: int
+    delivered: int
+    failures: int
+    due_at: datetime | None = None
+
+
+class MessageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A message for the outside, and what has become of it."""
+
+    aggregate: str
+    sequence: int
+    id: UUID
+    topic: str
+    body: str
+    headers: str | None = None
+    job_id: UUID | None = None
+    at: datetime
+    attempts: int = 0
+    delivered_at: datetime | None = None
+    dead_at: datetime | None = None
+    last_error: str | None = None
+
+
+class OperatorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator did. Those of a database are in the order in which they were done."""
+
+    at: datetime
+    actor: str
+    action: str
+    job_id: UUID | None = None
+    detail: str | None = None
+
+
+class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said of a queue, whose turn was last in it, and what it has spent of its rate."""
+
+    name: str
+    rules: QueueRules
+    paused_at: datetime | None = None
+    turn: str = ""
+    spent: Spent | None = None
+    updated_at: datetime
+
+
+class KeySpent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key of a queue has spent of its rate, and until when that matters."""
+
+    queue: str
+    key: str
+    spent: Spent
+    until_at: datetime
+
+
+Shelved = OperatorRecord | ClaimRecord | QueueState | KeySpent | ScheduleRecord | StreamRecord | MessageRecord
+"""What stands beside the jobs. Each kind has an order of its own, which is the same in every store."""
+
+SHELVES: tuple[type[Shelved], ...] = (
+    OperatorRecord,
+    ClaimRecord,
+    QueueState,
+    KeySpent,
+    ScheduleRecord,
+    StreamRecord,
+    MessageRecord,
+)
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A job without the secret of its lease, and what belongs to it; of artifacts all but their bodies."""
+
+    job: Job
+    dead_letter: DeadLetter | None = None
+    signals: tuple[SignalRecord, ...] = ()
+    answers: tuple[AnswerRecord, ...] = ()
+    artifacts: tuple[ArtifactRecord, ...] = ()
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """How much there is to be read."""
+
+    jobs: int
+    events: int
+
+
+class Histories(Protocol):
+    """Whoever can tell what happened to jobs."""
+
+    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        """Each job's events in the order of revisions; an empty list for an id that has none."""
+        ...
+
+
+class Snapshot(Histories, Protocol):
+    """A database as it was when the snapshot was taken, whatever others write meanwhile. It comes in pages."""
+
+    @property
+    def store(self) -> str:
+        """The kind of store."""
+        ...
+
+    @property
+    def at(self) -> datetime:
+        """When it was taken, by the database's clock."""
+        ...
+
+    async def totals(self) -> Totals: ...
+
+    def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
+        """What stands beside the jobs, in the order of its kind."""
+        ...
+
+    def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
+        """All events in the order of the log, without their positions."""
+        ...
+
+    def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
+        """All jobs in the order of ids."""
+        ...
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None: ...
+
+
+class Restoring(Histories, Protocol):
+    """What is being written into an empty database: all of it takes effect together at the end, or none.
+
+    First what stands beside the jobs, then the log in its order, then the jobs, each after all of its events. A record
+    that the database will not have is NotRestored; then the whole must be given up. Nothing is decided here: whoever
+    restores has made sure that each job is what its events say.
+    """
+
+    async def shelve(self, records: Sequence[Shelved]) -> None: ...
+
+    async def log(self, events: Sequence[Event]) -> None: ...
+
+    async def jobs(self, kept: Sequence[Kept]) -> None:
+        """Whoever held one of them holds it no longer: its lease gets a token that nobody knows."""
+        ...
+
+    async def artifact(self, record: ArtifactRecord, body: bytes) -> None: ...
+
+    async def stray(self) -> UUID | None:
+        """A job that events tell of and that is not there."""
+        ...
+
+
+class Archives(Protocol):
+    """The part of whoever moves a whole database."""
+
+    def reading(self) -> AbstractAsyncContextManager[Snapshot]:
+        """A snapshot. Writers go on meanwhile, and what they write is not in it."""
+        ...
+
+    def restoring(self, *, runs: int) -> AbstractAsyncContextManager[Restoring]:
+        """Write into this database, which must be migrated and empty (NotEmpty). Left with an error, or never left, it
+        stays empty. `runs` is what `Runs` counts in the log that will be written."""
+        ...
+
+
+class Runs:
+    """Counts the stretches of a log in which job and revision only grow.
+
+    A log whose order is (transaction, job, revision) can show them in that order with one transaction for each.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._length = 0
+        self._last: tuple[UUID, int] | None = None
+
+    def place(self, event: Event) -> int:
+        """The number of the stretch that the event belongs to, from 0."""
+        here = event.job_id, event.rev
+        if self._last is None or here <= self._last or self._length == RUN_LENGTH_MAX:
+            self.count += 1
+            self._length = 0
+        self._last = here
+        self._length += 1
+        return self.count - 1
+
+
+class NotEmpty(StoreError):
+    """There is something in a database that must be empty. `held` names the tables."""
+
+    def __init__(self, where: str, held: Sequence[str]) -> None:
+        self.held = tuple(held)
+        super().__init__(
+            f"{where} is not empty (it has {', '.join(held).replace('_', ' ')}), and only an empty database can be "
+            f"imported into; make a new one"
+        )
+
+
+class NotRestored(TenureError):
+    """The database will not have a record. `place` is its number among those that were given, from 0."""
+
+    def __init__(self, place: int, problem: str) -> None:
+        self.place, self.problem = place, problem
+        super().__init__(f"record {place} is refused: {problem}")

@@ -1,0 +1,331 @@
+"""The whole database as it was at one moment, and a whole log written into an empty one.
+
+A snapshot is one repeatable-read transaction that writes nothing. An import is one transaction that keeps all other
+writers out. The log's order is that of transactions' numbers, so an import gives its events numbers that have passed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tenure.lifecycle.records import Event, Job, Policy
+from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.seams import Seams
+from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord
+from tenure.stores.contract.archive import (
+    AnswerRecord,
+    ClaimRecord,
+    Kept,
+    KeySpent,
+    MessageRecord,
+    NotEmpty,
+    NotRestored,
+    OperatorRecord,
+    QueueState,
+    Restoring,
+    Runs,
+    Shelved,
+    Snapshot,
+    StreamRecord,
+    Totals,
+)
+from tenure.stores.postgres import rows as row
+from tenure.stores.postgres.connections import (
+    ABOUT_A_ROW,
+    AS_USUAL,
+    GUARD_STATE,
+    PACKAGE,
+    Address,
+    Connections,
+    Session,
+    fetch,
+)
+from tenure.stores.postgres.cursors import NO_ID
+from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.reading import jobs_of
+from tenure.stores.shelving import columns_of, facts_of
+from tenure.stores.sql_files import numbered
+
+T = TypeVar("T", bound=msgspec.Struct)
+Rows = list[dict[str, Any]]
+
+COUNTING_SECONDS_MAX = 3600.0
+"""Counting reads a whole index, which may take longer than any other statement may."""
+
+_FIRST: Mapping[type[Shelved], tuple[str, dict[str, object]]] = {
+    OperatorRecord: ("operators_page", {"id": 0}),
+    ClaimRecord: ("claims_page", {"request_id": ""}),
+    QueueState: ("queues_page", {"name": ""}),
+    KeySpent: ("limits_page", {"queue": "", "key": ""}),
+    ScheduleRecord: ("schedules_page", {"name": ""}),
+    StreamRecord: ("streams_page", {"aggregate": ""}),
+    MessageRecord: ("messages_page", {"aggregate": "", "sequence": 0}),
+}
+"""How the pages of each shelf are read, and the place before the first."""
+_WRITTEN_BY: Mapping[type[Shelved], str] = {
+    OperatorRecord: "restore_operators",
+    ClaimRecord: "restore_claims",
+    QueueState: "restore_queues",
+    KeySpent: "restore_limits",
+    ScheduleRecord: "restore_schedules",
+    StreamRecord: "restore_streams",
+    MessageRecord: "restore_messages",
+}
+_NO_FILTER = dict.fromkeys(
+    ("statuses", "queues", "kinds", "reasons", "dedupe_key", "submitted_by", "tags", "created_from", "created_until")
+)
+
+
+class PostgresArchive:
+    """The archive of one database."""
+
+    def __init__(self, connections: Connections, address: Address, seams: Seams) -> None:
+        self._connections, self._address, self._seams = connections, address, seams
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Snapshot]:
+        async with (
+            self._connections.session() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            await connection.execute(AS_USUAL)
+            # The snapshot is that of the first statement that reads, and so this is it.
+            at = await connection.fetchval("select tenure.clock()")
+            yield PostgresSnapshot(connection, at=at)
+
+    @asynccontextmanager
+    async def restoring(self, *, runs: int) -> AsyncIterator[Restoring]:
+        async with self._connections.session() as connection:
+            await _let_pass(connection, runs)
+            async with connection.transaction():
+                await _speak_as_import(connection)
+                await fetch(connection, "lock_all", {})
+                if held := [found["name"] for found in await fetch(connection, "holdings", {})]:
+                    raise NotEmpty(self._address.shown, held)
+                mine = await connection.fetchval("select pg_current_xact_id()::text::bigint")
+                yield PostgresRestoring(connection, self._seams, first_tx=mine - runs)
+
+
+class PostgresSnapshot:
+    """One transaction, which sees nothing of what is committed after it began."""
+
+    store = "postgres"
+
+    def __init__(self, connection: Session, *, at: datetime) -> None:
+        self._connection = connection
+        self._policies = KnownPolicies(Within(connection))
+        self.at = at
+
+    async def totals(self) -> Totals:
+        [found] = await self._connection.fetch(numbered(PACKAGE, "totals").sql, timeout=COUNTING_SECONDS_MAX)
+        return Totals(found["jobs"], found["events"])
+
+    async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
+        name, after = _FIRST[kind]
+        while page := await self._fetch(name, {**after, "limit": limit}):
+            after = {key: page[-1][key] for key in after}
+            policies = await self._policies.of(page) if kind is ScheduleRecord else {}
+            yield [_shelved(kind, found, policies) for found in page]
+
+    async def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
+        after: dict[str, object] = {"tx": 0, "job_id": NO_ID, "rev": 0}
+        while page := await self._fetch("whole_log", {**after, "limit": limit}):
+            after = {key: page[-1][key] for key in after}
+            yield [row.event_from(found) for found in page]
+
+    async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
+        after: UUID | None = None
+        while page := await self._fetch("find", {**_NO_FILTER, "after": after, "limit": limit}):
+            jobs = await jobs_of(self._policies, page)
+            after = jobs[-1].id
+            yield await self._kept(jobs)
+
+    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        return await _histories(self._connection, job_ids)
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
+        found = await self._fetch("artifact", {"job_id": job_id, "name": name})
+        return Artifact(**found[0]) if found else None
+
+    async def _kept(self, jobs: Sequence[Job]) -> list[Kept]:
+        ids = {"ids": [job.id for job in jobs]}
+        letters = {found["job_id"]: row.dead_letter_from(found) for found in await self._fetch("letters_of_jobs", ids)}
+        signals: defaultdict[UUID, list[SignalRecord]] = defaultdict(list)
+        for found in await self._fetch("signals_of_jobs", ids):
+            signals[found["job_id"]].append(row.signal_from(found))
+        answers = _by_job(await self._fetch("answers_of_jobs", ids), AnswerRecord)
+        artifacts = _by_job(await self._fetch("artifacts_of_jobs", ids), ArtifactRecord)
+        return [
+            Kept(
+                job=job,
+                dead_letter=letters.get(job.id),
+                signals=tuple(signals[job.id]),
+                answers=tuple(answers[job.id]),
+                artifacts=tuple(artifacts[job.id]),
+            )
+            for job in jobs
+        ]
+
+    async def _fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
+        return await fetch(self._connection, name, values)
+
+
+class PostgresRestoring:
+    """One transaction that says that it is an import."""
+
+    def __init__(self, connection: Session, seams: Seams, *, first_tx: int) -> None:
+        self._connection, self._seams, self._first_tx = connection, seams, first_tx
+        self._runs = Runs()
+        self._policies = KnownPolicies(Within(connection, speak_again=True))
+
+    async def shelve(self, records: Sequence[Shelved]) -> None:
+        for kind, name in _WRITTEN_BY.items():
+            places = [place for place, record in enumerate(records) if type(record) is kind]
+            await self._written(name, [await self._columns(records[place]) for place in places], places)
+
+    async def log(self, events: Sequence[Event]) -> None:
+        await self._written("restore_events", [self._event_facts(event) for event in events], range(len(events)))
+
+    async def jobs(self, kept: Sequence[Kept]) -> None:
+        facts = [await self._job_facts(one.job) for one in kept]
+        letters = [(place, one.dead_letter) for place, one in enumerate(kept) if one.dead_letter is not None]
+        signals = [(place, signal) for place, one in enumerate(kept) for signal in one.signals]
+        answers = [(place, answer) for place, one in enumerate(kept) for answer in one.answers]
+        await self._belongings("restore_dead_letters", kept, letters, erased="last_error")
+        await self._belongings("restore_signals", kept, signals, erased="payload")
+        await self._belongings("restore_answers", kept, answers)
+        await self._written("restore_jobs", facts, range(len(kept)))
+
+    async def artifact(self, record: ArtifactRecord, body: bytes) -> None:
+        values = {**msgspec.structs.asdict(record), "body": body}
+        try:
+            async with self._connection.transaction():
+                await fetch(self._connection, "restore_artifact", values)
+        except asyncpg.PostgresError as problem:
+            raise _refusal(problem, 0) from problem
+
+    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        return await _histories(self._connection, job_ids)
+
+    async def stray(self) -> UUID | None:
+        found = await fetch(self._connection, "stray_event", {})
+        return found[0]["job_id"] if found else None
+
+    async def _belongings(
+        self, name: str, kept: Sequence[Kept], placed: Sequence[tuple[int, msgspec.Struct]], *, erased: str = ""
+    ) -> None:
+        """What erasure has emptied is null here, and the text `null` in records."""
+        facts = [_facts(record) for _, record in placed]
+        for (place, _), one in zip(placed, facts, strict=True):
+            if erased and kept[place].job.erased_at is not None:
+                one[erased] = None
+        await self._written(name, facts, [place for place, _ in placed])
+
+    async def _written(self, name: str, rows: Rows, places: Sequence[int]) -> None:
+        """All at once; where that is refused, one by one, to tell which is to blame."""
+        if not rows:
+            return
+        try:
+            async with self._connection.transaction():
+                await fetch(self._connection, name, {"rows": msgspec.json.encode(rows).decode()})
+        except asyncpg.PostgresError as problem:
+            refusal = _refusal(problem, places[0])
+            if len(rows) == 1 or not isinstance(refusal, NotRestored):
+                raise refusal from problem
+            for one, place in zip(rows, places, strict=True):
+                await self._written(name, [one], [place])
+            raise refusal from problem
+
+    async def _columns(self, record: Shelved) -> dict[str, Any]:
+        columns = columns_of(record)
+        if (policy := columns.pop("policy", None)) is not None:
+            columns["policy_id"] = await self._policies.number(policy)
+        return columns
+
+    def _event_facts(self, event: Event) -> dict[str, Any]:
+        facts = _facts(event)
+        return {**facts, "tx": self._first_tx + self._runs.place(event)}
+
+    async def _job_facts(self, job: Job) -> dict[str, Any]:
+        origin = _facts(job.origin) | {"policy_id": await self._policies.number(job.policy)}
+        tags = job.origin.tags
+        origin["tags"] = None if tags is None else msgspec.json.encode(tags, order="sorted").decode()
+        facts = _facts(job) | origin | {"token": self._seams.random.token() if job.held else None}
+        if job.erased_at is not None:
+            facts["payload"] = None
+        return {name: fact for name, fact in facts.items() if name not in ("origin", "policy")}
+
+
+class Within:
+    """Statements by name inside one transaction. The one for policies speaks as the store, and has to be followed by a
+    word that the import goes on."""
+
+    def __init__(self, connection: Session, *, speak_again: bool = False) -> None:
+        self._connection, self._speak_again = connection, speak_again
+
+    async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
+        found = await fetch(self._connection, name, values)
+        if self._speak_again:
+            await _speak_as_import(self._connection)
+        return found
+
+
+async def _speak_as_import(connection: Session) -> None:
+    await connection.execute("select set_config('tenure.writer', 'import', true)")
+
+
+async def _let_pass(connection: Session, count: int) -> None:
+    """Until so many numbers of transactions lie behind us."""
+    while await _latest(connection) <= count:
+        # As one message, which a pooler does not divide among servers; it ends transactions itself.
+        await connection.execute("call tenure.pass_transactions()")
+
+
+async def _latest(connection: Session) -> int:
+    async with connection.transaction():
+        latest: int = await connection.fetchval("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+        return latest
+
+
+async def _histories(connection: Session, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
+    for answer in await fetch(connection, "history", {"ids": list(job_ids)}):
+        found[answer["job_id"]].append(row.event_from(answer))
+    return found
+
+
+def _refusal(problem: asyncpg.PostgresError, place: int) -> Exception:
+    """What the rules of the database say to a record; any other trouble stays what it is."""
+    if problem.sqlstate == GUARD_STATE or isinstance(problem, ABOUT_A_ROW):
+        return NotRestored(place, str(problem))
+    return problem
+
+
+def _by_job(found: Iterable[asyncpg.Record], kind: type[T]) -> defaultdict[UUID, list[T]]:
+    records: defaultdict[UUID, list[T]] = defaultdict(list)
+    for one in found:
+        records[one["job_id"]].append(_record(kind, one))
+    return records
+
+
+def _shelved(kind: type[Shelved], found: asyncpg.Record, policies: Mapping[int, Policy]) -> Shelved:
+    row_ = dict(found)
+    policy = policies[row_["policy_id"]] if "policy_id" in row_ else None
+    return msgspec.convert(facts_of(kind, row_, policy), kind)
+
+
+def _record(kind: type[T], found: asyncpg.Record) -> T:
+    """The record of a row whose columns have its fields' names."""
+    return msgspec.convert({name: found[name] for name in kind.__struct_fields__}, kind)
+
+
+def _facts(record: msgspec.Struct) -> dict[str, Any]:
+    return msgspec.structs.asdict(record)

@@ -1,0 +1,16 @@
+-- Removes what is known of a queue, and writes down who did it. Answers how many queues that were.
+with gone as (
+    delete from tenure.queues queue
+    where queue.name = :name::text
+    returning queue.name
+),
+spent as (
+    delete from tenure.limits spent
+    where spent.queue = :name::text
+),
+noted as (
+    insert into tenure.operator_log (actor, action, detail)
+    select :actor::text, 'forget_queue', :detail::text
+    from gone
+)
+select count(*) from gone

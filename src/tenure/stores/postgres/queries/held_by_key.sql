@@ -1,0 +1,7 @@
+-- How many jobs of one queue are claimed or running, by key: the permits that are in use.
+select job.partition_key as key, count(*) as held
+from tenure.jobs job
+where job.queue = :queue::text
+  and job.status in ('claimed', 'running', 'stalled')
+  and job.status <> 'stalled'
+group by job.partition_key

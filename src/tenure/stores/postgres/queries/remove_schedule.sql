@@ -1,0 +1,11 @@
+-- Removes a schedule, and notes who did so. No row means that there was none.
+with removed as (
+    delete from tenure.schedules schedule
+    where schedule.name = :name::text
+    returning schedule.name
+),
+noted as (
+    insert into tenure.operator_log (actor, action, detail)
+    select :actor::text, 'unschedule', :detail::text from removed
+)
+select * from removed

@@ -1,0 +1,13 @@
+-- The schedules whose time comes first, and the clock. One row without a name where there are none.
+select moment.now, soonest.*
+from (select tenure.clock() as now) moment
+left join lateral (
+    select schedule.*
+    from tenure.schedules schedule
+    where schedule.next_at is not null
+      and schedule.paused_at is null
+      and (schedule.next_at, schedule.name) > (:after_at::timestamptz, :after_name::text)
+    order by schedule.next_at, schedule.name
+    limit :limit::integer
+) soonest on true
+order by soonest.next_at, soonest.name

@@ -1,0 +1,154 @@
+"""A claim by the rules of its queues: they are locked, a choice is made, its jobs are taken, what they spent is noted.
+
+All in one transaction. Whoever comes next waits for the lock, and reads what this one has left.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tenure.errors import StoreUnavailable
+from tenure.lifecycle.flow import Candidate, QueueRules, Rate, Spent
+from tenure.stores.contract import ClaimRequest
+from tenure.stores.postgres.connections import COLLISIONS_MAX, PASSING, Connections, Session, fetch
+from tenure.stores.ruling import (
+    Asking,
+    Choice,
+    HeldOf,
+    InOrder,
+    Keys,
+    Note,
+    OfKeys,
+    Question,
+    RuledQueue,
+    SpentOf,
+    choose,
+)
+
+ROUNDS_MAX = 5
+"""How often a claim chooses anew when others had all of the chosen jobs locked."""
+
+
+class ByRules(msgspec.Struct, frozen=True):
+    """What came of a claim by rules."""
+
+    answers: list[asyncpg.Record]
+    """Those of `claim.sql`."""
+    ruled: frozenset[str] = frozenset()
+    """The queues that have rules: where there are none, nothing was asked for."""
+    again_seconds: float | None = None
+    """How long a rate will keep the next job back, where one did."""
+
+
+spent_from = msgspec.json.Decoder(Spent).decode
+
+
+def spent_text(spent: Spent) -> str:
+    """How it is stored."""
+    return msgspec.json.encode(spent).decode()
+
+
+def rules_from(row: asyncpg.Record) -> QueueRules:
+    """The rules in the columns of `queues`."""
+
+    def rate(prefix: str) -> Rate | None:
+        count = row[f"{prefix}rate_count"]
+        return None if count is None else Rate(count, row[f"{prefix}rate_seconds"])
+
+    return QueueRules(
+        concurrency_max=row["concurrency_max"],
+        key_concurrency_max=row["key_concurrency_max"],
+        rate=rate(""),
+        key_rate=rate("key_"),
+        fair=row["fair"],
+    )
+
+
+async def claim_by_rules(connections: Connections, request: ClaimRequest, values: dict[str, Any]) -> ByRules:
+    """Claim, and again where it collided with others: then nothing of it was kept."""
+    problem: BaseException | None = None
+    for _ in range(COLLISIONS_MAX):
+        try:
+            async with connections.transaction("store") as session:
+                return await _claim(session, request, values)
+        except PASSING as collision:
+            problem = collision
+    raise StoreUnavailable(f"{connections.address.shown} is too busy with others just now: {problem}") from problem
+
+
+async def _claim(session: Session, request: ClaimRequest, values: dict[str, Any]) -> ByRules:
+    ruled, now = await _locked(session, request.queues)
+    if not ruled:
+        return ByRules([])
+    excluded = list(values["excluded"])
+    for rounds_left in reversed(range(ROUNDS_MAX)):
+        known = {**values, "excluded": excluded}
+        choice = await _answered(session, choose(request.queues, request.limit, ruled=ruled, now=now), known)
+        answers = await fetch(session, "claim", {**known, "chosen": [one.id for one in choice.chosen]})
+        won = [answer["id"] for answer in answers if answer["id"] is not None]
+        if won or not choice.chosen or not rounds_left or (answers and answers[0]["won"] is not None):
+            at = max((answer["updated_at"] for answer in answers if answer["id"] is not None), default=now)
+            for note in choice.notes(won, at):
+                await fetch(session, "note_claim", _noted(note))
+            again = None if choice.again_at is None else (choice.again_at - now).total_seconds()
+            return ByRules(answers, frozenset(ruled), again)
+        excluded += [one.id for one in choice.chosen]
+    raise AssertionError("the last round returns")
+
+
+async def _locked(session: Session, queues: tuple[str, ...]) -> tuple[dict[str, RuledQueue], datetime]:
+    rows = await fetch(session, "ruled_queues", {"queues": list(queues)})
+    ruled = {
+        row["name"]: RuledQueue(
+            name=row["name"],
+            rules=rules_from(row),
+            paused=row["paused_at"] is not None,
+            turn=row["turn"],
+            spent=Spent() if row["spent"] is None else spent_from(row["spent"]),
+        )
+        for row in rows
+        if row["name"] is not None
+    }
+    return ruled, rows[0]["now"]
+
+
+async def _answered(session: Session, asking: Asking, values: dict[str, Any]) -> Choice:
+    """The choice, once every question of it is answered."""
+    try:
+        question = next(asking)
+        while True:
+            question = asking.send(await _answer(session, question, values))
+    except StopIteration as end:
+        choice: Choice = end.value
+        return choice
+
+
+async def _answer(session: Session, question: Question, values: dict[str, Any]) -> Any:
+    asked = {**values, **msgspec.structs.asdict(question)}
+    match question:
+        case InOrder():
+            return [Candidate(*row) for row in await fetch(session, "due_in_order", asked)]
+        case Keys():
+            return [row["key"] for row in await fetch(session, "due_keys", asked)]
+        case OfKeys():
+            return [Candidate(*row) for row in await fetch(session, "due_of_keys", asked)]
+        case HeldOf():
+            return {row["key"]: row["held"] for row in await fetch(session, "held_by_key", asked)}
+        case SpentOf():
+            return {row["key"]: spent_from(row["spent"]) for row in await fetch(session, "spent_by_key", asked)}
+
+
+def _noted(note: Note) -> dict[str, Any]:
+    keys = list(note.spent_by_key)
+    return {
+        "queue": note.queue,
+        "turn": note.turn,
+        "spent": None if note.spent is None else spent_text(note.spent),
+        "keys": keys,
+        "spents": [spent_text(note.spent_by_key[key]) for key in keys],
+        "untils": [note.until[key] for key in keys],
+    }

@@ -1,0 +1,128 @@
+"""Schedules on PostgreSQL. Each call is one statement."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tenure.errors import InvalidInput, RequestIdReused, StoreError
+from tenure.lifecycle.content import encode
+from tenure.lifecycle.records import Actor, Policy
+from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
+from tenure.stores.blocks import require_outside
+from tenure.stores.checks import check_page
+from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract.schedules import Soonest
+from tenure.stores.postgres.adding import enqueue_parameters, new_job
+from tenure.stores.postgres.connections import ABOUT_A_ROW, REUSED_STATE, Connections
+from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.reading import jobs_by_id
+from tenure.stores.schedule_checks import check_firing, check_schedule
+
+_ALWAYS = datetime(1, 1, 2, tzinfo=UTC)
+_PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))
+
+log = logging.getLogger("tenure.stores.postgres")
+
+
+class PostgresSchedules:
+    """The schedules of one store. Who waits for new jobs is told of those that a firing adds."""
+
+    def __init__(
+        self, store: object, connections: Connections, policies: KnownPolicies, ring: Callable[[set[str]], None]
+    ) -> None:
+        self._store, self._connections, self._policies, self._ring = store, connections, policies, ring
+
+    async def put(
+        self, schedule: Schedule, *, next_at: datetime | None, paused: bool, expected_rev: int, actor: Actor
+    ) -> ScheduleRecord | None:
+        check_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
+        require_outside(self._store)
+        values = {
+            **{name: getattr(schedule, name) for name in _PLAIN},
+            "policy_id": await self._policies.number(schedule.policy),
+            "tags": None if schedule.tags is None else encode(dict(schedule.tags)),
+            "paused": paused,
+            "next_at": next_at,
+            "rev": expected_rev,
+            "actor": str(actor),
+            "detail": encode({"name": schedule.name, "rev": expected_rev + 1}),
+        }
+        try:
+            rows = await self._connections.fetch("update_schedule" if expected_rev else "insert_schedule", values)
+        except asyncpg.CheckViolationError as problem:
+            raise InvalidInput("next_at", f"is {next_at}, and must be after the last due time") from problem
+        records = await self._records(rows)
+        return records[0] if records else None
+
+    async def remove(self, name: str, *, actor: Actor) -> bool:
+        require_outside(self._store)
+        values = {"name": name, "actor": str(actor), "detail": encode({"name": name})}
+        return bool(await self._connections.fetch("remove_schedule", values))
+
+    async def get(self, name: str) -> ScheduleRecord | None:
+        rows = await self._connections.fetch("schedules", {"name": name, "after": "", "limit": 1})
+        records = await self._records(rows)
+        return records[0] if records else None
+
+    async def known(self, *, after: str | None = None, limit: int = 1000) -> list[ScheduleRecord]:
+        check_page(limit)
+        rows = await self._connections.fetch("schedules", {"name": None, "after": after or "", "limit": limit})
+        return await self._records(rows)
+
+    async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
+        check_page(limit)
+        after_at, after_name = after or (_ALWAYS, "")
+        values = {"after_at": after_at, "after_name": after_name, "limit": limit}
+        rows = await self._connections.fetch("soonest_schedules", values)
+        return Soonest(rows[0]["now"], await self._records(row for row in rows if row["name"] is not None))
+
+    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+        check_firing(firing, requests)
+        require_outside(self._store)
+        numbers = [await self._policies.number(request.origin.policy) for request in requests]
+        moved = {name: getattr(firing, name) for name in ("name", "rev", "until", "next_at")}
+        try:
+            rows = await self._connections.fetch("fire_schedule", {**enqueue_parameters(requests, numbers), **moved})
+        except ABOUT_A_ROW as problem:
+            raise StoreError(f"schedule {firing.name!r} cannot be fired: {problem}") from problem
+        except asyncpg.PostgresError as problem:
+            if problem.sqlstate == REUSED_STATE:
+                raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
+            raise
+        if not rows:
+            return None
+        there = await jobs_by_id(
+            self._connections, self._policies, [row["job_id"] for row in rows if row["created"] is False]
+        )
+        added = [
+            Added(new_job(request, row["created_at"]), created=True)
+            if row["created"]
+            else Added(there[row["job_id"]], created=False)
+            for request, row in zip(requests, rows, strict=False)
+        ]
+        self._ring({one.job.queue for one in added if one.created})
+        return added
+
+    async def _records(self, rows: Iterable[asyncpg.Record]) -> list[ScheduleRecord]:
+        found = [*rows]
+        policies = await self._policies.of(found)
+        return [record for row in found if (record := _record(row, policies)) is not None]
+
+
+def _record(row: asyncpg.Record, policies: dict[int, Policy]) -> ScheduleRecord | None:
+    """One that cannot be read is left out, so that the others go on."""
+    facts: dict[str, Any] = {name: row[name] for name in _PLAIN}
+    try:
+        tags = None if row["tags"] is None else msgspec.json.decode(row["tags"], type=dict[str, str])
+        schedule = Schedule(policy=policies[row["policy_id"]], tags=tags, **facts)
+    except (KeyError, msgspec.MsgspecError) as problem:
+        log.error("schedule %r cannot be read: %r", row["name"], problem)
+        return None
+    moments = {name: row[name] for name in ("next_at", "last_at", "paused_at", "updated_at")}
+    return ScheduleRecord(schedule=schedule, rev=row["rev"], **moments)

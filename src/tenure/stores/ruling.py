@@ -1,0 +1,202 @@
+"""Choosing among due jobs by the rules of their queues: the same for every store.
+
+The choice is a conversation. It asks a store what it needs to know, one question after the other, all inside the
+claim's transaction and under a lock on the queues that have rules, so that two claims never spend one permit. It never
+looks at more than so many jobs and keys, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from heapq import merge
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.claiming import batch, candidate_order
+from tenure.lifecycle.flow import NO_RULES, NOTHING_SPENT, Candidate, Gate, QueueRules, Spent, in_turns
+
+WALK = 1000
+"""How many due jobs of a queue are looked at in the order of claiming, where some of them may have to wait."""
+WALK_FAIR = 200
+"""The same in a queue whose keys take turns, for the jobs that have no key."""
+KEYS = 200
+KEY_ROUNDS = 10
+"""How many keys are asked for at once, and how often, before the next claim goes on from there."""
+
+
+class RuledQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue with rules as a claim finds it."""
+
+    name: str
+    rules: QueueRules = NO_RULES
+    paused: bool = False
+    turn: str = ""
+    """The key whose turn was last; the empty text comes before all of them."""
+    spent: Spent = NOTHING_SPENT
+
+
+class InOrder(msgspec.Struct, frozen=True):
+    """The first due jobs of a queue, in the order of claiming. Answer: candidates."""
+
+    queue: str
+    limit: int
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """The keys after this one under which jobs of a queue wait, in the order of keys. Answer: texts."""
+
+    queue: str
+    after: str
+    limit: int
+
+
+class OfKeys(msgspec.Struct, frozen=True):
+    """The first due jobs of each of these keys. Answer: candidates, those of each key in the order of claiming."""
+
+    queue: str
+    keys: tuple[str, ...]
+    each: int
+
+
+class HeldOf(msgspec.Struct, frozen=True):
+    """How many jobs of a queue are claimed or running. Answer: counts by key."""
+
+    queue: str
+
+
+class SpentOf(msgspec.Struct, frozen=True):
+    """What these keys of a queue have spent. Answer: by key, without those that have spent nothing."""
+
+    queue: str
+    keys: tuple[str, ...]
+
+
+Question = InOrder | Keys | OfKeys | HeldOf | SpentOf
+Asking = Generator[Question, Any, "Choice"]
+
+
+class Choice:
+    """The jobs to be claimed, in order, and what is to be noted once they are."""
+
+    def __init__(self, chosen: list[Candidate], gates: Mapping[str, Gate], walked_to: Mapping[str, str]) -> None:
+        self.chosen, self._gates, self._walked_to = chosen, gates, walked_to
+
+    @property
+    def again_at(self) -> datetime | None:
+        """When it is worth asking again, if a rate kept jobs back."""
+        return min((gate.again_at for gate in self._gates.values() if gate.again_at is not None), default=None)
+
+    def notes(self, taken: Iterable[UUID], at: datetime) -> list[Note]:
+        """What the claim must write down about each queue, if these of the chosen were taken at that moment."""
+        ids = set(taken)
+        notes = [self._note(queue, gate, ids, at) for queue, gate in self._gates.items()]
+        return [note for note in notes if note is not None]
+
+    def _note(self, queue: str, gate: Gate, ids: set[UUID], at: datetime) -> Note | None:
+        started = [one for one in self.chosen if one.queue == queue and one.id in ids]
+        turn = self._walked_to.get(queue)
+        if gate.rules.fair:
+            turn = next((one.key for one in reversed(started) if one.key is not None), turn)
+        spent, by_key = gate.spending(started, at), gate.spending_by_key(started, at)
+        if turn is None and spent is None and not by_key:
+            return None
+        rate = gate.rules.key_rate
+        until = {key: over_at for key, one in by_key.items() if rate and (over_at := one.over_at(rate)) is not None}
+        return Note(queue=queue, turn=turn, spent=spent, spent_by_key=by_key, until=until)
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim leaves for the next one to know. None leaves what is there."""
+
+    queue: str
+    turn: str | None
+    spent: Spent | None
+    spent_by_key: dict[str, Spent]
+    until: dict[str, datetime]
+    """When what a key has spent can be forgotten."""
+
+
+def choose(queues: Sequence[str], limit: int, *, ruled: Mapping[str, RuledQueue], now: datetime) -> Asking:
+    """Choose up to `limit` due jobs of these queues, by priority and age except where a queue's own rules say
+    otherwise."""
+    gates: dict[str, Gate] = {}
+    walked_to: dict[str, str] = {}
+    offers: list[Iterable[Candidate]] = []
+    for queue in dict.fromkeys(queues):
+        here = ruled.get(queue)
+        if here is None:
+            offers.append((yield InOrder(queue, limit)))
+        elif not here.paused:
+            gate = gates[queue] = yield from _gate(here, now)
+            offers.append((yield from _offers(here, gate, limit, walked_to)))
+    chosen = batch(merge(*offers, key=candidate_order), limit, admits=lambda one: _admitted(one, gates))
+    return Choice(chosen, gates, walked_to)
+
+
+def _admitted(one: Candidate, gates: Mapping[str, Gate]) -> bool:
+    gate = gates.get(one.queue)
+    return gate is None or gate.let_through(one.key)
+
+
+def _gate(here: RuledQueue, now: datetime) -> Generator[Question, Any, Gate]:
+    held = (yield HeldOf(here.name)) if here.rules.counts_held else {}
+    return Gate(here.rules, now, held=held, spent=here.spent)
+
+
+def _offers(
+    here: RuledQueue, gate: Gate, limit: int, walked_to: dict[str, str]
+) -> Generator[Question, Any, Iterable[Candidate]]:
+    if gate.room == 0:
+        return []
+    first: list[Candidate]
+    if not here.rules.by_key:
+        first = yield InOrder(here.name, limit)
+        return first
+    if here.rules.fair:
+        keyless = [one for one in (yield InOrder(here.name, WALK_FAIR)) if one.key is None]
+        keys, candidates = yield from _round(here, gate, limit, walked_to)
+        return in_turns([*candidates, *keyless[:limit]], keys)
+    first = yield InOrder(here.name, WALK)
+    yield from _learn_spent(here, gate, [one.key for one in first if one.key is not None])
+    wanted = limit if gate.room is None else min(limit, gate.room)
+    if len(first) < WALK or gate.has_room_for(wanted, (one.key for one in first)):
+        return first
+    # So many jobs of keys that may not go stand in front that those of others are looked for by their keys.
+    _, more = yield from _round(here, gate, limit, walked_to)
+    known = {one.id for one in first}
+    return sorted([*first, *(one for one in more if one.id not in known)], key=candidate_order)
+
+
+def _round(
+    here: RuledQueue, gate: Gate, limit: int, walked_to: dict[str, str]
+) -> Generator[Question, Any, tuple[list[str], list[Candidate]]]:
+    """The keys that may go next, from the one whose turn was last, and the first jobs of each."""
+    after, wrapped = here.turn, not here.turn
+    keys: list[str] = []
+    for _ in range(KEY_ROUNDS):
+        found: list[str] = yield Keys(here.name, after, KEYS)
+        yield from _learn_spent(here, gate, found)
+        keys += [key for key in found if gate.admits_key(key) and key not in keys]
+        if len(keys) >= min(limit, KEYS):
+            break
+        if len(found) == KEYS:
+            after = walked_to[here.name] = found[-1]
+        elif wrapped:
+            break
+        else:
+            after, wrapped = "", True
+    keys = keys[:limit]
+    candidates: list[Candidate] = (yield OfKeys(here.name, tuple(keys), limit // len(keys) + 1)) if keys else []
+    full = [key for key in keys if sum(one.key == key for one in candidates) > limit // len(keys)]
+    if full and len(candidates) < limit:
+        others = [one for one in candidates if one.key not in full]
+        candidates = [*others, *(yield OfKeys(here.name, tuple(full), limit))]
+    return keys, candidates
+
+
+def _learn_spent(here: RuledQueue, gate: Gate, keys: Iterable[str]) -> Generator[Question, Any, None]:
+    if here.rules.key_rate is not None and (asked := tuple(dict.fromkeys(keys))):
+        gate.learn((yield SpentOf(here.name, asked)))

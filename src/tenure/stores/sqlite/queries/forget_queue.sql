@@ -1,0 +1,3 @@
+-- Removes what is known of a queue.
+delete from tenure_queues
+where name = :name

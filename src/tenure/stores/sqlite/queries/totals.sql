@@ -1,0 +1,2 @@
+-- How many jobs and events there are.
+select (select count(*) from tenure_jobs), (select count(*) from tenure_events)

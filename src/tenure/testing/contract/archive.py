@@ -1,0 +1,255 @@
+"""A whole store, read at one moment and written into an empty one. The model is the other side of every move."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from tenure.errors import LeaseLost
+from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Fail, Heartbeat, Progress, Retry, Signal, Suspend
+from tenure.lifecycle.records import Event, Job, Policy, ReasonCode, Stage
+from tenure.lifecycle.schedules import Schedule
+from tenure.lifecycle.statuses import Status
+from tenure.stores.contract import Artifact, JobFilter, NotEmpty, NotRestored, OutboxMessage, Store
+from tenure.stores.contract.archive import SHELVES, Kept, Restoring, Runs, Shelved
+from tenure.testing.clock import ManualClock
+from tenure.testing.contract.clock import DatabaseClock
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
+from tenure.testing.log_check import check_store
+from tenure.testing.model import ModelStore
+
+T = TypeVar("T")
+BURIAL = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
+LONG_SECONDS = 3.0
+LATE = datetime(2999, 1, 1, tzinfo=UTC)
+
+
+class Read(msgspec.Struct):
+    """All that an archive gave."""
+
+    shelved: list[Shelved]
+    log: list[Event]
+    jobs: list[Kept]
+    bodies: dict[tuple[UUID, str], Artifact | None]
+
+
+async def read_all(store: Store, *, limit: int = 3) -> Read:
+    async with store.archive.reading() as snapshot:
+        totals = await snapshot.totals()
+        shelved = [one for kind in SHELVES for one in await joined(snapshot.shelf(kind, limit=limit))]
+        log, jobs = await joined(snapshot.log(limit=limit)), await joined(snapshot.jobs(limit=limit))
+        assert (totals.jobs, totals.events) == (len(jobs), len(log))
+        made = [(kept.job.id, artifact.name) for kept in jobs for artifact in kept.artifacts]
+        bodies = {(job_id, name): await snapshot.artifact(job_id, name) for job_id, name in made}
+        assert await snapshot.histories([kept.job.id for kept in jobs]) == by_job(log, await snapshot.histories([]))
+        return Read(shelved, log, jobs, bodies)
+
+
+async def joined(pages: AsyncIterator[Sequence[T]]) -> list[T]:
+    return [item async for page in pages for item in page]
+
+
+def by_job(log: Sequence[Event], found: dict[UUID, list[Event]]) -> Any:
+    for event in sorted(log, key=lambda event: event.rev):
+        found.setdefault(event.job_id, []).append(event)
+    return SameEvents(found)
+
+
+class SameEvents:
+    """Equal to the same histories, whatever their positions are, and whether they say what their jobs say."""
+
+    def __init__(self, found: dict[UUID, list[Event]]) -> None:
+        self._found = found
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, dict)
+        return {job_id: bare(events) for job_id, events in other.items()} == {
+            job_id: bare(events) for job_id, events in self._found.items()
+        }
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def bare(events: Sequence[Event]) -> list[Event]:
+    """Events without what belongs to the database that they are in."""
+    return [msgspec.structs.replace(event, position=None, correlation_id=None, trace=None) for event in events]
+
+
+@asynccontextmanager
+async def restored(store: Store, read: Read) -> AsyncIterator[Restoring]:
+    """Everything is written when this begins, and takes effect when it ends."""
+    runs = Runs()
+    for event in read.log:
+        runs.place(event)
+    async with store.archive.restoring(runs=runs.count) as restoring:
+        await restoring.shelve(read.shelved)
+        for first in range(0, len(read.log), 7):
+            await restoring.log(read.log[first : first + 7])
+        await restoring.jobs(read.jobs)
+        for kept in read.jobs:
+            for record in kept.artifacts:
+                made = read.bodies[kept.job.id, record.name]
+                assert made is not None
+                await restoring.artifact(record, made.body)
+        assert await restoring.stray() is None
+        yield restoring
+
+
+async def restore(store: Store, read: Read) -> None:
+    async with restored(store, read):
+        pass
+
+
+async def lived(drive: Driver, clock: DatabaseClock) -> list[Job]:
+    """Jobs of many fates whose events are mixed in the log, with everything that a job can leave behind."""
+    signalled, failing = await drive.add("signalled", correlation_id="c"), await drive.running(kind="failing")
+    clock.advance(1)
+    kept = await drive.running(kind="kept", payload='{"to":"\u00e5da"}', tags={"b": "2", "a": "1"}, trace="t")
+    await drive.apply(signalled.id, Signal("go", "[7]"), actor=CLIENT)
+    async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+        await tx.attach(kept, [Artifact(name="report", media_type="text/plain", body=b"\x00\xff")])
+        message = OutboxMessage(id=drive.random.job_id(), topic="paid", body="{}", aggregate="ada")
+        await tx.post([message], job=kept)
+        await tx.perform(drive.request(kept, Commit('"done"'), fresh=True))
+    await drive.apply(failing, Retry(ERROR, delay_seconds=5))
+    buried = await drive.apply(await drive.running(kind="buried"), BURIAL)
+    await drive.store.deal_with([buried.id], how="discarded", actor=OPERATOR)
+    erased = await drive.running(kind="erased", dedupe_key="x")
+    await drive.add("erased", dedupe_key="x")
+    erased = await drive.apply(await drive.apply(erased, Progress(5, "so far"), Progress(9)), Fail(ERROR))
+    await drive.store.erase(erased.id, reason="asked", actor=OPERATOR)
+    held = await drive.apply(await drive.running(kind="held"), Heartbeat())
+    await drive.store.queues.put("default", QueueRules(rate=Rate(100, 60.0), fair=True), actor=OPERATOR)
+    await drive.store.queues.pause("slow", actor=OPERATOR)
+    yearly = Schedule(
+        name="yearly", cron="@yearly", kind="mail", payload="{}", policy=Policy(), tags={"b": "2", "a": "1"}
+    )
+    await drive.store.schedules.put(yearly, next_at=LATE, paused=False, expected_rev=0, actor=OPERATOR)
+    waiting = await drive.apply(await drive.running(kind="waiting"), Suspend(delay_seconds=9))
+    return [signalled, failing, kept, buried, erased, held, waiting]
+
+
+async def seen(store: Store) -> Any:
+    """All that can be read of a store without its archive."""
+    jobs = (await store.find(JobFilter(), limit=1000)).jobs
+    ids = [job.id for job in jobs]
+    return {
+        "jobs": jobs,
+        "log": [msgspec.structs.replace(event, position=None) for event in (await store.tail(limit=1000)).events],
+        "letters": [await store.dead_letter(job_id) for job_id in ids],
+        "signals": [await store.signals(job_id) for job_id in ids],
+        "queues": await store.queues.known(),
+        "schedules": await store.schedules.known(),
+        "artifacts": [await store.artifacts(job_id) for job_id in ids],
+    }
+
+
+class ArchiveContract:
+    """`archive.reading`, `archive.restoring`."""
+
+    async def test_what_this_store_holds_another_can_hold(self, drive: Driver, clock: DatabaseClock) -> None:
+        await lived(drive, clock)
+        model = ModelStore(ManualClock())
+        await restore(model, await read_all(drive.store))
+        assert await seen(model) == await seen(drive.store)
+        await check_store(model)
+
+    async def test_what_another_store_holds_this_one_can_hold(self, drive: Driver) -> None:
+        manual = ManualClock()
+        model = ModelStore(manual)
+        jobs = await lived(Driver(model), manual)
+        read = await read_all(model)
+        await restore(drive.store, read)
+        assert await seen(drive.store) == await seen(model)
+        again = await read_all(drive.store, limit=1000)
+        assert (again.jobs, bare(again.log), again.bodies) == (read.jobs, bare(read.log), read.bodies)
+        assert await drive.store.artifact(jobs[2].id, "report") == read.bodies[jobs[2].id, "report"]
+
+    async def test_the_log_goes_on_behind_what_was_restored(self, drive: Driver) -> None:
+        model = ModelStore(ManualClock())
+        await lived(Driver(model), ManualClock())
+        await restore(drive.store, await read_all(model))
+        page = await drive.store.tail(limit=1000)
+        added = await drive.add()
+        assert [event.job_id for event in (await drive.store.tail(after=page.position)).events] == [added.id]
+
+    async def test_a_snapshot_does_not_see_what_is_written_while_it_is_read(self, drive: Driver) -> None:
+        jobs = [await drive.add() for _ in range(4)]
+        async with drive.store.archive.reading() as snapshot:
+            pages = snapshot.jobs(limit=1)
+            first = await anext(pages)
+            [running] = await drive.claim()
+            await drive.apply(running, Complete("1"))
+            await drive.add("later")
+            rest = await joined(pages)
+            assert [kept.job for kept in (*first, *rest)] == jobs
+            assert len(await joined(snapshot.log(limit=1))) == len(jobs)
+        assert (await read_all(drive.store)).jobs != [*first, *rest]
+
+    async def test_only_an_empty_store_is_restored(self, drive: Driver, clock: DatabaseClock) -> None:
+        read = await read_all(drive.store)
+        await drive.add()
+        before = await seen(drive.store)
+        with pytest.raises(NotEmpty, match="jobs"):
+            await restore(drive.store, read)
+        assert await seen(drive.store) == before
+
+    async def test_what_ends_with_an_error_leaves_nothing(self, drive: Driver) -> None:
+        model = ModelStore(ManualClock())
+        await lived(Driver(model), ManualClock())
+        read, empty = await read_all(model), await seen(drive.store)
+        with pytest.raises(ZeroDivisionError):
+            async with restored(drive.store, read):
+                raise ZeroDivisionError
+        assert await seen(drive.store) == empty
+        assert (await read_all(drive.store)).shelved == []
+        await restore(drive.store, read)
+        assert await seen(drive.store) == await seen(model)
+
+    async def test_a_record_that_cannot_be_is_named_by_its_place(self, drive: Driver) -> None:
+        model = ModelStore(ManualClock())
+        await lived(Driver(model), ManualClock())
+        read = await read_all(model)
+        with pytest.raises(NotRestored) as twice:
+            await restore(drive.store, msgspec.structs.replace(read, log=[*read.log[:6], read.log[2], *read.log[6:]]))
+        assert twice.value.place == 6
+        last = next(event for event in reversed(read.log) if event.job_id == read.jobs[3].job.id)
+        with pytest.raises(NotRestored) as without_its_end:
+            await restore(drive.store, msgspec.structs.replace(read, log=[e for e in read.log if e is not last]))
+        assert without_its_end.value.place == 3
+        assert await seen(drive.store) == await seen(ModelStore(ManualClock()))
+
+    async def test_whoever_held_a_job_holds_it_no_longer(self, drive: Driver, clock: DatabaseClock) -> None:
+        """What it looked like stays, until its lease ends; but nobody knows its token."""
+        manual = ManualClock()
+        model = ModelStore(manual)
+        held = await Driver(model).running(policy={"lease_seconds": 60.0})
+        await restore(drive.store, await read_all(model))
+        job = await drive.job(held.id)
+        assert (job.status, job.owner, job.token) == (Status.RUNNING, held.owner, None)
+        assert isinstance(await drive.refuse(held, Complete("1")), LeaseLost)
+        clock.advance(61)
+        assert [one.id for one in await drive.store.unattended(limit=10)] == [held.id]
+
+    async def test_requests_that_were_answered_are_answered_the_same(self, drive: Driver) -> None:
+        manual = ManualClock()
+        model = ModelStore(manual)
+        there = Driver(model)
+        first, second = there.enqueue(dedupe_key="x"), there.enqueue(dedupe_key="x", request_id="again")
+        await model.add([first])
+        await model.add([second])
+        claim = there.claim_request()
+        [claimed] = await model.claim(claim)
+        progress = there.request(claimed, Progress(3))
+        await there.perform(progress)
+        await restore(drive.store, await read_all(model))
+        assert [added.created for added in await drive.store.add([first, second])] == [False, False]
+        assert [job.id for job in await drive.store.claim(claim)] == [claimed.id]
+        assert (await drive.repeat(progress)).progress == 3

@@ -1,0 +1,295 @@
+"""Queues that are paused or have rules: what a claim takes from them, and what it must leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenure.errors import InvalidInput
+from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.lifecycle.operations import Complete, Release, Requeue, Stall
+from tenure.lifecycle.records import Job
+from tenure.testing.contract.clock import DatabaseClock
+from tenure.testing.driver import OPERATOR, RECOVERY, Driver
+
+
+class QueueContract:
+    """`queues`, and `claim` by their rules."""
+
+    async def rule(self, drive: Driver, queue: str = "default", **rules: object) -> None:
+        await drive.store.queues.put(queue, QueueRules(**rules), actor=OPERATOR)  # type: ignore[arg-type]
+
+    async def fill(self, drive: Driver, *keys: str | None, **facts: Any) -> list[Job]:
+        return [await drive.add(partition_key=key, **facts) for key in keys]
+
+    async def claim_at_once(self, drive: Driver) -> list[Job]:
+        async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
+            claims = [group.create_task(drive.claim(limit=2, worker=f"worker-{number}")) for number in range(12)]
+        return [job for claim in claims for job in claim.result()]
+
+    async def test_a_queue_is_unknown_until_somebody_says_something_of_it(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        queues = drive.store.queues
+        assert await queues.known() == []
+        assert await queues.resume("mail", actor=OPERATOR) is None
+        assert not await queues.forget("mail", actor=OPERATOR)
+        rules = QueueRules(concurrency_max=3, key_rate=Rate(10, 1), fair=True)
+        put = await queues.put("mail", rules, actor=OPERATOR)
+        assert (put.name, put.rules, put.paused_at, put.held) == ("mail", rules, None, 0)
+        clock.advance(5)
+        paused = await queues.pause("mail", actor=OPERATOR)
+        assert (paused.rules, paused.paused_at) == (rules, await drive.store.now())
+        await queues.pause("audit", actor=OPERATOR)
+        assert [queue.name for queue in await queues.known()] == ["audit", "mail"]
+        assert await queues.forget("mail", actor=OPERATOR)
+        assert [queue.name for queue in await queues.known()] == ["audit"]
+
+    async def test_rules_are_replaced_whole_and_a_pause_outlives_them(self, drive: Driver) -> None:
+        queues = drive.store.queues
+        paused = await queues.pause("mail", actor=OPERATOR)
+        assert (await queues.pause("mail", actor=OPERATOR)).paused_at == paused.paused_at
+        await self.rule(drive, "mail", concurrency_max=3, rate=Rate(10, 60))
+        put = await queues.put("mail", QueueRules(key_concurrency_max=2), actor=OPERATOR)
+        assert put.rules == QueueRules(key_concurrency_max=2)
+        assert put.paused_at == paused.paused_at
+        resumed = await queues.resume("mail", actor=OPERATOR)
+        assert resumed is not None
+        assert (resumed.paused_at, resumed.rules) == (None, QueueRules(key_concurrency_max=2))
+
+    @pytest.mark.parametrize("name", ["", " mail", "a\x00b", "a" * 300])
+    async def test_a_queue_that_cannot_be_is_refused(self, drive: Driver, name: str) -> None:
+        with pytest.raises(InvalidInput, match="queue"):
+            await drive.store.queues.put(name, QueueRules(concurrency_max=1), actor=OPERATOR)
+        with pytest.raises(InvalidInput, match="queue"):
+            await drive.store.queues.pause(name, actor=OPERATOR)
+        assert await drive.store.queues.known() == []
+
+    async def test_nothing_is_claimed_from_a_paused_queue_until_it_goes_on(self, drive: Driver) -> None:
+        waiting, other = await drive.add(), await drive.add(queue="other")
+        await drive.store.queues.pause("default", actor=OPERATOR)
+        assert ids(await drive.claim(queues=("default", "other"), limit=10)) == [other.id]
+        assert await drive.claim(limit=10) == []
+        later = await drive.add()
+        await drive.store.queues.resume("default", actor=OPERATOR)
+        assert ids(await drive.claim(limit=10)) == [waiting.id, later.id]
+
+    async def test_the_doctor_names_a_paused_queue(self, drive: Driver) -> None:
+        await self.rule(drive, "open", concurrency_max=1)
+        await drive.store.queues.pause("shut", actor=OPERATOR)
+        said = [finding for finding in await drive.store.doctor() if finding.about == "queues"]
+        assert [(finding.level, "'shut' is paused" in finding.says) for finding in said] == [("warning", True)]
+
+    async def test_what_runs_goes_on_while_its_queue_is_paused(self, drive: Driver) -> None:
+        job = await drive.running()
+        await drive.store.queues.pause("default", actor=OPERATOR)
+        assert (await drive.apply(job, Complete("null"))).status == "succeeded"
+
+    @pytest.mark.requirement("WC-02")
+    async def test_no_more_are_held_at_once_than_the_queue_allows(self, drive: Driver) -> None:
+        await self.rule(drive, concurrency_max=3)
+        added = [await drive.add() for _ in range(6)]
+        held = await drive.claim(limit=2) + await drive.claim(limit=10)
+        assert ids(held) == ids(added[:3])
+        assert await drive.claim(limit=10) == []
+        [known] = await drive.store.queues.known()
+        assert known.held == 3
+        await drive.apply(held[1], Complete("null"))
+        assert ids(await drive.claim(limit=10)) == [added[3].id]
+        await drive.apply(held[0], Release())
+        assert ids(await drive.claim(limit=10)) == [added[0].id]
+
+    async def test_a_limit_counts_what_was_claimed_before_it_was_set(self, drive: Driver) -> None:
+        for _ in range(5):
+            await drive.add()
+        held = await drive.claim(limit=3)
+        await self.rule(drive, concurrency_max=2)
+        assert await drive.claim(limit=10) == []
+        await drive.apply(held[0], Complete("null"))
+        assert await drive.claim(limit=10) == []
+        await drive.apply(held[1], Complete("null"))
+        assert len(await drive.claim(limit=10)) == 1
+
+    async def test_a_worker_that_vanishes_gives_its_permits_back(self, drive: Driver, clock: DatabaseClock) -> None:
+        await self.rule(drive, concurrency_max=2)
+        lost = await drive.add(policy={"lease_seconds": 30})
+        added = [await drive.add() for _ in range(2)]
+        await drive.claim(limit=2)
+        clock.advance(31)
+        assert await drive.claim(limit=10) == []
+        await drive.apply(lost.id, Stall("lease_expired"), Requeue(), actor=RECOVERY)
+        # It was lost, so it goes alone, and it is the oldest.
+        assert ids(await drive.claim(limit=10)) == [lost.id]
+        assert (await drive.job(added[1].id)).status == "queued"
+
+    @pytest.mark.requirement("WC-02")
+    async def test_no_more_of_a_key_are_held_than_allowed_and_others_go_past_it(self, drive: Driver) -> None:
+        await self.rule(drive, key_concurrency_max=1)
+        a1, _, b1, _, free, free_too = await self.fill(drive, "a", "a", "b", "b", None, None)
+        held = await drive.claim(limit=10)
+        assert ids(held) == ids([a1, b1, free, free_too])
+        await drive.apply(held[1], Complete("null"))
+        assert keys(await drive.claim(limit=10)) == ["b"]
+
+    async def test_the_limits_of_a_queue_and_of_its_keys_hold_together(self, drive: Driver) -> None:
+        await self.rule(drive, key_concurrency_max=2, concurrency_max=3)
+        added = await self.fill(drive, "a", "a", "a", "b", "b")
+        assert ids(await drive.claim(limit=10)) == ids([added[0], added[1], added[3]])
+
+    async def test_limits_are_each_queues_own(self, drive: Driver) -> None:
+        await self.rule(drive, "a", concurrency_max=1)
+        await self.rule(drive, "b", concurrency_max=2)
+        for queue in "aaabbbc":
+            await drive.add(queue=queue)
+        claimed = await drive.claim(queues=("a", "b", "c"), limit=10)
+        assert Counter(job.queue for job in claimed) == {"a": 1, "b": 2, "c": 1}
+
+    @pytest.mark.requirement("WC-02")
+    async def test_priority_and_age_decide_between_queues_with_and_without_rules(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        await self.rule(drive, "ruled", concurrency_max=10)
+        first = await drive.add(queue="plain")
+        clock.advance(1)
+        second = await drive.add(queue="ruled")
+        clock.advance(1)
+        third = await drive.add(queue="plain")
+        urgent = await drive.add(queue="ruled", priority=5)
+        clock.advance(1)
+        claimed = await drive.claim(queues=("plain", "ruled"), limit=3)
+        assert ids(claimed) == ids([urgent, first, second])
+        assert ids(await drive.claim(queues=("plain", "ruled"), limit=3)) == [third.id]
+
+    async def test_no_more_start_in_a_time_than_the_rate_allows(self, drive: Driver, clock: DatabaseClock) -> None:
+        await self.rule(drive, rate=Rate(3, 60))
+        for _ in range(10):
+            await drive.add()
+        jobs = await drive.claim(limit=2) + await drive.claim(limit=10)
+        assert len(jobs) == 3
+        for job in jobs:
+            await drive.apply(job, Complete("null"))
+        clock.advance(59)
+        assert await drive.claim(limit=10) == [], "a start that has ended still counts"
+        clock.advance(60 * 0.1 + 2)
+        assert len(await drive.claim(limit=10)) == 3
+
+    async def test_each_key_has_its_own_rate(self, drive: Driver, clock: DatabaseClock) -> None:
+        await self.rule(drive, key_rate=Rate(1, 10))
+        added = await self.fill(drive, "a", "a", "b", None, None)
+        assert ids(await drive.claim(limit=10)) == ids([added[0], added[2], added[3], added[4]])
+        assert await drive.claim(limit=10) == []
+        clock.advance(12)
+        assert ids(await drive.claim(limit=10)) == [added[1].id]
+
+    async def test_a_clock_that_is_set_back_neither_opens_a_rate_nor_shuts_it_for_good(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        await self.rule(drive, rate=Rate(2, 10))
+        for _ in range(5):
+            await drive.add(policy={"lease_seconds": 60})
+        assert len(await drive.claim(limit=5)) == 2
+        clock.advance(-5)
+        assert await drive.claim(limit=5) == []
+        clock.advance(18)
+        assert len(await drive.claim(limit=5)) == 2
+
+    async def test_keys_take_turns_where_the_queue_is_fair(self, drive: Driver) -> None:
+        await self.rule(drive, fair=True)
+        added = await self.fill(drive, "a", "a", "a", "a", "b", "b", "c", None)
+        claimed = await drive.claim(limit=4)
+        assert keys(claimed) == ["a", "b", "c", None]
+        assert ids(claimed) == ids([added[0], added[4], added[6], added[7]])
+        assert keys(await drive.claim(limit=10)) == ["a", "b", "a", "a"]
+
+    async def test_a_turn_goes_on_where_the_last_claim_ended(self, drive: Driver) -> None:
+        await self.rule(drive, fair=True)
+        await self.fill(drive, *"aaabbbccc")
+        turns = [key for _ in range(9) for key in keys(await drive.claim(limit=1))]
+        assert turns == ["a", "b", "c"] * 3
+
+    async def test_within_a_key_priority_and_age_decide(self, drive: Driver) -> None:
+        await self.rule(drive, fair=True)
+        [old] = await self.fill(drive, "a")
+        [urgent] = await self.fill(drive, "a", priority=5)
+        [other] = await self.fill(drive, "b")
+        assert ids(await drive.claim(limit=3)) == ids([urgent, other, old])
+
+    async def test_a_fair_queue_may_have_limits_too(self, drive: Driver) -> None:
+        await self.rule(drive, fair=True, key_concurrency_max=2, concurrency_max=5)
+        await self.fill(drive, *"aaaabbbbcccc")
+        assert keys(await drive.claim(limit=10)) == ["a", "b", "c", "a", "b"]
+
+    async def test_jobs_that_are_not_due_or_of_other_kinds_take_no_turn(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        await self.rule(drive, fair=True)
+        await self.fill(drive, "a", "b", delay_ms=5000)
+        await self.fill(drive, "c", kind="other")
+        [due] = await self.fill(drive, "d")
+        assert ids(await drive.claim(limit=10)) == [due.id]
+        clock.advance(10)
+        assert keys(await drive.claim(limit=10)) == ["a", "b"]
+
+    async def test_a_key_behind_many_jobs_that_must_wait_is_found(self, drive: Driver) -> None:
+        await self.rule(drive, key_concurrency_max=1)
+        crowd = [drive.enqueue(partition_key="crowd") for _ in range(1100)]
+        await drive.store.add(crowd)
+        lonely = await drive.add(partition_key="lonely")
+        assert keys(await drive.claim(limit=10)) == ["crowd", "lonely"]
+        assert await drive.claim(limit=10) == []
+        assert (await drive.job(lonely.id)).held
+
+    async def test_a_job_that_was_lost_goes_alone_also_by_rules(self, drive: Driver, clock: DatabaseClock) -> None:
+        await self.rule(drive, concurrency_max=10)
+        lost = await drive.add(policy={"lease_seconds": 30})
+        await drive.claim()
+        clock.advance(31)
+        await drive.apply(lost.id, Stall("lease_expired"), Requeue(), actor=RECOVERY)
+        others = [await drive.add() for _ in range(2)]
+        assert ids(await drive.claim(limit=10)) == [lost.id]
+        assert ids(await drive.claim(limit=10)) == ids(others)
+
+    async def test_a_claim_by_rules_that_is_asked_for_again_spends_nothing_more(self, drive: Driver) -> None:
+        await self.rule(drive, rate=Rate(2, 60), concurrency_max=3)
+        for _ in range(5):
+            await drive.add()
+        request = drive.claim_request(limit=1)
+        first = await drive.store.claim(request)
+        assert await drive.store.claim(request) == first
+        assert len(await drive.claim(limit=5)) == 1
+        assert await drive.claim(limit=5) == []
+
+    async def test_a_queue_without_its_rules_is_like_any_other(self, drive: Driver) -> None:
+        await self.rule(drive, concurrency_max=1, rate=Rate(1, 60))
+        added = [await drive.add() for _ in range(4)]
+        assert len(await drive.claim(limit=10)) == 1
+        await drive.store.queues.forget("default", actor=OPERATOR)
+        assert ids(await drive.claim(limit=10)) == ids(added[1:])
+
+    async def test_concurrent_claims_never_spend_one_permit_twice(self, drive: Driver) -> None:
+        await self.rule(drive, concurrency_max=7, key_concurrency_max=3, rate=Rate(9, 3600))
+        await drive.store.add([drive.enqueue(partition_key="abc"[number % 3]) for number in range(30)])
+        won = await self.claim_at_once(drive)
+        assert len(ids(won)) == len(set(ids(won))) == 7
+        assert max(Counter(keys(won)).values()) <= 3
+        for job in won:
+            await drive.apply(job, Complete("null"))
+        assert len(await self.claim_at_once(drive)) == 2, "the rate allows nine in all"
+
+    async def test_what_is_said_of_a_queue_is_dated_by_the_database(self, drive: Driver, clock: DatabaseClock) -> None:
+        before = await drive.store.now()
+        clock.advance(100)
+        put = await drive.store.queues.put("mail", QueueRules(concurrency_max=1), actor=OPERATOR)
+        assert put.updated_at == before + timedelta(seconds=100)
+
+
+def ids(jobs: list[Job]) -> list[object]:
+    return [job.id for job in jobs]
+
+
+def keys(jobs: list[Job]) -> list[str | None]:
+    return [job.origin.partition_key for job in jobs]

@@ -1,0 +1,58 @@
+"""Acts on schedules: writing, changing and removing one, and a firing that adds its jobs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from tenure.lifecycle.records import Job, Policy
+from tenure.lifecycle.schedules import Firing, Schedule, job_of
+from tenure.stores.contract import Enqueue
+from tenure.testing.driver import CLIENT, OPERATOR, Driver
+from tests.crash.acts import Act, Scene, job_id
+
+DUE = tuple(datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(days=number) for number in range(2))
+NEXT = datetime(2999, 1, 1, 9, tzinfo=UTC)
+SCHEDULE = Schedule(
+    name="morning",
+    cron="0 9 * * *",
+    kind="mail",
+    payload='{"to":"ada"}',
+    policy=Policy(),
+    missed="all",
+    tags={"tenant": "x"},
+)
+FIRING = Firing(name="morning", rev=1, due=DUE, until=DUE[-1], next_at=NEXT)
+
+
+async def put(scene: Scene) -> int:
+    """How many were written: none, when it is asked for again."""
+    written = await scene.store.schedules.put(SCHEDULE, next_at=DUE[0], paused=False, expected_rev=0, actor=OPERATOR)
+    return int(written is not None)
+
+
+async def a_schedule(drive: Driver) -> list[Job]:
+    assert await put(Scene(drive.store, "", [])) == 1
+    return []
+
+
+async def change(scene: Scene) -> int:
+    written = await scene.store.schedules.put(SCHEDULE, next_at=NEXT, paused=True, expected_rev=1, actor=OPERATOR)
+    return int(written is not None)
+
+
+async def remove(scene: Scene) -> int:
+    return int(await scene.store.schedules.remove("morning", actor=OPERATOR))
+
+
+async def fire(scene: Scene) -> int:
+    """How many jobs were added: none, when somebody has fired it before."""
+    requests = [Enqueue(job_of(SCHEDULE, due, job_id=job_id(30 + number)), CLIENT) for number, due in enumerate(DUE)]
+    return len(await scene.store.schedules.fire(FIRING, requests) or ())
+
+
+OF_SCHEDULES: tuple[Act, ...] = (
+    Act("put a schedule", put),
+    Act("change a schedule", change, a_schedule),
+    Act("remove a schedule", remove, a_schedule),
+    Act("fire a schedule", fire, a_schedule),
+)
