@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-b9def069dc','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e1f8-34a3-717b-b60d-0be2f945c0fc"]',1794792502437480);
-INSERT INTO "tenure_claims" VALUES('request-12-ab94e04c79','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4"]',1794792502475299);
-INSERT INTO "tenure_claims" VALUES('request-14-1a53017e32','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34ce-7376-abe3-e71ea239d5dc"]',1794792502480313);
-INSERT INTO "tenure_claims" VALUES('request-16-703d47a24a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34d3-7793-9eac-50a60f3ccc8c"]',1794792502484486);
-INSERT INTO "tenure_claims" VALUES('request-18-a99bee16df','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34d7-704e-ab31-14b5203ccb45"]',1794792502489172);
-INSERT INTO "tenure_claims" VALUES('request-2-dbbdc80f5c','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e1f8-34aa-75e3-ab02-a090e5706c3f"]',1794792502443959);
-INSERT INTO "tenure_claims" VALUES('request-20-b4ded476d8','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c"]',1794792502494417);
-INSERT INTO "tenure_claims" VALUES('request-23-8d44d67758','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34e5-76f8-a1aa-80626739361c"]',1794792502503013);
-INSERT INTO "tenure_claims" VALUES('request-3-2800a01a9c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34ad-76f1-82bf-8adbc19bf064"]',1794792502446682);
-INSERT INTO "tenure_claims" VALUES('request-4-9cdcf0d979','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34b1-716c-b65b-9d2c78109ec5"]',1794792502452326);
-INSERT INTO "tenure_claims" VALUES('request-7-b29eea009e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34ba-732a-be71-dcad34bef709"]',1794792502463631);
-INSERT INTO "tenure_claims" VALUES('request-9-abf809d9d2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e1f8-34c3-72cb-93e1-06519fcf0707"]',1794792502469159);
+INSERT INTO "tenure_claims" VALUES('request-1-106b5bf209','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e34d-01a3-71da-95eb-f4ebfec3ae13"]',1794814837156083);
+INSERT INTO "tenure_claims" VALUES('request-12-14f3cb3637','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01b6-76ec-841c-aa71b810703e"]',1794814837175669);
+INSERT INTO "tenure_claims" VALUES('request-14-0cdc2d8e6c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01b9-747c-8d52-fee91b74fc5c"]',1794814837178886);
+INSERT INTO "tenure_claims" VALUES('request-16-69446acfa0','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01bc-760d-9303-33ce89ac262c"]',1794814837181760);
+INSERT INTO "tenure_claims" VALUES('request-18-74ec4ff0eb','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01bf-75bf-bf4b-851cc85d47df"]',1794814837184793);
+INSERT INTO "tenure_claims" VALUES('request-2-f95f990729','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e34d-01a6-73c0-abbc-c48229188617"]',1794814837159783);
+INSERT INTO "tenure_claims" VALUES('request-20-97c54a4124','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01c2-76c0-82e9-b06b0b29ed92"]',1794814837191852);
+INSERT INTO "tenure_claims" VALUES('request-23-1ca586807d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01ce-76c9-ab28-55897f2fc0b7"]',1794814837199890);
+INSERT INTO "tenure_claims" VALUES('request-3-c52b867d8d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01a8-72e9-8771-4c33a6444a7b"]',1794814837161751);
+INSERT INTO "tenure_claims" VALUES('request-4-85472ec2d1','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01aa-712f-b8e9-96ea2a2adca6"]',1794814837163873);
+INSERT INTO "tenure_claims" VALUES('request-7-4509de1370','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01af-7439-8cc4-5ec1d91676c7"]',1794814837168370);
+INSERT INTO "tenure_claims" VALUES('request-9-d1beb78077','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01b2-70ec-915a-75d089c606a9"]',1794814837171447);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -55,7 +55,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e1f8-34e5-76f8-a1aa-80626739361c','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794792502504812,'worker-1',1794792562503013,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e34d-01ce-76c9-ab28-55897f2fc0b7','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794814837201121,'worker-1',1794814897199890,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,66 +125,66 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e1f8-349d-72b2-bf23-69ff2c025c40',1,'enqueued',NULL,'queued',1794792502429762,0,'client:ada','01a1e1f8-349d-72b2-bf23-69ff2c025c40',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e1f8-34a0-77a0-925b-32ff86b35c3b',1,'enqueued',NULL,'queued',1794792502432996,0,'client:ada','01a1e1f8-34a0-77a0-925b-32ff86b35c3b',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',1,'enqueued',NULL,'queued',1794792502434587,0,'client:ada','01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e1f8-34a3-717b-b60d-0be2f945c0fc',1,'enqueued',NULL,'queued',1794792502435742,0,'client:ada','01a1e1f8-34a3-717b-b60d-0be2f945c0fc',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e1f8-34a3-717b-b60d-0be2f945c0fc',2,'claimed','queued','claimed',1794792502437480,1,'pool:worker-1','request-1-b9def069dc',NULL,NULL,NULL,1794792562437480,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e1f8-34a3-717b-b60d-0be2f945c0fc',3,'started','claimed','running',1794792502437480,1,'pool:worker-1','request-1-b9def069dc',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e1f8-34aa-75e3-ab02-a090e5706c3f',1,'enqueued',NULL,'queued',1794792502442687,0,'client:ada','01a1e1f8-34aa-75e3-ab02-a090e5706c3f',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e1f8-34aa-75e3-ab02-a090e5706c3f',2,'claimed','queued','claimed',1794792502443959,1,'pool:worker-1','request-2-dbbdc80f5c',NULL,NULL,NULL,1794792562443959,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e1f8-34ad-76f1-82bf-8adbc19bf064',1,'enqueued',NULL,'queued',1794792502445613,0,'client:ada','01a1e1f8-34ad-76f1-82bf-8adbc19bf064',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e1f8-34ad-76f1-82bf-8adbc19bf064',2,'claimed','queued','claimed',1794792502446682,1,'pool:worker-1','request-3-2800a01a9c',NULL,NULL,NULL,1794792562446682,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e1f8-34ad-76f1-82bf-8adbc19bf064',3,'started','claimed','running',1794792502446682,1,'pool:worker-1','request-3-2800a01a9c',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',1,'enqueued',NULL,'queued',1794792502450960,0,'client:ada','01a1e1f8-34b1-716c-b65b-9d2c78109ec5',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',2,'claimed','queued','claimed',1794792502452326,1,'pool:worker-1','request-4-9cdcf0d979',NULL,NULL,NULL,1794792562452326,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',3,'started','claimed','running',1794792502452326,1,'pool:worker-1','request-4-9cdcf0d979',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',4,'progress','running','running',1794792502454292,1,'runner:worker-1','request-5-26724867ea',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e1f8-34b1-716c-b65b-9d2c78109ec5',5,'heartbeat','running','running',1794792502456697,1,'runner:worker-1','request-6-727f3b885b',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e1f8-34ba-732a-be71-dcad34bef709',1,'enqueued',NULL,'queued',1794792502458583,0,'client:ada','01a1e1f8-34ba-732a-be71-dcad34bef709',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e1f8-34ba-732a-be71-dcad34bef709',2,'claimed','queued','claimed',1794792502463631,1,'pool:worker-1','request-7-b29eea009e',NULL,NULL,NULL,1794792562463631,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e1f8-34ba-732a-be71-dcad34bef709',3,'started','claimed','running',1794792502463631,1,'pool:worker-1','request-7-b29eea009e',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e1f8-34ba-732a-be71-dcad34bef709',4,'suspended','running','waiting',1794792502465764,1,'runner:worker-1','request-8-7ebb05fe42',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e1f8-34c3-72cb-93e1-06519fcf0707',1,'enqueued',NULL,'queued',1794792502467523,0,'client:ada','01a1e1f8-34c3-72cb-93e1-06519fcf0707',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e1f8-34c3-72cb-93e1-06519fcf0707',2,'claimed','queued','claimed',1794792502469159,1,'pool:worker-1','request-9-abf809d9d2',NULL,NULL,NULL,1794792562469159,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e1f8-34c3-72cb-93e1-06519fcf0707',3,'started','claimed','running',1794792502469159,1,'pool:worker-1','request-9-abf809d9d2',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e1f8-34c3-72cb-93e1-06519fcf0707',4,'retry_scheduled','running','retry',1794792502471069,1,'runner:worker-1','request-10-51fecb4167',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794796102471069,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e1f8-34a3-717b-b60d-0be2f945c0fc',4,'released','running','stalled',1794792502472590,1,'runner:worker-1','request-11-3919e4a42d','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',1,'enqueued',NULL,'queued',1794792502474064,0,'client:ada','01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',2,'claimed','queued','claimed',1794792502475299,1,'pool:worker-1','request-12-ab94e04c79',NULL,NULL,NULL,1794792562475299,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',3,'started','claimed','running',1794792502475299,1,'pool:worker-1','request-12-ab94e04c79',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4',4,'succeeded','running','succeeded',1794792502477038,1,'runner:worker-1','request-13-0a3e5f4ea6',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e1f8-34ce-7376-abe3-e71ea239d5dc',1,'enqueued',NULL,'queued',1794792502478765,0,'client:ada','01a1e1f8-34ce-7376-abe3-e71ea239d5dc',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e1f8-34ce-7376-abe3-e71ea239d5dc',2,'claimed','queued','claimed',1794792502480313,1,'pool:worker-1','request-14-1a53017e32',NULL,NULL,NULL,1794792562480313,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e1f8-34ce-7376-abe3-e71ea239d5dc',3,'started','claimed','running',1794792502480313,1,'pool:worker-1','request-14-1a53017e32',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e1f8-34ce-7376-abe3-e71ea239d5dc',4,'committed','running','running',1794792502482079,1,'runner:worker-1','request-15-73ebd8e225',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',1,'enqueued',NULL,'queued',1794792502483412,0,'client:ada','01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',2,'claimed','queued','claimed',1794792502484486,1,'pool:worker-1','request-16-703d47a24a',NULL,NULL,NULL,1794792562484486,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',3,'started','claimed','running',1794792502484486,1,'pool:worker-1','request-16-703d47a24a',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',4,'committed','running','running',1794792502486209,1,'runner:worker-1','request-17-22376123ca',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e1f8-34d3-7793-9eac-50a60f3ccc8c',5,'succeeded','running','succeeded',1794792502486209,1,'runner:worker-1','request-17-22376123ca',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e1f8-34d7-704e-ab31-14b5203ccb45',1,'enqueued',NULL,'queued',1794792502487776,0,'client:ada','01a1e1f8-34d7-704e-ab31-14b5203ccb45',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e1f8-34d7-704e-ab31-14b5203ccb45',2,'claimed','queued','claimed',1794792502489172,1,'pool:worker-1','request-18-a99bee16df',NULL,NULL,NULL,1794792562489172,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e1f8-34d7-704e-ab31-14b5203ccb45',3,'started','claimed','running',1794792502489172,1,'pool:worker-1','request-18-a99bee16df',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e1f8-34d7-704e-ab31-14b5203ccb45',4,'failed','running','failed',1794792502491356,1,'runner:worker-1','request-19-c29fdc42b0','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',1,'enqueued',NULL,'queued',1794792502493262,0,'client:ada','01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',2,'claimed','queued','claimed',1794792502494417,1,'pool:worker-1','request-20-b4ded476d8',NULL,NULL,NULL,1794792562494417,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',3,'started','claimed','running',1794792502494417,1,'pool:worker-1','request-20-b4ded476d8',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c',4,'halted','running','halted',1794792502496675,1,'runner:worker-1','request-21-aa06c177e5',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e1f8-34a0-77a0-925b-32ff86b35c3b',2,'cancelled','queued','cancelled',1794792502499123,0,'client:ada','request-22-5d1e8f9f21',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e1f8-34e5-76f8-a1aa-80626739361c',1,'enqueued',NULL,'queued',1794792502501628,0,'client:ada','01a1e1f8-34e5-76f8-a1aa-80626739361c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e1f8-34e5-76f8-a1aa-80626739361c',2,'claimed','queued','claimed',1794792502503013,1,'pool:worker-1','request-23-8d44d67758',NULL,NULL,NULL,1794792562503013,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e1f8-34e5-76f8-a1aa-80626739361c',3,'started','claimed','running',1794792502503013,1,'pool:worker-1','request-23-8d44d67758',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e1f8-34e5-76f8-a1aa-80626739361c',4,'dead_lettered','running','dead_lettered',1794792502504812,1,'runner:worker-1','request-24-031a2f1970','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',2,'signalled','queued','queued',1794792502506981,0,'client:ada','request-25-c87d6fa375',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',3,'cancel_requested','queued','queued',1794792502506981,0,'client:ada','request-25-c87d6fa375',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e34d-019e-716c-8ff9-03b94f0f0788',1,'enqueued',NULL,'queued',1794814837150922,0,'client:ada','01a1e34d-019e-716c-8ff9-03b94f0f0788',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e34d-01a1-77a8-8f38-d2b9b384c8e3',1,'enqueued',NULL,'queued',1794814837153446,0,'client:ada','01a1e34d-01a1-77a8-8f38-d2b9b384c8e3',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e34d-01a2-7367-a6c4-2fb8842f7c62',1,'enqueued',NULL,'queued',1794814837154444,0,'client:ada','01a1e34d-01a2-7367-a6c4-2fb8842f7c62',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e34d-01a3-71da-95eb-f4ebfec3ae13',1,'enqueued',NULL,'queued',1794814837155259,0,'client:ada','01a1e34d-01a3-71da-95eb-f4ebfec3ae13',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e34d-01a3-71da-95eb-f4ebfec3ae13',2,'claimed','queued','claimed',1794814837156083,1,'pool:worker-1','request-1-106b5bf209',NULL,NULL,NULL,1794814897156083,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e34d-01a3-71da-95eb-f4ebfec3ae13',3,'started','claimed','running',1794814837156083,1,'pool:worker-1','request-1-106b5bf209',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e34d-01a6-73c0-abbc-c48229188617',1,'enqueued',NULL,'queued',1794814837158911,0,'client:ada','01a1e34d-01a6-73c0-abbc-c48229188617',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e34d-01a6-73c0-abbc-c48229188617',2,'claimed','queued','claimed',1794814837159783,1,'pool:worker-1','request-2-f95f990729',NULL,NULL,NULL,1794814897159783,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e34d-01a8-72e9-8771-4c33a6444a7b',1,'enqueued',NULL,'queued',1794814837160944,0,'client:ada','01a1e34d-01a8-72e9-8771-4c33a6444a7b',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e34d-01a8-72e9-8771-4c33a6444a7b',2,'claimed','queued','claimed',1794814837161751,1,'pool:worker-1','request-3-c52b867d8d',NULL,NULL,NULL,1794814897161751,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e34d-01a8-72e9-8771-4c33a6444a7b',3,'started','claimed','running',1794814837161751,1,'pool:worker-1','request-3-c52b867d8d',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',1,'enqueued',NULL,'queued',1794814837162999,0,'client:ada','01a1e34d-01aa-712f-b8e9-96ea2a2adca6',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',2,'claimed','queued','claimed',1794814837163873,1,'pool:worker-1','request-4-85472ec2d1',NULL,NULL,NULL,1794814897163873,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',3,'started','claimed','running',1794814837163873,1,'pool:worker-1','request-4-85472ec2d1',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',4,'progress','running','running',1794814837165017,1,'runner:worker-1','request-5-837d659092',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',5,'heartbeat','running','running',1794814837166517,1,'runner:worker-1','request-6-a7b9deb5c5',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e34d-01af-7439-8cc4-5ec1d91676c7',1,'enqueued',NULL,'queued',1794814837167530,0,'client:ada','01a1e34d-01af-7439-8cc4-5ec1d91676c7',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e34d-01af-7439-8cc4-5ec1d91676c7',2,'claimed','queued','claimed',1794814837168370,1,'pool:worker-1','request-7-4509de1370',NULL,NULL,NULL,1794814897168370,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e34d-01af-7439-8cc4-5ec1d91676c7',3,'started','claimed','running',1794814837168370,1,'pool:worker-1','request-7-4509de1370',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e34d-01af-7439-8cc4-5ec1d91676c7',4,'suspended','running','waiting',1794814837169530,1,'runner:worker-1','request-8-4de2cdefb1',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e34d-01b2-70ec-915a-75d089c606a9',1,'enqueued',NULL,'queued',1794814837170618,0,'client:ada','01a1e34d-01b2-70ec-915a-75d089c606a9',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e34d-01b2-70ec-915a-75d089c606a9',2,'claimed','queued','claimed',1794814837171447,1,'pool:worker-1','request-9-d1beb78077',NULL,NULL,NULL,1794814897171447,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e34d-01b2-70ec-915a-75d089c606a9',3,'started','claimed','running',1794814837171447,1,'pool:worker-1','request-9-d1beb78077',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e34d-01b2-70ec-915a-75d089c606a9',4,'retry_scheduled','running','retry',1794814837172608,1,'runner:worker-1','request-10-d5fbee329f',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794818437172608,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e34d-01a3-71da-95eb-f4ebfec3ae13',4,'released','running','stalled',1794814837173728,1,'runner:worker-1','request-11-333bf73f59','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e34d-01b6-76ec-841c-aa71b810703e',1,'enqueued',NULL,'queued',1794814837174711,0,'client:ada','01a1e34d-01b6-76ec-841c-aa71b810703e',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e34d-01b6-76ec-841c-aa71b810703e',2,'claimed','queued','claimed',1794814837175669,1,'pool:worker-1','request-12-14f3cb3637',NULL,NULL,NULL,1794814897175669,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e34d-01b6-76ec-841c-aa71b810703e',3,'started','claimed','running',1794814837175669,1,'pool:worker-1','request-12-14f3cb3637',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e34d-01b6-76ec-841c-aa71b810703e',4,'succeeded','running','succeeded',1794814837176766,1,'runner:worker-1','request-13-b95e6d0ef4',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e34d-01b9-747c-8d52-fee91b74fc5c',1,'enqueued',NULL,'queued',1794814837177979,0,'client:ada','01a1e34d-01b9-747c-8d52-fee91b74fc5c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e34d-01b9-747c-8d52-fee91b74fc5c',2,'claimed','queued','claimed',1794814837178886,1,'pool:worker-1','request-14-0cdc2d8e6c',NULL,NULL,NULL,1794814897178886,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e34d-01b9-747c-8d52-fee91b74fc5c',3,'started','claimed','running',1794814837178886,1,'pool:worker-1','request-14-0cdc2d8e6c',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e34d-01b9-747c-8d52-fee91b74fc5c',4,'committed','running','running',1794814837179975,1,'runner:worker-1','request-15-d9b6830e3b',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e34d-01bc-760d-9303-33ce89ac262c',1,'enqueued',NULL,'queued',1794814837180957,0,'client:ada','01a1e34d-01bc-760d-9303-33ce89ac262c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e34d-01bc-760d-9303-33ce89ac262c',2,'claimed','queued','claimed',1794814837181760,1,'pool:worker-1','request-16-69446acfa0',NULL,NULL,NULL,1794814897181760,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e34d-01bc-760d-9303-33ce89ac262c',3,'started','claimed','running',1794814837181760,1,'pool:worker-1','request-16-69446acfa0',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e34d-01bc-760d-9303-33ce89ac262c',4,'committed','running','running',1794814837182864,1,'runner:worker-1','request-17-f06f3b8350',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e34d-01bc-760d-9303-33ce89ac262c',5,'succeeded','running','succeeded',1794814837182864,1,'runner:worker-1','request-17-f06f3b8350',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e34d-01bf-75bf-bf4b-851cc85d47df',1,'enqueued',NULL,'queued',1794814837183935,0,'client:ada','01a1e34d-01bf-75bf-bf4b-851cc85d47df',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e34d-01bf-75bf-bf4b-851cc85d47df',2,'claimed','queued','claimed',1794814837184793,1,'pool:worker-1','request-18-74ec4ff0eb',NULL,NULL,NULL,1794814897184793,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e34d-01bf-75bf-bf4b-851cc85d47df',3,'started','claimed','running',1794814837184793,1,'pool:worker-1','request-18-74ec4ff0eb',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e34d-01bf-75bf-bf4b-851cc85d47df',4,'failed','running','failed',1794814837185966,1,'runner:worker-1','request-19-0ea9e33632','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e34d-01c2-76c0-82e9-b06b0b29ed92',1,'enqueued',NULL,'queued',1794814837186901,0,'client:ada','01a1e34d-01c2-76c0-82e9-b06b0b29ed92',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e34d-01c2-76c0-82e9-b06b0b29ed92',2,'claimed','queued','claimed',1794814837191852,1,'pool:worker-1','request-20-97c54a4124',NULL,NULL,NULL,1794814897191852,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e34d-01c2-76c0-82e9-b06b0b29ed92',3,'started','claimed','running',1794814837191852,1,'pool:worker-1','request-20-97c54a4124',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e34d-01c2-76c0-82e9-b06b0b29ed92',4,'halted','running','halted',1794814837196815,1,'runner:worker-1','request-21-9710389d62',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e34d-01a1-77a8-8f38-d2b9b384c8e3',2,'cancelled','queued','cancelled',1794814837197996,0,'client:ada','request-22-6d389ed9c3',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e34d-01ce-76c9-ab28-55897f2fc0b7',1,'enqueued',NULL,'queued',1794814837199028,0,'client:ada','01a1e34d-01ce-76c9-ab28-55897f2fc0b7',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e34d-01ce-76c9-ab28-55897f2fc0b7',2,'claimed','queued','claimed',1794814837199890,1,'pool:worker-1','request-23-1ca586807d',NULL,NULL,NULL,1794814897199890,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e34d-01ce-76c9-ab28-55897f2fc0b7',3,'started','claimed','running',1794814837199890,1,'pool:worker-1','request-23-1ca586807d',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e34d-01ce-76c9-ab28-55897f2fc0b7',4,'dead_lettered','running','dead_lettered',1794814837201121,1,'runner:worker-1','request-24-f3aab32e0e','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e34d-01a2-7367-a6c4-2fb8842f7c62',2,'signalled','queued','queued',1794814837202679,0,'client:ada','request-25-7ba06b0728',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e34d-01a2-7367-a6c4-2fb8842f7c62',3,'cancel_requested','queued','queued',1794814837202679,0,'client:ada','request-25-7ba06b0728',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
 
     constraint "tenure: the gate stays one" check (only = 1),
-    constraint "tenure: only the store, retention and erasure have a key to the gate" check (
-        writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure'
+    constraint "tenure: only the store, retention, erasure and imports have a key to the gate" check (
+        writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure' or writer is 'import'
     )
 );
 INSERT INTO "tenure_gate" VALUES(1,NULL);
@@ -303,27 +303,26 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-349d-72b2-bf23-69ff2c025c40','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794792502429762,1794792502429762,0,0,0,0,1794792502429762,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34a0-77a0-925b-32ff86b35c3b','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794792502432996,1794792502499123,0,0,0,0,1794792502432996,NULL,NULL,NULL,NULL,NULL,NULL,1794792502499123,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34a2-73e8-aa7e-53488f64ecf6','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794792502434587,1794792502506981,0,0,0,0,1794792502434587,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34a3-717b-b60d-0be2f945c0fc','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794792502435742,1794792502472590,1,0,0,0,1794792502435742,NULL,NULL,NULL,NULL,NULL,1794792502437480,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34aa-75e3-ab02-a090e5706c3f','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794792502442687,1794792502443959,1,0,0,0,1794792502442687,'worker-1','1abca0f0-b829-4cb7-b82e-a9924b2482ca',1794792562443959,1794792542443959,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34ad-76f1-82bf-8adbc19bf064','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794792502445613,1794792502446682,1,0,0,0,1794792502445613,'worker-1','8f264092-547a-46a7-9c53-4a00b71dce53',1794792562446682,1794792542446682,1794878902446682,1794792502446682,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34b1-716c-b65b-9d2c78109ec5','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794792502450960,1794792502456697,1,0,0,0,1794792502450960,'worker-1','28ff29d6-b8d9-4f09-97ad-30d6a582c214',1794792562452326,1794792542456697,1794878902452326,1794792502452326,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34ba-732a-be71-dcad34bef709','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794792502458583,1794792502465764,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794792502463631,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34c3-72cb-93e1-06519fcf0707','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794792502467523,1794792502471069,1,1,0,0,1794796102471069,NULL,NULL,NULL,NULL,NULL,1794792502469159,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34c9-7519-bd8e-29edf8fe3cb4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794792502474064,1794792502477038,1,0,0,0,1794792502474064,NULL,NULL,NULL,NULL,NULL,1794792502475299,1794792502477038,1794792502477038,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34ce-7376-abe3-e71ea239d5dc','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794792502478765,1794792502482079,1,0,0,0,1794792502478765,'worker-1','5b79f3f3-68fd-431c-9d1c-470a4c97045f',1794792562480313,1794792542480313,1794878902480313,1794792502480313,NULL,1794792502482079,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34d3-7793-9eac-50a60f3ccc8c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794792502483412,1794792502486209,1,0,0,0,1794792502483412,NULL,NULL,NULL,NULL,NULL,1794792502484486,1794792502486209,1794792502486209,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34d7-704e-ab31-14b5203ccb45','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794792502487776,1794792502491356,1,1,0,0,1794792502487776,NULL,NULL,NULL,NULL,NULL,1794792502489172,1794792502491356,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34dc-71cb-ae83-f7e1d5912a7c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794792502493262,1794792502496675,1,0,0,0,1794792502493262,NULL,NULL,NULL,NULL,NULL,1794792502494417,1794792502496675,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e1f8-34e5-76f8-a1aa-80626739361c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794792502501628,1794792502504812,1,1,0,0,1794792502501628,NULL,NULL,NULL,NULL,NULL,1794792502503013,1794792502504812,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-019e-716c-8ff9-03b94f0f0788','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794814837150922,1794814837150922,0,0,0,0,1794814837150922,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a1-77a8-8f38-d2b9b384c8e3','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794814837153446,1794814837197996,0,0,0,0,1794814837153446,NULL,NULL,NULL,NULL,NULL,NULL,1794814837197996,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a2-7367-a6c4-2fb8842f7c62','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794814837154444,1794814837202679,0,0,0,0,1794814837154444,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a3-71da-95eb-f4ebfec3ae13','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794814837155259,1794814837173728,1,0,0,0,1794814837155259,NULL,NULL,NULL,NULL,NULL,1794814837156083,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a6-73c0-abbc-c48229188617','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794814837158911,1794814837159783,1,0,0,0,1794814837158911,'worker-1','c7100547-f485-4076-a788-31bf9edc2014',1794814897159783,1794814877159783,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a8-72e9-8771-4c33a6444a7b','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794814837160944,1794814837161751,1,0,0,0,1794814837160944,'worker-1','b060464a-93b0-4948-93e5-8c0dc9769adb',1794814897161751,1794814877161751,1794901237161751,1794814837161751,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01aa-712f-b8e9-96ea2a2adca6','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794814837162999,1794814837166517,1,0,0,0,1794814837162999,'worker-1','1be025ba-030f-4f6f-9197-839a7048d9b1',1794814897163873,1794814877166517,1794901237163873,1794814837163873,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01af-7439-8cc4-5ec1d91676c7','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794814837167530,1794814837169530,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794814837168370,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01b2-70ec-915a-75d089c606a9','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794814837170618,1794814837172608,1,1,0,0,1794818437172608,NULL,NULL,NULL,NULL,NULL,1794814837171447,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01b6-76ec-841c-aa71b810703e','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794814837174711,1794814837176766,1,0,0,0,1794814837174711,NULL,NULL,NULL,NULL,NULL,1794814837175669,1794814837176766,1794814837176766,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01b9-747c-8d52-fee91b74fc5c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794814837177979,1794814837179975,1,0,0,0,1794814837177979,'worker-1','47315dae-88e8-48e4-9666-93883028101a',1794814897178886,1794814877178886,1794901237178886,1794814837178886,NULL,1794814837179975,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01bc-760d-9303-33ce89ac262c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794814837180957,1794814837182864,1,0,0,0,1794814837180957,NULL,NULL,NULL,NULL,NULL,1794814837181760,1794814837182864,1794814837182864,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01bf-75bf-bf4b-851cc85d47df','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794814837183935,1794814837185966,1,1,0,0,1794814837183935,NULL,NULL,NULL,NULL,NULL,1794814837184793,1794814837185966,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01c2-76c0-82e9-b06b0b29ed92','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794814837186901,1794814837196815,1,0,0,0,1794814837186901,NULL,NULL,NULL,NULL,NULL,1794814837191852,1794814837196815,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e34d-01ce-76c9-ab28-55897f2fc0b7','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794814837199028,1794814837201121,1,1,0,0,1794814837199028,NULL,NULL,NULL,NULL,NULL,1794814837199890,1794814837201121,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
-    in_use integer not null default 0,
-    rate_used integer not null default 0,
-    rate_from integer,
+    spent text not null,
+    until_at integer not null,
     primary key (queue, key)
 ) without rowid;
 CREATE TABLE tenure_meta (
@@ -337,7 +336,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','f11c2e08f476d602',1794792502424991);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794814837146011);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -369,25 +368,43 @@ INSERT INTO "tenure_policies" VALUES(54689827514837,'{"backoff":{"base_seconds":
 CREATE TABLE tenure_queues (
     name text not null primary key,
     paused_at integer,
-    concurrency_max integer,
-    rate_count integer,
-    rate_seconds real,
-    fair integer not null default 0,
-    updated_at integer not null
+    concurrency_max integer check (concurrency_max > 0),
+    key_concurrency_max integer check (key_concurrency_max > 0),
+    rate_count integer check (rate_count > 0),
+    rate_seconds real check (rate_seconds > 0),
+    key_rate_count integer check (key_rate_count > 0),
+    key_rate_seconds real check (key_rate_seconds > 0),
+    fair integer not null default 0 check (fair between 0 and 1),
+    turn text not null default '',
+    spent text,
+    updated_at integer not null,
+    constraint "tenure: a rate has a count and a time" check (
+        (rate_count is null) = (rate_seconds is null) and (key_rate_count is null) = (key_rate_seconds is null)
+    )
 ) without rowid;
 CREATE TABLE tenure_schedules (
     name text not null primary key,
+    rev integer not null check (rev > 0),
     kind text not null,
     queue text not null,
+    priority integer not null,
     payload text not null,
+    policy_id integer not null,
+    dedupe_key text,
+    correlation_id text,
+    submitted_by text,
+    partition_key text,
+    tags text,
     cron text not null,
     timezone text not null,
-    missed text not null,
+    missed text not null check (missed in ('skip', 'one', 'all')),
+    grace_seconds real not null check (grace_seconds >= 0),
+    source text not null check (source in ('code', 'operator')),
     paused_at integer,
     next_at integer,
     last_at integer,
-    policy_id integer not null,
-    updated_at integer not null
+    updated_at integer not null,
+    constraint schedules_forward check (next_at > last_at)
 ) without rowid;
 CREATE TABLE tenure_signals (
     job_id text not null,
@@ -397,7 +414,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e1f8-34a2-73e8-aa7e-53488f64ecf6',2,'go','7',1794792502506981);
+INSERT INTO "tenure_signals" VALUES('01a1e34d-01a2-7367-a6c4-2fb8842f7c62',2,'go','7',1794814837202679);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,
@@ -444,8 +461,10 @@ CREATE TABLE tenure_workers (
 ) without rowid;
 CREATE INDEX tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
     where owner is null and finished_at is null;
-CREATE INDEX tenure_jobs_held on tenure_jobs (id)
+CREATE INDEX tenure_jobs_held on tenure_jobs (queue, id)
     where owner is not null or status = 'stalled';
+CREATE INDEX tenure_jobs_keyed on tenure_jobs (queue, partition_key, priority desc, due_at, id)
+    where owner is null and finished_at is null and partition_key is not null;
 CREATE INDEX tenure_jobs_overdue on tenure_jobs (timeout_at, id)
     where status = 'queued' and timeout_at is not null;
 CREATE UNIQUE INDEX tenure_jobs_dedupe on tenure_jobs (kind, dedupe_key)
@@ -463,7 +482,8 @@ CREATE INDEX tenure_answers_job on tenure_answers (job_id);
 CREATE INDEX tenure_dead_letters_at on tenure_dead_letters (at);
 CREATE INDEX tenure_streams_due on tenure_streams (due_at) where due_at is not null;
 CREATE INDEX tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
-CREATE INDEX tenure_schedules_next on tenure_schedules (next_at) where next_at is not null and paused_at is null;
+CREATE INDEX tenure_limits_until on tenure_limits (queue, until_at);
+CREATE INDEX tenure_schedules_next on tenure_schedules (next_at, name) where next_at is not null and paused_at is null;
 CREATE VIEW tenure_executions as
 select
     claim.job_id || '/' || claim.attempt as exec_id,
@@ -512,13 +532,42 @@ CREATE TRIGGER tenure_gate_delete before delete on tenure_gate
 begin
     select raise(abort, 'tenure: the gate stays; without it nobody could write');
 end;
+CREATE TRIGGER tenure_schedules_change before update on tenure_schedules
+when new.rev <> old.rev + 1 or new.name <> old.name or new.last_at < old.last_at
+    or (old.last_at is not null and new.last_at is null)
+begin
+    select raise(abort, 'tenure: a schedule changes by one revision, and its due times do not come again');
+end;
+CREATE TRIGGER tenure_gate_import before update on tenure_gate
+when new.writer is 'import' and (exists (select 1 from tenure_jobs) or exists (select 1 from tenure_events))
+begin
+    select raise(abort, 'tenure: only an empty database can be imported into');
+end;
 CREATE TRIGGER tenure_jobs_insert before insert on tenure_jobs
 begin
     select case
-        when new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.chain <> 1 or new.was is not null
+        when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.chain <> 1 or new.was is not null)
+            and (select writer from tenure_gate) is not 'import'
             then raise(abort, 'tenure: a job begins as queued, at revision 1 and attempt 0')
-        when new.erased_at is not null or new.committed_at is not null or new.failures <> 0
+        when (new.erased_at is not null or new.committed_at is not null or new.failures <> 0)
+            and (select writer from tenure_gate) is not 'import'
             then raise(abort, 'tenure: a job begins without a past')
+        when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0) and new.rev is not (
+            select case when max(link.rev) = new.rev then sum(
+                link.from_status is previous.to_status
+                and link.attempt = (link.type = 'claimed') + ifnull(previous.attempt, 0)
+                and (
+                    link.rev < new.rev
+                    or (link.to_status = new.status and link.at = new.updated_at and link.attempt = new.attempt)
+                )
+            ) end
+            from tenure_events link
+            left join tenure_events previous on previous.job_id = link.job_id and previous.rev = link.rev - 1
+            where link.job_id = new.id
+        )
+            then raise(abort, 'tenure: an imported job has its whole log; this one does not lead to its revision')
+        when new.status is 'dead_lettered' and not exists (select 1 from tenure_dead_letters where job_id = new.id)
+            then raise(abort, 'tenure: a dead-lettered job is imported together with its dead letter')
         when not exists (
             select 1
             from tenure_events
@@ -659,13 +708,13 @@ begin
     end;
 end;
 CREATE TRIGGER tenure_events_insert before insert on tenure_events
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_events where job_id = new.job_id and rev = new.rev)
     or (new.position > 0 and exists (select 1 from tenure_events where position = new.position))
     or (new.commits = 1 and exists (select 1 from tenure_events where job_id = new.job_id and commits = 1))
 begin
     select case
-        when (select writer from tenure_gate) is not 'store'
+        when (select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import'
             then raise(abort, 'tenure: only the store writes events')
         else raise(abort, 'tenure: a revision has one event and a job one commit; nothing replaces an event')
     end;
@@ -691,7 +740,7 @@ begin
     select raise(abort, 'tenure: only retention removes events, with their whole job; use tenure prune');
 end;
 CREATE TRIGGER tenure_policies_insert before insert on tenure_policies
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_policies where id = new.id or body = new.body)
 begin
     select raise(abort, 'tenure: only the store adds a policy, and nothing replaces one');
@@ -705,7 +754,7 @@ begin
     select raise(abort, 'tenure: a policy is never removed; jobs name it');
 end;
 CREATE TRIGGER tenure_claims_insert before insert on tenure_claims
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_claims where request_id = new.request_id)
 begin
     select raise(abort, 'tenure: only the store writes claims, and nothing replaces one');
@@ -720,7 +769,7 @@ begin
     select raise(abort, 'tenure: only retention removes claims, with their jobs');
 end;
 CREATE TRIGGER tenure_answers_insert before insert on tenure_answers
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_answers where request_id = new.request_id)
 begin
     select raise(abort, 'tenure: only the store writes answers, and nothing replaces one');
@@ -735,7 +784,7 @@ begin
     select raise(abort, 'tenure: only retention removes answers, with their job');
 end;
 CREATE TRIGGER tenure_signals_insert before insert on tenure_signals
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_signals where job_id = new.job_id and rev = new.rev)
 begin
     select raise(abort, 'tenure: only the store writes signals, and nothing replaces one');
@@ -753,8 +802,8 @@ begin
     select raise(abort, 'tenure: only retention removes signals, with their job');
 end;
 CREATE TRIGGER tenure_dead_letters_insert before insert on tenure_dead_letters
-when (select writer from tenure_gate) is not 'store'
-    or new.handled_at is not null
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+    or (new.handled_at is not null and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_dead_letters where job_id = new.job_id)
 begin
     select raise(abort, 'tenure: only the store writes dead letters, and nothing replaces one');
@@ -779,7 +828,7 @@ begin
     select raise(abort, 'tenure: only retention removes dead letters, with their job');
 end;
 CREATE TRIGGER tenure_operator_log_insert before insert on tenure_operator_log
-when (select writer from tenure_gate) is not 'store'
+when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
     or exists (select 1 from tenure_operator_log where id = new.id)
 begin
     select raise(abort, 'tenure: only the store writes the operators'' log, and nothing replaces an entry');

@@ -28,7 +28,7 @@ from tenure.testing.contract import StoreContract
 from tenure.testing.driver import Driver
 from tenure.testing.log_check import check_store
 from tenure.testing.simulation.faults import Options
-from tenure.testing.simulation.world import simulate_all
+from tenure.testing.simulation.runs import simulate_all
 from tests.databases import Database
 from tests.expected_lifecycle import HELD, RULES
 from tests.integration import test_roles as roles

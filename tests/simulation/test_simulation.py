@@ -16,9 +16,10 @@ from tenure.lifecycle.schedules import Firing
 from tenure.stores.contract import Added, Enqueue
 from tenure.testing.model_schedules import ModelSchedules
 from tenure.testing.simulation.faults import Fault, Options
+from tenure.testing.simulation.runs import simulate_all
 from tenure.testing.simulation.shrinking import arguments, shrunk
 from tenure.testing.simulation.tally import Tally
-from tenure.testing.simulation.world import Result, simulate_all
+from tenure.testing.simulation.world import Result
 
 SEEDS = 2000
 """Of these, one in ten over SQLite in memory, the others over the model."""

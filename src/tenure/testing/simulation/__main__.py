@@ -16,9 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tenure.seams import SYSTEM
 from tenure.testing.simulation.faults import Fault, Options
+from tenure.testing.simulation.runs import simulate_all, simulate_span
 from tenure.testing.simulation.shrinking import arguments, shrunk
 from tenure.testing.simulation.tally import Tally
-from tenure.testing.simulation.world import Result, simulate_all, simulate_span
+from tenure.testing.simulation.world import Result
 
 CHUNK = 50
 LINES = 20

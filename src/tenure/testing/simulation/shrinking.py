@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from tenure.testing.simulation.faults import Fault, Options
-from tenure.testing.simulation.world import Result, simulate_all
+from tenure.testing.simulation.runs import simulate_all
+from tenure.testing.simulation.world import Result
 
 
 def shrunk(failing: Result) -> Result:

@@ -25,6 +25,8 @@ SOMETIMES = (
     "schedule fired",
     "fired by somebody else",
     "missed times made up for",
+    "limit reached",
+    "queue paused",
 )
 """What must have happened in some run: a fault that never had an effect shows nothing."""
 

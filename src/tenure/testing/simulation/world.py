@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import sys
-import warnings
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterable
 from contextvars import Context
 from hashlib import sha256
 from typing import Any
@@ -17,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tenure.app import App
-from tenure.errors import LeaseLost, Refused, RevisionConflict, StoreUnavailable, TenureError
+from tenure.errors import LeaseLost, Refused, RevisionConflict, StoreUnavailable
 from tenure.lifecycle.records import Event
 from tenure.operating import Operator
 from tenure.seams import Seams, SystemSpawner
@@ -29,6 +24,7 @@ from tenure.testing.model import ModelStore
 from tenure.testing.simulation import labour
 from tenure.testing.simulation.chance import Chance
 from tenure.testing.simulation.faults import Fault, Options
+from tenure.testing.simulation.limiting import Limits
 from tenure.testing.simulation.loop import Begun, DatabaseClock, Node, VirtualLoop, in_node
 from tenure.testing.simulation.network import Bell, WiredBlock, WiredStore
 from tenure.testing.simulation.ticking import Ticks
@@ -36,7 +32,6 @@ from tenure.testing.simulation.watching import Broken, Watches
 from tenure.workers.worker import Worker, WorkerOptions
 
 QUIET_SECONDS_MAX = 600.0
-COLLECT_EVERY = 20
 OPERATIONS_LEAST = 200
 """A run that had fewer requests than this is given more jobs."""
 
@@ -84,6 +79,7 @@ class World:
         self._closing = False
         self._hint_chance = self.chance.of("hints")
         self._ticks = Ticks(self.chance.of("schedules"))
+        self._limits = Limits(self.chance.of("limits"))
         self._scheduled = 0
         self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
         labour.declare(self.app, self.clock.sleep)
@@ -116,6 +112,7 @@ class World:
                 self._trace.update(f"{event.job_id}/{event.rev} {event.type} {event.at}\n".encode())
                 try:
                     self._watches.see(event)
+                    self._limits.see(event)
                 except Broken as broken:
                     self._break(broken)
 
@@ -267,6 +264,9 @@ class World:
             await self.clock.sleep(seconds)
             node.resume()
 
+    async def _pause_queue(self) -> None:
+        self.seen["queue paused"] += await self._limits.pause(self.store, self.clock.sleep)
+
     async def _go_away(self, seconds: float) -> None:
         self.outage = True
         await self.clock.sleep(seconds)
@@ -283,8 +283,8 @@ class World:
         while calls + self._scheduled < self.options.jobs or self.operations < OPERATIONS_LEAST:
             calls += 1
             await self.clock.sleep(chance.between(0.0, 1.5 * self.options.faulty_seconds / self.options.jobs))
-            prepared = labour.a_call(self.app, chance)
-            await self._add(store, prepared.enqueue)
+            call = labour.a_call(self.app, chance).enqueue
+            await self._add(store, msgspec.structs.replace(call, origin=self._limits.keyed(call.origin)))
             which, hard, asks = chance.fraction(), chance.happens(0.5), chance.happens(0.2)
             if asks and self.acknowledged:
                 job_id = self.acknowledged[int(which * len(self.acknowledged))]
@@ -312,6 +312,8 @@ class World:
         await self.store.migrate()
         await self.store.open()
         await self._ticks.begin(self.store)
+        await self._limits.begin(self.store)
+        self.spawn_outside(self._pause_queue())
         for _ in range(self.options.nodes):
             self._start_worker()
         client = Node("client", self.loop)
@@ -344,6 +346,9 @@ class World:
 
     async def _last_look(self) -> None:
         await check_store(self.store)
+        self.seen["limit reached"] += self._limits.reached
+        if not self.faults[Fault.CLOCK_JUMP]:
+            self._limits.check_rate()
         history = History.merged(list(self._histories.values()))
         problems = check_history(history, await snapshot(self.store, clock=self.clock), drained=True)
         if problems:
@@ -377,47 +382,3 @@ class World:
         self._closing = True
         self.loop.set_exception_handler(lambda _loop, _context: None)
         self.loop.close()
-
-
-def simulate(seed: int, options: Options) -> Result:
-    """One run."""
-    quiet = logging.getLogger("tenure")
-    usual = quiet.level
-    quiet.setLevel(logging.CRITICAL)
-    world = World(seed, options)
-    try:
-        world.loop.run_until_complete(world.run())
-    except (Broken, AssertionError, TenureError) as problem:
-        world.broken = world.broken or problem
-    finally:
-        quiet.setLevel(usual)
-    result = world.result()
-    world.close()
-    return result
-
-
-def simulate_all(seeds: Iterable[int], options: Options) -> Iterator[Result]:
-    """Many runs, one after the other."""
-    with _silence():
-        for number, seed in enumerate(seeds):
-            yield simulate(seed, options)
-            if number % COLLECT_EVERY == 0:
-                gc.collect()
-        gc.collect()
-
-
-def simulate_span(first: int, last: int, options: Options) -> list[Result]:
-    """The runs from one seed up to another, for whoever shares them out over processes."""
-    return list(simulate_all(range(first, last), options))
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Processes that were killed leave tasks that never end. What these say when they are thrown away is of no use."""
-    usual = sys.unraisablehook
-    sys.unraisablehook = lambda _: None
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        sys.unraisablehook = usual
