@@ -10,8 +10,9 @@ from collections import Counter
 
 import pytest
 
-from tenure.cli.logs import JsonLines, Lines, set_up_logs
+from tenure.cli.logs import set_up_logs
 from tenure.cli.summary import LINE_SECONDS, Process, Summary, row
+from tenure.observe.lines import JsonLines, Lines
 from tenure.testing.clock import ManualClock
 from tenure.workers.reporting import Report
 

@@ -1,34 +1,18 @@
-"""How a process that works for ever writes its log: readable lines or JSON lines, on standard error."""
+"""Where a process that works for ever writes its log."""
 
 from __future__ import annotations
 
 import logging
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import click
-import msgspec
-
-from tenure.cli.output import shown
-from tenure.observe.logs import JobFacts
+from tenure.observe.lines import Lines, log_to_standard_error
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
-_COLOURS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
-_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has. Whatever else is on one was put there by whoever logged it."""
 
 
 def set_up_logs(level: str, *, as_json: bool, colour: bool) -> None:
-    """Send the whole program's log to standard error, each record with the job that it belongs to. A module that sets
-    up logging of its own comes too late, and its `logging.basicConfig` does nothing."""
-    handler = StandardError()
-    handler.addFilter(JobFacts())
-    handler.setFormatter(JsonLines() if as_json else Lines(colour=colour))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    """Send the whole program's log to standard error."""
+    log_to_standard_error(level.upper(), "json" if as_json else "colours" if colour else "lines")
 
 
 def log_to(path: Path) -> None:
@@ -38,67 +22,3 @@ def log_to(path: Path) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel("INFO")
-
-
-class StandardError(logging.Handler):
-    """Writes to what standard error is at that moment: a live display may have put itself in between."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - a log that cannot be written must not end a job
-            self.handleError(record)
-
-
-class Lines(logging.Formatter):
-    """One line for people, and the traceback below it where there is one."""
-
-    def __init__(self, *, colour: bool) -> None:
-        super().__init__()
-        self._colour = colour
-
-    def format(self, record: logging.LogRecord) -> str:
-        level = f"{record.levelname:<7}"
-        if self._colour and record.levelname in _COLOURS:
-            level = click.style(level, fg=_COLOURS[record.levelname])
-        said = shown(record.getMessage())
-        line = f"{_moment(record)} {level} {record.name}[{record.process}]: {said}{_of_job(record, said)}"
-        return f"{line}\n{traceback}" if (traceback := _traceback(self, record)) else line
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object per line, with everything that whoever logged it has added."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        facts: dict[str, Any] = {
-            "at": _moment(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "pid": record.process,
-            "message": record.getMessage().encode("utf-8", "backslashreplace").decode(),
-        }
-        facts |= {name: value for name, value in vars(record).items() if name not in _KNOWN}
-        if traceback := _traceback(self, record):
-            facts["traceback"] = traceback
-        return msgspec.json.encode(facts, enc_hook=str).decode()
-
-
-def _of_job(record: logging.LogRecord, said: str) -> str:
-    """Which job it was, unless the message says so itself."""
-    facts = vars(record)
-    job_id = facts.get("job_id")
-    if job_id is None or str(job_id) in said:
-        return ""
-    return shown(f" [{facts.get('job_kind')} {job_id}, attempt {facts.get('job_attempt')}]")
-
-
-def _moment(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    parts = [formatter.formatException(record.exc_info)] if record.exc_info and record.exc_info[0] else []
-    parts += [record.stack_info] if record.stack_info else []
-    return "\n".join(parts)

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from tenure.errors import InvalidInput, StoreError, TenureError
+from tenure.observe.lines import printable
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -102,7 +103,7 @@ def shown(value: object) -> str:
         return "-"
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(value))
+    return printable(str(value))
 
 
 def counted(number: int, noun: str) -> str:

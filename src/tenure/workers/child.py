@@ -28,6 +28,7 @@ from tenure.errors import InvalidInput
 from tenure.kinds import Kind
 from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job, Stage
+from tenure.observe.lines import log_to_standard_error
 from tenure.seams import SYSTEM
 from tenure.stores.contract import Artifact
 from tenure.workers.borrowing import block_for
@@ -221,7 +222,7 @@ class Child:
             return Ended(Raised(described(error)))
         where.app.database = begin.database
         if not logging.getLogger().handlers:
-            logging.basicConfig(level=begin.log_level)
+            log_to_standard_error(begin.log_level, begin.log_style or "lines")
         if where.kind.is_async:
             # A context of its own, so that nothing that one job sets is seen by the next.
             return runner.run(self._ended(assignment, where, _awaited), context=contextvars.copy_context())

@@ -11,6 +11,7 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Job
+from tenure.observe.lines import Style
 from tenure.stores.contract import Artifact
 from tenure.workers.outcomes import Outcome
 
@@ -31,6 +32,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker: str
     trusted_until_seconds: float
     log_level: int
+    log_style: Style | None = None
+    """How the worker writes its log; None where the program does it in a way of its own."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True, tag=True):

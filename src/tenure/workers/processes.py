@@ -21,6 +21,7 @@ from typing import Any
 from tenure.errors import InvalidInput
 from tenure.kinds import Kind
 from tenure.lifecycle.content import encode
+from tenure.observe.lines import style_in_use
 from tenure.seams import ProcessHandle, Seams, imported_by_a_child
 from tenure.workers import child
 from tenure.workers.messages import (
@@ -302,6 +303,7 @@ def _begin(run: HeldRun) -> Begin:
         worker=run.held.actor.name,
         trusted_until_seconds=run.held.trusted_until_seconds,
         log_level=logging.getLogger().getEffectiveLevel(),
+        log_style=style_in_use(),
     )
 
 

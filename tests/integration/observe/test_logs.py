@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +27,8 @@ from tenure.workers.held import Held
 from tenure.workers.settling import Settler
 from tests.databases import Database
 from tests.faults import Fault, FaultyStore
+from tests.started import started
+from tests.supervised import wait_until
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -167,3 +174,32 @@ async def test_what_whoever_logs_says_about_the_job_is_left_as_it_is(app: tenure
     assert another["job_id"] == "another"
     assert "job_kind" not in another
     assert (this["job_id"], this["correlation_id"]) == (str(handle.id), "mine")
+
+
+PROGRAM = """
+import logging
+
+import tenure
+
+app = tenure.App("sqlite:///shop.db")
+
+
+@app.job(isolation="process")
+def count(number: int) -> int:
+    logging.getLogger("shop").info("counted %d", number)
+    return number
+"""
+
+
+def test_a_job_in_a_process_of_its_own_logs_as_its_worker_does(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    queued = "from shop import count; count.options(correlation_id='order-7').enqueue_sync(21)"
+    subprocess.run([sys.executable, "-c", queued], cwd=tmp_path, check=True, timeout=60)
+    with started("worker", "shop:app", "--json", folder=tmp_path) as worker:
+        assert wait_until(lambda: "counted 21" in worker.log, seconds=30), worker.log
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0, worker.log
+    [line] = [one for one in map(json.loads, worker.log.splitlines()) if one["message"] == "counted 21"]
+    assert (line["logger"], line["level"], line["job_kind"], line["job_attempt"]) == ("shop", "info", "count", 1)
+    assert line["correlation_id"] == "order-7"
+    assert line["pid"] != worker.process.pid

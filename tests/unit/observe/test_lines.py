@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure.cli.logs import JsonLines, Lines
+from tenure.observe.lines import JsonLines, Lines
 
 JOB = {"job_id": "01a1", "job_kind": "mail", "job_attempt": 2, "correlation_id": "c-1", "trace_id": None}
 
