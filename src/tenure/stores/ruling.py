@@ -7,7 +7,7 @@ looks at more than so many jobs and keys, however many there are.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from heapq import merge
 from typing import Any
@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.lifecycle.claiming import batch, candidate_order
-from tenure.lifecycle.flow import NO_RULES, NOTHING_SPENT, Candidate, Gate, QueueRules, Spent, in_turns
+from tenure.lifecycle.flow import NO_RULES, NOTHING_SPENT, Candidate, Gate, QueueRules, Rate, Spent, in_turns
 
 WALK = 1000
 """How many due jobs of a queue are looked at in the order of claiming, where some of them may have to wait."""
@@ -77,6 +77,44 @@ class SpentOf(msgspec.Struct, frozen=True):
 Question = InOrder | Keys | OfKeys | HeldOf | SpentOf
 Asking = Generator[Question, Any, "Choice"]
 
+RULE_COLUMNS = (
+    "concurrency_max",
+    "key_concurrency_max",
+    "rate_count",
+    "rate_seconds",
+    "key_rate_count",
+    "key_rate_seconds",
+    "fair",
+)
+"""The columns in which a store keeps the rules of a queue."""
+
+
+def rules_of(columns: Sequence[Any]) -> QueueRules:
+    """The rules in these columns."""
+    concurrency_max, key_concurrency_max, count, seconds, key_count, key_seconds, fair = columns
+    return QueueRules(
+        concurrency_max=concurrency_max,
+        key_concurrency_max=key_concurrency_max,
+        rate=None if count is None else Rate(count, seconds),
+        key_rate=None if key_count is None else Rate(key_count, key_seconds),
+        fair=bool(fair),
+    )
+
+
+def columns_of(rules: QueueRules) -> dict[str, Any]:
+    """The columns of these rules, by name."""
+    rates = [(None, None) if rate is None else (rate.count, rate.seconds) for rate in (rules.rate, rules.key_rate)]
+    values = (rules.concurrency_max, rules.key_concurrency_max, *rates[0], *rates[1], rules.fair)
+    return dict(zip(RULE_COLUMNS, values, strict=True))
+
+
+spent_of = msgspec.json.Decoder(Spent).decode
+
+
+def spent_text(spent: Spent) -> str:
+    """How a store keeps what was spent; `spent_of` reads it."""
+    return msgspec.json.encode(spent).decode()
+
 
 class Choice:
     """The jobs to be claimed, in order, and what is to be noted once they are."""
@@ -117,6 +155,17 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     spent_by_key: dict[str, Spent]
     until: dict[str, datetime]
     """When what a key has spent can be forgotten."""
+
+
+def answered(asking: Asking, answer: Callable[[Question], Any]) -> Choice:
+    """The choice, once every question of it is answered here and now."""
+    try:
+        question = next(asking)
+        while True:
+            question = asking.send(answer(question))
+    except StopIteration as end:
+        choice: Choice = end.value
+        return choice
 
 
 def choose(queues: Sequence[str], limit: int, *, ruled: Mapping[str, RuledQueue], now: datetime) -> Asking:

@@ -29,6 +29,7 @@ from tenure.stores.ruling import (
     Question,
     RuledQueue,
     SpentOf,
+    answered,
     choose,
 )
 from tenure.testing.clock import ManualClock
@@ -112,13 +113,7 @@ def choice_by_rules(
         return None
     here = [job for job in jobs if job.queue in request.queues]
     asking = choose(request.queues, request.limit, ruled=ruled, now=now)
-    try:
-        question = next(asking)
-        while True:
-            question = asking.send(_answer(question, request, books, here, now))
-    except StopIteration as end:
-        choice: Choice = end.value
-        return choice
+    return answered(asking, lambda question: _answer(question, request, books, here, now))
 
 
 def _answer(

@@ -15,6 +15,7 @@ from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
 from tenure.stores.postgres.connections import COLLISIONS_MAX, Connections
 from tenure.stores.postgres.ruled import rules_from
+from tenure.stores.ruling import columns_of
 
 
 class PostgresQueues:
@@ -27,16 +28,7 @@ class PostgresQueues:
         return [queue_from(row) for row in await self._connections.fetch("queues", {})]
 
     async def put(self, name: str, rules: QueueRules, *, actor: Actor) -> QueueRecord:
-        values = {
-            "concurrency_max": rules.concurrency_max,
-            "key_concurrency_max": rules.key_concurrency_max,
-            "rate_count": rules.rate and rules.rate.count,
-            "rate_seconds": rules.rate and rules.rate.seconds,
-            "key_rate_count": rules.key_rate and rules.key_rate.count,
-            "key_rate_seconds": rules.key_rate and rules.key_rate.seconds,
-            "fair": rules.fair,
-        }
-        return await self._certain("put_queue", name, actor, values, rules=msgspec.to_builtins(rules))
+        return await self._certain("put_queue", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
         return await self._certain("pause_queue", name, actor, {})

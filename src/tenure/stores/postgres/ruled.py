@@ -12,10 +12,11 @@ import asyncpg
 import msgspec
 
 from tenure.errors import StoreUnavailable
-from tenure.lifecycle.flow import Candidate, QueueRules, Rate, Spent
+from tenure.lifecycle.flow import Candidate, QueueRules, Spent
 from tenure.stores.contract import ClaimRequest
 from tenure.stores.postgres.connections import COLLISIONS_MAX, PASSING, Connections, Session, fetch
 from tenure.stores.ruling import (
+    RULE_COLUMNS,
     Asking,
     Choice,
     HeldOf,
@@ -27,6 +28,9 @@ from tenure.stores.ruling import (
     RuledQueue,
     SpentOf,
     choose,
+    rules_of,
+    spent_of,
+    spent_text,
 )
 
 ROUNDS_MAX = 5
@@ -44,28 +48,9 @@ class ByRules(msgspec.Struct, frozen=True):
     """How long a rate will keep the next job back, where one did."""
 
 
-spent_from = msgspec.json.Decoder(Spent).decode
-
-
-def spent_text(spent: Spent) -> str:
-    """How it is stored."""
-    return msgspec.json.encode(spent).decode()
-
-
 def rules_from(row: asyncpg.Record) -> QueueRules:
-    """The rules in the columns of `queues`."""
-
-    def rate(prefix: str) -> Rate | None:
-        count = row[f"{prefix}rate_count"]
-        return None if count is None else Rate(count, row[f"{prefix}rate_seconds"])
-
-    return QueueRules(
-        concurrency_max=row["concurrency_max"],
-        key_concurrency_max=row["key_concurrency_max"],
-        rate=rate(""),
-        key_rate=rate("key_"),
-        fair=row["fair"],
-    )
+    """The rules of a row of `queues`."""
+    return rules_of([row[name] for name in RULE_COLUMNS])
 
 
 async def claim_by_rules(connections: Connections, request: ClaimRequest, values: dict[str, Any]) -> ByRules:
@@ -108,7 +93,7 @@ async def _locked(session: Session, queues: tuple[str, ...]) -> tuple[dict[str, 
             rules=rules_from(row),
             paused=row["paused_at"] is not None,
             turn=row["turn"],
-            spent=Spent() if row["spent"] is None else spent_from(row["spent"]),
+            spent=Spent() if row["spent"] is None else spent_of(row["spent"]),
         )
         for row in rows
         if row["name"] is not None
@@ -139,7 +124,7 @@ async def _answer(session: Session, question: Question, values: dict[str, Any]) 
         case HeldOf():
             return {row["key"]: row["held"] for row in await fetch(session, "held_by_key", asked)}
         case SpentOf():
-            return {row["key"]: spent_from(row["spent"]) for row in await fetch(session, "spent_by_key", asked)}
+            return {row["key"]: spent_of(row["spent"]) for row in await fetch(session, "spent_by_key", asked)}
 
 
 def _noted(note: Note) -> dict[str, Any]:

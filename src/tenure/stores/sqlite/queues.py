@@ -13,10 +13,10 @@ from tenure.lifecycle.content import check_name
 from tenure.lifecycle.flow import QueueRules
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
+from tenure.stores.ruling import columns_of, rules_of
 from tenure.stores.sqlite.lane import Work
 from tenure.stores.sqlite.retaining import note_operator
 from tenure.stores.sqlite.rows import maybe_moment, micros, moment
-from tenure.stores.sqlite.ruled import rules_of
 from tenure.stores.sqlite.statements import sql
 
 T = TypeVar("T")
@@ -40,16 +40,7 @@ class SqliteQueues:
         return await self._read(queues_known)
 
     async def put(self, name: str, rules: QueueRules, *, actor: Actor) -> QueueRecord:
-        values = {
-            "concurrency_max": rules.concurrency_max,
-            "key_concurrency_max": rules.key_concurrency_max,
-            "rate_count": rules.rate and rules.rate.count,
-            "rate_seconds": rules.rate and rules.rate.seconds,
-            "key_rate_count": rules.key_rate and rules.key_rate.count,
-            "key_rate_seconds": rules.key_rate and rules.key_rate.seconds,
-            "fair": rules.fair,
-        }
-        [record] = await self._change("put_queue", name, actor, values, rules=msgspec.to_builtins(rules))
+        [record] = await self._change("put_queue", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
         return record
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:

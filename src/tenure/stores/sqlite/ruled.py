@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.flow import Candidate, QueueRules, Rate, Spent
+from tenure.lifecycle.flow import Candidate, Spent
 from tenure.stores.contract import ClaimRequest
 from tenure.stores.ruling import (
     Choice,
@@ -22,13 +22,15 @@ from tenure.stores.ruling import (
     Question,
     RuledQueue,
     SpentOf,
+    answered,
     choose,
+    rules_of,
+    spent_of,
+    spent_text,
 )
 from tenure.stores.sqlite.levels import levels
 from tenure.stores.sqlite.rows import json_list, micros, moment
 from tenure.stores.sqlite.statements import sql
-
-_spent = msgspec.json.Decoder(Spent).decode
 
 
 class Spares(Protocol):
@@ -45,24 +47,12 @@ def ruled_queues(connection: sqlite3.Connection, queues: Sequence[str]) -> dict[
             rules=rules_of(rules),
             paused=paused_at is not None,
             turn=turn,
-            spent=Spent() if spent is None else _spent(spent),
+            spent=Spent() if spent is None else spent_of(spent),
         )
         for name, paused_at, *rules, turn, spent in connection.execute(
             sql("ruled_queues"), {"queues": json_list(queues)}
         )
     }
-
-
-def rules_of(columns: Sequence[Any]) -> QueueRules:
-    """The rules in the columns of `tenure_queues`."""
-    concurrency_max, key_concurrency_max, count, seconds, key_count, key_seconds, fair = columns
-    return QueueRules(
-        concurrency_max=concurrency_max,
-        key_concurrency_max=key_concurrency_max,
-        rate=None if count is None else Rate(count, seconds),
-        key_rate=None if key_count is None else Rate(key_count, key_seconds),
-        fair=bool(fair),
-    )
 
 
 def choice_by_rules(
@@ -75,15 +65,8 @@ def choice_by_rules(
     spares: Spares,
 ) -> Choice:
     """The jobs that the rules let through."""
-    answer = Answers(connection, request.kinds, now=now, spares=spares).answer
     asking = choose(request.queues, limit, ruled=ruled, now=now)
-    try:
-        question = next(asking)
-        while True:
-            question = asking.send(answer(question))
-    except StopIteration as end:
-        choice: Choice = end.value
-        return choice
+    return answered(asking, Answers(connection, request.kinds, now=now, spares=spares).answer)
 
 
 class Answers:
@@ -105,7 +88,7 @@ class Answers:
                 return dict(self._rows("held_by_key", {"queue": queue}))
             case SpentOf(queue, keys):
                 rows = self._rows("spent_by_key", {"queue": queue, "keys": json_list(keys)})
-                return {key: _spent(spent) for key, spent in rows}
+                return {key: spent_of(spent) for key, spent in rows}
 
     def _in_order(self, queue: str, limit: int) -> list[Candidate]:
         found: list[Candidate] = []
@@ -133,14 +116,15 @@ class Answers:
 def note(connection: sqlite3.Connection, notes: Iterable[Note], now: datetime) -> None:
     """Write down what was spent, and whose turn was last."""
     for one in notes:
-        spent = None if one.spent is None else _text(one.spent)
+        spent = None if one.spent is None else spent_text(one.spent)
         connection.execute(sql("note_turn"), {"queue": one.queue, "turn": one.turn, "spent": spent})
         for key, spent_of_key in one.spent_by_key.items():
-            values = {"queue": one.queue, "key": key, "spent": _text(spent_of_key), "until_at": micros(one.until[key])}
+            values = {
+                "queue": one.queue,
+                "key": key,
+                "spent": spent_text(spent_of_key),
+                "until_at": micros(one.until[key]),
+            }
             connection.execute(sql("keep_spent"), values)
         if one.spent_by_key:
             connection.execute(sql("forget_spent"), {"queue": one.queue, "now": micros(now)})
-
-
-def _text(spent: Spent) -> str:
-    return msgspec.json.encode(spent).decode()
