@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-106b5bf209','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e34d-01a3-71da-95eb-f4ebfec3ae13"]',1794814837156083);
-INSERT INTO "tenure_claims" VALUES('request-12-14f3cb3637','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01b6-76ec-841c-aa71b810703e"]',1794814837175669);
-INSERT INTO "tenure_claims" VALUES('request-14-0cdc2d8e6c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01b9-747c-8d52-fee91b74fc5c"]',1794814837178886);
-INSERT INTO "tenure_claims" VALUES('request-16-69446acfa0','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01bc-760d-9303-33ce89ac262c"]',1794814837181760);
-INSERT INTO "tenure_claims" VALUES('request-18-74ec4ff0eb','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01bf-75bf-bf4b-851cc85d47df"]',1794814837184793);
-INSERT INTO "tenure_claims" VALUES('request-2-f95f990729','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e34d-01a6-73c0-abbc-c48229188617"]',1794814837159783);
-INSERT INTO "tenure_claims" VALUES('request-20-97c54a4124','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01c2-76c0-82e9-b06b0b29ed92"]',1794814837191852);
-INSERT INTO "tenure_claims" VALUES('request-23-1ca586807d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01ce-76c9-ab28-55897f2fc0b7"]',1794814837199890);
-INSERT INTO "tenure_claims" VALUES('request-3-c52b867d8d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01a8-72e9-8771-4c33a6444a7b"]',1794814837161751);
-INSERT INTO "tenure_claims" VALUES('request-4-85472ec2d1','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01aa-712f-b8e9-96ea2a2adca6"]',1794814837163873);
-INSERT INTO "tenure_claims" VALUES('request-7-4509de1370','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01af-7439-8cc4-5ec1d91676c7"]',1794814837168370);
-INSERT INTO "tenure_claims" VALUES('request-9-d1beb78077','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e34d-01b2-70ec-915a-75d089c606a9"]',1794814837171447);
+INSERT INTO "tenure_claims" VALUES('request-1-a3170462c1','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e359-a463-71d8-acf7-c891bea1a879"]',1794815665253252);
+INSERT INTO "tenure_claims" VALUES('request-12-e00419385f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a47d-757a-8d81-12ad3c933abf"]',1794815665278480);
+INSERT INTO "tenure_claims" VALUES('request-14-41f3f93862','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a481-7314-ab7c-568753df6a6b"]',1794815665282648);
+INSERT INTO "tenure_claims" VALUES('request-16-c91a45a281','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a485-70c0-a602-621118c5c4cc"]',1794815665286903);
+INSERT INTO "tenure_claims" VALUES('request-18-5f66d5a75a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a489-7057-afa7-c93c468907e4"]',1794815665290953);
+INSERT INTO "tenure_claims" VALUES('request-2-fe857b6859','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e359-a469-7751-945e-7387b6c7a745"]',1794815665258459);
+INSERT INTO "tenure_claims" VALUES('request-20-5b2c3bd083','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a48d-76ab-b80d-922695a34d09"]',1794815665294838);
+INSERT INTO "tenure_claims" VALUES('request-23-2fe7c083e3','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a492-7134-b543-0ec642015be7"]',1794815665299952);
+INSERT INTO "tenure_claims" VALUES('request-3-714ccb2803','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a46b-7430-877c-6f7d5dbcc1b6"]',1794815665260746);
+INSERT INTO "tenure_claims" VALUES('request-4-1cb8fac074','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a46e-7533-8d6d-9a70e953b4ce"]',1794815665263583);
+INSERT INTO "tenure_claims" VALUES('request-7-41ec3f91f3','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a473-759e-b9cb-c45364bd4c38"]',1794815665269271);
+INSERT INTO "tenure_claims" VALUES('request-9-de6be31327','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a477-7338-ac22-0a94bed10752"]',1794815665273199);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -55,7 +55,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e34d-01ce-76c9-ab28-55897f2fc0b7','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794814837201121,'worker-1',1794814897199890,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e359-a492-7134-b543-0ec642015be7','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794815665301476,'worker-1',1794815725299952,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,59 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e34d-019e-716c-8ff9-03b94f0f0788',1,'enqueued',NULL,'queued',1794814837150922,0,'client:ada','01a1e34d-019e-716c-8ff9-03b94f0f0788',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e34d-01a1-77a8-8f38-d2b9b384c8e3',1,'enqueued',NULL,'queued',1794814837153446,0,'client:ada','01a1e34d-01a1-77a8-8f38-d2b9b384c8e3',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e34d-01a2-7367-a6c4-2fb8842f7c62',1,'enqueued',NULL,'queued',1794814837154444,0,'client:ada','01a1e34d-01a2-7367-a6c4-2fb8842f7c62',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e34d-01a3-71da-95eb-f4ebfec3ae13',1,'enqueued',NULL,'queued',1794814837155259,0,'client:ada','01a1e34d-01a3-71da-95eb-f4ebfec3ae13',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e34d-01a3-71da-95eb-f4ebfec3ae13',2,'claimed','queued','claimed',1794814837156083,1,'pool:worker-1','request-1-106b5bf209',NULL,NULL,NULL,1794814897156083,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e34d-01a3-71da-95eb-f4ebfec3ae13',3,'started','claimed','running',1794814837156083,1,'pool:worker-1','request-1-106b5bf209',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e34d-01a6-73c0-abbc-c48229188617',1,'enqueued',NULL,'queued',1794814837158911,0,'client:ada','01a1e34d-01a6-73c0-abbc-c48229188617',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e34d-01a6-73c0-abbc-c48229188617',2,'claimed','queued','claimed',1794814837159783,1,'pool:worker-1','request-2-f95f990729',NULL,NULL,NULL,1794814897159783,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e34d-01a8-72e9-8771-4c33a6444a7b',1,'enqueued',NULL,'queued',1794814837160944,0,'client:ada','01a1e34d-01a8-72e9-8771-4c33a6444a7b',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e34d-01a8-72e9-8771-4c33a6444a7b',2,'claimed','queued','claimed',1794814837161751,1,'pool:worker-1','request-3-c52b867d8d',NULL,NULL,NULL,1794814897161751,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e34d-01a8-72e9-8771-4c33a6444a7b',3,'started','claimed','running',1794814837161751,1,'pool:worker-1','request-3-c52b867d8d',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',1,'enqueued',NULL,'queued',1794814837162999,0,'client:ada','01a1e34d-01aa-712f-b8e9-96ea2a2adca6',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',2,'claimed','queued','claimed',1794814837163873,1,'pool:worker-1','request-4-85472ec2d1',NULL,NULL,NULL,1794814897163873,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',3,'started','claimed','running',1794814837163873,1,'pool:worker-1','request-4-85472ec2d1',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',4,'progress','running','running',1794814837165017,1,'runner:worker-1','request-5-837d659092',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e34d-01aa-712f-b8e9-96ea2a2adca6',5,'heartbeat','running','running',1794814837166517,1,'runner:worker-1','request-6-a7b9deb5c5',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e34d-01af-7439-8cc4-5ec1d91676c7',1,'enqueued',NULL,'queued',1794814837167530,0,'client:ada','01a1e34d-01af-7439-8cc4-5ec1d91676c7',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e34d-01af-7439-8cc4-5ec1d91676c7',2,'claimed','queued','claimed',1794814837168370,1,'pool:worker-1','request-7-4509de1370',NULL,NULL,NULL,1794814897168370,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e34d-01af-7439-8cc4-5ec1d91676c7',3,'started','claimed','running',1794814837168370,1,'pool:worker-1','request-7-4509de1370',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e34d-01af-7439-8cc4-5ec1d91676c7',4,'suspended','running','waiting',1794814837169530,1,'runner:worker-1','request-8-4de2cdefb1',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e34d-01b2-70ec-915a-75d089c606a9',1,'enqueued',NULL,'queued',1794814837170618,0,'client:ada','01a1e34d-01b2-70ec-915a-75d089c606a9',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e34d-01b2-70ec-915a-75d089c606a9',2,'claimed','queued','claimed',1794814837171447,1,'pool:worker-1','request-9-d1beb78077',NULL,NULL,NULL,1794814897171447,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e34d-01b2-70ec-915a-75d089c606a9',3,'started','claimed','running',1794814837171447,1,'pool:worker-1','request-9-d1beb78077',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e34d-01b2-70ec-915a-75d089c606a9',4,'retry_scheduled','running','retry',1794814837172608,1,'runner:worker-1','request-10-d5fbee329f',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794818437172608,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e34d-01a3-71da-95eb-f4ebfec3ae13',4,'released','running','stalled',1794814837173728,1,'runner:worker-1','request-11-333bf73f59','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e34d-01b6-76ec-841c-aa71b810703e',1,'enqueued',NULL,'queued',1794814837174711,0,'client:ada','01a1e34d-01b6-76ec-841c-aa71b810703e',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e34d-01b6-76ec-841c-aa71b810703e',2,'claimed','queued','claimed',1794814837175669,1,'pool:worker-1','request-12-14f3cb3637',NULL,NULL,NULL,1794814897175669,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e34d-01b6-76ec-841c-aa71b810703e',3,'started','claimed','running',1794814837175669,1,'pool:worker-1','request-12-14f3cb3637',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e34d-01b6-76ec-841c-aa71b810703e',4,'succeeded','running','succeeded',1794814837176766,1,'runner:worker-1','request-13-b95e6d0ef4',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e34d-01b9-747c-8d52-fee91b74fc5c',1,'enqueued',NULL,'queued',1794814837177979,0,'client:ada','01a1e34d-01b9-747c-8d52-fee91b74fc5c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e34d-01b9-747c-8d52-fee91b74fc5c',2,'claimed','queued','claimed',1794814837178886,1,'pool:worker-1','request-14-0cdc2d8e6c',NULL,NULL,NULL,1794814897178886,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e34d-01b9-747c-8d52-fee91b74fc5c',3,'started','claimed','running',1794814837178886,1,'pool:worker-1','request-14-0cdc2d8e6c',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e34d-01b9-747c-8d52-fee91b74fc5c',4,'committed','running','running',1794814837179975,1,'runner:worker-1','request-15-d9b6830e3b',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e34d-01bc-760d-9303-33ce89ac262c',1,'enqueued',NULL,'queued',1794814837180957,0,'client:ada','01a1e34d-01bc-760d-9303-33ce89ac262c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e34d-01bc-760d-9303-33ce89ac262c',2,'claimed','queued','claimed',1794814837181760,1,'pool:worker-1','request-16-69446acfa0',NULL,NULL,NULL,1794814897181760,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e34d-01bc-760d-9303-33ce89ac262c',3,'started','claimed','running',1794814837181760,1,'pool:worker-1','request-16-69446acfa0',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e34d-01bc-760d-9303-33ce89ac262c',4,'committed','running','running',1794814837182864,1,'runner:worker-1','request-17-f06f3b8350',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e34d-01bc-760d-9303-33ce89ac262c',5,'succeeded','running','succeeded',1794814837182864,1,'runner:worker-1','request-17-f06f3b8350',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e34d-01bf-75bf-bf4b-851cc85d47df',1,'enqueued',NULL,'queued',1794814837183935,0,'client:ada','01a1e34d-01bf-75bf-bf4b-851cc85d47df',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e34d-01bf-75bf-bf4b-851cc85d47df',2,'claimed','queued','claimed',1794814837184793,1,'pool:worker-1','request-18-74ec4ff0eb',NULL,NULL,NULL,1794814897184793,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e34d-01bf-75bf-bf4b-851cc85d47df',3,'started','claimed','running',1794814837184793,1,'pool:worker-1','request-18-74ec4ff0eb',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e34d-01bf-75bf-bf4b-851cc85d47df',4,'failed','running','failed',1794814837185966,1,'runner:worker-1','request-19-0ea9e33632','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e34d-01c2-76c0-82e9-b06b0b29ed92',1,'enqueued',NULL,'queued',1794814837186901,0,'client:ada','01a1e34d-01c2-76c0-82e9-b06b0b29ed92',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e34d-01c2-76c0-82e9-b06b0b29ed92',2,'claimed','queued','claimed',1794814837191852,1,'pool:worker-1','request-20-97c54a4124',NULL,NULL,NULL,1794814897191852,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e34d-01c2-76c0-82e9-b06b0b29ed92',3,'started','claimed','running',1794814837191852,1,'pool:worker-1','request-20-97c54a4124',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e34d-01c2-76c0-82e9-b06b0b29ed92',4,'halted','running','halted',1794814837196815,1,'runner:worker-1','request-21-9710389d62',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e34d-01a1-77a8-8f38-d2b9b384c8e3',2,'cancelled','queued','cancelled',1794814837197996,0,'client:ada','request-22-6d389ed9c3',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e34d-01ce-76c9-ab28-55897f2fc0b7',1,'enqueued',NULL,'queued',1794814837199028,0,'client:ada','01a1e34d-01ce-76c9-ab28-55897f2fc0b7',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e34d-01ce-76c9-ab28-55897f2fc0b7',2,'claimed','queued','claimed',1794814837199890,1,'pool:worker-1','request-23-1ca586807d',NULL,NULL,NULL,1794814897199890,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e34d-01ce-76c9-ab28-55897f2fc0b7',3,'started','claimed','running',1794814837199890,1,'pool:worker-1','request-23-1ca586807d',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e34d-01ce-76c9-ab28-55897f2fc0b7',4,'dead_lettered','running','dead_lettered',1794814837201121,1,'runner:worker-1','request-24-f3aab32e0e','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e34d-01a2-7367-a6c4-2fb8842f7c62',2,'signalled','queued','queued',1794814837202679,0,'client:ada','request-25-7ba06b0728',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e34d-01a2-7367-a6c4-2fb8842f7c62',3,'cancel_requested','queued','queued',1794814837202679,0,'client:ada','request-25-7ba06b0728',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e359-a45d-72a1-abac-d9f431aeb425',1,'enqueued',NULL,'queued',1794815665246486,0,'client:ada','01a1e359-a45d-72a1-abac-d9f431aeb425',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e359-a461-7451-a9f3-f5ca61e79632',1,'enqueued',NULL,'queued',1794815665249798,0,'client:ada','01a1e359-a461-7451-a9f3-f5ca61e79632',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e359-a462-721c-b3f6-14ab0519d86e',1,'enqueued',NULL,'queued',1794815665250979,0,'client:ada','01a1e359-a462-721c-b3f6-14ab0519d86e',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e359-a463-71d8-acf7-c891bea1a879',1,'enqueued',NULL,'queued',1794815665252108,0,'client:ada','01a1e359-a463-71d8-acf7-c891bea1a879',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e359-a463-71d8-acf7-c891bea1a879',2,'claimed','queued','claimed',1794815665253252,1,'pool:worker-1','request-1-a3170462c1',NULL,NULL,NULL,1794815725253252,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e359-a463-71d8-acf7-c891bea1a879',3,'started','claimed','running',1794815665253252,1,'pool:worker-1','request-1-a3170462c1',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e359-a469-7751-945e-7387b6c7a745',1,'enqueued',NULL,'queued',1794815665257436,0,'client:ada','01a1e359-a469-7751-945e-7387b6c7a745',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e359-a469-7751-945e-7387b6c7a745',2,'claimed','queued','claimed',1794815665258459,1,'pool:worker-1','request-2-fe857b6859',NULL,NULL,NULL,1794815725258459,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e359-a46b-7430-877c-6f7d5dbcc1b6',1,'enqueued',NULL,'queued',1794815665259802,0,'client:ada','01a1e359-a46b-7430-877c-6f7d5dbcc1b6',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e359-a46b-7430-877c-6f7d5dbcc1b6',2,'claimed','queued','claimed',1794815665260746,1,'pool:worker-1','request-3-714ccb2803',NULL,NULL,NULL,1794815725260746,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e359-a46b-7430-877c-6f7d5dbcc1b6',3,'started','claimed','running',1794815665260746,1,'pool:worker-1','request-3-714ccb2803',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',1,'enqueued',NULL,'queued',1794815665262404,0,'client:ada','01a1e359-a46e-7533-8d6d-9a70e953b4ce',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',2,'claimed','queued','claimed',1794815665263583,1,'pool:worker-1','request-4-1cb8fac074',NULL,NULL,NULL,1794815725263583,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',3,'started','claimed','running',1794815665263583,1,'pool:worker-1','request-4-1cb8fac074',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',4,'progress','running','running',1794815665265081,1,'runner:worker-1','request-5-813b26a15b',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',5,'heartbeat','running','running',1794815665266916,1,'runner:worker-1','request-6-25ea54dc11',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e359-a473-759e-b9cb-c45364bd4c38',1,'enqueued',NULL,'queued',1794815665268155,0,'client:ada','01a1e359-a473-759e-b9cb-c45364bd4c38',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e359-a473-759e-b9cb-c45364bd4c38',2,'claimed','queued','claimed',1794815665269271,1,'pool:worker-1','request-7-41ec3f91f3',NULL,NULL,NULL,1794815725269271,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e359-a473-759e-b9cb-c45364bd4c38',3,'started','claimed','running',1794815665269271,1,'pool:worker-1','request-7-41ec3f91f3',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e359-a473-759e-b9cb-c45364bd4c38',4,'suspended','running','waiting',1794815665270791,1,'runner:worker-1','request-8-b9a60889a7',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e359-a477-7338-ac22-0a94bed10752',1,'enqueued',NULL,'queued',1794815665272091,0,'client:ada','01a1e359-a477-7338-ac22-0a94bed10752',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e359-a477-7338-ac22-0a94bed10752',2,'claimed','queued','claimed',1794815665273199,1,'pool:worker-1','request-9-de6be31327',NULL,NULL,NULL,1794815725273199,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e359-a477-7338-ac22-0a94bed10752',3,'started','claimed','running',1794815665273199,1,'pool:worker-1','request-9-de6be31327',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e359-a477-7338-ac22-0a94bed10752',4,'retry_scheduled','running','retry',1794815665274754,1,'runner:worker-1','request-10-afbf3792eb',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794819265274754,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e359-a463-71d8-acf7-c891bea1a879',4,'released','running','stalled',1794815665276029,1,'runner:worker-1','request-11-e977354e48','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e359-a47d-757a-8d81-12ad3c933abf',1,'enqueued',NULL,'queued',1794815665277263,0,'client:ada','01a1e359-a47d-757a-8d81-12ad3c933abf',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e359-a47d-757a-8d81-12ad3c933abf',2,'claimed','queued','claimed',1794815665278480,1,'pool:worker-1','request-12-e00419385f',NULL,NULL,NULL,1794815725278480,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e359-a47d-757a-8d81-12ad3c933abf',3,'started','claimed','running',1794815665278480,1,'pool:worker-1','request-12-e00419385f',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e359-a47d-757a-8d81-12ad3c933abf',4,'succeeded','running','succeeded',1794815665279995,1,'runner:worker-1','request-13-7069c48950',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e359-a481-7314-ab7c-568753df6a6b',1,'enqueued',NULL,'queued',1794815665281531,0,'client:ada','01a1e359-a481-7314-ab7c-568753df6a6b',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e359-a481-7314-ab7c-568753df6a6b',2,'claimed','queued','claimed',1794815665282648,1,'pool:worker-1','request-14-41f3f93862',NULL,NULL,NULL,1794815725282648,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e359-a481-7314-ab7c-568753df6a6b',3,'started','claimed','running',1794815665282648,1,'pool:worker-1','request-14-41f3f93862',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e359-a481-7314-ab7c-568753df6a6b',4,'committed','running','running',1794815665284491,1,'runner:worker-1','request-15-7acd41d082',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e359-a485-70c0-a602-621118c5c4cc',1,'enqueued',NULL,'queued',1794815665285811,0,'client:ada','01a1e359-a485-70c0-a602-621118c5c4cc',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e359-a485-70c0-a602-621118c5c4cc',2,'claimed','queued','claimed',1794815665286903,1,'pool:worker-1','request-16-c91a45a281',NULL,NULL,NULL,1794815725286903,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e359-a485-70c0-a602-621118c5c4cc',3,'started','claimed','running',1794815665286903,1,'pool:worker-1','request-16-c91a45a281',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e359-a485-70c0-a602-621118c5c4cc',4,'committed','running','running',1794815665288368,1,'runner:worker-1','request-17-591676af4d',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e359-a485-70c0-a602-621118c5c4cc',5,'succeeded','running','succeeded',1794815665288368,1,'runner:worker-1','request-17-591676af4d',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e359-a489-7057-afa7-c93c468907e4',1,'enqueued',NULL,'queued',1794815665289813,0,'client:ada','01a1e359-a489-7057-afa7-c93c468907e4',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e359-a489-7057-afa7-c93c468907e4',2,'claimed','queued','claimed',1794815665290953,1,'pool:worker-1','request-18-5f66d5a75a',NULL,NULL,NULL,1794815725290953,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e359-a489-7057-afa7-c93c468907e4',3,'started','claimed','running',1794815665290953,1,'pool:worker-1','request-18-5f66d5a75a',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e359-a489-7057-afa7-c93c468907e4',4,'failed','running','failed',1794815665292386,1,'runner:worker-1','request-19-b4c46e161e','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e359-a48d-76ab-b80d-922695a34d09',1,'enqueued',NULL,'queued',1794815665293758,0,'client:ada','01a1e359-a48d-76ab-b80d-922695a34d09',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e359-a48d-76ab-b80d-922695a34d09',2,'claimed','queued','claimed',1794815665294838,1,'pool:worker-1','request-20-5b2c3bd083',NULL,NULL,NULL,1794815725294838,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e359-a48d-76ab-b80d-922695a34d09',3,'started','claimed','running',1794815665294838,1,'pool:worker-1','request-20-5b2c3bd083',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e359-a48d-76ab-b80d-922695a34d09',4,'halted','running','halted',1794815665296308,1,'runner:worker-1','request-21-e02b76b66b',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e359-a461-7451-a9f3-f5ca61e79632',2,'cancelled','queued','cancelled',1794815665297605,0,'client:ada','request-22-c71ad91022',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e359-a492-7134-b543-0ec642015be7',1,'enqueued',NULL,'queued',1794815665298876,0,'client:ada','01a1e359-a492-7134-b543-0ec642015be7',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e359-a492-7134-b543-0ec642015be7',2,'claimed','queued','claimed',1794815665299952,1,'pool:worker-1','request-23-2fe7c083e3',NULL,NULL,NULL,1794815725299952,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e359-a492-7134-b543-0ec642015be7',3,'started','claimed','running',1794815665299952,1,'pool:worker-1','request-23-2fe7c083e3',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e359-a492-7134-b543-0ec642015be7',4,'dead_lettered','running','dead_lettered',1794815665301476,1,'runner:worker-1','request-24-80c533397e','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e359-a462-721c-b3f6-14ab0519d86e',2,'signalled','queued','queued',1794815665303544,0,'client:ada','request-25-5ecdb5e3a0',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e359-a462-721c-b3f6-14ab0519d86e',3,'cancel_requested','queued','queued',1794815665303544,0,'client:ada','request-25-5ecdb5e3a0',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
@@ -303,21 +303,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-019e-716c-8ff9-03b94f0f0788','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794814837150922,1794814837150922,0,0,0,0,1794814837150922,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a1-77a8-8f38-d2b9b384c8e3','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794814837153446,1794814837197996,0,0,0,0,1794814837153446,NULL,NULL,NULL,NULL,NULL,NULL,1794814837197996,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a2-7367-a6c4-2fb8842f7c62','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794814837154444,1794814837202679,0,0,0,0,1794814837154444,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a3-71da-95eb-f4ebfec3ae13','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794814837155259,1794814837173728,1,0,0,0,1794814837155259,NULL,NULL,NULL,NULL,NULL,1794814837156083,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a6-73c0-abbc-c48229188617','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794814837158911,1794814837159783,1,0,0,0,1794814837158911,'worker-1','c7100547-f485-4076-a788-31bf9edc2014',1794814897159783,1794814877159783,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01a8-72e9-8771-4c33a6444a7b','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794814837160944,1794814837161751,1,0,0,0,1794814837160944,'worker-1','b060464a-93b0-4948-93e5-8c0dc9769adb',1794814897161751,1794814877161751,1794901237161751,1794814837161751,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01aa-712f-b8e9-96ea2a2adca6','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794814837162999,1794814837166517,1,0,0,0,1794814837162999,'worker-1','1be025ba-030f-4f6f-9197-839a7048d9b1',1794814897163873,1794814877166517,1794901237163873,1794814837163873,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01af-7439-8cc4-5ec1d91676c7','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794814837167530,1794814837169530,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794814837168370,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01b2-70ec-915a-75d089c606a9','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794814837170618,1794814837172608,1,1,0,0,1794818437172608,NULL,NULL,NULL,NULL,NULL,1794814837171447,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01b6-76ec-841c-aa71b810703e','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794814837174711,1794814837176766,1,0,0,0,1794814837174711,NULL,NULL,NULL,NULL,NULL,1794814837175669,1794814837176766,1794814837176766,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01b9-747c-8d52-fee91b74fc5c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794814837177979,1794814837179975,1,0,0,0,1794814837177979,'worker-1','47315dae-88e8-48e4-9666-93883028101a',1794814897178886,1794814877178886,1794901237178886,1794814837178886,NULL,1794814837179975,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01bc-760d-9303-33ce89ac262c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794814837180957,1794814837182864,1,0,0,0,1794814837180957,NULL,NULL,NULL,NULL,NULL,1794814837181760,1794814837182864,1794814837182864,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01bf-75bf-bf4b-851cc85d47df','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794814837183935,1794814837185966,1,1,0,0,1794814837183935,NULL,NULL,NULL,NULL,NULL,1794814837184793,1794814837185966,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01c2-76c0-82e9-b06b0b29ed92','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794814837186901,1794814837196815,1,0,0,0,1794814837186901,NULL,NULL,NULL,NULL,NULL,1794814837191852,1794814837196815,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e34d-01ce-76c9-ab28-55897f2fc0b7','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794814837199028,1794814837201121,1,1,0,0,1794814837199028,NULL,NULL,NULL,NULL,NULL,1794814837199890,1794814837201121,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a45d-72a1-abac-d9f431aeb425','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794815665246486,1794815665246486,0,0,0,0,1794815665246486,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a461-7451-a9f3-f5ca61e79632','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794815665249798,1794815665297605,0,0,0,0,1794815665249798,NULL,NULL,NULL,NULL,NULL,NULL,1794815665297605,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a462-721c-b3f6-14ab0519d86e','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794815665250979,1794815665303544,0,0,0,0,1794815665250979,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a463-71d8-acf7-c891bea1a879','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794815665252108,1794815665276029,1,0,0,0,1794815665252108,NULL,NULL,NULL,NULL,NULL,1794815665253252,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a469-7751-945e-7387b6c7a745','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794815665257436,1794815665258459,1,0,0,0,1794815665257436,'worker-1','0f18f0f5-359c-4322-8186-5cd10343bdb1',1794815725258459,1794815705258459,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a46b-7430-877c-6f7d5dbcc1b6','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794815665259802,1794815665260746,1,0,0,0,1794815665259802,'worker-1','c50e5269-3ebd-4386-9610-54cfd6c41c71',1794815725260746,1794815705260746,1794902065260746,1794815665260746,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a46e-7533-8d6d-9a70e953b4ce','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794815665262404,1794815665266916,1,0,0,0,1794815665262404,'worker-1','c13f9f8e-bd33-4d9e-b201-17235be72214',1794815725263583,1794815705266916,1794902065263583,1794815665263583,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a473-759e-b9cb-c45364bd4c38','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794815665268155,1794815665270791,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794815665269271,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a477-7338-ac22-0a94bed10752','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794815665272091,1794815665274754,1,1,0,0,1794819265274754,NULL,NULL,NULL,NULL,NULL,1794815665273199,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a47d-757a-8d81-12ad3c933abf','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794815665277263,1794815665279995,1,0,0,0,1794815665277263,NULL,NULL,NULL,NULL,NULL,1794815665278480,1794815665279995,1794815665279995,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a481-7314-ab7c-568753df6a6b','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794815665281531,1794815665284491,1,0,0,0,1794815665281531,'worker-1','48dfacfa-07bd-4bd8-aee4-d124ee13704e',1794815725282648,1794815705282648,1794902065282648,1794815665282648,NULL,1794815665284491,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a485-70c0-a602-621118c5c4cc','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794815665285811,1794815665288368,1,0,0,0,1794815665285811,NULL,NULL,NULL,NULL,NULL,1794815665286903,1794815665288368,1794815665288368,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a489-7057-afa7-c93c468907e4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794815665289813,1794815665292386,1,1,0,0,1794815665289813,NULL,NULL,NULL,NULL,NULL,1794815665290953,1794815665292386,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a48d-76ab-b80d-922695a34d09','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794815665293758,1794815665296308,1,0,0,0,1794815665293758,NULL,NULL,NULL,NULL,NULL,1794815665294838,1794815665296308,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e359-a492-7134-b543-0ec642015be7','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794815665298876,1794815665301476,1,1,0,0,1794815665298876,NULL,NULL,NULL,NULL,NULL,1794815665299952,1794815665301476,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
@@ -336,7 +336,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794814837146011);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794815665241016);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -414,7 +414,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e34d-01a2-7367-a6c4-2fb8842f7c62',2,'go','7',1794814837202679);
+INSERT INTO "tenure_signals" VALUES('01a1e359-a462-721c-b3f6-14ab0519d86e',2,'go','7',1794815665303544);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,

@@ -475,6 +475,27 @@ begin
     return null;
 end $$;
 
+-- The log: an import writes it first, and so only where there is no job yet.
+create function tenure.only_to_the_log() returns trigger
+language plpgsql
+as $$
+begin
+    if tenure.writer() = 'store' then
+        return null;
+    end if;
+    if tenure.writer() <> 'import' then
+        raise exception 'tenure: % of %.% is refused: only the store writes here',
+            lower(tg_op), tg_table_schema, tg_table_name
+            using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
+    end if;
+    if exists (select from tenure.jobs) then
+        raise exception 'tenure: an import into %.% is refused: there are jobs, and only an empty database is imported into',
+            tg_table_schema, tg_table_name
+            using errcode = 'TN002', hint = 'Import into a new database.';
+    end if;
+    return null;
+end $$;
+
 -- A row that changes has its events: contiguous, from its old status to its new one. Only keys of the new rows are
 -- looked up; the trigger on each row has made sure that `was` and `chain` are true.
 create function tenure.check_chain() returns trigger
@@ -506,6 +527,22 @@ begin
             bad.id, coalesce(bad.was, '(none)'), bad.status, bad.rev
             using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
     end if;
+    if tg_op = 'INSERT' and tenure.writer() = 'import' then
+        -- It comes in its last state, so that its whole log must lead there.
+        select fresh.id, fresh.rev into bad
+        from fresh
+        left join tenure.events first on first.job_id = fresh.id and first.rev = 1
+        left join tenure.events last on last.job_id = fresh.id and last.rev = fresh.rev
+        where first.at is distinct from fresh.created_at
+           or last.at is distinct from fresh.updated_at
+           or not tenure.linked(fresh.id, 1, fresh.rev)
+           or exists (select from tenure.events later where later.job_id = fresh.id and later.rev > fresh.rev)
+        limit 1;
+        if found then
+            raise exception 'tenure: job % is refused: its log does not lead to revision %', bad.id, bad.rev
+                using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
+        end if;
+    end if;
     return null;
 end $$;
 
@@ -518,46 +555,6 @@ as $$
     left join tenure.events before on before.job_id = e.job_id and before.rev = e.rev - 1
     where e.job_id = job and e.rev between first_rev and last_rev
 $$;
-
--- An import writes the log first, and so only where there is no job yet.
-create function tenure.only_into_nothing() returns trigger
-language plpgsql
-as $$
-begin
-    if exists (select from tenure.jobs) then
-        raise exception 'tenure: an import into %.% is refused: there are jobs, and only an empty database is imported into',
-            tg_table_schema, tg_table_name
-            using errcode = 'TN002', hint = 'Import into a new database.';
-    end if;
-    return null;
-end $$;
-
--- A job that is imported comes in its last state, so that its whole log must lead there.
-create function tenure.check_whole_chain() returns trigger
-language plpgsql
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
-as $$
-declare
-    bad record;
-begin
-    select fresh.id, fresh.rev into bad
-    from fresh
-    left join tenure.events first on first.job_id = fresh.id and first.rev = 1
-    left join tenure.events last on last.job_id = fresh.id and last.rev = fresh.rev
-    where first.at is distinct from fresh.created_at
-       or last.at is distinct from fresh.updated_at
-       or not tenure.linked(fresh.id, 1, fresh.rev)
-       or exists (select from tenure.events later where later.job_id = fresh.id and later.rev > fresh.rev)
-    limit 1;
-    if found then
-        raise exception 'tenure: job % is refused: its log does not lead to revision %', bad.id, bad.rev
-            using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
-    end if;
-    return null;
-end $$;
 
 -- Uses up a thousand numbers of transactions: an import dates its events back to numbers that have passed, and a young
 -- cluster may not have seen enough of them. To be called outside of a transaction.
@@ -613,9 +610,6 @@ create trigger jobs_origin before update of id, kind, queue, priority, payload, 
     execute function tenure.refuse('what a job was enqueued with never changes');
 create trigger jobs_inserted after insert on tenure.jobs
     referencing new table as fresh for each statement execute function tenure.check_chain();
-create trigger jobs_imported after insert on tenure.jobs
-    referencing new table as fresh for each statement when (tenure.writer() = 'import')
-    execute function tenure.check_whole_chain();
 create trigger jobs_updated after update on tenure.jobs
     referencing new table as fresh for each statement
     execute function tenure.check_chain();
@@ -626,9 +620,7 @@ create trigger jobs_whole before truncate on tenure.jobs
     for each statement execute function tenure.refuse('only retention removes jobs');
 
 create trigger events_written after insert on tenure.events
-    for each statement execute function tenure.only_the_store('store', 'import');
-create trigger events_imported before insert on tenure.events
-    for each statement when (tenure.writer() = 'import') execute function tenure.only_into_nothing();
+    for each statement execute function tenure.only_to_the_log();
 create trigger events_fixed before update on tenure.events for each row
     when (tenure.writer() not in ('retention', 'erasure') or new.detail is not null
           or (old.job_id, old.tx::text, old.at, old.until_at, old.rev, old.attempt, old.version, old.commits, old.type,
