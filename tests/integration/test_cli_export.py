@@ -25,6 +25,7 @@ from tenure.stores import Store
 from tenure.stores.contract import JobFilter
 from tenure.testing.contract.archive import seen
 from tenure.testing.driver import Driver
+from tenure.testing.log_check import whole_tail
 from tests.command import Answer, tenure
 from tests.databases import Database
 from tests.full_life import full_life
@@ -142,9 +143,11 @@ async def test_work_goes_on_in_the_database_that_was_imported_into(
         [job] = await drive.claim(kinds=("queued",))
         assert job.rev == 3
         assert (await drive.add("twin", dedupe_key="x")).id == (await _twin(store))
-        position = (await store.tail(limit=10_000)).position
+        written = sum(job.rev for job in (await store.find(JobFilter(), limit=10_000)).jobs)
+        position = (await whole_tail(store, expected=written))[-1].position
         added = await drive.add()
-        assert [event.job_id for event in (await store.tail(after=position)).events] == [added.id]
+        later = await whole_tail(store, after=position, expected=1)
+        assert [event.job_id for event in later] == [added.id]
     assert tenure("verify", "--database", database.url).code == 0
 
 

@@ -82,13 +82,20 @@ async def all_jobs(store: Store, *, limit: int = 500) -> list[Job]:
     return jobs
 
 
-async def whole_tail(store: Store, *, limit: int = 1000, expected: int = 0, clock: Clock = SYSTEM.clock) -> list[Event]:
-    """The log from its beginning to its present end, page by page.
+async def whole_tail(
+    store: Store,
+    *,
+    after: str | None = None,
+    limit: int = 1000,
+    expected: int = 0,
+    clock: Clock = SYSTEM.clock,
+) -> list[Event]:
+    """The log from its beginning, or from a position, to its present end, page by page.
 
     A tail holds back what a transaction elsewhere might still precede, so an expected number is waited for, a while.
     """
     events: list[Event] = []
-    position: str | None = None
+    position = after
     deadline_seconds = clock.monotonic_seconds() + TAIL_SECONDS_MAX
     while True:
         page = await store.tail(after=position, limit=limit)
