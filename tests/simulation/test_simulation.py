@@ -83,9 +83,9 @@ def test_without_any_fault_nothing_is_lost_and_nothing_is_repeated() -> None:
 def test_a_broken_guard_is_found_and_the_run_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "_require_lease", lambda *_: None)
     monkeypatch.setattr(deciding, "judge", _judge_without_lease)
-    from tenure.stores import contract
+    from tenure.stores.contract import answers
 
-    monkeypatch.setattr(contract, "judge", _judge_without_lease)
+    monkeypatch.setattr(answers, "judge", _judge_without_lease)
     failing = next(islice((r for r in simulate_all(range(200), Options()) if r.problem is not None), 1), None)
     assert failing is not None, "200 runs without fencing, and nothing was noticed"
     small = shrunk(failing)
