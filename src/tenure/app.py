@@ -21,7 +21,7 @@ from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.records import Actor, DeadLetter, Job, OnExhausted, OnLost, Policy, Role, Timeouts
 from tenure.middleware import Middleware
 from tenure.operating import MANY, CancelReport, Operator, RedriveReport
-from tenure.ruling_queues import AppQueues
+from tenure.queueing import AppQueues
 from tenure.scheduling import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, schedule_of
 from tenure.seams import SYSTEM, Seams
 from tenure.settings import database_url

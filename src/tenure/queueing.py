@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from tenure.lifecycle.flow import QueueRules, Rate
 from tenure.lifecycle.records import Actor
@@ -80,6 +80,6 @@ class AppQueues:
         """Remove a queue's rules, and let it go on if it was paused. Whether there was anything to remove."""
         return await (await self._store()).queues.forget(name, actor=self._actor)
 
-    async def known(self) -> list[QueueRecord]:
+    async def list(self) -> Sequence[QueueRecord]:
         """The queues that are paused or have rules, and how many of their jobs are held."""
         return await (await self._store()).queues.known()
