@@ -7,6 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -155,15 +156,35 @@ class App:
         self.kinds.update(dict.fromkeys((kind.name, *kind.options.aliases), kind))
 
     async def enqueue_many(self, requests: Iterable[Prepared[R]]) -> list[Handle[R]]:
-        """Queue many calls, a thousand in one round trip; each thousand is taken whole or not at all."""
+        """Queue many calls, a thousand in one round trip; each thousand is taken whole or not at all.
+
+        A generator is asked for the next thousand while the one before is being written.
+        """
         store = await self.store()
-        prepared = list(requests)
+        left = iter(requests)
         handles: list[Handle[R]] = []
-        for start in range(0, len(prepared), ENQUEUE_BATCH):
-            batch = prepared[start : start + ENQUEUE_BATCH]
-            added = await store.add([one.enqueue for one in batch])
-            handles += [Handle(self, a.job, p.kind, created=a.created) for a, p in zip(added, batch, strict=True)]
-        return handles
+        writing: asyncio.Task[list[Handle[R]]] | None = None
+        try:
+            while batch := list(islice(left, ENQUEUE_BATCH)):
+                if writing is not None:
+                    handles += await writing
+                if len(batch) < ENQUEUE_BATCH:
+                    return handles + await self._add(store, batch)
+                writing = self.seams.spawn.task(self._add(store, batch), name="tenure-enqueue")
+                # Around the loop, so that it sets out before the next requests are made; and once more, since uvloop
+                # hands to the system at the end of a turn what was written in it.
+                for _ in range(2):
+                    await self.seams.clock.sleep(0)
+            return handles + await writing if writing is not None else handles
+        except BaseException:
+            # Whoever makes the requests may have failed. What was sent before that is seen to its end.
+            if writing is not None and not writing.done():
+                await asyncio.wait({writing})
+            raise
+
+    async def _add(self, store: Store, batch: Sequence[Prepared[R]]) -> list[Handle[R]]:
+        added = await store.add([one.enqueue for one in batch])
+        return [Handle(self, a.job, p.kind, created=a.created) for a, p in zip(added, batch, strict=True)]
 
     async def submit(self, kind: str, payload: str, *, options: EnqueueOptions | None = None) -> Handle[Any]:
         """Queue a call that came as a name and JSON text, from the command line or the network."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 import tenure
+from tenure.enqueuing import Prepared
 from tenure.errors import (
     InvalidInput,
     JobCancelled,
@@ -106,6 +107,39 @@ async def test_many_calls_are_queued_at_once(app: tenure.App) -> None:
     assert [handle.job.origin.payload for handle in handles[:2]] == ['{"n":0}', '{"n":1}']
 
 
+async def test_requests_are_made_while_those_before_are_written_and_keep_their_order(app: tenure.App) -> None:
+    @app.job()
+    def work(n: int) -> int:
+        return n
+
+    handles = await app.enqueue_many(map(work.request, range(3000)))
+    assert [handle.job.origin.payload for handle in handles] == [f'{{"n":{n}}}' for n in range(3000)]
+    created = [handle.job.created_at for handle in handles]
+    assert created == sorted(created)
+    assert len(set(created)) == 3, "a thousand at a time"
+    assert await app.enqueue_many([]) == []
+    assert len(await app.enqueue_many(map(work.request, range(1000)))) == 1000
+
+
+async def test_whoever_fails_to_make_a_request_leaves_whole_thousands(app: tenure.App) -> None:
+    @app.job()
+    def work(n: int) -> int:
+        return n
+
+    def calls() -> Iterator[Prepared[int]]:
+        yield from map(work.request, range(2500))
+        raise LookupError("no more addresses")
+
+    with pytest.raises(LookupError, match="no more addresses"):
+        await app.enqueue_many(calls())
+    assert (await (await app.store()).stats()).tallies[0].jobs == 2000
+    refused = work.options(request_id="order-7")
+    await refused.enqueue(1)
+    with pytest.raises(RequestIdReused):
+        await app.enqueue_many([*map(work.request, range(999)), refused.request(2), *map(work.request, range(1500))])
+    assert (await (await app.store()).stats()).tallies[0].jobs == 2001, "nothing follows a thousand that was refused"
+
+
 @pytest.mark.requirement("EH-05")
 async def test_a_call_that_does_not_fit_is_counted_and_leaves_nothing(app: tenure.App) -> None:
     @app.job()
@@ -185,6 +219,7 @@ async def test_a_new_sqlite_file_is_ready_at_once_and_a_new_postgres_database_is
 SYNC = """
 import os, sys
 import tenure
+from tenure.enqueuing import Prepared
 
 app = tenure.App(sys.argv[1])
 

@@ -40,7 +40,7 @@ class TenureSender:
         await self._nothing.enqueue(sent_ns)
 
     async def many(self, jobs: int) -> None:
-        await self._app.enqueue_many([self._nothing.request(0) for _ in range(jobs)])
+        await self._app.enqueue_many(self._nothing.request(0) for _ in range(jobs))
 
 
 class Tenure(Driver):
