@@ -29,8 +29,6 @@ OPEN = {
     "EH-01": "remote engines: the socket, its protocol and the reference engines",
     "EH-02": "the acknowledgement of an engine, and what becomes of a job that is not acknowledged",
     "EH-04": "the detection of a lost engine and what becomes of its jobs",
-    "EH-06": "categories, transitions, events and log lines are built; metrics of failures are not",
-    "EH-09": "the log folds to any moment and is followed from any position; the export is missing",
     "EH-11": "failures that a remote engine reports, a cut network to it, and the benchmark of dispatch times",
 }
 STRICT = Timeouts(queued_seconds=30, claimed_seconds=10, running_seconds=60)
@@ -98,7 +96,7 @@ async def test_what_cannot_be_valid_is_refused_counted_and_logged_and_nothing_is
 
 
 @pytest.mark.requirement("EH-06", "EH-11")
-async def test_a_failure_has_its_transition_its_log_line_its_event_and_its_category(
+async def test_a_failure_has_its_transition_its_log_line_its_event_its_metric_and_its_category(
     app: tenure.App, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures: dict[str, tuple[Exception, str, str]] = {
@@ -116,7 +114,7 @@ async def test_a_failure_has_its_transition_its_log_line_its_event_and_its_categ
         raise failures[name][0]
 
     with caplog.at_level(logging.WARNING):
-        async with working(app):
+        async with working(app, metrics=True) as worker:
             jobs = {name: await build.enqueue(name) for name in failures}
             for name, handle in jobs.items():
                 job = await handle.wait(20)
@@ -126,6 +124,10 @@ async def test_a_failure_has_its_transition_its_log_line_its_event_and_its_categ
                 assert (await told_by(app, job.id, WORDS))[-1].fields["error"] == error
     for name, handle in jobs.items():
         assert any(str(handle.id) in record.getMessage() for record in caplog.records), f"{name} failed in silence"
+    counted = {
+        name: worker.metrics().value(f"tenure_{name}_total", "BUILD_SCENE") for name in ("failures", "dead_letters")
+    }
+    assert counted == {"failures": 2, "dead_letters": 1}
 
 
 @pytest.mark.requirement("EH-07", "EH-08")
