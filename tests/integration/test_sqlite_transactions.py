@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tenure.errors import DeadlinePassed, GuardViolated, InvalidInput, StoreErro
 from tenure.lifecycle.operations import Cancel, Commit, Complete
 from tenure.seams import Seams
 from tenure.stores.contract import hint_for
+from tenure.stores.sqlite import connecting
 from tenure.stores.sqlite.block import BLOCK_SHARE
 from tenure.stores.sqlite.connecting import BUSY_SECONDS
 from tenure.stores.sqlite.store import SqliteStore
@@ -409,3 +411,27 @@ async def test_a_store_that_is_closed_takes_its_open_transaction_with_it(path: P
             await store.close()
     await store.open()
     assert await paid(store) == []
+
+
+class Contended(sqlite3.Connection):
+    """A connection that is told twice that somebody else is just switching the file to WAL."""
+
+    refusals = 2
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        if sql.startswith("pragma journal_mode") and Contended.refusals > 0:
+            Contended.refusals -= 1
+            raise sqlite3.OperationalError("database is locked")
+        return super().execute(sql, *arguments)
+
+
+def test_one_who_is_in_anothers_way_while_a_new_file_is_switched_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Contended))
+    with closing(connecting.connect(str(tmp_path / "jobs.db"))) as connection:
+        assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
+    Contended.refusals = connecting.SWITCH_TRIES
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        connecting.connect(str(tmp_path / "other.db"))
+    Contended.refusals = 0

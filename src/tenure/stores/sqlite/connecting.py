@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tenure.errors import GuardViolated, StoreError, StoreUnavailable
 
+SWITCH_TRIES = 5
 MEMORY = ":memory:"
 SQLITE_LEAST = (3, 34, 0)
 SQLITE_SAFE_RESET = (3, 51, 3)
@@ -37,7 +38,7 @@ def connect(
     )
     try:
         if not read_only:
-            connection.execute("pragma journal_mode = wal").fetchone()
+            _switch_to_wal(connection)
         connection.execute("pragma synchronous = full")
         connection.execute("pragma temp_store = memory")
         connection.execute(f"pragma cache_size = -{CACHE_KIB}")
@@ -51,6 +52,20 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Two that switch a new file at once are in each other's way, and SQLite tells one of them so without waiting."""
+    for tries_left in reversed(range(SWITCH_TRIES)):
+        try:
+            connection.execute("pragma journal_mode = wal").fetchone()
+            return
+        except sqlite3.OperationalError:
+            if not tries_left:
+                raise
+        # Whoever has the lock is waited for here, as everywhere else.
+        connection.execute("begin immediate")
+        connection.execute("rollback")
 
 
 @contextmanager
