@@ -6,6 +6,7 @@ them and they are told its address; otherwise the first test that asks for it st
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.traceability"]
 
 OWN_SERVER = pytest.StashKey[PostgresServer]()
+
+
+def pytest_configure() -> None:
+    """In the background of a shell an interrupt is ignored, and every child would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def own_server(config: pytest.Config) -> PostgresServer:
