@@ -75,8 +75,9 @@ async def test_a_rate_that_has_room_again_is_not_slept_through(app: tenure.App) 
     count = counting(app, seen)
     await app.queues.put("default", rate=tenure.Rate(2, 0.5))
     await app.enqueue_many(count.request() for _ in range(JOBS))
-    async with working(app):
+    async with working(app) as worker:
         await eventually(lambda: len(seen) == JOBS, seconds=40)
+    assert worker.counts["succeeded"] == JOBS
 
 
 async def test_whoever_waits_at_a_paused_queue_is_told_when_it_goes_on(app: tenure.App) -> None:

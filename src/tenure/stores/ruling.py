@@ -7,6 +7,7 @@ looks at more than so many jobs and keys, however many there are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from heapq import merge
@@ -24,9 +25,9 @@ GLANCE = 4
 """At first so many times as many as are wanted: mostly those in front can go."""
 WALK_FAIR = 200
 """The same in a queue whose keys take turns, for the jobs that have no key."""
-KEYS = 200
+KEYS_LEAST, KEYS = 20, 200
 KEY_ROUNDS = 10
-"""How many keys are asked for at once, and how often, before the next claim goes on from there."""
+"""How many keys are looked at and asked for at once, and how often, before the next claim goes on from there."""
 
 
 class RuledQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,14 +226,17 @@ def _offers(
 def _round(
     here: RuledQueue, gate: Gate, limit: int, walked_to: dict[str, str]
 ) -> Generator[Question, Any, tuple[list[str], list[Candidate]]]:
-    """The keys that may go next, from the one whose turn was last, and the first jobs of each."""
+    """The keys that may go next, from the one whose turn was last, and the first jobs of each.
+
+    Jobs may wait under a key of which none is due, or none of our kinds: so it goes on until enough are found.
+    """
+    looked = _Looked(here.name, gate, limit)
     after, wrapped = here.turn, not here.turn
-    keys: list[str] = []
     for _ in range(KEY_ROUNDS):
         found: list[str] = yield Keys(here.name, after, KEYS)
         yield from _learn_spent(here, gate, found)
-        keys += [key for key in found if gate.admits_key(key) and key not in keys]
-        if len(keys) >= min(limit, KEYS):
+        yield from looked.at(found)
+        if looked.enough:
             break
         if len(found) == KEYS:
             after = walked_to[here.name] = found[-1]
@@ -240,13 +244,43 @@ def _round(
             break
         else:
             after, wrapped = "", True
-    keys = keys[:limit]
-    candidates: list[Candidate] = (yield OfKeys(here.name, tuple(keys), limit // len(keys) + 1)) if keys else []
-    full = [key for key in keys if sum(one.key == key for one in candidates) > limit // len(keys)]
-    if full and len(candidates) < limit:
-        others = [one for one in candidates if one.key not in full]
-        candidates = [*others, *(yield OfKeys(here.name, tuple(full), limit))]
-    return keys, candidates
+    yield from looked.deeper()
+    return list(looked.keys), looked.candidates
+
+
+class _Looked:
+    """The first jobs of keys that may go, as far as they were looked at."""
+
+    def __init__(self, queue: str, gate: Gate, limit: int) -> None:
+        self._queue, self._gate, self._limit = queue, gate, limit
+        self._wanted = limit if gate.room is None else min(limit, gate.room)
+        self._deep: list[str] = []
+        self.keys: dict[str, None] = {}
+        self.candidates: list[Candidate] = []
+
+    @property
+    def enough(self) -> bool:
+        return self._gate.has_room_for(self._wanted, (one.key for one in self.candidates))
+
+    def at(self, found: Sequence[str]) -> Generator[Question, Any, None]:
+        """Look at these keys, a few at a time, until there is enough."""
+        fresh = [key for key in found if key not in self.keys and self._gate.admits_key(key)]
+        for start in range(0, len(fresh), max(self._limit, KEYS_LEAST)):
+            if self.enough:
+                return
+            some = fresh[start : start + max(self._limit, KEYS_LEAST)]
+            each = self._limit // len(some) + 1
+            offered: list[Candidate] = yield OfKeys(self._queue, tuple(some), each)
+            counts = Counter(one.key for one in offered)
+            self.keys |= dict.fromkeys(some)
+            self.candidates += offered
+            self._deep += [key for key in some if counts[key] == each]
+
+    def deeper(self) -> Generator[Question, Any, None]:
+        """Where the others leave room, look for more under those keys that had as many as were asked for."""
+        if self._deep and not self.enough:
+            others = [one for one in self.candidates if one.key not in self._deep]
+            self.candidates = [*others, *(yield OfKeys(self._queue, tuple(self._deep), self._limit))]
 
 
 def _learn_spent(here: RuledQueue, gate: Gate, keys: Iterable[str]) -> Generator[Question, Any, None]:

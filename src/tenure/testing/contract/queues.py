@@ -234,6 +234,24 @@ class QueueContract:
         clock.advance(10)
         assert keys(await drive.claim(limit=10)) == ["a", "b"]
 
+    @pytest.mark.parametrize("rules", [{"fair": True}, {"fair": True, "key_rate": Rate(5, 60)}])
+    async def test_keys_with_nothing_to_claim_keep_nobody_from_their_turn(
+        self, drive: Driver, rules: dict[str, Any]
+    ) -> None:
+        await self.rule(drive, **rules)
+        await self.fill(drive, *"abcdefgh", delay_ms=3_600_000)
+        await self.fill(drive, *"ijklmnop", kind="other")
+        last = await self.fill(drive, "y", "z")
+        assert ids(await drive.claim(limit=1)) == [last[0].id]
+        assert ids(await drive.claim(limit=1)) == [last[1].id]
+        assert await drive.claim(limit=1) == []
+
+    async def test_a_key_with_many_jobs_fills_what_the_others_leave(self, drive: Driver) -> None:
+        await self.rule(drive, fair=True)
+        await self.fill(drive, *"abcdefgh", delay_ms=3_600_000)
+        await self.fill(drive, *"iiiiiii", "j")
+        assert keys(await drive.claim(limit=6)) == ["i", "j", "i", "i", "i", "i"]
+
     async def test_a_key_behind_many_jobs_that_must_wait_is_found(self, drive: Driver) -> None:
         await self.rule(drive, key_concurrency_max=1)
         crowd = [drive.enqueue(partition_key="crowd") for _ in range(1100)]
