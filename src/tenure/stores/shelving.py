@@ -9,10 +9,30 @@ import msgspec
 
 from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule, ScheduleRecord
-from tenure.stores.contract.archive import KeySpent, QueueState, Shelved
+from tenure.stores.contract.archive import (
+    ClaimRecord,
+    KeySpent,
+    MessageRecord,
+    OperatorRecord,
+    QueueState,
+    Shelved,
+    StreamRecord,
+)
+from tenure.stores.ruling import RULE_COLUMNS, rules_of, spent_of, spent_text
+from tenure.stores.ruling import columns_of as rule_columns
 
-_RATES = ("rate", "key_rate")
-_LIMITS = ("concurrency_max", "key_concurrency_max")
+FIRST_PAGES: Mapping[type[Shelved], tuple[str, dict[str, object]]] = {
+    OperatorRecord: ("operators_page", {"id": 0}),
+    ClaimRecord: ("claims_page", {"request_id": ""}),
+    QueueState: ("queues_page", {"name": ""}),
+    KeySpent: ("limits_page", {"queue": "", "key": ""}),
+    ScheduleRecord: ("schedules_page", {"name": ""}),
+    StreamRecord: ("streams_page", {"aggregate": ""}),
+    MessageRecord: ("messages_page", {"aggregate": "", "sequence": 0}),
+}
+"""The statement that reads the pages of each shelf, and the place before the first."""
+
+_OF_QUEUE = ("name", "paused_at", "turn", "updated_at")
 _PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))
 _MOVING = tuple(name for name in ScheduleRecord.__struct_fields__ if name != "schedule")
 
@@ -25,7 +45,7 @@ def columns_of(record: Shelved) -> dict[str, Any]:
         case QueueState():
             return _queue_columns(record)
         case KeySpent():
-            return msgspec.structs.asdict(record) | {"spent": _encode(record.spent).decode()}
+            return msgspec.structs.asdict(record) | {"spent": spent_text(record.spent)}
         case ScheduleRecord(schedule=schedule):
             tags = None if schedule.tags is None else _encode(schedule.tags, order="sorted").decode()
             facts = {name: getattr(schedule, name) for name in _PLAIN} | {"policy": schedule.policy, "tags": tags}
@@ -39,7 +59,7 @@ def facts_of(kind: type[Shelved], row: Mapping[str, Any], policy: Policy | None)
         return _queue_facts(row)
     facts = dict(row)
     if kind is KeySpent:
-        facts["spent"] = msgspec.json.decode(row["spent"])
+        facts["spent"] = spent_of(row["spent"])
     if kind is ScheduleRecord:
         tags = None if row["tags"] is None else msgspec.json.decode(row["tags"])
         schedule = {name: row[name] for name in _PLAIN} | {"policy": policy, "tags": tags}
@@ -48,18 +68,10 @@ def facts_of(kind: type[Shelved], row: Mapping[str, Any], policy: Policy | None)
 
 
 def _queue_columns(state: QueueState) -> dict[str, Any]:
-    facts: dict[str, Any] = {name: getattr(state, name) for name in ("name", "paused_at", "turn", "updated_at")}
-    facts |= {name: getattr(state.rules, name) for name in (*_LIMITS, "fair")}
-    for name in _RATES:
-        rate = getattr(state.rules, name)
-        facts |= {f"{name}_count": rate and rate.count, f"{name}_seconds": rate and rate.seconds}
-    return facts | {"spent": None if state.spent is None else _encode(state.spent).decode()}
+    facts = {name: getattr(state, name) for name in _OF_QUEUE} | rule_columns(state.rules)
+    return facts | {"spent": None if state.spent is None else spent_text(state.spent)}
 
 
 def _queue_facts(row: Mapping[str, Any]) -> dict[str, Any]:
-    rules: dict[str, Any] = {name: row[name] for name in _LIMITS} | {"fair": bool(row["fair"])}
-    for name in _RATES:
-        count, seconds = row[f"{name}_count"], row[f"{name}_seconds"]
-        rules[name] = None if count is None else {"count": count, "seconds": seconds}
-    facts = {name: row[name] for name in ("name", "paused_at", "turn", "updated_at")}
-    return facts | {"rules": rules, "spent": None if row["spent"] is None else msgspec.json.decode(row["spent"])}
+    facts = {name: row[name] for name in _OF_QUEUE} | {"rules": rules_of([row[name] for name in RULE_COLUMNS])}
+    return facts | {"spent": None if row["spent"] is None else spent_of(row["spent"])}

@@ -51,7 +51,7 @@ from tenure.stores.postgres.connections import (
 from tenure.stores.postgres.cursors import NO_ID
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.reading import jobs_of
-from tenure.stores.shelving import columns_of, facts_of
+from tenure.stores.shelving import FIRST_PAGES, columns_of, facts_of
 from tenure.stores.sql_files import numbered
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -60,16 +60,6 @@ Rows = list[dict[str, Any]]
 COUNTING_SECONDS_MAX = 3600.0
 """Counting reads a whole index, which may take longer than any other statement may."""
 
-_FIRST: Mapping[type[Shelved], tuple[str, dict[str, object]]] = {
-    OperatorRecord: ("operators_page", {"id": 0}),
-    ClaimRecord: ("claims_page", {"request_id": ""}),
-    QueueState: ("queues_page", {"name": ""}),
-    KeySpent: ("limits_page", {"queue": "", "key": ""}),
-    ScheduleRecord: ("schedules_page", {"name": ""}),
-    StreamRecord: ("streams_page", {"aggregate": ""}),
-    MessageRecord: ("messages_page", {"aggregate": "", "sequence": 0}),
-}
-"""How the pages of each shelf are read, and the place before the first."""
 _WRITTEN_BY: Mapping[type[Shelved], str] = {
     OperatorRecord: "restore_operators",
     ClaimRecord: "restore_claims",
@@ -129,7 +119,7 @@ class PostgresSnapshot:
         return Totals(found["jobs"], found["events"])
 
     async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
-        name, after = _FIRST[kind]
+        name, after = FIRST_PAGES[kind]
         while page := await self._fetch(name, {**after, "limit": limit}):
             after = {key: page[-1][key] for key in after}
             policies = await self._policies.of(page) if kind is ScheduleRecord else {}

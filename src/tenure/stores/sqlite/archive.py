@@ -37,7 +37,7 @@ from tenure.stores.contract.archive import (
     StreamRecord,
     Totals,
 )
-from tenure.stores.shelving import columns_of, facts_of
+from tenure.stores.shelving import FIRST_PAGES, columns_of, facts_of
 from tenure.stores.sqlite import belongings, reading
 from tenure.stores.sqlite.connecting import MEMORY, connect
 from tenure.stores.sqlite.lane import Connection, InlineLane, Lane, ThreadLane, Work
@@ -50,16 +50,6 @@ from tenure.stores.sqlite.transactions import Reading, open_gate
 T = TypeVar("T", bound=msgspec.Struct)
 
 _encode = msgspec.json.encode
-_FIRST: Mapping[type[Shelved], tuple[str, dict[str, object]]] = {
-    OperatorRecord: ("operators_page", {"id": 0}),
-    ClaimRecord: ("claims_page", {"request_id": ""}),
-    QueueState: ("queues_page", {"name": ""}),
-    KeySpent: ("limits_page", {"queue": "", "key": ""}),
-    ScheduleRecord: ("schedules_page", {"name": ""}),
-    StreamRecord: ("streams_page", {"aggregate": ""}),
-    MessageRecord: ("messages_page", {"aggregate": "", "sequence": 0}),
-}
-"""How the pages of each shelf are read, and the place before the first."""
 _WRITTEN_BY: Mapping[type[Shelved], str] = {
     OperatorRecord: "log_operator",
     ClaimRecord: "insert_claim",
@@ -139,7 +129,7 @@ class SqliteSnapshot:
         return self._totals
 
     async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
-        name, after = _FIRST[kind]
+        name, after = FIRST_PAGES[kind]
         while page := await self._lane.look(partial(_rows, name=name, parameters={**after, "limit": limit})):
             after = {key: page[-1][key] for key in after}
             yield await self._lane.look(partial(self._shelved, kind=kind, rows=page))
