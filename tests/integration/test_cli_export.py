@@ -402,3 +402,11 @@ def names_in(facts: Line) -> Iterator[str]:
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, dict) and name not in OPAQUE:
                 yield from names_in(item)
+
+
+def test_a_broken_file_makes_no_database(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text("rubbish\n")
+    answer = tenure("import", "bad.jsonl", "--database", "sqlite:///new.db", cwd=tmp_path)
+    assert answer.code == 1, answer
+    assert "line 1" in answer.err
+    assert not (tmp_path / "new.db").exists()

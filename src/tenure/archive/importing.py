@@ -180,12 +180,17 @@ class _Batch(Generic[T]):
 async def import_file(archive: Archives, path: Path, *, told: Read | None = None) -> Seen:
     """Write what the file holds into an empty database. An error of any kind leaves it empty."""
     seen = look_at(path, told=told)
+    await import_seen(archive, path, seen, told=told)
+    return seen
+
+
+async def import_seen(archive: Archives, path: Path, seen: Seen, *, told: Read | None = None) -> None:
+    """The same for a file that was looked at before."""
     async with archive.restoring(runs=seen.runs) as restoring:
         writing = _Import(restoring, path)
         for number, line, size in numbered(path, doing="writing", told=told):
             await writing.take(number, line, size)
         await writing.finish()
-    return seen
 
 
 class _Import:

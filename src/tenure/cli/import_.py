@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tenure.archive.importing import Seen, import_file
+from tenure.archive.importing import Seen, import_seen, look_at
 from tenure.cli.database import common_options, connected, run, without_password
 from tenure.cli.output import Exit, Progress, counted, progress, say, say_json
 
@@ -40,11 +40,14 @@ async def _import(database: str, file: Path, shown: Progress) -> Seen:
             share = fraction / 4 if doing == "reading" else 0.25 + 0.75 * fraction
             shown.show(f"{doing}: {counted(lines[doing], 'line')}", share)
 
+    # First, so that a broken file makes no database.
+    seen = look_at(file, told=told)
     async with connected(database) as store:
         if _is_new_file(database):
             await store.migrate()
         await store.open()
-        return await import_file(store.archive, file, told=told)
+        await import_seen(store.archive, file, seen, told=told)
+    return seen
 
 
 def _is_new_file(database: str) -> bool:
