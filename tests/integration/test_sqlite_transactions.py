@@ -414,24 +414,42 @@ async def test_a_store_that_is_closed_takes_its_open_transaction_with_it(path: P
 
 
 class Contended(sqlite3.Connection):
-    """A connection that is told twice that somebody else is just switching the file to WAL."""
+    """A connection whose first attempts to switch the file to WAL fail: somebody else is just doing it."""
 
-    refusals = 2
+    refusals = 0
+    code = sqlite3.SQLITE_BUSY
 
     def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
         if sql.startswith("pragma journal_mode") and Contended.refusals > 0:
             Contended.refusals -= 1
-            raise sqlite3.OperationalError("database is locked")
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = Contended.code
+            raise error
         return super().execute(sql, *arguments)
 
 
-def test_one_who_is_in_anothers_way_while_a_new_file_is_switched_tries_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def contended(monkeypatch: pytest.MonkeyPatch) -> type[Contended]:
+    monkeypatch.setattr(Contended, "refusals", 2)
+    monkeypatch.setattr(Contended, "code", sqlite3.SQLITE_BUSY)
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Contended))
+    return Contended
+
+
+def test_one_who_is_in_anothers_way_while_a_new_file_is_switched_tries_again(
+    tmp_path: Path, contended: type[Contended]
+) -> None:
     with closing(connecting.connect(str(tmp_path / "jobs.db"))) as connection:
         assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
-    Contended.refusals = connecting.SWITCH_TRIES
+    contended.refusals = connecting.SWITCH_TRIES
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         connecting.connect(str(tmp_path / "other.db"))
-    Contended.refusals = 0
+    assert contended.refusals == 0
+
+
+def test_a_file_that_cannot_be_switched_is_not_tried_again(tmp_path: Path, contended: type[Contended]) -> None:
+    """A disk that is full or broken is reported, even if it would be well a moment later."""
+    contended.code = sqlite3.SQLITE_FULL
+    with pytest.raises(sqlite3.OperationalError):
+        connecting.connect(str(tmp_path / "jobs.db"))
+    assert contended.refusals == 1

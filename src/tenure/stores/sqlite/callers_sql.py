@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import GuardViolated, InvalidInput, StoreError, TenureError
+from tenure.stores.sqlite.connecting import PRIMARY_CODE
 
 READING = frozenset(
     {sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -77,7 +78,7 @@ def callers_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in ENVIRONMENT:
+        if getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE in ENVIRONMENT:
             raise
         raise CallersError(error) from error
     except (sqlite3.Warning, ValueError, OverflowError, UnicodeError) as error:

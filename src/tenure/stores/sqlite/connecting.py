@@ -10,6 +10,8 @@ from pathlib import Path
 from tenure.errors import GuardViolated, StoreError, StoreUnavailable
 
 SWITCH_TRIES = 5
+PRIMARY_CODE = 0xFF
+"""The bits of an error's code that say what it is; the others say where it was met."""
 MEMORY = ":memory:"
 SQLITE_LEAST = (3, 34, 0)
 SQLITE_SAFE_RESET = (3, 51, 3)
@@ -60,8 +62,8 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("pragma journal_mode = wal").fetchone()
             return
-        except sqlite3.OperationalError:
-            if not tries_left:
+        except sqlite3.OperationalError as problem:
+            if not tries_left or problem.sqlite_errorcode & PRIMARY_CODE != sqlite3.SQLITE_BUSY:
                 raise
         # Whoever has the lock is waited for here, as everywhere else.
         connection.execute("begin immediate")
