@@ -186,7 +186,7 @@ def _is_sound(value: Any, levels: int) -> bool:
             type(key) is str and key.isascii() and "\x00" not in key and _is_sound(item, levels - 1)
             for key, item in value.items()
         )
-    if kind is list:
+    if kind is list or kind is tuple:
         return levels > 0 and all(_is_sound(item, levels - 1) for item in value)
     return value is None or kind is bool
 

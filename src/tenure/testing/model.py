@@ -6,10 +6,12 @@ store answers, writes and shows must be what this one does.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
+from itertools import islice
 from uuid import UUID
 
 import msgspec
@@ -180,12 +182,12 @@ class ModelStore(Forgetting):
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)
         require_outside(self)
-        won = self._claims.get(request.request_id)
+        body, won = request.body(), self._claims.get(request.request_id)
         if won is None:
-            won = WonClaim(request.body(), tuple(job.id for job in self._take(request)))
+            won = WonClaim(body, tuple(job.id for job in self._take(request)))
             if won.job_ids:
                 self._claims[request.request_id] = won
-        if won.body != request.body():
+        if won.body != body:
             raise RequestIdReused(request.request_id)
         return [without_secret(self._rows[job_id], request.actor) for job_id in won.job_ids if job_id in self._rows]
 
@@ -288,15 +290,16 @@ class ModelStore(Forgetting):
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
         check_event_filter(wanted)
-        return self._page((event for event in self._log if event_matches(event, wanted)), after=after, limit=limit)
+        return self._page(lambda event: event_matches(event, wanted), after=after, limit=limit)
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        return self._page(self._log, after=after, limit=limit)
+        return self._page(lambda _: True, after=after, limit=limit)
 
-    def _page(self, events: Iterable[Event], *, after: str | None, limit: int) -> EventPage:
+    def _page(self, wanted: Callable[[Event], bool], *, after: str | None, limit: int) -> EventPage:
         check_page(limit)
         begin = position(after)
-        found = [event for event in events if (event.position or "") > begin][:limit]
+        first = bisect_right(self._log, begin, key=lambda event: event.position or "")
+        found = list(islice(filter(wanted, self._log[first:]), limit))
         return EventPage(found, (found[-1].position or begin) if found else begin)
 
     async def executions(self, job_id: UUID) -> list[Execution]:

@@ -72,7 +72,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def body(self) -> str:
         """What makes this the same request when it comes again."""
-        return encode([self.queues, self.kinds, self.limit, self.worker, self.start, self.role])
+        return encode([self.queues, self.kinds, self.limit, self.worker, self.start, self.role.value])
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -10,13 +10,16 @@ import asyncio
 import heapq
 import selectors
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from datetime import datetime, timedelta
 from typing import Any
 
 from tenure.testing.clock import START
 from tenure.testing.simulation.chance import Chance
+
+CLOSING_TRIES = 20
 
 THE_NODE: ContextVar[Node | None] = ContextVar("tenure_simulated_node", default=None)
 
@@ -31,7 +34,7 @@ class Node:
         self.steps = 0
         self.dies_at_step: int | None = None
         self.when_dead: Callable[[], None] = lambda: None
-        self._backlog: deque[Piece] = deque()
+        self._backlog: list[asyncio.Handle] = []
 
     def kill(self) -> None:
         """As with SIGKILL: from now on nothing of it runs."""
@@ -47,36 +50,21 @@ class Node:
     def resume(self) -> None:
         """As with SIGCONT: everything that became due in the meantime runs now."""
         self.paused = False
-        while self._backlog:
-            piece = self._backlog.popleft()
-            self.loop.call_soon(piece.run_unless_cancelled, context=piece.context)
+        self.loop.make_ready(self._backlog)
+        self._backlog = []
 
-    def step(self, piece: Piece) -> None:
-        """Run one piece of this process, unless it is dead, dies right here, or must wait."""
+    def may_run(self, handle: asyncio.Handle) -> bool:
+        """Whether this process takes its next step now: not if it is dead, dies right here, or must wait."""
         if self.dead:
-            return
+            return False
         if self.paused:
-            self._backlog.append(piece)
-            return
+            self._backlog.append(handle)
+            return False
         self.steps += 1
         if self.dies_at_step is not None and self.steps >= self.dies_at_step:
             self.kill()
-            return
-        piece.callback(*piece.args)
-
-
-class Piece:
-    """Something that a process has scheduled, and the handle by which it can think better of it."""
-
-    __slots__ = ("args", "callback", "context", "handle")
-
-    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
-        self.callback, self.args, self.context = callback, args, context
-        self.handle: asyncio.Handle | None = None
-
-    def run_unless_cancelled(self) -> None:
-        if self.handle is None or not self.handle.cancelled():
-            self.callback(*self.args)
+            return False
+        return True
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -85,6 +73,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
         self._now_seconds = 0.0
+        self._ready: deque[asyncio.Handle]  # the usual loop's own, also filled by what it does itself
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_set = 0
+        self._tasks: list[asyncio.Task[Any]] = []
         self.turns = 0
         super().__init__(_Nobody())
 
@@ -94,46 +86,60 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        node = _node_of(context)
-        if node is None:
-            return super().call_soon(callback, *args, context=context)
-        piece = Piece(callback, args, context)
-        piece.handle = super().call_soon(node.step, piece, context=context)
-        return piece.handle
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        node = _node_of(context)
-        if node is None:
-            return super().call_at(when, callback, *args, context=context)
-        piece = Piece(callback, args, context)
-        handle = super().call_at(when, node.step, piece, context=context)
-        piece.handle = handle
-        return handle
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers_set += 1
+        heapq.heappush(self._timers, (when, self._timers_set, timer))
+        return timer
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """Nothing is thrown away before the run ends, so that no `finally` of the dead runs meanwhile."""
+        task = super().create_task(coro, **options)
+        self._tasks.append(task)
+        return task
+
+    def close(self) -> None:
+        """Throw away what the dead have left. While a coroutine is closed its task must live on: a time limit inside
+        holds the task, and whoever lets go of the last hold on it would close the coroutine a second time."""
+        for task in self._tasks:
+            if not task.done():
+                _close(task.get_coro())
+        self._tasks.clear()
+        self._timers.clear()
+        super().close()
+
+    def make_ready(self, handles: Iterable[asyncio.Handle]) -> None:
+        """Let what could not run before run in the next turn."""
+        self._ready.extend(handles)
 
     def _run_once(self) -> None:
         """One turn, without the world that the usual loop would have to look at. What is ready at the same moment runs
         in an order of chance: nobody may rely on another."""
         self.turns += 1
-        ready: deque[Any] = self._ready  # type: ignore[attr-defined]
-        timers: list[Any] = self._scheduled  # type: ignore[attr-defined]
-        while timers and timers[0].cancelled():
-            heapq.heappop(timers)._scheduled = False  # noqa: SLF001 - what the usual loop does with its own handles
-        if not ready:
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        batch: list[Any] = [*self._ready]
+        self._ready.clear()
+        if not batch:
             if not timers:
                 raise Deadlock("nothing is ready, and nothing is due")
-            self._now_seconds = max(self._now_seconds, timers[0].when())
-        while timers and timers[0].when() <= self._now_seconds:
-            timer = heapq.heappop(timers)
-            timer._scheduled = False  # noqa: SLF001
-            ready.append(timer)
-        batch = list(ready)
-        ready.clear()
+            self._now_seconds = max(self._now_seconds, timers[0][0])
+        while timers and timers[0][0] <= self._now_seconds:
+            batch.append(heapq.heappop(timers)[2])
         if len(batch) > 1:
             self._chance.shuffle(batch)
         for handle in batch:
-            if not handle.cancelled():
+            if handle.cancelled():
+                continue
+            node = handle._context.get(THE_NODE)  # noqa: SLF001 - nobody else knows it
+            if node is None or node.may_run(handle):
                 handle._run()  # noqa: SLF001
 
 
@@ -157,8 +163,12 @@ class DatabaseClock:
         await asyncio.sleep(seconds)  # noqa: TID251 - the loop's time is virtual
 
 
-def _node_of(context: Context | None) -> Node | None:
-    return THE_NODE.get() if context is None else context.get(THE_NODE)
+def _close(body: Any) -> None:
+    """Close a coroutine, however often it waits for something in its `finally`s."""
+    for _ in range(CLOSING_TRIES):
+        with suppress(Exception):
+            body.close()
+            return
 
 
 class Deadlock(Exception):

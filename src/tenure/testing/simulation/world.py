@@ -73,7 +73,6 @@ class World:
         self._histories: dict[str, History] = {}
         self._position: str | None = None
         self._trace = sha256()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._workers: dict[Node, Worker] = {}
         self._born = 0
         self._closing = False
@@ -172,11 +171,9 @@ class World:
     def spawn_outside(self, body: Coroutine[Any, Any, Any]) -> None:
         """Something that belongs to no process: the database, or fate."""
         task = self.loop.create_task(body, context=Context())
-        self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._closing:
             self._break(error)
 
@@ -200,15 +197,12 @@ class World:
         worker = Worker(kinds=self.app.kinds, open_store=open_store, seams=seams, options=options)
         self._workers[node] = worker
         node.when_dead = lambda: self._died(node)
-        in_node(node, lambda: self._keep(self.loop.create_task(self._live(node, worker))))
+        in_node(node, lambda: self.loop.create_task(self._live(node, worker)))
 
     def _wired(self, node: Node, chance: Chance) -> Any:
         """A process's own way to the store. What it asks for and hears is written down, to be checked at the end."""
         wired: Any = WiredStore(self, node, chance)
         return recorded(wired, self._histories.setdefault(node.name, History(node.name)), now=self.clock.now)
-
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.add(task)
 
     async def _live(self, node: Node, worker: Worker) -> None:
         try:
