@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-a3170462c1','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e359-a463-71d8-acf7-c891bea1a879"]',1794815665253252);
-INSERT INTO "tenure_claims" VALUES('request-12-e00419385f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a47d-757a-8d81-12ad3c933abf"]',1794815665278480);
-INSERT INTO "tenure_claims" VALUES('request-14-41f3f93862','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a481-7314-ab7c-568753df6a6b"]',1794815665282648);
-INSERT INTO "tenure_claims" VALUES('request-16-c91a45a281','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a485-70c0-a602-621118c5c4cc"]',1794815665286903);
-INSERT INTO "tenure_claims" VALUES('request-18-5f66d5a75a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a489-7057-afa7-c93c468907e4"]',1794815665290953);
-INSERT INTO "tenure_claims" VALUES('request-2-fe857b6859','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e359-a469-7751-945e-7387b6c7a745"]',1794815665258459);
-INSERT INTO "tenure_claims" VALUES('request-20-5b2c3bd083','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a48d-76ab-b80d-922695a34d09"]',1794815665294838);
-INSERT INTO "tenure_claims" VALUES('request-23-2fe7c083e3','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a492-7134-b543-0ec642015be7"]',1794815665299952);
-INSERT INTO "tenure_claims" VALUES('request-3-714ccb2803','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a46b-7430-877c-6f7d5dbcc1b6"]',1794815665260746);
-INSERT INTO "tenure_claims" VALUES('request-4-1cb8fac074','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a46e-7533-8d6d-9a70e953b4ce"]',1794815665263583);
-INSERT INTO "tenure_claims" VALUES('request-7-41ec3f91f3','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a473-759e-b9cb-c45364bd4c38"]',1794815665269271);
-INSERT INTO "tenure_claims" VALUES('request-9-de6be31327','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e359-a477-7338-ac22-0a94bed10752"]',1794815665273199);
+INSERT INTO "tenure_claims" VALUES('request-1-3c2fdce477','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e3ef-b344-7367-a197-889a274e4b03"]',1794825499462565);
+INSERT INTO "tenure_claims" VALUES('request-12-6cbee0320b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b35b-7287-a4d2-6758dada59cd"]',1794825499485043);
+INSERT INTO "tenure_claims" VALUES('request-14-f99122ee0c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b35f-70fc-afa9-9453cbf700f1"]',1794825499488842);
+INSERT INTO "tenure_claims" VALUES('request-16-dd689bea94','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b363-715f-8e2a-5beacc7b1038"]',1794825499493363);
+INSERT INTO "tenure_claims" VALUES('request-18-9e58f60c02','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b368-7204-ad90-9f332d1cf066"]',1794825499497646);
+INSERT INTO "tenure_claims" VALUES('request-2-d95db0e14e','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e3ef-b349-7706-b79f-a30ad15febe2"]',1794825499466876);
+INSERT INTO "tenure_claims" VALUES('request-20-97f3d99ef2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8"]',1794825499501411);
+INSERT INTO "tenure_claims" VALUES('request-23-301a56ad22','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b371-7084-8b1a-bdea8d46143a"]',1794825499506458);
+INSERT INTO "tenure_claims" VALUES('request-3-fbe6488b27','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b34b-73aa-937f-ab263c9666c6"]',1794825499469123);
+INSERT INTO "tenure_claims" VALUES('request-4-bc43761efd','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d"]',1794825499471556);
+INSERT INTO "tenure_claims" VALUES('request-7-e4636b7fd6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b353-70f4-b07a-22782763f4c3"]',1794825499476727);
+INSERT INTO "tenure_claims" VALUES('request-9-aa94b2442b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b356-70cd-aafb-49524d9e9001"]',1794825499480138);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -55,7 +55,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e359-a492-7134-b543-0ec642015be7','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794815665301476,'worker-1',1794815725299952,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e3ef-b371-7084-8b1a-bdea8d46143a','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794825499507941,'worker-1',1794825559506458,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,59 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e359-a45d-72a1-abac-d9f431aeb425',1,'enqueued',NULL,'queued',1794815665246486,0,'client:ada','01a1e359-a45d-72a1-abac-d9f431aeb425',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e359-a461-7451-a9f3-f5ca61e79632',1,'enqueued',NULL,'queued',1794815665249798,0,'client:ada','01a1e359-a461-7451-a9f3-f5ca61e79632',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e359-a462-721c-b3f6-14ab0519d86e',1,'enqueued',NULL,'queued',1794815665250979,0,'client:ada','01a1e359-a462-721c-b3f6-14ab0519d86e',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e359-a463-71d8-acf7-c891bea1a879',1,'enqueued',NULL,'queued',1794815665252108,0,'client:ada','01a1e359-a463-71d8-acf7-c891bea1a879',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e359-a463-71d8-acf7-c891bea1a879',2,'claimed','queued','claimed',1794815665253252,1,'pool:worker-1','request-1-a3170462c1',NULL,NULL,NULL,1794815725253252,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e359-a463-71d8-acf7-c891bea1a879',3,'started','claimed','running',1794815665253252,1,'pool:worker-1','request-1-a3170462c1',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e359-a469-7751-945e-7387b6c7a745',1,'enqueued',NULL,'queued',1794815665257436,0,'client:ada','01a1e359-a469-7751-945e-7387b6c7a745',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e359-a469-7751-945e-7387b6c7a745',2,'claimed','queued','claimed',1794815665258459,1,'pool:worker-1','request-2-fe857b6859',NULL,NULL,NULL,1794815725258459,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e359-a46b-7430-877c-6f7d5dbcc1b6',1,'enqueued',NULL,'queued',1794815665259802,0,'client:ada','01a1e359-a46b-7430-877c-6f7d5dbcc1b6',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e359-a46b-7430-877c-6f7d5dbcc1b6',2,'claimed','queued','claimed',1794815665260746,1,'pool:worker-1','request-3-714ccb2803',NULL,NULL,NULL,1794815725260746,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e359-a46b-7430-877c-6f7d5dbcc1b6',3,'started','claimed','running',1794815665260746,1,'pool:worker-1','request-3-714ccb2803',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',1,'enqueued',NULL,'queued',1794815665262404,0,'client:ada','01a1e359-a46e-7533-8d6d-9a70e953b4ce',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',2,'claimed','queued','claimed',1794815665263583,1,'pool:worker-1','request-4-1cb8fac074',NULL,NULL,NULL,1794815725263583,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',3,'started','claimed','running',1794815665263583,1,'pool:worker-1','request-4-1cb8fac074',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',4,'progress','running','running',1794815665265081,1,'runner:worker-1','request-5-813b26a15b',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e359-a46e-7533-8d6d-9a70e953b4ce',5,'heartbeat','running','running',1794815665266916,1,'runner:worker-1','request-6-25ea54dc11',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e359-a473-759e-b9cb-c45364bd4c38',1,'enqueued',NULL,'queued',1794815665268155,0,'client:ada','01a1e359-a473-759e-b9cb-c45364bd4c38',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e359-a473-759e-b9cb-c45364bd4c38',2,'claimed','queued','claimed',1794815665269271,1,'pool:worker-1','request-7-41ec3f91f3',NULL,NULL,NULL,1794815725269271,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e359-a473-759e-b9cb-c45364bd4c38',3,'started','claimed','running',1794815665269271,1,'pool:worker-1','request-7-41ec3f91f3',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e359-a473-759e-b9cb-c45364bd4c38',4,'suspended','running','waiting',1794815665270791,1,'runner:worker-1','request-8-b9a60889a7',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e359-a477-7338-ac22-0a94bed10752',1,'enqueued',NULL,'queued',1794815665272091,0,'client:ada','01a1e359-a477-7338-ac22-0a94bed10752',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e359-a477-7338-ac22-0a94bed10752',2,'claimed','queued','claimed',1794815665273199,1,'pool:worker-1','request-9-de6be31327',NULL,NULL,NULL,1794815725273199,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e359-a477-7338-ac22-0a94bed10752',3,'started','claimed','running',1794815665273199,1,'pool:worker-1','request-9-de6be31327',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e359-a477-7338-ac22-0a94bed10752',4,'retry_scheduled','running','retry',1794815665274754,1,'runner:worker-1','request-10-afbf3792eb',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794819265274754,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e359-a463-71d8-acf7-c891bea1a879',4,'released','running','stalled',1794815665276029,1,'runner:worker-1','request-11-e977354e48','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e359-a47d-757a-8d81-12ad3c933abf',1,'enqueued',NULL,'queued',1794815665277263,0,'client:ada','01a1e359-a47d-757a-8d81-12ad3c933abf',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e359-a47d-757a-8d81-12ad3c933abf',2,'claimed','queued','claimed',1794815665278480,1,'pool:worker-1','request-12-e00419385f',NULL,NULL,NULL,1794815725278480,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e359-a47d-757a-8d81-12ad3c933abf',3,'started','claimed','running',1794815665278480,1,'pool:worker-1','request-12-e00419385f',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e359-a47d-757a-8d81-12ad3c933abf',4,'succeeded','running','succeeded',1794815665279995,1,'runner:worker-1','request-13-7069c48950',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e359-a481-7314-ab7c-568753df6a6b',1,'enqueued',NULL,'queued',1794815665281531,0,'client:ada','01a1e359-a481-7314-ab7c-568753df6a6b',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e359-a481-7314-ab7c-568753df6a6b',2,'claimed','queued','claimed',1794815665282648,1,'pool:worker-1','request-14-41f3f93862',NULL,NULL,NULL,1794815725282648,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e359-a481-7314-ab7c-568753df6a6b',3,'started','claimed','running',1794815665282648,1,'pool:worker-1','request-14-41f3f93862',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e359-a481-7314-ab7c-568753df6a6b',4,'committed','running','running',1794815665284491,1,'runner:worker-1','request-15-7acd41d082',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e359-a485-70c0-a602-621118c5c4cc',1,'enqueued',NULL,'queued',1794815665285811,0,'client:ada','01a1e359-a485-70c0-a602-621118c5c4cc',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e359-a485-70c0-a602-621118c5c4cc',2,'claimed','queued','claimed',1794815665286903,1,'pool:worker-1','request-16-c91a45a281',NULL,NULL,NULL,1794815725286903,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e359-a485-70c0-a602-621118c5c4cc',3,'started','claimed','running',1794815665286903,1,'pool:worker-1','request-16-c91a45a281',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e359-a485-70c0-a602-621118c5c4cc',4,'committed','running','running',1794815665288368,1,'runner:worker-1','request-17-591676af4d',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e359-a485-70c0-a602-621118c5c4cc',5,'succeeded','running','succeeded',1794815665288368,1,'runner:worker-1','request-17-591676af4d',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e359-a489-7057-afa7-c93c468907e4',1,'enqueued',NULL,'queued',1794815665289813,0,'client:ada','01a1e359-a489-7057-afa7-c93c468907e4',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e359-a489-7057-afa7-c93c468907e4',2,'claimed','queued','claimed',1794815665290953,1,'pool:worker-1','request-18-5f66d5a75a',NULL,NULL,NULL,1794815725290953,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e359-a489-7057-afa7-c93c468907e4',3,'started','claimed','running',1794815665290953,1,'pool:worker-1','request-18-5f66d5a75a',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e359-a489-7057-afa7-c93c468907e4',4,'failed','running','failed',1794815665292386,1,'runner:worker-1','request-19-b4c46e161e','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e359-a48d-76ab-b80d-922695a34d09',1,'enqueued',NULL,'queued',1794815665293758,0,'client:ada','01a1e359-a48d-76ab-b80d-922695a34d09',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e359-a48d-76ab-b80d-922695a34d09',2,'claimed','queued','claimed',1794815665294838,1,'pool:worker-1','request-20-5b2c3bd083',NULL,NULL,NULL,1794815725294838,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e359-a48d-76ab-b80d-922695a34d09',3,'started','claimed','running',1794815665294838,1,'pool:worker-1','request-20-5b2c3bd083',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e359-a48d-76ab-b80d-922695a34d09',4,'halted','running','halted',1794815665296308,1,'runner:worker-1','request-21-e02b76b66b',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e359-a461-7451-a9f3-f5ca61e79632',2,'cancelled','queued','cancelled',1794815665297605,0,'client:ada','request-22-c71ad91022',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e359-a492-7134-b543-0ec642015be7',1,'enqueued',NULL,'queued',1794815665298876,0,'client:ada','01a1e359-a492-7134-b543-0ec642015be7',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e359-a492-7134-b543-0ec642015be7',2,'claimed','queued','claimed',1794815665299952,1,'pool:worker-1','request-23-2fe7c083e3',NULL,NULL,NULL,1794815725299952,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e359-a492-7134-b543-0ec642015be7',3,'started','claimed','running',1794815665299952,1,'pool:worker-1','request-23-2fe7c083e3',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e359-a492-7134-b543-0ec642015be7',4,'dead_lettered','running','dead_lettered',1794815665301476,1,'runner:worker-1','request-24-80c533397e','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e359-a462-721c-b3f6-14ab0519d86e',2,'signalled','queued','queued',1794815665303544,0,'client:ada','request-25-5ecdb5e3a0',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e359-a462-721c-b3f6-14ab0519d86e',3,'cancel_requested','queued','queued',1794815665303544,0,'client:ada','request-25-5ecdb5e3a0',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e3ef-b33f-75f5-99b3-5e85b2e8c084',1,'enqueued',NULL,'queued',1794825499455929,0,'client:ada','01a1e3ef-b33f-75f5-99b3-5e85b2e8c084',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e3ef-b342-70e1-b27a-1ac82a1cd43f',1,'enqueued',NULL,'queued',1794825499458699,0,'client:ada','01a1e3ef-b342-70e1-b27a-1ac82a1cd43f',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e3ef-b343-76dc-b672-665ad707b1a3',1,'enqueued',NULL,'queued',1794825499459735,0,'client:ada','01a1e3ef-b343-76dc-b672-665ad707b1a3',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e3ef-b344-7367-a197-889a274e4b03',1,'enqueued',NULL,'queued',1794825499461252,0,'client:ada','01a1e3ef-b344-7367-a197-889a274e4b03',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e3ef-b344-7367-a197-889a274e4b03',2,'claimed','queued','claimed',1794825499462565,1,'pool:worker-1','request-1-3c2fdce477',NULL,NULL,NULL,1794825559462565,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e3ef-b344-7367-a197-889a274e4b03',3,'started','claimed','running',1794825499462565,1,'pool:worker-1','request-1-3c2fdce477',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e3ef-b349-7706-b79f-a30ad15febe2',1,'enqueued',NULL,'queued',1794825499465870,0,'client:ada','01a1e3ef-b349-7706-b79f-a30ad15febe2',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e3ef-b349-7706-b79f-a30ad15febe2',2,'claimed','queued','claimed',1794825499466876,1,'pool:worker-1','request-2-d95db0e14e',NULL,NULL,NULL,1794825559466876,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e3ef-b34b-73aa-937f-ab263c9666c6',1,'enqueued',NULL,'queued',1794825499468135,0,'client:ada','01a1e3ef-b34b-73aa-937f-ab263c9666c6',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e3ef-b34b-73aa-937f-ab263c9666c6',2,'claimed','queued','claimed',1794825499469123,1,'pool:worker-1','request-3-fbe6488b27',NULL,NULL,NULL,1794825559469123,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e3ef-b34b-73aa-937f-ab263c9666c6',3,'started','claimed','running',1794825499469123,1,'pool:worker-1','request-3-fbe6488b27',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',1,'enqueued',NULL,'queued',1794825499470544,0,'client:ada','01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',2,'claimed','queued','claimed',1794825499471556,1,'pool:worker-1','request-4-bc43761efd',NULL,NULL,NULL,1794825559471556,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',3,'started','claimed','running',1794825499471556,1,'pool:worker-1','request-4-bc43761efd',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',4,'progress','running','running',1794825499472861,1,'runner:worker-1','request-5-6ea0717562',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',5,'heartbeat','running','running',1794825499474504,1,'runner:worker-1','request-6-652bdf1081',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e3ef-b353-70f4-b07a-22782763f4c3',1,'enqueued',NULL,'queued',1794825499475633,0,'client:ada','01a1e3ef-b353-70f4-b07a-22782763f4c3',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e3ef-b353-70f4-b07a-22782763f4c3',2,'claimed','queued','claimed',1794825499476727,1,'pool:worker-1','request-7-e4636b7fd6',NULL,NULL,NULL,1794825559476727,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e3ef-b353-70f4-b07a-22782763f4c3',3,'started','claimed','running',1794825499476727,1,'pool:worker-1','request-7-e4636b7fd6',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e3ef-b353-70f4-b07a-22782763f4c3',4,'suspended','running','waiting',1794825499477960,1,'runner:worker-1','request-8-0d05d3d75a',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e3ef-b356-70cd-aafb-49524d9e9001',1,'enqueued',NULL,'queued',1794825499479163,0,'client:ada','01a1e3ef-b356-70cd-aafb-49524d9e9001',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e3ef-b356-70cd-aafb-49524d9e9001',2,'claimed','queued','claimed',1794825499480138,1,'pool:worker-1','request-9-aa94b2442b',NULL,NULL,NULL,1794825559480138,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e3ef-b356-70cd-aafb-49524d9e9001',3,'started','claimed','running',1794825499480138,1,'pool:worker-1','request-9-aa94b2442b',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e3ef-b356-70cd-aafb-49524d9e9001',4,'retry_scheduled','running','retry',1794825499481434,1,'runner:worker-1','request-10-c369ad2e60',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794829099481434,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e3ef-b344-7367-a197-889a274e4b03',4,'released','running','stalled',1794825499482791,1,'runner:worker-1','request-11-1a31f9f049','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e3ef-b35b-7287-a4d2-6758dada59cd',1,'enqueued',NULL,'queued',1794825499483971,0,'client:ada','01a1e3ef-b35b-7287-a4d2-6758dada59cd',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e3ef-b35b-7287-a4d2-6758dada59cd',2,'claimed','queued','claimed',1794825499485043,1,'pool:worker-1','request-12-6cbee0320b',NULL,NULL,NULL,1794825559485043,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e3ef-b35b-7287-a4d2-6758dada59cd',3,'started','claimed','running',1794825499485043,1,'pool:worker-1','request-12-6cbee0320b',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e3ef-b35b-7287-a4d2-6758dada59cd',4,'succeeded','running','succeeded',1794825499486318,1,'runner:worker-1','request-13-ed5145156f',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e3ef-b35f-70fc-afa9-9453cbf700f1',1,'enqueued',NULL,'queued',1794825499487610,0,'client:ada','01a1e3ef-b35f-70fc-afa9-9453cbf700f1',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e3ef-b35f-70fc-afa9-9453cbf700f1',2,'claimed','queued','claimed',1794825499488842,1,'pool:worker-1','request-14-f99122ee0c',NULL,NULL,NULL,1794825559488842,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e3ef-b35f-70fc-afa9-9453cbf700f1',3,'started','claimed','running',1794825499488842,1,'pool:worker-1','request-14-f99122ee0c',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e3ef-b35f-70fc-afa9-9453cbf700f1',4,'committed','running','running',1794825499490565,1,'runner:worker-1','request-15-b0d11c8121',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',1,'enqueued',NULL,'queued',1794825499492048,0,'client:ada','01a1e3ef-b363-715f-8e2a-5beacc7b1038',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',2,'claimed','queued','claimed',1794825499493363,1,'pool:worker-1','request-16-dd689bea94',NULL,NULL,NULL,1794825559493363,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',3,'started','claimed','running',1794825499493363,1,'pool:worker-1','request-16-dd689bea94',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',4,'committed','running','running',1794825499494845,1,'runner:worker-1','request-17-5714ea29cb',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',5,'succeeded','running','succeeded',1794825499494845,1,'runner:worker-1','request-17-5714ea29cb',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e3ef-b368-7204-ad90-9f332d1cf066',1,'enqueued',NULL,'queued',1794825499496349,0,'client:ada','01a1e3ef-b368-7204-ad90-9f332d1cf066',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e3ef-b368-7204-ad90-9f332d1cf066',2,'claimed','queued','claimed',1794825499497646,1,'pool:worker-1','request-18-9e58f60c02',NULL,NULL,NULL,1794825559497646,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e3ef-b368-7204-ad90-9f332d1cf066',3,'started','claimed','running',1794825499497646,1,'pool:worker-1','request-18-9e58f60c02',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e3ef-b368-7204-ad90-9f332d1cf066',4,'failed','running','failed',1794825499499179,1,'runner:worker-1','request-19-1f384a1254','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',1,'enqueued',NULL,'queued',1794825499500349,0,'client:ada','01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',2,'claimed','queued','claimed',1794825499501411,1,'pool:worker-1','request-20-97f3d99ef2',NULL,NULL,NULL,1794825559501411,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',3,'started','claimed','running',1794825499501411,1,'pool:worker-1','request-20-97f3d99ef2',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',4,'halted','running','halted',1794825499502763,1,'runner:worker-1','request-21-f3bf0618ad',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e3ef-b342-70e1-b27a-1ac82a1cd43f',2,'cancelled','queued','cancelled',1794825499504035,0,'client:ada','request-22-90f7161a1d',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e3ef-b371-7084-8b1a-bdea8d46143a',1,'enqueued',NULL,'queued',1794825499505495,0,'client:ada','01a1e3ef-b371-7084-8b1a-bdea8d46143a',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e3ef-b371-7084-8b1a-bdea8d46143a',2,'claimed','queued','claimed',1794825499506458,1,'pool:worker-1','request-23-301a56ad22',NULL,NULL,NULL,1794825559506458,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e3ef-b371-7084-8b1a-bdea8d46143a',3,'started','claimed','running',1794825499506458,1,'pool:worker-1','request-23-301a56ad22',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e3ef-b371-7084-8b1a-bdea8d46143a',4,'dead_lettered','running','dead_lettered',1794825499507941,1,'runner:worker-1','request-24-84a2b94b60','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e3ef-b343-76dc-b672-665ad707b1a3',2,'signalled','queued','queued',1794825499509840,0,'client:ada','request-25-de21be87ae',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e3ef-b343-76dc-b672-665ad707b1a3',3,'cancel_requested','queued','queued',1794825499509840,0,'client:ada','request-25-de21be87ae',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
@@ -303,21 +303,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a45d-72a1-abac-d9f431aeb425','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794815665246486,1794815665246486,0,0,0,0,1794815665246486,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a461-7451-a9f3-f5ca61e79632','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794815665249798,1794815665297605,0,0,0,0,1794815665249798,NULL,NULL,NULL,NULL,NULL,NULL,1794815665297605,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a462-721c-b3f6-14ab0519d86e','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794815665250979,1794815665303544,0,0,0,0,1794815665250979,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a463-71d8-acf7-c891bea1a879','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794815665252108,1794815665276029,1,0,0,0,1794815665252108,NULL,NULL,NULL,NULL,NULL,1794815665253252,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a469-7751-945e-7387b6c7a745','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794815665257436,1794815665258459,1,0,0,0,1794815665257436,'worker-1','0f18f0f5-359c-4322-8186-5cd10343bdb1',1794815725258459,1794815705258459,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a46b-7430-877c-6f7d5dbcc1b6','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794815665259802,1794815665260746,1,0,0,0,1794815665259802,'worker-1','c50e5269-3ebd-4386-9610-54cfd6c41c71',1794815725260746,1794815705260746,1794902065260746,1794815665260746,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a46e-7533-8d6d-9a70e953b4ce','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794815665262404,1794815665266916,1,0,0,0,1794815665262404,'worker-1','c13f9f8e-bd33-4d9e-b201-17235be72214',1794815725263583,1794815705266916,1794902065263583,1794815665263583,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a473-759e-b9cb-c45364bd4c38','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794815665268155,1794815665270791,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794815665269271,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a477-7338-ac22-0a94bed10752','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794815665272091,1794815665274754,1,1,0,0,1794819265274754,NULL,NULL,NULL,NULL,NULL,1794815665273199,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a47d-757a-8d81-12ad3c933abf','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794815665277263,1794815665279995,1,0,0,0,1794815665277263,NULL,NULL,NULL,NULL,NULL,1794815665278480,1794815665279995,1794815665279995,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a481-7314-ab7c-568753df6a6b','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794815665281531,1794815665284491,1,0,0,0,1794815665281531,'worker-1','48dfacfa-07bd-4bd8-aee4-d124ee13704e',1794815725282648,1794815705282648,1794902065282648,1794815665282648,NULL,1794815665284491,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a485-70c0-a602-621118c5c4cc','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794815665285811,1794815665288368,1,0,0,0,1794815665285811,NULL,NULL,NULL,NULL,NULL,1794815665286903,1794815665288368,1794815665288368,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a489-7057-afa7-c93c468907e4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794815665289813,1794815665292386,1,1,0,0,1794815665289813,NULL,NULL,NULL,NULL,NULL,1794815665290953,1794815665292386,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a48d-76ab-b80d-922695a34d09','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794815665293758,1794815665296308,1,0,0,0,1794815665293758,NULL,NULL,NULL,NULL,NULL,1794815665294838,1794815665296308,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e359-a492-7134-b543-0ec642015be7','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794815665298876,1794815665301476,1,1,0,0,1794815665298876,NULL,NULL,NULL,NULL,NULL,1794815665299952,1794815665301476,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b33f-75f5-99b3-5e85b2e8c084','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794825499455929,1794825499455929,0,0,0,0,1794825499455929,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b342-70e1-b27a-1ac82a1cd43f','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794825499458699,1794825499504035,0,0,0,0,1794825499458699,NULL,NULL,NULL,NULL,NULL,NULL,1794825499504035,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b343-76dc-b672-665ad707b1a3','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794825499459735,1794825499509840,0,0,0,0,1794825499459735,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b344-7367-a197-889a274e4b03','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794825499461252,1794825499482791,1,0,0,0,1794825499461252,NULL,NULL,NULL,NULL,NULL,1794825499462565,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b349-7706-b79f-a30ad15febe2','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794825499465870,1794825499466876,1,0,0,0,1794825499465870,'worker-1','1ffdb09b-9708-423b-843c-d7d698dd246b',1794825559466876,1794825539466876,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b34b-73aa-937f-ab263c9666c6','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794825499468135,1794825499469123,1,0,0,0,1794825499468135,'worker-1','8bac497b-0f30-4ec1-afb1-60bffc9708f9',1794825559469123,1794825539469123,1794911899469123,1794825499469123,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794825499470544,1794825499474504,1,0,0,0,1794825499470544,'worker-1','b93fc507-fdf8-4fe1-a593-558b877fa53c',1794825559471556,1794825539474504,1794911899471556,1794825499471556,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b353-70f4-b07a-22782763f4c3','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794825499475633,1794825499477960,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794825499476727,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b356-70cd-aafb-49524d9e9001','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794825499479163,1794825499481434,1,1,0,0,1794829099481434,NULL,NULL,NULL,NULL,NULL,1794825499480138,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b35b-7287-a4d2-6758dada59cd','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794825499483971,1794825499486318,1,0,0,0,1794825499483971,NULL,NULL,NULL,NULL,NULL,1794825499485043,1794825499486318,1794825499486318,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b35f-70fc-afa9-9453cbf700f1','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794825499487610,1794825499490565,1,0,0,0,1794825499487610,'worker-1','4ab03b2c-6dee-40aa-9274-7522ebcbf869',1794825559488842,1794825539488842,1794911899488842,1794825499488842,NULL,1794825499490565,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b363-715f-8e2a-5beacc7b1038','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794825499492048,1794825499494845,1,0,0,0,1794825499492048,NULL,NULL,NULL,NULL,NULL,1794825499493363,1794825499494845,1794825499494845,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b368-7204-ad90-9f332d1cf066','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794825499496349,1794825499499179,1,1,0,0,1794825499496349,NULL,NULL,NULL,NULL,NULL,1794825499497646,1794825499499179,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794825499500349,1794825499502763,1,0,0,0,1794825499500349,NULL,NULL,NULL,NULL,NULL,1794825499501411,1794825499502763,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b371-7084-8b1a-bdea8d46143a','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794825499505495,1794825499507941,1,1,0,0,1794825499505495,NULL,NULL,NULL,NULL,NULL,1794825499506458,1794825499507941,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
@@ -336,7 +336,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794815665241016);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794825499451002);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -414,7 +414,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e359-a462-721c-b3f6-14ab0519d86e',2,'go','7',1794815665303544);
+INSERT INTO "tenure_signals" VALUES('01a1e3ef-b343-76dc-b672-665ad707b1a3',2,'go','7',1794825499509840);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,

@@ -18,6 +18,7 @@ from tenure.testing.driver import ERROR, Driver
 
 AS_THE_STORE = "select set_config('tenure.writer', 'store', true);"
 MARK = "update tenure.dead_letters set handled_at = clock_timestamp()"
+LEGAL = "select tenure.legal_event(%s, %s, %s, %s, %s)"
 EVENT = """insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
     request_id)
     values ('{id}', clock_timestamp(), {rev}, 1, 1, {commits}, '{type}', {from_}, '{to}', 'runner:me', 'x');"""
@@ -161,9 +162,84 @@ def test_the_databases_own_list_of_events_is_the_lifecycles(dsn: str) -> None:
         legal = {
             (type_, from_, to)
             for type_, from_, to in product(EventType, [None, *Status], Status)
-            if connection.execute("select tenure.legal_event(%s, %s, %s)", (type_, from_, to)).fetchone() == (True,)
+            if connection.execute(LEGAL, (type_, from_, to, 1 + (type_ is not EventType.ENQUEUED), False)).fetchone()
+            == (True,)
         }
-    assert legal == legal_events()
+        assert legal == legal_events()
+        for spoilt in (
+            ("enqueued", None, "queued", 2, False),
+            ("claimed", "queued", "claimed", 1, False),
+            ("started", "claimed", "running", 3, True),
+        ):
+            assert connection.execute(LEGAL, spoilt).fetchone() == (False,)
+
+
+SPOILT = {
+    "started_at = null": "it lacks what belongs to this status",
+    "attempt = 0": "time and attempts never go back",
+    "token = null": "jobs that are claimed or running have a lease",
+    "owner = null": "jobs that are claimed or running have a lease",
+    "heartbeat_deadline_at = null": "jobs that are claimed or running have a lease",
+    "result = '1'": "its outcome does not belong to this status",
+    "error = '1'": "its outcome does not belong to this status",
+    "partial_result = '1'": "its outcome does not belong to this status",
+    "reason = 'because'": "its outcome does not belong to this status",
+    "finished_at = clock_timestamp()": "its outcome does not belong to this status",
+    "committed_result = '1'": "its outcome does not belong to this status",
+    "losses = 1": "its counts cannot be",
+    "failures = 2": "its counts cannot be",
+    "progress = 101": "its counts cannot be",
+    "started_at = created_at - interval '1 second'": "its times are out of order",
+    "erased_at = clock_timestamp()": "time and attempts never go back",
+    "payload = null": "what a job was enqueued with never changes",
+}
+
+
+@pytest.mark.requirement("LC-02", "LC-10")
+@pytest.mark.parametrize("spoilt", SPOILT)
+async def test_a_change_that_leaves_a_row_as_it_cannot_be_is_refused_in_words(
+    dsn: str, jobs: dict[str, UUID], spoilt: str
+) -> None:
+    step = AS_THE_STORE + event("running", 4, "heartbeat", "running", "running")
+    change = "update tenure.jobs set rev = 4, was = status, chain = 1, updated_at = clock_timestamp()"
+    where = " where id = '{running}'"
+    with psycopg.connect(dsn) as connection:
+        with pytest.raises(psycopg.Error, match=SPOILT[spoilt]) as refusal:
+            connection.execute(f"{step}{change}, {spoilt}{where}".format(**jobs).encode())
+        connection.rollback()
+        assert refusal.value.sqlstate == "TN002"
+        connection.execute(f"{step}{change}{where}".format(**jobs).encode())
+
+
+BORN = AS_THE_STORE + (
+    "with born as (insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, tags, status,"
+    " rev, chain, attempt, failures, losses, lost, cancel_requested, updated_at, due_at) values (gen_random_uuid(),"
+    " now(), {policy}, 0, 'mail', 'default', {payload}, {tags}, 'queued', 1, 1, {attempt}, 0, 0, {lost}, false, now(),"
+    " {due}) returning id, attempt)"
+    " insert into tenure.events (job_id, at, rev, attempt, version, commits, type, to_status, actor, request_id)"
+    " select id, now(), 1, attempt, 1, false, 'enqueued', 'queued', 'client:me', id::text from born"
+)
+WELL_BORN = {"policy": "1", "payload": "'1'", "tags": "null", "attempt": "0", "lost": "false", "due": "now()"}
+ILL_BORN = {
+    "payload": ("null", "it has no payload"),
+    "tags": ("'[]'", "its tags are not an object"),
+    "policy": ("999", "its policy is not there"),
+    "attempt": ("1", "a job begins queued"),
+    "lost": ("true", "a job begins queued"),
+    "due": ("null", "it lacks what belongs to this status"),
+}
+
+
+@pytest.mark.requirement("LC-02", "LC-10")
+@pytest.mark.parametrize("column", ILL_BORN)
+async def test_a_job_that_cannot_be_is_refused_in_words(dsn: str, jobs: dict[str, UUID], column: str) -> None:
+    value, words = ILL_BORN[column]
+    with psycopg.connect(dsn) as connection:
+        with pytest.raises(psycopg.Error, match=words) as refusal:
+            connection.execute(BORN.format(**{**WELL_BORN, column: value}).encode())
+        connection.rollback()
+        assert refusal.value.sqlstate == "TN002"
+        connection.execute(BORN.format(**WELL_BORN).encode())
 
 
 async def test_a_row_that_cannot_be_written_is_set_aside_and_its_batch_goes_through(dsn: str, drive: Driver) -> None:

@@ -19,9 +19,10 @@ create function tenure.is_terminal(status text) returns boolean
 language sql immutable parallel safe
 as $$ select status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered') $$;
 
--- Every (type, from, to) that the lifecycle's table has; the commonest first. Not in SQL, which would be put in place of
+-- Every (type, from, to) that the lifecycle's table has, the commonest first; what begins a log, and what may commit. Not in SQL, which would be put in place of
 -- its call and planned anew for every statement that writes an event.
-create function tenure.legal_event(type text, from_status text, to_status text) returns boolean
+create function tenure.legal_event(type text, from_status text, to_status text, rev integer, commits boolean)
+returns boolean
 language plpgsql immutable parallel safe
 as $$
 begin
@@ -48,7 +49,7 @@ begin
         when 'cancelled' then not tenure.is_terminal(from_status) and to_status = 'cancelled'
         when 'dead_lettered' then not tenure.is_terminal(from_status) and to_status = 'dead_lettered'
         else false
-    end, false);
+    end, false) and (rev = 1) = (type = 'enqueued') and (not commits or type in ('succeeded', 'committed'));
 end $$;
 
 create table tenure.migrations (
@@ -119,45 +120,7 @@ create table tenure.jobs (
     partial_result text,
     error text,
     last_error text,
-    reason text,
-    constraint jobs_counts check (
-        rev >= 1 and attempt >= 0 and losses >= 0 and losses <= failures and failures <= attempt
-        and chain between 1 and 4 and progress between 0 and 100
-    ),
-    constraint jobs_tags check (tags is null or jsonb_typeof(tags::jsonb) = 'object'),
-    constraint jobs_times check (
-        created_at between '2000-01-01 00:00+00' and '8000-01-01 00:00+00' and created_at <= updated_at and started_at >= created_at and finished_at >= coalesce(started_at, created_at)
-    ),
-    constraint jobs_payload check (payload is not null or erased_at is not null),
-    constraint jobs_status check (case status
-        when 'claimed' then attempt > 0
-        when 'running' then attempt > 0 and started_at is not null
-        when 'queued' then due_at is not null
-        when 'retry' then due_at is not null and last_error is not null
-        when 'waiting' then true
-        when 'stalled' then true
-        when 'succeeded' then committed_at is not null and (result is not null or erased_at is not null)
-        when 'failed' then error is not null or erased_at is not null
-        when 'cancelled' then reason is not null
-        when 'halted' then reason is not null and (partial_result is not null or erased_at is not null)
-        when 'dead_lettered' then reason is not null and (last_error is not null or erased_at is not null)
-        else false
-    end),
-    constraint jobs_lease check (
-        case when status in ('claimed', 'running')
-            then num_nulls(owner, token, lease_expires_at, heartbeat_deadline_at) = 0
-            else num_nonnulls(owner, token, lease_expires_at, heartbeat_deadline_at) = 0
-        end
-    ),
-    constraint jobs_outcome check (
-        (result is null or status = 'succeeded')
-        and (error is null or status = 'failed')
-        and (partial_result is null or status = 'halted')
-        and (reason is null) = (status not in ('cancelled', 'halted', 'dead_lettered'))
-        and (finished_at is not null) = tenure.is_terminal(status)
-        and (committed_at is null or not tenure.is_terminal(status) or status = 'succeeded')
-        and (committed_result is null or (committed_at is not null and status in ('running', 'stalled')))
-    )
+    reason text
 ) with (fillfactor = 60, toast_tuple_target = 512);
 
 -- Claims read it in order: queue, priority, then the time since due. Its predicate is repeated word for word there.
@@ -194,9 +157,7 @@ create table tenure.events (
     digest text,
     detail text,
     constraint events_key primary key (job_id, rev),
-    constraint events_legal check (tenure.legal_event(type, from_status, to_status)),
-    constraint events_commits check (not commits or type in ('committed', 'succeeded')),
-    constraint events_first check ((rev = 1) = (type = 'enqueued'))
+    constraint events_legal check (tenure.legal_event(type, from_status, to_status, rev, commits))
 );
 
 create unique index events_one_commit on tenure.events (job_id) where commits;
@@ -496,9 +457,10 @@ begin
     return null;
 end $$;
 
--- A row that changes has its events: contiguous, from its old status to its new one. Only keys of the new rows are
--- looked up; the trigger on each row has made sure that `was` and `chain` are true.
-create function tenure.check_chain() returns trigger
+-- What a row must be like, and that it has its events: contiguous, from its old status to its new one. Only keys of the new
+-- rows are looked up; the trigger on each updated row has made sure that `was` and `chain` are true. These are no CHECKs,
+-- which PostgreSQL reads and plans anew for every statement: a query of this function is planned once.
+create function tenure.check_jobs() returns trigger
 language plpgsql
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -508,23 +470,77 @@ as $$
 declare
     bad record;
 begin
-    select fresh.id, fresh.rev, fresh.was, fresh.status into bad
+    select fresh.id, fresh.rev, fresh.was, fresh.status, judged.problem into bad
     from fresh
     left join tenure.events last on last.job_id = fresh.id and last.rev = fresh.rev
     left join tenure.events first on fresh.chain > 1
         and first.job_id = fresh.id and first.rev = fresh.rev - fresh.chain + 1
-    where last.to_status is distinct from fresh.status
-       or last.attempt is distinct from fresh.attempt
-       or case when fresh.chain = 1 then last.from_status else first.from_status end is distinct from fresh.was
-       or (fresh.chain = 2 and first.to_status is distinct from last.from_status)
-       or (fresh.chain > 2 and not tenure.linked(fresh.id, fresh.rev - fresh.chain + 1, fresh.rev))
-       or (fresh.status = 'dead_lettered'
-           and not exists (select from tenure.dead_letters letter where letter.job_id = fresh.id))
-       or (fresh.rev = 1 and not exists (select from tenure.policies policy where policy.id = fresh.policy_id))
+    cross join lateral (select case
+        when last.to_status is distinct from fresh.status
+            or last.attempt is distinct from fresh.attempt
+            or case when fresh.chain = 1 then last.from_status else first.from_status end is distinct from fresh.was
+            or (fresh.chain = 2 and first.to_status is distinct from last.from_status)
+            or (fresh.chain > 2 and not tenure.linked(fresh.id, fresh.rev - fresh.chain + 1, fresh.rev))
+            then 'its events do not say so'
+        when not case fresh.status
+                when 'running' then fresh.attempt > 0 and fresh.started_at is not null
+                when 'succeeded' then fresh.committed_at is not null
+                    and (fresh.result is not null or fresh.erased_at is not null)
+                when 'queued' then fresh.due_at is not null
+                when 'claimed' then fresh.attempt > 0
+                when 'retry' then fresh.due_at is not null and fresh.last_error is not null
+                when 'waiting' then true
+                when 'stalled' then true
+                when 'failed' then fresh.error is not null or fresh.erased_at is not null
+                when 'cancelled' then fresh.reason is not null
+                when 'halted' then fresh.reason is not null
+                    and (fresh.partial_result is not null or fresh.erased_at is not null)
+                when 'dead_lettered' then fresh.reason is not null
+                    and (fresh.last_error is not null or fresh.erased_at is not null)
+                else false
+            end
+            then 'it lacks what belongs to this status'
+        when case when fresh.status in ('claimed', 'running')
+                then num_nulls(fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at)
+                else num_nonnulls(fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at)
+            end > 0
+            then 'jobs that are claimed or running have a lease, and no others'
+        when (fresh.result is not null and fresh.status <> 'succeeded')
+            or (fresh.error is not null and fresh.status <> 'failed')
+            or (fresh.partial_result is not null and fresh.status <> 'halted')
+            or (fresh.reason is not null) <> (fresh.status in ('cancelled', 'halted', 'dead_lettered'))
+            or (fresh.finished_at is not null) <> tenure.is_terminal(fresh.status)
+            or (fresh.committed_at is not null and tenure.is_terminal(fresh.status) and fresh.status <> 'succeeded')
+            or (fresh.committed_result is not null
+                and (fresh.committed_at is null or fresh.status not in ('running', 'stalled')))
+            then 'its outcome does not belong to this status'
+        when fresh.rev = 1 and (fresh.status <> 'queued' or fresh.chain <> 1 or fresh.was is not null
+                or fresh.attempt <> 0 or fresh.failures <> 0 or fresh.lost or fresh.committed_at is not null
+                or fresh.erased_at is not null)
+            then 'a job begins queued, and with nothing behind it'
+        when fresh.rev < 1 or fresh.attempt < 0 or fresh.losses < 0 or fresh.losses > fresh.failures
+            or fresh.failures > fresh.attempt or fresh.chain not between 1 and 4 or fresh.progress not between 0 and 100
+            then 'its counts cannot be'
+        when fresh.created_at not between '2000-01-01 00:00+00' and '8000-01-01 00:00+00'
+            or fresh.created_at > fresh.updated_at or fresh.started_at < fresh.created_at
+            or fresh.finished_at < coalesce(fresh.started_at, fresh.created_at)
+            then 'its times are out of order'
+        when fresh.payload is null and fresh.erased_at is null
+            then 'it has no payload'
+        when fresh.tags is not null and (fresh.rev = 1 or tenure.writer() = 'import')
+            and jsonb_typeof(fresh.tags::jsonb) <> 'object'
+            then 'its tags are not an object'
+        when fresh.rev = 1 and not exists (select from tenure.policies policy where policy.id = fresh.policy_id)
+            then 'its policy is not there'
+        when fresh.status = 'dead_lettered'
+            and not exists (select from tenure.dead_letters letter where letter.job_id = fresh.id)
+            then 'its dead letter is not there'
+        end as problem) judged
+    where judged.problem is not null
     limit 1;
     if found then
-        raise exception 'tenure: job % cannot go from % to % at revision %: its events, dead letter or policy do not say so',
-            bad.id, coalesce(bad.was, '(none)'), bad.status, bad.rev
+        raise exception 'tenure: job % cannot go from % to % at revision %: %',
+            bad.id, coalesce(bad.was, '(none)'), bad.status, bad.rev, bad.problem
             using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
     end if;
     if tg_op = 'INSERT' and tenure.writer() = 'import' then
@@ -568,51 +584,68 @@ begin
     end loop;
 end $$;
 
--- Erasing empties a terminal job's content and marks it; nothing else of it moves.
-create function tenure.only_erasure() returns trigger
+-- What stands out among the changes of a row: erasing empties a terminal job's content and marks it, and nothing else of
+-- such a job moves; a commit stands; everything else is refused.
+create function tenure.check_step() returns trigger
+language plpgsql
+as $$
+declare
+    problem text;
+begin
+    if old.finished_at is not null then
+        if tenure.writer() = 'erasure' and old.erased_at is null and new.erased_at is not null
+           and (to_jsonb(old) - '{payload,tags,result,partial_result,error,last_error,progress,progress_message,erased_at}'::text[])
+             = (to_jsonb(new) - '{payload,tags,result,partial_result,error,last_error,progress,progress_message,erased_at}'::text[])
+           and num_nonnulls(new.payload, new.tags, new.result, new.partial_result, new.error, new.last_error,
+                            new.progress, new.progress_message) = 0 then
+            return new;
+        end if;
+        problem := 'it is terminal, and terminal jobs never change';
+    elsif new.rev <> old.rev + new.chain or new.was is distinct from old.status
+       or new.attempt - old.attempt not between 0 and 1 or new.failures < old.failures
+       or new.updated_at < old.updated_at or new.erased_at is not null then
+        problem := 'a change advances the revision by its events, and time and attempts never go back';
+    elsif new.committed_at is distinct from old.committed_at
+       or (old.committed_result is not null and old.committed_result is distinct from
+           case new.status when 'succeeded' then new.result else new.committed_result end) then
+        problem := 'what was committed stands';
+    else
+        return new;
+    end if;
+    raise exception 'tenure: job % is refused this update: %', old.id, problem
+        using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
+end $$;
+
+-- Conditions of triggers, too, are read and planned for every statement: these say as little as they can.
+create function tenure.check_born() returns trigger
 language plpgsql
 as $$
 begin
-    if tenure.writer() = 'erasure' and old.erased_at is null and new.erased_at is not null
-       and tenure.is_terminal(old.status)
-       and (to_jsonb(old) - '{payload,tags,result,partial_result,error,last_error,progress,progress_message,erased_at}'::text[])
-         = (to_jsonb(new) - '{payload,tags,result,partial_result,error,last_error,progress,progress_message,erased_at}'::text[])
-       and num_nonnulls(new.payload, new.tags, new.result, new.partial_result, new.error, new.last_error,
-                        new.progress, new.progress_message) = 0 then
+    if tenure.writer() = 'import' then
         return new;
     end if;
-    raise exception 'tenure: job % is refused this update: %', old.id, tg_argv[0]
+    raise exception 'tenure: job % is refused: a job begins queued, at revision 1', new.id
         using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
 end $$;
 
 create trigger jobs_born before insert on tenure.jobs for each row
-    when ((new.rev <> 1 or new.chain <> 1 or new.was is not null or new.status <> 'queued' or new.attempt <> 0
-          or new.failures <> 0 or new.lost or new.committed_at is not null or new.erased_at is not null)
-          and tenure.writer() <> 'import')
-    execute function tenure.refuse('a job begins queued, at revision 1');
-create trigger jobs_frozen before update on tenure.jobs for each row
-    when (old.status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered'))
-    execute function tenure.only_erasure('it is terminal, and terminal jobs never change');
+    when (new.rev <> 1)
+    execute function tenure.check_born();
 create trigger jobs_step before update on tenure.jobs for each row
-    when (old.status not in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered') and (
-          new.rev <> old.rev + new.chain or new.was is distinct from old.status
-          or new.updated_at < old.updated_at or new.attempt < old.attempt or new.failures < old.failures
-          or new.attempt > old.attempt + 1 or new.erased_at is not null
-          or (old.committed_at is not null and new.committed_at is distinct from old.committed_at)
-          or (old.committed_result is not null and new.committed_result is distinct from old.committed_result
-              and new.status <> 'succeeded')
-          or (old.committed_result is not null and new.status = 'succeeded'
-              and new.result is distinct from old.committed_result)))
-    execute function tenure.refuse('a change advances the revision by its events, and time, attempts and a commit never go back');
+    when (old.finished_at is not null or old.committed_at is not null
+          or new.rev <> old.rev + new.chain or new.was is distinct from old.status
+          or new.attempt - old.attempt not between 0 and 1 or new.failures < old.failures
+          or new.updated_at < old.updated_at or new.erased_at is not null)
+    execute function tenure.check_step();
 create trigger jobs_origin before update of id, kind, queue, priority, payload, policy_id, created_at, dedupe_key,
     request_id, correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of on tenure.jobs for each row
-    when (not (old.status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered')))
+    when (old.finished_at is null)
     execute function tenure.refuse('what a job was enqueued with never changes');
 create trigger jobs_inserted after insert on tenure.jobs
-    referencing new table as fresh for each statement execute function tenure.check_chain();
+    referencing new table as fresh for each statement execute function tenure.check_jobs();
 create trigger jobs_updated after update on tenure.jobs
     referencing new table as fresh for each statement
-    execute function tenure.check_chain();
+    execute function tenure.check_jobs();
 create trigger jobs_kept before delete on tenure.jobs for each row
     when (tenure.writer() <> 'retention' or old.status not in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered'))
     execute function tenure.refuse('only retention removes jobs, and only terminal ones');
