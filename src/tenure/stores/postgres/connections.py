@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -17,6 +17,7 @@ import asyncpg
 import msgspec
 
 from tenure.errors import GuardViolated, InvalidInput, StoreError, StoreUnavailable, UsedAfterFork
+from tenure.stores.postgres.pooling import Connection, Pool
 from tenure.stores.sql_files import numbered
 
 PACKAGE = "tenure.stores.postgres"
@@ -51,10 +52,13 @@ planned for what is asked."""
 
 AS_USUAL = "set local plan_cache_mode = force_custom_plan; set local enable_seqscan = on"
 
+GIVEN_UP = (*LOST, asyncio.CancelledError)
+
 COLLISIONS_MAX = 5
+COMMAND_SECONDS_MAX = 60.0
 CLOSE_SECONDS_MAX = 5.0
 
-Session: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+Session: TypeAlias = Connection
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -85,12 +89,6 @@ class Address(msgspec.Struct, frozen=True):
         return f"PostgreSQL database {parts.path.lstrip('/') or 'postgres'} at {host or 'the local socket'}"
 
 
-class _Connection(asyncpg.Connection):
-    def get_reset_query(self) -> str:
-        """Nothing of ours outlives its transaction, so that giving a connection back needs no round trip."""
-        return ""
-
-
 class Fetches(Protocol):
     """Sends statements by name: each in a transaction of its own, or all in one."""
 
@@ -102,7 +100,7 @@ class Connections:
 
     def __init__(self, address: Address, *, size: int = 10) -> None:
         self.address, self._size = address, size
-        self._pool: asyncpg.Pool[Any] | None = None
+        self._pool: Pool | None = None
         self._pid = os.getpid()
         self._opening = asyncio.Lock()
 
@@ -110,15 +108,18 @@ class Connections:
         async with self._opening:
             if self._pool is not None:
                 return
-            async with translated(self.address):
-                self._pool = await asyncpg.create_pool(
-                    self.address.dsn,
-                    min_size=1,
-                    max_size=self._size,
-                    connection_class=_Connection,
-                    command_timeout=60,
-                    **self._settings(),
-                )
+            pool = Pool(self._connect, size=self._size)
+            # Whether anybody answers is found out here, and not by the first statement.
+            pool.give_back(await pool.take())
+            self._pool = pool
+
+    async def _connect(self) -> Connection:
+        try:
+            return await asyncpg.connect(self.address.dsn, command_timeout=COMMAND_SECONDS_MAX, **self._settings())
+        except Exception as problem:
+            if (ours := translation(self.address, problem, sent=False)) is None:
+                raise
+            raise ours from problem
 
     async def close(self) -> None:
         if self._pool is not None and self._pid == os.getpid():
@@ -129,21 +130,13 @@ class Connections:
                 # The server does not answer, or somebody still waits for it: a goodbye is not worth waiting for.
                 pool.terminate()
 
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
+    def session(self) -> AbstractAsyncContextManager[Session]:
         """A connection, with the driver's errors turned into ours."""
         if self._pid != os.getpid():
             raise UsedAfterFork("this store was opened before a fork; open a new one in the child process")
         if self._pool is None:
             raise StoreError("the store is not open; call `await store.open()` first")
-        async with translated(self.address), self._pool.acquire() as connection:
-            try:
-                yield connection
-            except (*LOST, asyncio.CancelledError):
-                # Whatever state the driver thinks it is in, this one is not given to anybody again. For one whose
-                # query was given up on, the pool would else wait until the server has answered.
-                connection.terminate()
-                raise
+        return _Lent(self._pool, self.address)
 
     @asynccontextmanager
     async def transaction(self, writer: str = "") -> AsyncIterator[Session]:
@@ -192,25 +185,60 @@ async def fetch(connection: Session, name: str, values: Mapping[str, Any]) -> li
     return await connection.fetch(statement.sql, *[values[parameter] for parameter in statement.parameters])
 
 
+class _Lent:
+    """A connection for as long as the block lasts. Nothing of ours outlives its transaction, so that giving it back
+    needs no round trip."""
+
+    __slots__ = ("_address", "_connection", "_pool")
+
+    _connection: Session
+
+    def __init__(self, pool: Pool, address: Address) -> None:
+        self._pool, self._address = pool, address
+
+    async def __aenter__(self) -> Session:
+        self._connection = await self._pool.take()
+        return self._connection
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, GIVEN_UP):
+            # Whatever state the driver thinks it is in, this one is not given to anybody again. For one whose query was
+            # given up on, the next one would else wait until the server has answered.
+            self._connection.terminate()
+        self._pool.give_back(self._connection)
+        if error is not None and (ours := translation(self._address, error)) is not None:
+            raise ours from error
+
+
 @asynccontextmanager
 async def translated(address: Address) -> AsyncIterator[None]:
-    """Turns what the driver raises into what our callers can act upon; data errors pass through to be isolated."""
+    """Turns what the driver raises into what our callers can act upon."""
     try:
         yield
-    except asyncpg.InvalidCatalogNameError as problem:
-        raise StoreError(f"{address.shown} does not exist: {problem}; create it, or correct the URL") from problem
-    except asyncpg.InvalidAuthorizationSpecificationError as problem:
-        raise StoreError(f"{address.shown} refuses the login: {problem}; check user and password") from problem
-    except LOST as problem:
-        raise StoreUnavailable(
-            f"{address.shown} cannot be reached: {str(problem) or type(problem).__name__}; "
-            f"whether the last write took effect is unknown, so repeat it with the same request id"
-        ) from problem
-    except asyncpg.PostgresError as problem:
-        if problem.sqlstate == GUARD_STATE:
-            raise GuardViolated(str(problem)) from problem
-        if problem.sqlstate == REUSED_STATE or isinstance(problem, (*PASSING, *ABOUT_A_ROW)):
+    except Exception as problem:
+        ours = translation(address, problem)
+        if ours is None:
             raise
-        if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
-            raise StoreUnavailable(f"{address.shown} takes no writes just now: {problem}") from problem
-        raise StoreError(f"{address.shown} refused: {problem}") from problem
+        raise ours from problem
+
+
+def translation(address: Address, problem: BaseException, *, sent: bool = True) -> Exception | None:
+    """What an error of the driver means to our callers; None where it passes through: what is not the driver's, and
+    what is about a row, which is looked for in its batch. `sent` says that something may have reached the server."""
+    if isinstance(problem, asyncpg.InvalidCatalogNameError):
+        return StoreError(f"{address.shown} does not exist: {problem}; create it, or correct the URL")
+    if isinstance(problem, asyncpg.InvalidAuthorizationSpecificationError):
+        return StoreError(f"{address.shown} refuses the login: {problem}; check user and password")
+    if isinstance(problem, LOST):
+        unknown = "; whether the last write took effect is unknown, so repeat it with the same request id"
+        said = str(problem) or type(problem).__name__
+        return StoreUnavailable(f"{address.shown} cannot be reached: {said}{unknown if sent else ''}")
+    if not isinstance(problem, asyncpg.PostgresError):
+        return None
+    if problem.sqlstate == GUARD_STATE:
+        return GuardViolated(str(problem))
+    if problem.sqlstate == REUSED_STATE or isinstance(problem, (*PASSING, *ABOUT_A_ROW)):
+        return None
+    if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
+        return StoreUnavailable(f"{address.shown} takes no writes just now: {problem}")
+    return StoreError(f"{address.shown} refused: {problem}")

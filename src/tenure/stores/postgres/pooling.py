@@ -1,0 +1,118 @@
+"""Connections that are lent out one at a time: the one that was given back last, a new one while there is room, or the
+next that is given back. The driver's own pool makes a task for every return, which costs more than a small statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeAlias
+
+import asyncpg
+
+from tenure.errors import StoreError
+
+IDLE_SECONDS_MAX = 300.0
+GOODBYE_SECONDS_MAX = 2.0
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+class Pool:
+    """Belongs to one event loop. Whoever takes a connection gives it back, whatever state it is in."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], *, size: int) -> None:
+        self._connect, self._size = connect, size
+        self._idle: list[tuple[float, Connection]] = []
+        self._lent: set[Connection] = set()
+        self._connecting = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self._returned = asyncio.Event()
+
+    async def take(self) -> Connection:
+        """A connection of one's own, until it is given back."""
+        while not self._closed:
+            if self._idle and self._idle[0][0] < asyncio.get_running_loop().time() - IDLE_SECONDS_MAX:
+                await _goodbye(self._idle.pop(0)[1])
+            while self._idle:
+                _, connection = self._idle.pop()
+                if not connection.is_closed():
+                    self._lent.add(connection)
+                    return connection
+            if len(self._lent) + self._connecting < self._size:
+                return await self._new()
+            await self._turn()
+        raise StoreError("the store is closed; open it again, or a new one")
+
+    async def _new(self) -> Connection:
+        self._connecting += 1
+        try:
+            connection = await self._connect()
+        except BaseException:
+            self._next()
+            raise
+        finally:
+            self._connecting -= 1
+        self._lent.add(connection)
+        return connection
+
+    async def _turn(self) -> None:
+        """Wait until somebody has made room."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                # It was ours, and is the next one's now.
+                self._next()
+            raise
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(turn)
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def give_back(self, connection: Connection) -> None:
+        """Lend it to the next one, unless it is not fit for that."""
+        self._lent.discard(connection)
+        self._returned.set()
+        if self._closed or connection.is_closed() or connection.is_in_transaction():
+            connection.terminate()
+        else:
+            self._idle.append((asyncio.get_running_loop().time(), connection))
+        self._next()
+
+    async def close(self) -> None:
+        """Lend no more, wait until all are back, and say goodbye to the server."""
+        self._closed = True
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_result(None)
+        while self._idle:
+            await _goodbye(self._idle.pop()[1])
+        while self._lent:
+            self._returned.clear()
+            await self._returned.wait()
+
+    def terminate(self) -> None:
+        """Do not wait for anybody."""
+        self._closed = True
+        for connection in [*self._lent, *(connection for _, connection in self._idle)]:
+            connection.terminate()
+
+
+async def _goodbye(connection: Connection) -> None:
+    """The server is told. Whether it still listens is all the same."""
+    try:
+        await connection.close(timeout=GOODBYE_SECONDS_MAX)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
