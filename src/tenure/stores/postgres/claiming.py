@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -131,5 +132,7 @@ class Claiming:
 
 
 def taken(answers: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
-    """The rows that were won."""
-    return [row for row in answers if row["id"] is not None]
+    """The rows that were won, in their order, which mostly is the one in which they come."""
+    rows = [row for row in answers if row["id"] is not None]
+    places = [row["place"] for row in rows]
+    return rows if places == sorted(places) else sorted(rows, key=itemgetter("place"))
