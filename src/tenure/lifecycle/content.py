@@ -27,12 +27,13 @@ BYTES_A_CHARACTER = 2
 """On average, so that a kind and a key together always fit into an index."""
 
 KNOWN_MAX, KNOWN_LENGTH_MAX = 4096, 1000
+FEW = 32
 UTF8_BYTES_MAX = 4
 """How many bytes one character can have."""
 
 _encode = msgspec.json.encode
 _known: set[str] = set()
-"""Short texts that `encode` has made lately, which need not be read again at a store's door."""
+"""Short texts that were made or read lately, which need not be read again at a store's door."""
 
 
 def encode(value: Any, *, where: str = "content", bytes_max: int = CONTENT_BYTES_MAX) -> str:
@@ -48,11 +49,15 @@ def encode(value: Any, *, where: str = "content", bytes_max: int = CONTENT_BYTES
     text = _encode(value).decode()
     if len(text) > bytes_max or (not text.isascii() and len(text.encode()) > bytes_max):
         raise InvalidInput(where, f"is {len(text.encode())} bytes of JSON, and at most {bytes_max} are allowed")
+    _remember(text)
+    return text
+
+
+def _remember(text: str) -> None:
     if len(text) <= KNOWN_LENGTH_MAX:
         if len(_known) >= KNOWN_MAX:
             _known.clear()
         _known.add(text)
-    return text
 
 
 def load(text: str) -> Any:
@@ -92,12 +97,21 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
     else:
         # Written by somebody else, so that it may hold what decoding hides, such as a key twice.
         parse(text, where=where, bytes_max=bytes_max)
+    _remember(text)
     return text
 
 
 def digest(text: str) -> str:
     """The name of a piece of content: 128 bits of its SHA-256, in hexadecimal."""
+    return _digest_of_few(text) if len(text) <= FEW else _digest(text)
+
+
+def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:32]
+
+
+_digest_of_few = lru_cache(maxsize=4096)(_digest)
+"""Remembered, because most results are `null`, `true` or another short word."""
 
 
 def cleaned(text: str) -> str:
@@ -107,6 +121,8 @@ def cleaned(text: str) -> str:
 
 def check_text(text: Any, where: str, *, length_max: int = KEY_LENGTH_MAX) -> str:
     """A key, name or message that every store can hold."""
+    if type(text) is str and 0 < len(text) <= length_max and text.isascii() and "\x00" not in text:
+        return text
     if not isinstance(text, str):
         raise InvalidInput(where, f"must be text, not {type(text).__name__}")
     if not text:
@@ -181,14 +197,21 @@ def _is_sound(value: Any, levels: int) -> bool:
         return value.isascii() and "\x00" not in value
     if kind is int:
         return -INTEGER_MAX <= value <= INTEGER_MAX  # type: ignore[no-any-return]
+    if value is None or kind is bool:
+        return True
+    if levels == 0:
+        return False
     if kind is dict:
-        return levels > 0 and all(
-            type(key) is str and key.isascii() and "\x00" not in key and _is_sound(item, levels - 1)
-            for key, item in value.items()
-        )
-    if kind is list or kind is tuple:
-        return levels > 0 and all(_is_sound(item, levels - 1) for item in value)
-    return value is None or kind is bool
+        for key in value:
+            if type(key) is not str or not key.isascii() or "\x00" in key:
+                return False
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return False
+    for item in value:  # noqa: SIM110 - a generator would take twice as long, and this is asked of every job
+        if not _is_sound(item, levels - 1):
+            return False
+    return True
 
 
 def _check(value: Any, where: str, levels: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tenure.lifecycle.content import load
-from tenure.lifecycle.records import Event, EventType, Job, Origin
+from tenure.lifecycle.records import Event, EventType, Job, Origin, Policy
 from tenure.lifecycle.statuses import QUEUED, RETRY, RUNNING, WAITING
 
 NO_LEASE: Mapping[str, None] = {
@@ -46,6 +46,22 @@ def evolve(job: Job, event: Event, content: str | None = None) -> Job:
 def after_ms(at: datetime, delay_ms: int | None) -> datetime | None:
     """The moment this long after another; None stays None."""
     return None if delay_ms is None else at + timedelta(milliseconds=delay_ms)
+
+
+class LeaseEnds(msgspec.Struct, frozen=True):
+    """Until when a job is held that was claimed just now, if nothing more is heard of it."""
+
+    lease_expires_at: datetime
+    heartbeat_deadline_at: datetime
+    timeout_at: datetime | None
+
+    @classmethod
+    def of(cls, policy: Policy, at: datetime, *, started: bool) -> LeaseEnds:
+        return cls(
+            at + timedelta(milliseconds=policy.lease_ms),
+            at + timedelta(milliseconds=2 * policy.heartbeat_ms),
+            after_ms(at, policy.running_ms if started else policy.claimed_ms),
+        )
 
 
 def _claimed(job: Job, event: Event, content: str | None) -> dict[str, Any]:

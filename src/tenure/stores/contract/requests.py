@@ -103,9 +103,12 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 def waves(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
     """The requests with their places, such that no wave has two for one job: a job's second request is decided upon
     what its first has left."""
+    placed = list(enumerate(requests))
+    if len({request.job_id for request in requests}) == len(placed):
+        return [placed]
     found: list[list[tuple[int, Request]]] = []
     seen: dict[UUID, int] = {}
-    for place, request in enumerate(requests):
+    for place, request in placed:
         turn = seen.get(request.job_id, 0)
         seen[request.job_id] = turn + 1
         if turn == len(found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import asyncpg
 import msgspec
 
 from tenure.errors import RowPoisoned
+from tenure.lifecycle.evolve import LeaseEnds
 from tenure.lifecycle.records import (
     DeadLetter,
     Event,
@@ -23,7 +25,7 @@ from tenure.lifecycle.records import (
     ReasonCode,
     Stage,
 )
-from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.statuses import RUNNING, Status
 from tenure.stores.contract import ArtifactRecord, SignalRecord, Tally, WorkerRecord
 
 _STATUS = {status.value: status for status in Status}
@@ -31,7 +33,6 @@ _TYPE = {type_.value: type_ for type_ in EventType}
 _MUTABLE = tuple(
     name for name in Job.__struct_fields__ if name not in ("origin", "status", "token", "created_at", "updated_at")
 )
-_PLAIN = tuple(name for name in Origin.__struct_fields__ if name not in ("id", "payload", "policy", "tags"))
 
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -44,10 +45,20 @@ def origin_from(row: asyncpg.Record, policies: Policies) -> Origin:
     tags = row["tags"]
     return Origin(
         id=row["id"],
+        kind=row["kind"],
         payload=row["payload"] or "null",
         policy=policies[row["policy_id"]],
+        queue=row["queue"],
+        priority=row["priority"],
+        dedupe_key=row["dedupe_key"],
+        request_id=row["request_id"],
+        correlation_id=row["correlation_id"],
+        trace=row["trace"],
+        submitted_by=row["submitted_by"],
         tags=None if tags is None else msgspec.json.decode(tags, type=dict[str, str]),
-        **{name: row[name] for name in _PLAIN},
+        partition_key=row["partition_key"],
+        parent_id=row["parent_id"],
+        redrive_of=row["redrive_of"],
     )
 
 
@@ -85,27 +96,39 @@ def readable(rows: Iterable[asyncpg.Record], make: Callable[[asyncpg.Record], Jo
     return found
 
 
-def claimed_from(row: asyncpg.Record, policies: Policies, status: Status, *, owner: str, token: UUID) -> Job:
-    """The record of a row that a claim has just taken: what is not read is known to be empty."""
-    return Job(
-        origin=_checked_origin(row, policies),
-        status=status,
-        rev=row["rev"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        attempt=row["attempt"],
-        failures=row["failures"],
-        losses=row["losses"],
-        due_at=row["due_at"],
-        owner=owner,
-        token=token,
-        lease_expires_at=row["lease_expires_at"],
-        heartbeat_deadline_at=row["heartbeat_deadline_at"],
-        timeout_at=row["timeout_at"],
-        started_at=row["started_at"],
-        cancel_requested=row["cancel_requested"],
-        last_error=row["last_error"],
-    )
+class Claimed:
+    """Makes the records of rows that one claim has just taken: what is not read is known to be empty, or follows from
+    the moment of the claim, which nearly all of them share."""
+
+    def __init__(self, policies: Policies, status: Status, *, owner: str, token: UUID) -> None:
+        self._policies, self._status, self._owner, self._token = policies, status, owner, token
+        self._ends: dict[tuple[datetime, int], LeaseEnds] = {}
+
+    def job(self, row: asyncpg.Record) -> Job:
+        origin, at = _checked_origin(row, self._policies), row["updated_at"]
+        started = self._status is RUNNING
+        ends = self._ends.get((at, row["policy_id"]))
+        if ends is None:
+            ends = self._ends[at, row["policy_id"]] = LeaseEnds.of(origin.policy, at, started=started)
+        return Job(
+            origin=origin,
+            status=self._status,
+            rev=row["rev"],
+            created_at=row["created_at"],
+            updated_at=at,
+            attempt=row["attempt"],
+            failures=row["failures"],
+            losses=row["losses"],
+            due_at=row["due_at"],
+            owner=self._owner,
+            token=self._token,
+            lease_expires_at=ends.lease_expires_at,
+            heartbeat_deadline_at=ends.heartbeat_deadline_at,
+            timeout_at=ends.timeout_at,
+            started_at=at if started else row["started_before"],
+            cancel_requested=row["cancel_requested"],
+            last_error=row["last_error"],
+        )
 
 
 def event_from(row: asyncpg.Record) -> Event:

@@ -160,10 +160,8 @@ class PostgresStore:
             return await self._won_before(request, answers[0])
         policies = await self._policies.of(answers)
         status = RUNNING if request.start else CLAIMED
-        return row.readable(
-            answers,
-            lambda answer: row.claimed_from(answer, policies, status, owner=request.worker, token=request.token),
-        )
+        claimed = row.Claimed(policies, status, owner=request.worker, token=request.token)
+        return row.readable(answers, claimed.job)
 
     async def _won_before(self, request: ClaimRequest, answer: asyncpg.Record) -> list[Job]:
         if answer["won_body"] != request.body():

@@ -5,7 +5,8 @@
 -- Where one of the queues has rules, nothing is taken, and `ruled` says so: then a choice by these rules is made first, and
 -- given as :chosen with :by_rules, without lanes.
 -- No row with an id means that nothing was due; a row with `won` means that this request was answered before. `walked` is
--- how many entries of the index were read. Rows come with their `place`: sorting all of their columns here costs more.
+-- how many entries of the index were read. Rows come with their `place`: sorting all of their columns here costs more;
+-- and without the ends of their leases, which follow from `updated_at`.
 with recursive previous as materialized (
     select claim.body, claim.job_ids
     from tenure.claims claim
@@ -180,8 +181,7 @@ moved as (
     returning job.id, job.kind, job.queue, job.priority, job.payload, job.policy_id, job.dedupe_key, job.request_id,
         job.correlation_id, job.trace, job.submitted_by, job.tags, job.partition_key, job.parent_id, job.redrive_of,
         job.created_at, job.updated_at, job.was, job.rev, job.attempt, job.failures, job.losses, job.due_at,
-        job.lease_expires_at, job.heartbeat_deadline_at, job.timeout_at, job.started_at, job.cancel_requested,
-        job.last_error, taken.place
+        job.lease_expires_at, job.started_at, job.cancel_requested, job.last_error, taken.place
 ),
 logged as (
     insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
@@ -199,7 +199,11 @@ recorded as (
     from taken
     having count(*) > 0
 )
-select previous.body as won_body, previous.job_ids as won, ruled.holds as ruled, moved.*,
+select previous.body as won_body, previous.job_ids as won, ruled.holds as ruled, moved.id, moved.kind, moved.queue,
+    moved.priority, moved.payload, moved.policy_id, moved.dedupe_key, moved.request_id, moved.correlation_id, moved.trace,
+    moved.submitted_by, moved.tags, moved.partition_key, moved.parent_id, moved.redrive_of, moved.created_at,
+    moved.updated_at, moved.rev, moved.attempt, moved.failures, moved.losses, moved.due_at, moved.cancel_requested,
+    moved.last_error, moved.place, case when :chain::smallint = 1 then moved.started_at end as started_before,
     pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked
 from set_config('tenure.writer', 'store', true) writer
 left join previous on true
