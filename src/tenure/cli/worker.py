@@ -116,11 +116,11 @@ def worker(*, processes: int, supervised: int | None, **wishes: Any) -> int:
         return Exit.PROBLEMS
     if wanted.database is not None:
         app.database = wanted.database
-    _collect_less()
+    collect_less()
     return run(_work(app, wanted, None if supervised is None else Line(supervised, SYSTEM)))
 
 
-def _collect_less() -> None:
+def collect_less() -> None:
     """What is loaded by now stays as long as the process: the garbage collector need not look at it again and again.
     It also comes less often, since a busy worker makes many objects that soon go by themselves."""
     gc.collect()
