@@ -84,7 +84,7 @@ def _sections() -> Iterator[str]:
     )
     yield table(["event", "from → to", "written by"], map(_event_row, EventType))
     yield "## Invariants"
-    yield "What must be true of every record, whatever led to it. The database's CHECKs repeat these."
+    yield "What must be true of every record, whatever led to it. The databases' guards repeat these."
     yield table(["status", "a job in it"], [[f"`{status}`", "; ".join(_own_rules(status))] for status in Status])
     yield "Whatever the status:"
     yield "\n".join(f"- {says}" for says in _shared_rules())

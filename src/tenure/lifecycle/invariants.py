@@ -1,4 +1,4 @@
-"""What must be true of a record in each status. The database's CHECKs repeat these."""
+"""What must be true of a record in each status. The databases' guards repeat these."""
 
 from __future__ import annotations
 
