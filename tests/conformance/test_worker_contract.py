@@ -148,7 +148,8 @@ async def test_pools_side_by_side_run_every_run_and_a_stopping_one_finishes_what
         assert [await job.result(20) for job in jobs] == list(range(30))
     go.clear()
     begun.clear()
-    async with working(app) as stopping:
+    # With one place, so that no claim is under way while it runs: what such a claim wins is still taken in.
+    async with working(app, concurrency=1) as stopping:
         last = await work.enqueue(99)
         await asyncio.wait_for(begun.wait(), 20)
         stopping.stop()
