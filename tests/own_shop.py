@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tenure.handles import Handle
 from tenure.workers.worker import Worker
 from tests.databases import Database
 from tests.own_sessions import KINDS, TABLE, Kind
+from tests.working import working
 
 SECONDS = 30.0
 Inside = Callable[[tenure.Context, Any, Any], None]
@@ -41,15 +41,8 @@ class Shop:
 
         self.follow = follow
 
-    @asynccontextmanager
-    async def working(self) -> AsyncIterator[Worker]:
-        worker = self.app.worker(poll_seconds=0.05, scan_seconds=0.1, grace_seconds=5.0)
-        running = asyncio.create_task(worker.run())
-        try:
-            yield worker
-        finally:
-            worker.stop()
-            await asyncio.wait_for(running, SECONDS)
+    def working(self) -> AbstractAsyncContextManager[Worker]:
+        return working(self.app, grace_seconds=5.0)
 
     async def rows(self, sql: str) -> list[tuple[Any, ...]]:
         prefix = "tenure_" if self.app.database.startswith("sqlite") else "tenure."

@@ -16,32 +16,12 @@ class AppQueues:
     """What operators say about queues, for all workers and from the next claim on.
 
     >>> from tenure import App, Rate
-    >>> app = App("sqlite:///jobs.db")
-    >>> rules = app.queues.rules(concurrency_max=10, key_concurrency_max=2, rate=Rate(100, 60), fair=True)
-    >>> rules.key_concurrency_max
-    2
+    >>> async def limit(app: App) -> None:
+    ...     await app.queues.put("default", concurrency_max=10, rate=Rate(100, 60), fair=True)
     """
 
     def __init__(self, store: Callable[[], Awaitable[Store]], actor: Actor) -> None:
         self._store, self._actor = store, actor
-
-    @staticmethod
-    def rules(
-        *,
-        concurrency_max: int | None = None,
-        key_concurrency_max: int | None = None,
-        rate: Rate | None = None,
-        key_rate: Rate | None = None,
-        fair: bool = False,
-    ) -> QueueRules:
-        """Rules, checked: a wrong one says which and why."""
-        return QueueRules(
-            concurrency_max=concurrency_max,
-            key_concurrency_max=key_concurrency_max,
-            rate=rate,
-            key_rate=key_rate,
-            fair=fair,
-        )
 
     async def put(
         self,
@@ -59,7 +39,7 @@ class AppQueues:
         most `rate.count` start in any `rate.seconds`, and `key_rate` says the same for each key. In a `fair` queue keys
         take turns. Jobs without a key are not concerned by the rules for keys.
         """
-        rules = self.rules(
+        rules = QueueRules(
             concurrency_max=concurrency_max,
             key_concurrency_max=key_concurrency_max,
             rate=rate,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -24,12 +23,9 @@ from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import OPERATOR, Driver
 from tenure.workers.recovery import RecoveryWorker
-from tenure.workers.worker import Worker
 from tests.databases import Database
 from tests.manual_postgres import PostgresClock
 from tools.requirements_page import chapters, proofs_in
-
-QUICK = {"poll_seconds": 0.05, "scan_seconds": 0.1, "grace_seconds": 10.0}
 
 
 class HandWritten(Exception):
@@ -114,19 +110,6 @@ async def opened(database: Database) -> AsyncIterator[tuple[Store, DatabaseClock
     finally:
         await remote.close()
         moved.close()
-
-
-@asynccontextmanager
-async def working(app: tenure.App, **options: Any) -> AsyncIterator[Worker]:
-    """A real worker in this process, stopped at the end unless it was before."""
-    worker = app.worker(**{**QUICK, **options})
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        if not worker.stopping:
-            worker.stop()
-        await asyncio.wait_for(running, 40)
 
 
 async def told_by(app: tenure.App, job_id: UUID, words: str) -> list[Told]:

@@ -20,9 +20,10 @@ from tenure.lifecycle.vocabularies.words import epoch_ms, stories
 from tenure.testing.driver import ERROR, Driver
 from tenure.testing.log_check import whole_tail
 from tests.command import tenure as command
-from tests.conformance.places import Place, check_complete, told_by, working
+from tests.conformance.places import Place, check_complete, told_by
 from tests.databases import Database
 from tests.sample_jobs import one_of_each
+from tests.working import working
 
 WORDS = "engine"
 OPEN = {

@@ -18,10 +18,11 @@ from tenure.lifecycle.vocabularies.words import stories
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 from tests.command import tenure as command
 from tests.conformance.ledger_workers import duplicate
-from tests.conformance.places import HandWritten, Place, check_complete, told_by, working
+from tests.conformance.places import HandWritten, Place, check_complete, told_by
 from tests.databases import Database
 from tests.sample_jobs import one_of_each
 from tests.workforce import all_at_once
+from tests.working import working
 
 WORDS = "ledger"
 OPEN: dict[str, str] = {

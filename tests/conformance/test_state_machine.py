@@ -30,8 +30,9 @@ from tenure.lifecycle.vocabularies import vocabulary
 from tenure.stores.contract import ClaimRequest, DeadLetterFilter, EventFilter
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, runner
 from tenure.testing.log_check import check_leases, check_monotonic
-from tests.conformance.places import Place, check_complete, told_by, working
+from tests.conformance.places import Place, check_complete, told_by
 from tests.sample_jobs import one_of_each
+from tests.working import working
 
 WORDS = "machine"
 OPEN = {

@@ -29,8 +29,9 @@ from tenure.lifecycle.vocabularies import vocabulary
 from tenure.seams import SYSTEM
 from tenure.stores.contract import OutboxMessage
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, runner
-from tests.conformance.places import Place, check_complete, told_by, working
+from tests.conformance.places import Place, check_complete, told_by
 from tests.sample_jobs import one_of_each
+from tests.working import working
 
 WORDS = "worker"
 OPEN = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ import tenure
 from tenure.errors import AlreadyCommitted, DeadlinePassed, InvalidInput, LeaseLost
 from tenure.lifecycle.statuses import CANCELLED, SUCCEEDED
 from tenure.stores.contract import Store
+from tenure.workers.worker import Worker
 from tests.databases import Database
+from tests.working import working
 
 TABLE = "create table effects (job text not null, attempt integer not null, note text)"
 INSERT = "insert into effects (job, attempt, note) values ($1, $2, $3)"
@@ -33,16 +35,8 @@ class Bench:
         async with (await self.store()).transaction(deadline_seconds=5) as tx:
             return await tx.fetch("select job, attempt, note from effects order by note")
 
-    @asynccontextmanager
-    async def working(self, **options: Any) -> AsyncIterator[None]:
-        settings = {"poll_seconds": 0.05, "scan_seconds": 0.1, "grace_seconds": 5.0, **options}
-        worker = self.app.worker(**settings)
-        running = asyncio.create_task(worker.run())
-        try:
-            yield
-        finally:
-            worker.stop()
-            await asyncio.wait_for(running, 30)
+    def working(self, **options: Any) -> AbstractAsyncContextManager[Worker]:
+        return working(self.app, **{"grace_seconds": 5.0, **options})
 
 
 @pytest.fixture

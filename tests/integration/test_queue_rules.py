@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 import tenure
-from tenure.workers.worker import Worker
 from tests.databases import Database
 from tests.patience import eventually
+from tests.working import working
 
 SELDOM = 600.0
 JOBS = 6
@@ -27,17 +26,6 @@ async def app(database: Database) -> AsyncIterator[tenure.App]:
     app = tenure.App(database.url)
     yield app
     await app.close()
-
-
-@asynccontextmanager
-async def working(app: tenure.App) -> AsyncIterator[Worker]:
-    worker = app.worker(poll_seconds=SELDOM, scan_seconds=0.5, grace_seconds=10.0)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 40)
 
 
 def counting(app: tenure.App, seen: list[int]) -> tenure.JobFunction[[], None]:
@@ -65,7 +53,7 @@ async def test_a_permit_that_is_free_again_is_told_of(app: tenure.App) -> None:
     count = counting(app, seen)
     await app.queues.put("default", concurrency_max=2)
     await app.enqueue_many(count.request() for _ in range(JOBS))
-    async with working(app), working(app):
+    async with working(app, poll_seconds=SELDOM, scan_seconds=0.5), working(app, poll_seconds=SELDOM, scan_seconds=0.5):
         await eventually(lambda: len(seen) == JOBS, seconds=40)
     assert max(seen) <= 2
 
@@ -75,7 +63,7 @@ async def test_a_rate_that_has_room_again_is_not_slept_through(app: tenure.App) 
     count = counting(app, seen)
     await app.queues.put("default", rate=tenure.Rate(2, 0.5))
     await app.enqueue_many(count.request() for _ in range(JOBS))
-    async with working(app) as worker:
+    async with working(app, poll_seconds=SELDOM, scan_seconds=0.5) as worker:
         await eventually(lambda: len(seen) == JOBS, seconds=40)
     assert worker.counts["succeeded"] == JOBS
 
@@ -85,7 +73,7 @@ async def test_whoever_waits_at_a_paused_queue_is_told_when_it_goes_on(app: tenu
     count = counting(app, seen)
     await app.queues.pause("default")
     await app.enqueue_many(count.request() for _ in range(JOBS))
-    async with working(app) as worker:
+    async with working(app, poll_seconds=SELDOM, scan_seconds=0.5) as worker:
         await eventually(lambda: is_there(app))
         assert worker.counts["claimed"] == 0
         await app.queues.resume("default")

@@ -532,6 +532,7 @@ async def test_a_local_file_below_a_network_mount_is_not_refused(path: Path) -> 
     store = SqliteStore(path, mounts=lambda: mounts)
     await store.migrate()
     await store.close()
+    assert path.exists()
 
 
 def add_stray_event(path: Path, job_id: UUID, *, rev: int) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ import pytest
 import tenure
 from tenure.errors import InvalidInput
 from tenure.lifecycle.statuses import CANCELLED, FAILED, QUEUED, RUNNING, STALLED, SUCCEEDED
-from tenure.workers.worker import Worker
 from tests.databases import Database
 from tests.patience import eventually
+from tests.working import working
 
-QUICK = {"poll_seconds": 0.05, "scan_seconds": 0.1, "grace_seconds": 10.0}
 SELDOM = 600.0
 """Too long to be waited for: what happens sooner happened because somebody was told."""
 
@@ -30,18 +28,6 @@ async def app(database: Database) -> AsyncIterator[tenure.App]:
     app = tenure.App(database.url, version="2026.11")
     yield app
     await app.close()
-
-
-@asynccontextmanager
-async def working(app: tenure.App, **options: Any) -> AsyncIterator[Worker]:
-    worker = app.worker(**{**QUICK, **options})
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        if not worker.stopping:
-            worker.stop()
-        await asyncio.wait_for(running, 40)
 
 
 async def test_async_and_plain_functions_run_to_their_results(app: tenure.App) -> None:

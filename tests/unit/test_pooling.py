@@ -151,6 +151,16 @@ async def test_a_pool_that_is_closed_waits_for_what_is_lent_and_lends_no_more(se
         await pool.take()
 
 
+async def test_what_was_asked_for_before_a_pool_was_closed_is_not_lent_after(server: Server) -> None:
+    pool = pool_of(server)
+    asked = asyncio.create_task(pool.take())
+    await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(StoreError, match="closed"):
+        await asked
+    assert [made.closed for made in server.made] == [True]
+
+
 async def test_a_pool_that_is_cut_off_waits_for_nobody(server: Server) -> None:
     pool = pool_of(server, size=2)
     await pool.take()

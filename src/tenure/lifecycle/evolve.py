@@ -48,6 +48,11 @@ def after_ms(at: datetime, delay_ms: int | None) -> datetime | None:
     return None if delay_ms is None else at + timedelta(milliseconds=delay_ms)
 
 
+def deadline(policy: Policy, at: datetime) -> datetime:
+    """Until when the next heartbeat must have come: the second one that is due, so that one may be lost."""
+    return at + timedelta(milliseconds=2 * policy.heartbeat_ms)
+
+
 class LeaseEnds(msgspec.Struct, frozen=True):
     """Until when a job is held that was claimed just now, if nothing more is heard of it."""
 
@@ -59,7 +64,7 @@ class LeaseEnds(msgspec.Struct, frozen=True):
     def of(cls, policy: Policy, at: datetime, *, started: bool) -> LeaseEnds:
         return cls(
             at + timedelta(milliseconds=policy.lease_ms),
-            at + timedelta(milliseconds=2 * policy.heartbeat_ms),
+            deadline(policy, at),
             after_ms(at, policy.running_ms if started else policy.claimed_ms),
         )
 
@@ -69,7 +74,7 @@ def _claimed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
         "attempt": event.attempt,
         "owner": event.owner,
         "lease_expires_at": event.until_at,
-        "heartbeat_deadline_at": after_ms(event.at, 2 * job.policy.heartbeat_ms),
+        "heartbeat_deadline_at": deadline(job.policy, event.at),
         "timeout_at": after_ms(event.at, job.policy.claimed_ms),
         "lost": False,
         "progress": None,
@@ -78,20 +83,20 @@ def _claimed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _acked(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {"heartbeat_deadline_at": after_ms(event.at, 2 * job.policy.heartbeat_ms)}
+    return {"heartbeat_deadline_at": deadline(job.policy, event.at)}
 
 
 def _started(job: Job, event: Event, content: str | None) -> dict[str, Any]:
     return {
         "started_at": event.at,
-        "heartbeat_deadline_at": after_ms(event.at, 2 * job.policy.heartbeat_ms),
+        "heartbeat_deadline_at": deadline(job.policy, event.at),
         "timeout_at": after_ms(event.at, job.policy.running_ms),
     }
 
 
 def _heartbeat(job: Job, event: Event, content: str | None) -> dict[str, Any]:
     return {
-        "heartbeat_deadline_at": after_ms(event.at, 2 * job.policy.heartbeat_ms),
+        "heartbeat_deadline_at": deadline(job.policy, event.at),
         "lease_expires_at": event.until_at or job.lease_expires_at,
     }
 

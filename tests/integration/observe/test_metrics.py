@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +23,10 @@ from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
 from tenure.workers.pool import Pool
 from tenure.workers.recovery import RecoveryWorker
-from tenure.workers.worker import Worker
 from tests.databases import Database
 from tests.faults import Fault, FaultyStore
 from tests.patience import eventually
+from tests.working import working
 
 LEASE_SECONDS = 60.0
 
@@ -178,17 +177,6 @@ def declare(app: tenure.App) -> None:
     async def abandoned() -> None: ...
 
 
-@asynccontextmanager
-async def working(app: tenure.App) -> AsyncIterator[Worker]:
-    worker = app.worker(metrics=True, poll_seconds=0.05, scan_seconds=0.1, grace_seconds=10)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 40)
-
-
 async def logged(store: Store) -> Counter[tuple[str, str]]:
     """How often which event happened to jobs of which kind, by what the log says."""
     found: Counter[tuple[str, str]] = Counter()
@@ -230,7 +218,7 @@ async def test_what_a_worker_counts_is_what_the_log_says(database: Database) -> 
         assert held.id == lost.id
         with pytest.raises(InvalidInput):
             await app.submit("shaky", '{"failures": "many"}')
-        async with working(app) as worker:
+        async with working(app, metrics=True) as worker:
             calls = ["slow", "invalid", "keeps", *["shaky"] * 3]
             payloads = ["{}", "{}", "{}", *(f'{{"failures":{number}}}' for number in (0, 2, 5))]
             handles = [await app.submit(kind, text) for kind, text in zip(calls, payloads, strict=True)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
 from opentelemetry import trace
@@ -20,6 +19,7 @@ from tenure.errors import PermanentError, RequestIdReused, Snooze
 from tenure.observe.tracing import Tracing
 from tenure.testing.bench import Bench
 from tests.databases import Database
+from tests.working import working
 
 GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -67,17 +67,6 @@ def app(watched: Watched) -> tenure.App:
 async def bench(app: tenure.App) -> AsyncIterator[Bench]:
     async with app.testing() as bench:
         yield bench
-
-
-@asynccontextmanager
-async def working(app: tenure.App) -> AsyncIterator[None]:
-    worker = app.worker(poll_seconds=0.05, scan_seconds=0.1, grace_seconds=10)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield
-    finally:
-        worker.stop()
-        await asyncio.wait_for(running, 40)
 
 
 async def ended(app: tenure.App, job: tenure.Job) -> tenure.Job:

@@ -16,6 +16,7 @@ from tenure.errors import StoreError
 
 IDLE_SECONDS_MAX = 300.0
 GOODBYE_SECONDS_MAX = 2.0
+CLOSED = "the store is closed; open it again, or a new one"
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -45,7 +46,7 @@ class Pool:
             if len(self._lent) + self._connecting < self._size:
                 return await self._new()
             await self._turn()
-        raise StoreError("the store is closed; open it again, or a new one")
+        raise StoreError(CLOSED)
 
     async def _new(self) -> Connection:
         self._connecting += 1
@@ -56,6 +57,9 @@ class Pool:
             raise
         finally:
             self._connecting -= 1
+        if self._closed:
+            connection.terminate()
+            raise StoreError(CLOSED)
         self._lent.add(connection)
         return connection
 

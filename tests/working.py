@@ -1,0 +1,27 @@
+"""A real worker in the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import tenure
+from tenure.workers.worker import Worker
+
+QUICK: dict[str, Any] = {"poll_seconds": 0.05, "scan_seconds": 0.1, "grace_seconds": 10.0}
+STOPPED_SECONDS_MAX = 40.0
+
+
+@asynccontextmanager
+async def working(app: tenure.App, **options: Any) -> AsyncIterator[Worker]:
+    """It runs meanwhile, and is stopped at the end unless it was before."""
+    worker = app.worker(**{**QUICK, **options})
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        if not worker.stopping:
+            worker.stop()
+        await asyncio.wait_for(running, STOPPED_SECONDS_MAX)
