@@ -42,6 +42,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ENQUEUE_BATCH = 1000
+UNKNOWN = "(unknown)"
+"""What stands for all names that are no kind's, where refusals are counted. No kind can have this name."""
 
 log = logging.getLogger("tenure")
 
@@ -91,7 +93,7 @@ class App:
         self.declared: dict[str, Schedule] = {}
         """The schedules that the code declares, by name."""
         self.rejections: Counter[str] = Counter()
-        """Enqueues that were refused before anything was queued, by kind."""
+        """Enqueues that were refused before anything was queued, by kind; names that are no kind's, all in one."""
         self._stores: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Store]] = WeakKeyDictionary()
 
     def job(
@@ -203,7 +205,7 @@ class App:
             raise self._rejected(kind, refusal) from None
 
     def _rejected(self, kind: str, refusal: InvalidInput) -> InvalidInput:
-        self.rejections[kind] += 1
+        self.rejections[kind if kind in self.kinds else UNKNOWN] += 1
         log.warning("a job was refused before it was queued: %s", refusal)
         return refusal
 

@@ -14,9 +14,11 @@ import psycopg
 import pytest
 
 from tenure.cli.doctor import clock_skew, examine
+from tenure.lifecycle.records import Policy
+from tenure.lifecycle.schedules import Schedule
 from tenure.stores.postgres import examination
 from tenure.testing.clock import ManualClock
-from tenure.testing.driver import Driver
+from tenure.testing.driver import OPERATOR, Driver
 from tenure.testing.model import ModelStore
 from tests.command import Answer, tenure
 from tests.databases import Database
@@ -77,6 +79,25 @@ async def test_a_transaction_that_holds_back_vacuum_and_the_tail_is_named(
         warnings = [finding for finding in await examine(postgres_dsn) if finding.level == "warning"]
     [named] = [finding for finding in warnings if f"pid {pid} " in finding.says]
     assert "pg_terminate_backend" in named.advice
+
+
+async def test_schedules_that_nobody_deals_with_are_named(database: Database) -> None:
+    async with database.opened() as store:
+        now = await store.now()
+        for name, minutes, paused in (
+            ("late", -60, False),
+            ("due", 0, False),
+            ("soon", 60, False),
+            ("held", -60, True),
+        ):
+            due = now + timedelta(minutes=minutes)
+            call = Schedule(name=name, cron="every 1h", kind="report", payload="{}", policy=Policy())
+            await store.schedules.put(call, next_at=due, paused=paused, expected_rev=0, actor=OPERATOR)
+    named = [finding for finding in await examine(database.url) if finding.about == "schedules"]
+    since = (now - timedelta(minutes=60)).isoformat(timespec="seconds")
+    assert [(finding.level, finding.says) for finding in named] == [
+        ("warning", f"schedule 'late' has been due since {since}")
+    ]
 
 
 class Ahead(ModelStore):

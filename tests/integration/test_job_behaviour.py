@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 import tenure
+from tenure.app import UNKNOWN
 from tenure.errors import (
     DependencyUnavailable,
     InvalidInput,
@@ -336,7 +337,7 @@ class TestInput:
                 await call()
         with pytest.raises(UnknownKind):
             await app.submit("other", "{}")
-        assert app.rejections == {"work": 5, "other": 1}
+        assert app.rejections == {"work": 5, UNKNOWN: 1}
         assert len([r for r in caplog.records if "refused before it was queued" in r.getMessage()]) == 6
         assert (await app.find(JobFilter())).jobs == []
         assert (await bench.drain()).ran == ()

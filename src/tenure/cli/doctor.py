@@ -16,11 +16,15 @@ from tenure.seams import SYSTEM, Clock
 from tenure.stores import Finding
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import Reads, SchemaState, Store
+    from tenure.stores.contract import Fires, Reads, SchemaState, Store
 
 SKEW_SECONDS_MAX = 1.0
 CLOCK_READINGS = 5
 SCHEMA = "schema"
+LATE_SECONDS = 60
+"""How long a due time may have passed before it is worth a word: the next worker deals with it, if there is one."""
+LATE_MAX = 20
+"""How many late schedules are named."""
 
 
 @click.command()
@@ -46,15 +50,30 @@ async def examine(database: str) -> list[Finding]:
     async with connected(database) as store:
         schema = _schema(await store.schema())
         fits = all(finding.level != "error" for finding in schema)
-        clock = [await _opened_clock_skew(store)] if fits else []
+        opened = await _opened(store) if fits else []
         # A store may speak of its schema too; here it is spoken of once, in the same words for every store.
         rest = [finding for finding in await store.doctor() if finding.about != SCHEMA]
-        return [*_versions(database), *schema, *clock, *rest]
+        return [*_versions(database), *schema, *opened, *rest]
 
 
-async def _opened_clock_skew(store: Store) -> Finding:
+async def _opened(store: Store) -> list[Finding]:
     await store.open()
-    return await clock_skew(store, SYSTEM.clock)
+    return [await clock_skew(store, SYSTEM.clock), *await late_schedules(store.schedules)]
+
+
+async def late_schedules(schedules: Fires) -> list[Finding]:
+    """Schedules whose time has come, and that nobody has dealt with."""
+    soonest = await schedules.soonest(limit=LATE_MAX)
+    return [
+        Finding(
+            "warning",
+            "schedules",
+            f"schedule {record.name!r} has been due since {record.next_at.isoformat(timespec='seconds')}",
+            "start a worker with this app: its scheduler deals with what was missed as the schedule says",
+        )
+        for record in soonest.records
+        if record.next_at is not None and (soonest.now - record.next_at).total_seconds() > LATE_SECONDS
+    ]
 
 
 async def clock_skew(store: Reads, clock: Clock) -> Finding:
