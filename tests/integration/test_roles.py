@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -21,7 +22,7 @@ from tenure.testing.driver import CLIENT, Driver
 from tenure.workers.heartbeat import Heart
 from tenure.workers.held import Held, HeldJobs, Interruption
 from tenure.workers.pool import Pool
-from tenure.workers.recovery import RecoveryWorker
+from tenure.workers.recovery import PAUSE_SECONDS_MAX, RecoveryWorker, pause_seconds
 from tenure.workers.settling import Settler
 from tests.faults import Fault, FaultyStore
 
@@ -379,6 +380,50 @@ async def test_a_scan_that_was_cut_off_is_made_again_by_whoever_comes_next(place
         types = await place.types(job)
         assert (types.count("stalled"), types.count("requeued")) == (1, 1)
     assert all(job.status is QUEUED for job in (await place.drive.store.read([job.id for job in jobs])).values())
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([0.0, 0.01], 5.0),
+        ([0.1, 0.1], 5.0),
+        ([0.0, 30.0], 5.0),
+        ([0.4, 0.2], 10.0),
+        ([0.4, 0.6], 20.0),
+        ([30.0, 30.0], PAUSE_SECONDS_MAX),
+    ],
+)
+def test_recovery_looks_less_often_where_every_look_takes_long(looks: list[float], expected: float) -> None:
+    assert pause_seconds(5.0, looks) == pytest.approx(expected)
+    assert pause_seconds(100.0, looks) == 100.0
+
+
+async def test_the_pause_after_a_scan_follows_from_the_last_two_looks(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [0.5, 0.4, 0.3, 0.0]
+    unattended, sleep = place.store.unattended, place.clock.sleep
+    pauses: list[float] = []
+    last = asyncio.Event()
+
+    async def slow(**facts: Any) -> list[Job]:
+        place.clock.advance(looks.pop(0))
+        return await unattended(**facts)
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        if not looks:
+            last.set()
+            await asyncio.Event().wait()
+        await sleep(0)
+
+    monkeypatch.setattr(place.store, "unattended", slow)
+    monkeypatch.setattr(place.clock, "sleep", noted)
+    worker = asyncio.create_task(RecoveryWorker(place.store, place.seams, name="r").live(scan_seconds=1.0))
+    await asyncio.wait_for(last.wait(), 10)
+    worker.cancel()
+    for pause, middle in zip(pauses, [1.0, 20.0, 15.0, 1.0], strict=True):
+        assert 0.75 * middle <= pause <= 1.25 * middle
 
 
 async def test_an_earlier_lease_of_this_process_on_the_same_job_is_given_up(place: Place) -> None:

@@ -6,10 +6,10 @@ Many may run at once: each change is decided on the row as it is, so one of them
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
-from uuid import UUID
 
 import msgspec
 
@@ -26,6 +26,11 @@ from tenure.stores.contract import Applied, Failure, Outcome, Recovers, Request
 from tenure.workers.outages import Outage
 
 BATCH = 500
+LOOKING_SHARE = 0.02
+"""The share of its time that a recovery worker spends on looking, at most. A look reads all held jobs, and under an old
+snapshot of anybody's also what is left in the index of all that were held since."""
+PAUSE_SECONDS_MAX = 60.0
+"""The longest pause that this leads to: what is lost is found in about a minute, whatever a look takes."""
 RACED = (RevisionConflict, NotYet, IllegalTransition)
 """Refusals that mean that somebody else was there first, or that all is well again."""
 
@@ -73,12 +78,19 @@ def _said(kind: str, message: str) -> str:
     return encode({"type": kind, "message": message})
 
 
+def pause_seconds(scan_seconds: float, looks_seconds: Sequence[float]) -> float:
+    """How long to wait before the next scan, given what the last looks took: longer where every one of them was slow. A
+    single slow one means nothing."""
+    return max(scan_seconds, min(min(looks_seconds) / LOOKING_SHARE, PAUSE_SECONDS_MAX))
+
+
 class RecoveryWorker:
     """Scans for jobs that nobody attends to, and applies the remedy."""
 
     def __init__(self, store: RecoveryStore, seams: Seams, *, name: str) -> None:
         self._store, self._seams = store, seams
         self._actor = Actor(Role.RECOVERY, name)
+        self._looks_seconds = deque([0.0], maxlen=2)
 
     async def live(self, *, scan_seconds: float) -> None:
         """Scan again and again until cancelled. Many do; each waits a little longer or shorter than the others."""
@@ -87,7 +99,8 @@ class RecoveryWorker:
             try:
                 await self.scan()
                 outage.over()
-                await self._seams.clock.sleep(scan_seconds * (0.75 + self._seams.random.fraction() / 2))
+                pause = pause_seconds(scan_seconds, self._looks_seconds)
+                await self._seams.clock.sleep(pause * (0.75 + self._seams.random.fraction() / 2))
             except TenureError as problem:
                 log.warning("a scan for lost jobs was not finished and will be made again: %s", problem)
                 await outage.pause()
@@ -95,10 +108,12 @@ class RecoveryWorker:
     async def scan(self) -> int:
         """Look at every job that needs it once; how many were changed. A race that was lost is somebody else's win."""
         changed = 0
-        after: UUID | None = None
-        while jobs := await self._store.unattended(limit=BATCH, after=after):
+        began_seconds = self._seams.clock.monotonic_seconds()
+        jobs = await self._store.unattended(limit=BATCH)
+        self._looks_seconds.append(self._seams.clock.monotonic_seconds() - began_seconds)
+        while jobs:
             changed += await self._remedy(jobs)
-            after = jobs[-1].id
+            jobs = await self._store.unattended(limit=BATCH, after=jobs[-1].id)
         return changed
 
     async def _remedy(self, jobs: Sequence[Job]) -> int:

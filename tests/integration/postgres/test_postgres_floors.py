@@ -15,7 +15,7 @@ from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.stores.contract import Applied, ClaimRequest, Request
 from tenure.stores.postgres import floors
-from tenure.stores.postgres.floors import HIGHEST, LOWEST, PASS_EVERY, WALKED_LEAST, Claimer
+from tenure.stores.postgres.floors import HIGHEST, LATE_SECONDS, LOWEST, PASS_EVERY, WALKED_LEAST, Claimer
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import Driver
 
@@ -32,10 +32,23 @@ def row(number: int, *, priority: int = 0, queue: str = "default") -> dict[str, 
     }
 
 
-def known(claimer: Claimer, now_seconds: float) -> dict[tuple[str, int], UUID]:
+def nothing(number: int, *priorities: int) -> dict[str, Any]:
+    """The answer to a claim that has read these lanes until this moment, for nothing."""
+    lanes = {"lane_queues": ["default"] * len(priorities), "lane_priorities": list(priorities)}
+    return {"id": None, "looked_at": NOON + timedelta(seconds=number), **lanes}
+
+
+def learn(claimer: Claimer, *answers: dict[str, Any], walked: int, at: float, took: float = 1.0) -> None:
+    """A claim that was answered at this moment, after it had walked so far."""
+    claimer.learn([{**answer, "walked": walked} for answer in answers], began_seconds=at - took, now_seconds=at)
+
+
+def known(claimer: Claimer, now_seconds: float) -> dict[tuple[str, int], float]:
+    """The floors of the lanes that it knows, as seconds after noon."""
     values = claimer.parameters(now_seconds)
     lanes = zip(values["lane_queues"], values["lane_priorities"], strict=True)
-    return dict(zip(lanes, values["lane_ids"], strict=True))
+    floors = [(due_at - NOON).total_seconds() for due_at in values["lane_dues"]]
+    return dict(zip(lanes, floors, strict=True))
 
 
 def gaps(claimer: Claimer, now_seconds: float) -> list[tuple[str, int, int]]:
@@ -46,20 +59,14 @@ def gaps(claimer: Claimer, now_seconds: float) -> list[tuple[str, int, int]]:
 class TestWhatAClaimerKnows:
     def test_a_claim_that_finds_what_it_looks_for_leaves_the_next_a_full_pass(self) -> None:
         claimer = Claimer(["default"])
-        claimer.learn([row(1), row(2)], walked=WALKED_LEAST - 1, began_seconds=0.0, now_seconds=5.0)
+        learn(claimer, row(1), row(2), walked=WALKED_LEAST - 1, at=5.0)
         assert known(claimer, 5.0) == {}
         assert gaps(claimer, 5.0) == [("default", LOWEST, HIGHEST)]
 
     def test_after_a_far_walk_each_lane_begins_where_the_claim_ended(self) -> None:
         claimer = Claimer(["default", "mail"])
-        claimer.learn(
-            [row(2), row(1), row(9, priority=3), row(4, queue="mail")], walked=FAR, began_seconds=0.0, now_seconds=1.0
-        )
-        assert known(claimer, 1.0) == {
-            ("default", 0): UUID(int=2),
-            ("default", 3): UUID(int=9),
-            ("mail", 0): UUID(int=4),
-        }
+        learn(claimer, row(2), row(1), row(9, priority=3), row(4, queue="mail"), walked=FAR, at=1.0)
+        assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 2.0, ("default", 3): 9.0, ("mail", 0): 4.0}
         assert gaps(claimer, 1.0) == [
             ("default", LOWEST, 0),
             ("default", 0, 3),
@@ -70,21 +77,37 @@ class TestWhatAClaimerKnows:
 
     def test_lanes_next_to_each_other_leave_no_gap(self) -> None:
         claimer = Claimer(["default"])
-        claimer.learn([row(1, priority=4), row(2, priority=5)], walked=FAR, began_seconds=0.0, now_seconds=1.0)
+        learn(claimer, row(1, priority=4), row(2, priority=5), walked=FAR, at=1.0)
         assert gaps(claimer, 1.0) == [("default", LOWEST, 4), ("default", 5, HIGHEST)]
 
     def test_a_floor_only_rises_until_the_next_full_pass(self) -> None:
         claimer = Claimer(["default"])
-        claimer.learn([row(7)], walked=FAR, began_seconds=0.0, now_seconds=1.0)
-        claimer.learn([row(8)], walked=1, began_seconds=1.0, now_seconds=1.1)
-        claimer.learn([row(3)], walked=1, began_seconds=1.1, now_seconds=1.2)
-        assert known(claimer, 1.2) == {("default", 0): UUID(int=8)}
+        learn(claimer, row(7), walked=FAR, at=1.0)
+        learn(claimer, row(8), walked=1, at=1.1)
+        learn(claimer, row(3), walked=1, at=1.2)
+        assert known(claimer, 2.0) == {("default", 0): 8.0}
         assert known(claimer, 1.0 + PASS_EVERY) == {}
 
-    def test_a_far_walk_for_nothing_teaches_nothing(self) -> None:
+    def test_a_floor_stays_for_a_moment_below_what_was_read_last(self) -> None:
         claimer = Claimer(["default"])
-        claimer.learn([], walked=FAR, began_seconds=0.0, now_seconds=1.0)
-        assert gaps(claimer, 1.0) == [("default", LOWEST, HIGHEST)]
+        learn(claimer, row(7), walked=FAR, at=1.0)
+        assert known(claimer, 1.0) == {("default", 0): pytest.approx(7.0 - LATE_SECONDS)}
+        learn(claimer, row(8), walked=1, at=1.1)
+        assert known(claimer, 1.1) == {("default", 0): pytest.approx(7.0 - LATE_SECONDS)}
+        assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 7.0}
+        assert known(claimer, 1.1 + LATE_SECONDS) == {("default", 0): 8.0}
+
+    def test_after_a_far_walk_for_nothing_all_lanes_are_read_to_that_moment(self) -> None:
+        claimer = Claimer(["default"])
+        learn(claimer, nothing(50, 0, 3), walked=FAR, at=1.0)
+        assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 50.0, ("default", 3): 50.0}
+        learn(claimer, nothing(60, 0, 3, 4), walked=1, at=2.0)
+        assert known(claimer, 3.0) == {("default", 0): 60.0, ("default", 3): 60.0, ("default", 4): 60.0}
+
+    def test_a_short_walk_for_nothing_teaches_nothing(self) -> None:
+        claimer = Claimer(["default"])
+        learn(claimer, nothing(50, 0), walked=10, at=1.0)
+        assert known(claimer, 1.0) == {}
 
     def test_a_process_does_not_remember_claimers_without_end(self) -> None:
         known_claimers = floors.Floors()
@@ -157,6 +180,7 @@ def _soon_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(floors, "WALKED_LEAST", 300)
     monkeypatch.setattr(floors, "WALKED_A_JOB", 1)
     monkeypatch.setattr(floors, "PASS_EVERY", 1_000_000)
+    monkeypatch.setattr(floors, "LATE_SECONDS", 0.0)
 
 
 async def fill(store: PostgresStore, drive: Driver, count: int, **facts: Any) -> list[UUID]:
@@ -192,6 +216,39 @@ async def test_the_length_of_a_walk_does_not_grow_with_what_was_claimed_before(
         taken = [job.id for _ in range(20) for job in await claims.next()]
     assert taken == ids
     assert max(claims.walked[8:]) < 300
+
+
+@pytest.mark.usefixtures("_soon_far")
+async def test_a_worker_that_has_none_of_the_kinds_does_not_walk_over_all_jobs_each_time(
+    store: PostgresStore, drive: Driver, claims: Claims
+) -> None:
+    await store.add([drive.enqueue("other") for _ in range(1000)])
+    assert [await claims.next() for _ in range(4)] == [[]] * 4
+    await store.add([drive.enqueue("other") for _ in range(50)])
+    [mine] = await fill(store, drive, 1)
+    assert [job.id for job in await claims.next()] == [mine]
+    assert claims.walked[0] >= 1000
+    assert max(claims.walked[1:4]) < 10
+    assert claims.walked[4] < 100
+
+
+@pytest.mark.usefixtures("_soon_far")
+async def test_what_commits_a_little_late_is_found_although_claims_have_gone_on(
+    store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "LATE_SECONDS", 60.0)
+    await fill(store, drive, 1)
+    late = drive.enqueue("mail")
+    other = PostgresStore.from_url(dsn)
+    await other.open()
+    async with old_snapshot(dsn):
+        async with other.transaction(deadline_seconds=60) as tx:
+            await tx.add([late])
+            await fill(store, drive, 1000)
+            while await claims.next():
+                continue
+        assert [job.id for job in await claims.next()] == [late.origin.id]
+    await other.close()
 
 
 @pytest.mark.usefixtures("_soon_far")

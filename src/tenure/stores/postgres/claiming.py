@@ -67,10 +67,8 @@ class Claiming:
             return answers
         if answers[0]["ruled"]:
             return None
-        rows = taken(answers)
-        now = self._clock.monotonic_seconds()
-        claimer.learn(rows, walked=answers[0]["walked"] or 0, began_seconds=began, now_seconds=now)
-        return rows
+        claimer.learn(answers, began_seconds=began, now_seconds=self._clock.monotonic_seconds())
+        return taken(answers)
 
     async def _by_rules(self, request: ClaimRequest, claimer: Claimer) -> list[asyncpg.Record] | None:
         """What the rules of the queues let through; None when none of them has any."""

@@ -2,17 +2,19 @@
 
 An old snapshot, anybody's, keeps PostgreSQL from removing the index entries of jobs that were claimed long ago, and
 every claim would walk over all of them again; so it does over jobs of kinds that it does not have. Once a claim has
-walked far for what it got, the next ones begin where it ended. What appears below that place in the meantime, such as
-the job of a transaction that commits late, waits for the next full pass, and such a pass is made as soon as it takes no
-more than a tenth of the time. As long as claims find what they look for, every one of them is a full pass, and the
-order is exact.
+walked far for what it got, the next ones begin where it ended, or rather where claims had come to a moment before: a
+transaction that commits a little late has its jobs a little below. What appears further down in the meantime waits for
+the next full pass, made as soon as it takes no more than a small share of the time. As long as claims find what
+they look for, every one of them is a full pass, and the order is exact.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
+from math import inf
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -21,10 +23,16 @@ from tenure.stores.contract import ClaimRequest
 WALKED_LEAST = 2000
 WALKED_A_JOB = 10
 """A claim has walked far when it read this many entries, and this many for each job that it got."""
-PASS_EVERY = 10
+PASS_EVERY = 30
 """A full pass is made again after this many times the time that the last one took."""
+LATE_SECONDS = 0.2
+"""How late a transaction may commit so that its jobs are still found above the floors."""
 LOWEST, HIGHEST = -32_769, 32_768
+NO_ID = UUID(int=0)
 CLAIMERS_MAX = 100
+
+Place = tuple[datetime, UUID]
+"""A place in a lane: a due time, and a job."""
 
 
 class Row(Protocol):
@@ -50,12 +58,29 @@ class Floors:
         return self._claimers.setdefault(key, Claimer(request.queues))
 
 
+class Lane:
+    """One queue's jobs of one priority, in the order of their due times: how far they were read, and when."""
+
+    def __init__(self, place: Place) -> None:
+        below = place[0] - timedelta(seconds=LATE_SECONDS), NO_ID
+        self._read: deque[tuple[float, Place]] = deque([(-inf, below)])
+
+    def read_to(self, place: Place, now_seconds: float) -> None:
+        self._read.append((now_seconds, max(place, self._read[-1][1])))
+
+    def floor(self, now_seconds: float) -> Place:
+        """How far it had been read a moment ago."""
+        while len(self._read) > 1 and self._read[1][0] <= now_seconds - LATE_SECONDS:
+            self._read.popleft()
+        return self._read[0][1]
+
+
 class Claimer:
     """The lanes of one claimer, and how far each was read."""
 
     def __init__(self, queues: Sequence[str]) -> None:
         self._queues = tuple(dict.fromkeys(queues))
-        self._lanes: dict[tuple[str, int], tuple[datetime, UUID]] = {}
+        self._lanes: dict[tuple[str, int], Lane] = {}
         self._full_at_seconds = 0.0
         self.ruled: frozenset[str] = frozenset()
         """Those of the queues that had rules when it was last looked."""
@@ -65,14 +90,15 @@ class Claimer:
         if now_seconds >= self._full_at_seconds:
             self._lanes.clear()
         gaps = [gap for queue in self._queues for gap in self._gaps(queue)]
+        floors = [lane.floor(now_seconds) for lane in self._lanes.values()]
         return {
             "gap_queues": [queue for queue, _, _ in gaps],
             "gap_lows": [low for _, low, _ in gaps],
             "gap_highs": [high for _, _, high in gaps],
             "lane_queues": [queue for queue, _ in self._lanes],
             "lane_priorities": [priority for _, priority in self._lanes],
-            "lane_dues": [due_at for due_at, _ in self._lanes.values()],
-            "lane_ids": [job_id for _, job_id in self._lanes.values()],
+            "lane_dues": [due_at for due_at, _ in floors],
+            "lane_ids": [job_id for _, job_id in floors],
         }
 
     def _gaps(self, queue: str) -> list[tuple[str, int, int]]:
@@ -80,13 +106,20 @@ class Claimer:
         bounds = [LOWEST, *known, HIGHEST]
         return [(queue, low, high) for low, high in pairwise(bounds) if high - low > 1]
 
-    def learn(self, rows: Sequence[Row], *, walked: int, began_seconds: float, now_seconds: float) -> None:
-        """Take in what a claim got, and how far it had to walk for it."""
+    def learn(self, answers: Sequence[Row], *, began_seconds: float, now_seconds: float) -> None:
+        """Take in what a claim got, and how far it had to walk for it. One that got nothing has read all lanes to their
+        ends."""
+        rows = [row for row in answers if row["id"] is not None]
         full = not self._lanes
-        if full and walked < WALKED_LEAST + WALKED_A_JOB * len(rows):
+        if full and (answers[0]["walked"] or 0) < WALKED_LEAST + WALKED_A_JOB * len(rows):
             return
         if full:
             self._full_at_seconds = now_seconds + PASS_EVERY * (now_seconds - began_seconds)
         for row in rows:
-            lane, place = (row["queue"], row["priority"]), (row["due_at"], row["id"])
-            self._lanes[lane] = max(place, self._lanes.get(lane, place))
+            self._read((row["queue"], row["priority"]), (row["due_at"], row["id"]), now_seconds)
+        if not rows:
+            for lane in zip(answers[0]["lane_queues"], answers[0]["lane_priorities"], strict=True):
+                self._read(lane, (answers[0]["looked_at"], NO_ID), now_seconds)
+
+    def _read(self, lane: tuple[str, int], place: Place, now_seconds: float) -> None:
+        self._lanes.setdefault(lane, Lane(place)).read_to(place, now_seconds)

@@ -4,9 +4,10 @@
 -- that are known are given with the place from which to read on; others are looked for in the gaps between them.
 -- Where one of the queues has rules, nothing is taken, and `ruled` says so: then a choice by these rules is made first, and
 -- given as :chosen with :by_rules, without lanes.
--- No row with an id means that nothing was due; a row with `won` means that this request was answered before. `walked` is
--- how many entries of the index were read. Rows come with their `place`: sorting all of their columns here costs more;
--- and without the ends of their leases, which follow from `updated_at`.
+-- No row with an id means that nothing was due, and then `looked_at` says until when, in which lanes; a row with `won`
+-- means that this request was answered before. `walked` is how many entries of the index were read. Rows come with their
+-- `place`: sorting all of their columns here costs more; and without the ends of their leases, which follow from
+-- `updated_at`.
 with recursive previous as materialized (
     select claim.body, claim.job_ids
     from tenure.claims claim
@@ -204,7 +205,10 @@ select previous.body as won_body, previous.job_ids as won, ruled.holds as ruled,
     moved.submitted_by, moved.tags, moved.partition_key, moved.parent_id, moved.redrive_of, moved.created_at,
     moved.updated_at, moved.rev, moved.attempt, moved.failures, moved.losses, moved.due_at, moved.cancel_requested,
     moved.last_error, moved.place, case when :chain::smallint = 1 then moved.started_at end as started_before,
-    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked
+    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked,
+    case when moved.id is null then moment.now end as looked_at,
+    case when moved.id is null then array(select lanes.queue from lanes) end as lane_queues,
+    case when moved.id is null then array(select lanes.priority from lanes) end as lane_priorities
 from set_config('tenure.writer', 'store', true) writer
 left join previous on true
 left join ruled on true
