@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import pytest
 
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Job, Role
-from tenure.stores.contract import Applied, ClaimRequest, Request
+from tenure.stores.contract import Applied, ClaimRequest, JobFilter, Request
 from tenure.stores.postgres import floors
 from tenure.stores.postgres.floors import HIGHEST, LATE_SECONDS, LOWEST, PASS_EVERY, WALKED_LEAST, Claimer
 from tenure.stores.postgres.store import PostgresStore
@@ -143,9 +144,9 @@ class Claims:
 
         monkeypatch.setattr(store._connections, "fetch", watched)
 
-    async def next(self, limit: int = 100) -> list[Job]:
+    async def next(self, limit: int = 100, *, queues: Sequence[str] = ("default",)) -> list[Job]:
         self._number += 1
-        request = asked(limit=limit, number=self._number)
+        request = asked(limit=limit, number=self._number, queues=queues)
         jobs = await self._store.claim(request)
         owner = Actor(Role.RUNNER, "w", request.token)
         requests = [
@@ -216,6 +217,40 @@ async def test_the_length_of_a_walk_does_not_grow_with_what_was_claimed_before(
         taken = [job.id for _ in range(20) for job in await claims.next()]
     assert taken == ids
     assert max(claims.walked[8:]) < 300
+
+
+@pytest.mark.requirement("WC-02")
+@pytest.mark.parametrize("limit", [1, 3, 7, 40])
+async def test_several_lanes_are_claimed_from_in_one_order(
+    store: PostgresStore, drive: Driver, claims: Claims, limit: int
+) -> None:
+    chance = Random(limit)
+    names = ("a", "b", "c")
+    for _ in range(10):
+        await store.add(
+            [
+                drive.enqueue("mail", queue=chance.choice(names), priority=chance.choice((-1, 0, 0, 5)))
+                for _ in range(chance.randint(1, 8))
+            ]
+        )
+    everything = (await store.find(JobFilter(), limit=1000)).jobs
+    expected = sorted(everything, key=lambda job: (-job.origin.priority, job.due_at, job.id))
+    got: list[Job] = []
+    while some := await claims.next(limit, queues=names):
+        assert len(some) == min(limit, len(expected) - len(got))
+        got += some
+    assert [job.id for job in got] == [job.id for job in expected]
+
+
+async def test_a_claim_from_many_queues_reads_their_first_jobs_and_hardly_more_than_it_takes(
+    store: PostgresStore, drive: Driver, claims: Claims
+) -> None:
+    names = [f"queue-{number:03d}" for number in range(100)]
+    rounds = [[drive.enqueue("mail", queue=name) for name in names] for _ in range(20)]
+    for requests in rounds:
+        await store.add(requests)
+    assert {job.id for job in await claims.next(50, queues=names)} <= {one.origin.id for one in rounds[0]}
+    assert claims.walked[0] <= 3 * len(names) + 3 * 50
 
 
 @pytest.mark.usefixtures("_soon_far")

@@ -56,8 +56,10 @@ lanes as materialized (
     select *
     from unnest(:lane_queues::text[], :lane_priorities::smallint[], :lane_dues::timestamptz[], :lane_ids::uuid[])
 ),
-heads as (
-    select lanes.queue, lanes.priority, head.due_at, head.id
+-- Of several lanes the first jobs come first: what is worse than the first job of the :limit-th best lane is not wanted,
+-- and not read.
+firsts as materialized (
+    select lanes.*, head.due_at as head_due_at, head.id as head_id
     from lanes, moment,
         lateral (
             select job.due_at, job.id
@@ -71,9 +73,43 @@ heads as (
               and job.committed_at is null
               and job.id <> all (:excluded::uuid[])
             order by job.due_at, job.id
-            limit :limit
+            limit 1
         ) head
     where (select count(*) from lanes) > 1
+),
+bar as materialized (
+    select firsts.priority, firsts.head_due_at as due_at, firsts.head_id as id
+    from firsts
+    order by firsts.priority desc, firsts.head_due_at, firsts.head_id
+    offset :limit - 1
+    limit 1
+),
+heads as (
+    select lane.queue, lane.priority, head.due_at, head.id
+    from moment, (
+            select firsts.*,
+                case when bar.priority = firsts.priority then bar.due_at else 'infinity' end as last_due_at,
+                case when bar.priority = firsts.priority then bar.id else 'ffffffff-ffff-ffff-ffff-ffffffffffff' end
+                    as last_id
+            from firsts
+            left join bar on true
+            where bar.id is null or firsts.priority >= bar.priority
+        ) lane,
+        lateral (
+            select job.due_at, job.id
+            from tenure.jobs job
+            where job.queue = lane.queue
+              and job.priority = lane.priority
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+              and job.due_at <= moment.now
+              and (job.due_at, job.id) >= (lane.head_due_at, lane.head_id)
+              and (job.due_at, job.id) <= (lane.last_due_at, lane.last_id)
+              and job.kind = any (:kinds::text[])
+              and job.committed_at is null
+              and job.id <> all (:excluded::uuid[])
+            order by job.due_at, job.id
+            limit :limit
+        ) head
 ),
 shares as materialized (
     select lanes.*, :limit::bigint as share
