@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import cast
 
 from tenure.lifecycle.operations import Fail, Progress, Signal
 from tenure.lifecycle.records import Job
 from tenure.stores import Store
 from tenure.stores.contract import Added, MigrationRecord, WorkerRecord
+from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, runner
 from tests.crash.acts import LONG, TOKEN, Act, Scene, job_id, running
@@ -62,6 +64,20 @@ async def claim_three(scene: Scene) -> list[Job]:
 async def claim_one(scene: Scene) -> list[Job]:
     request = scene.drive.claim_request(limit=1, token=TOKEN, request_id="the-claim", start=False)
     return await scene.store.claim(request)
+
+
+async def four_alike(drive: Driver) -> list[Job]:
+    return [await drive.add(id=job_id(number), policy=LONG) for number in range(1, 5)]
+
+
+async def claim_from_a_lane(scene: Scene) -> list[Job]:
+    """By a store that knows, as if from earlier claims, that there is one lane."""
+    request = scene.drive.claim_request(limit=3, token=TOKEN, request_id="the-claim")
+    store = cast(PostgresStore, scene.store)
+    claimer = store._claiming._floors.of(request)
+    row = {"id": TOKEN, "queue": "default", "priority": 0, "walked": 0}
+    claimer.learn([row], began_seconds=0.0, now_seconds=0.0)
+    return await store.claim(request)
 
 
 async def register(scene: Scene) -> None:
@@ -131,6 +147,7 @@ ACTS: tuple[Act, ...] = (
     Act("add a duplicate", add_duplicate, one_with_a_dedupe_key),
     Act("claim and start three", claim_three, four_queued),
     Act("claim one", claim_one, four_queued),
+    Act("claim from a lane", claim_from_a_lane, four_alike, only="postgres"),
     *CHANGES,
     *OF_CALLERS,
     *OF_SCHEDULES,

@@ -32,7 +32,7 @@ def files_of(store: str) -> dict[str, str]:
     for folder in FOLDERS[store]:
         for file in sorted((folder / "queries").glob("*.sql")):
             name = file.stem if folder.name == store else f"{folder.name}/{file.stem}"
-            found[name] = file.read_text(encoding="utf-8")
+            found[name] = sql_files.named(f"tenure.stores.{folder.name}", file.stem)
     return found
 
 

@@ -15,6 +15,7 @@ from tenure.stores.contract import MigrationRecord
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _MIGRATION = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _MIN_CODE = re.compile(r"^-- min_code_version: (\d+)$", re.MULTILINE)
+_PART = re.compile(r"^-- part: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
 
 
@@ -28,8 +29,14 @@ class Statement(msgspec.Struct, frozen=True):
 
 @cache
 def named(package: str, name: str) -> str:
-    """A statement as it stands in its file, with `:name` parameters, for drivers that take them so."""
-    return (_folder(package, "queries") / f"{name}.sql").read_text(encoding="utf-8")
+    """A statement as it stands in its file, with `:name` parameters, for drivers that take them so. What statements
+    have in common stands in a file of its own, and is named by a line `-- part: …`."""
+    folder = _folder(package, "queries")
+
+    def part(match: re.Match[str]) -> str:
+        return (folder / "parts" / f"{match[1]}.sql").read_text(encoding="utf-8").rstrip()
+
+    return _PART.sub(part, (folder / f"{name}.sql").read_text(encoding="utf-8"))
 
 
 @cache

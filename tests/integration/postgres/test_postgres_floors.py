@@ -138,7 +138,7 @@ class Claims:
 
         async def watched(name: str, values: Any) -> list[asyncpg.Record]:
             answers = await fetch(name, values)
-            if name == "claim":
+            if name in ("claim", "claim_lane"):
                 self.walked.append(answers[0]["walked"])
             return answers
 

@@ -11,6 +11,7 @@ import pytest
 
 from tenure.stores.postgres.connections import PACKAGE, PLANNED_ONCE, Address, Connections
 from tenure.stores.sql_files import numbered
+from tenure.testing.driver import Driver
 from tests.postgres import Postgres
 
 BATCH = 100
@@ -134,6 +135,22 @@ def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, where: str, analy
     assert read <= BATCH * (lanes + 2) + 4 * lanes
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= BATCH * BLOCKS_A_JOB
     assert any(node.get("Index Name") == "jobs_ready" and node["Actual Rows"] for node in scans)
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+async def test_a_claim_from_one_lane_reads_its_batch_and_no_more(dsn: str, drive: Driver, analysed: bool) -> None:
+    for _ in range(3):
+        await drive.store.add([drive.enqueue() for _ in range(1000)])
+    with psycopg.connect(dsn) as connection:
+        if analysed:
+            connection.execute("analyze tenure.jobs")
+            connection.commit()
+        plan = plan_after_warm_up(connection, "claim_lane", {**CLAIM, "queue": "'default'", "priority": "0"})
+    scans = [node for node in nodes(plan) if node.get("Relation Name") in ("jobs", "events")]
+    assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans if "Scan" in node["Node Type"])
+    assert 2 * BATCH <= read <= 2 * BATCH + 4
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= BATCH * BLOCKS_A_JOB
 
 
 @pytest.mark.parametrize("analysed", [False, True])

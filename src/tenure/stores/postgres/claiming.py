@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -61,12 +61,21 @@ class Claiming:
     async def _by_lanes(self, request: ClaimRequest, claimer: Claimer) -> list[asyncpg.Record] | None:
         """What is due, in order; None when one of the queues has rules."""
         began = self._clock.monotonic_seconds()
+        if (lane := claimer.lane(began)) is not None:
+            answers = await self._connections.fetch(
+                "claim_lane", {**self._parameters(request), "queue": lane[0], "priority": lane[1]}
+            )
+            if not answers[0]["intricate"]:
+                return self._learnt(answers, claimer, began)
+            claimer.lanes_are_several(began)
         values = {**self._parameters(request), **claimer.parameters(began), "by_rules": False, "chosen": []}
         answers = await self._connections.fetch("claim", values)
-        if not answers or answers[0]["won"] is not None:
+        return None if answers[0]["ruled"] else self._learnt(answers, claimer, began)
+
+    def _learnt(self, answers: list[asyncpg.Record], claimer: Claimer, began: float) -> list[asyncpg.Record]:
+        """The rows that were won, and what the claim has shown of the lanes."""
+        if answers[0]["won"] is not None:
             return answers
-        if answers[0]["ruled"]:
-            return None
         claimer.learn(answers, began_seconds=began, now_seconds=self._clock.monotonic_seconds())
         return taken(answers)
 
@@ -79,7 +88,7 @@ class Claiming:
             return None
         if found.again_seconds is not None:
             self._come_again(found.ruled, found.again_seconds)
-        return found.answers if found.answers and found.answers[0]["won"] is not None else taken(found.answers)
+        return found.answers
 
     def freed(self, outcomes: Sequence[Outcome]) -> set[str]:
         """The queues with rules in which these changes let go of a permit that somebody may wait for."""
@@ -130,7 +139,11 @@ class Claiming:
 
 
 def taken(answers: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
-    """The rows that were won, in their order, which mostly is the one in which they come."""
+    """The rows that were won, in the order in which they were to be claimed."""
     rows = [row for row in answers if row["id"] is not None]
-    places = [row["place"] for row in rows]
-    return rows if places == sorted(places) else sorted(rows, key=itemgetter("place"))
+    rows.sort(key=_claim_order)
+    return rows
+
+
+def _claim_order(row: asyncpg.Record) -> tuple[int, datetime, UUID]:
+    return -row["priority"], row["due_at"], row["id"]

@@ -27,6 +27,7 @@ PASS_EVERY = 30
 """A full pass is made again after this many times the time that the last one took."""
 LATE_SECONDS = 0.2
 """How late a transaction may commit so that its jobs are still found above the floors."""
+PLAIN_AGAIN_SECONDS = 1.0
 LOWEST, HIGHEST = -32_769, 32_768
 NO_ID = UUID(int=0)
 CLAIMERS_MAX = 100
@@ -82,8 +83,20 @@ class Claimer:
         self._queues = tuple(dict.fromkeys(queues))
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._full_at_seconds = 0.0
+        self._lane: int | None = None
+        self._plain_at_seconds = 0.0
         self.ruled: frozenset[str] = frozenset()
         """Those of the queues that had rules when it was last looked."""
+
+    def lane(self, now_seconds: float) -> tuple[str, int] | None:
+        """The only lane that was found lately, where it is worth asking that one alone."""
+        if self._lane is None or self._lanes or len(self._queues) > 1 or now_seconds < self._plain_at_seconds:
+            return None
+        return self._queues[0], self._lane
+
+    def lanes_are_several(self, now_seconds: float) -> None:
+        """Asking one of them alone was in vain: do not try for a while."""
+        self._plain_at_seconds = now_seconds + PLAIN_AGAIN_SECONDS
 
     def parameters(self, now_seconds: float) -> dict[str, Any]:
         """The lanes that are known with their floors, and the gaps between them in which others may be."""
@@ -110,6 +123,9 @@ class Claimer:
         """Take in what a claim got, and how far it had to walk for it. One that got nothing has read all lanes to their
         ends."""
         rows = [row for row in answers if row["id"] is not None]
+        if rows:
+            found = {row["priority"] for row in rows}
+            self._lane = found.pop() if len(found) == 1 else None
         full = not self._lanes
         if full and (answers[0]["walked"] or 0) < WALKED_LEAST + WALKED_A_JOB * len(rows):
             return

@@ -41,7 +41,7 @@ class ByRules(msgspec.Struct, frozen=True):
     """What came of a claim by rules."""
 
     answers: list[asyncpg.Record]
-    """Those of `claim.sql`."""
+    """The rows that were won, in the order of the choice; or the one that says what this request won before."""
     ruled: frozenset[str] = frozenset()
     """The queues that have rules: where there are none, nothing was asked for."""
     again_seconds: float | None = None
@@ -74,13 +74,15 @@ async def _claim(session: Session, request: ClaimRequest, values: dict[str, Any]
         known = {**values, "excluded": excluded}
         choice = await _answered(session, choose(request.queues, request.limit, ruled=ruled, now=now), known)
         answers = await fetch(session, "claim", {**known, "chosen": [one.id for one in choice.chosen]})
-        won = [answer["id"] for answer in answers if answer["id"] is not None]
-        if won or not choice.chosen or not rounds_left or (answers and answers[0]["won"] is not None):
-            at = max((answer["updated_at"] for answer in answers if answer["id"] is not None), default=now)
-            for note in choice.notes(won, at):
+        by_id = {answer["id"]: answer for answer in answers if answer["id"] is not None}
+        rows = [by_id[one.id] for one in choice.chosen if one.id in by_id]
+        before = answers[0]["won"] is not None
+        if rows or before or not choice.chosen or not rounds_left:
+            at = max((row["updated_at"] for row in rows), default=now)
+            for note in choice.notes(list(by_id), at):
                 await fetch(session, "note_claim", _noted(note))
             again = None if choice.again_at is None else (choice.again_at - now).total_seconds()
-            return ByRules(answers, frozenset(ruled), again)
+            return ByRules(answers if before else rows, frozenset(ruled), again)
         excluded += [one.id for one in choice.chosen]
     raise AssertionError("the last round returns")
 

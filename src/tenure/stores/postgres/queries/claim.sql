@@ -5,8 +5,8 @@
 -- Where one of the queues has rules, nothing is taken, and `ruled` says so: then a choice by these rules is made first, and
 -- given as :chosen with :by_rules, without lanes.
 -- No row with an id means that nothing was due, and then `looked_at` says until when, in which lanes; a row with `won`
--- means that this request was answered before. `walked` is how many entries of the index were read. Rows come with their
--- `place`: sorting all of their columns here costs more; and without the ends of their leases, which follow from
+-- means that this request was answered before. `walked` is how many entries of the index were read. Rows come in no
+-- order: sorting all of their columns here costs more; and without the ends of their leases, which follow from
 -- `updated_at`.
 with recursive previous as materialized (
     select claim.body, claim.job_ids
@@ -128,7 +128,7 @@ locked as materialized (
     select mine.*
     from shares, moment,
         lateral (
-            select job.id, job.priority, job.due_at, job.losses, job.policy_id
+            select job.id, job.priority, job.due_at, job.losses
             from tenure.jobs job
             where job.queue = shares.queue
               and job.priority = shares.priority
@@ -149,7 +149,7 @@ more as materialized (
     select mine.*
     from (select * from lanes order by lanes.priority desc) lanes, moment,
         lateral (
-            select job.id, job.priority, job.due_at, job.losses, job.policy_id
+            select job.id, job.priority, job.due_at, job.losses
             from tenure.jobs job
             where job.queue = lanes.queue
               and job.priority = lanes.priority
@@ -169,7 +169,7 @@ more as materialized (
     limit (select sum(shares.share) from shares) - (select count(*) from locked)
 ),
 chosen as materialized (
-    select job.id, job.priority, job.due_at, job.losses, job.policy_id
+    select job.id, job.priority, job.due_at, job.losses
     from tenure.jobs job, moment
     where job.id = any (:chosen::uuid[])
       and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
@@ -189,58 +189,16 @@ ranked as (
     )
 ),
 taken as materialized (
-    select ranked.id, ranked.place, policy.lease_ms, policy.heartbeat_ms, policy.claimed_ms, policy.running_ms, moment.now
+    select ranked.id, ranked.place
     from ranked
-    join tenure.policies policy on policy.id = ranked.policy_id
-    cross join moment
     where ranked.place = 1 or (ranked.suspects = 0 and ranked.place <= :limit)
 ),
-moved as (
-    update tenure.jobs job
-    set status = case :chain::smallint when 2 then 'running' else 'claimed' end,
-        was = job.status,
-        rev = job.rev + :chain::smallint,
-        chain = :chain::smallint,
-        attempt = job.attempt + 1,
-        lost = false,
-        updated_at = greatest(taken.now, job.updated_at),
-        owner = :worker::text,
-        token = :token::uuid,
-        lease_expires_at = greatest(taken.now, job.updated_at) + taken.lease_ms * interval '1 millisecond',
-        heartbeat_deadline_at = greatest(taken.now, job.updated_at) + taken.heartbeat_ms * interval '2 milliseconds',
-        timeout_at = greatest(taken.now, job.updated_at)
-            + case :chain::smallint when 2 then taken.running_ms else taken.claimed_ms end * interval '1 millisecond',
-        started_at = case :chain::smallint when 2 then greatest(taken.now, job.updated_at) else job.started_at end,
-        progress = null,
-        progress_message = null
-    from taken
-    where job.id = taken.id
-    returning job.id, job.kind, job.queue, job.priority, job.payload, job.policy_id, job.dedupe_key, job.request_id,
-        job.correlation_id, job.trace, job.submitted_by, job.tags, job.partition_key, job.parent_id, job.redrive_of,
-        job.created_at, job.updated_at, job.was, job.rev, job.attempt, job.failures, job.losses, job.due_at,
-        job.lease_expires_at, job.started_at, job.cancel_requested, job.last_error, taken.place
-),
-logged as (
-    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
-        actor, request_id)
-    select moved.id, moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
-        moved.rev - :chain::smallint + step.number, moved.attempt, :version::smallint, false, step.type,
-        case step.number when 1 then moved.was else 'claimed' end, step.to_status, :actor::text, :request_id
-    from moved
-    cross join (values (1, 'claimed', 'claimed'), (2, 'started', 'running')) step(number, type, to_status)
-    where step.number <= :chain::smallint
-),
-recorded as (
-    insert into tenure.claims (request_id, body, at, job_ids)
-    select :request_id, :body::text, min(taken.now), array_agg(taken.id order by taken.place)
-    from taken
-    having count(*) > 0
-)
+-- part: claimed
 select previous.body as won_body, previous.job_ids as won, ruled.holds as ruled, moved.id, moved.kind, moved.queue,
     moved.priority, moved.payload, moved.policy_id, moved.dedupe_key, moved.request_id, moved.correlation_id, moved.trace,
     moved.submitted_by, moved.tags, moved.partition_key, moved.parent_id, moved.redrive_of, moved.created_at,
     moved.updated_at, moved.rev, moved.attempt, moved.failures, moved.losses, moved.due_at, moved.cancel_requested,
-    moved.last_error, moved.place, case when :chain::smallint = 1 then moved.started_at end as started_before,
+    moved.last_error, case when :chain::smallint = 1 then moved.started_at end as started_before,
     pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked,
     case when moved.id is null then moment.now end as looked_at,
     case when moved.id is null then array(select lanes.queue from lanes) end as lane_queues,

@@ -1,0 +1,44 @@
+-- What a claim writes for the jobs that it has `taken`: the rows, two events each or one, and the answer if it is asked
+-- again. The rows are found by a list of keys: how many a join would find is unknown when it is planned.
+moved as (
+    update tenure.jobs job
+    set status = case :chain::smallint when 2 then 'running' else 'claimed' end,
+        was = job.status,
+        rev = job.rev + :chain::smallint,
+        chain = :chain::smallint,
+        attempt = job.attempt + 1,
+        lost = false,
+        updated_at = greatest(moment.now, job.updated_at),
+        owner = :worker::text,
+        token = :token::uuid,
+        lease_expires_at = greatest(moment.now, job.updated_at) + policy.lease_ms * interval '1 millisecond',
+        heartbeat_deadline_at = greatest(moment.now, job.updated_at) + policy.heartbeat_ms * interval '2 milliseconds',
+        timeout_at = greatest(moment.now, job.updated_at)
+            + case :chain::smallint when 2 then policy.running_ms else policy.claimed_ms end * interval '1 millisecond',
+        started_at = case :chain::smallint when 2 then greatest(moment.now, job.updated_at) else job.started_at end,
+        progress = null,
+        progress_message = null
+    from tenure.policies policy, moment
+    where job.id = any (array(select taken.id from taken)) and policy.id = job.policy_id
+    returning job.id, job.kind, job.queue, job.priority, job.payload, job.policy_id, job.dedupe_key, job.request_id,
+        job.correlation_id, job.trace, job.submitted_by, job.tags, job.partition_key, job.parent_id, job.redrive_of,
+        job.created_at, job.updated_at, job.was, job.rev, job.attempt, job.failures, job.losses, job.due_at,
+        job.lease_expires_at, job.started_at, job.cancel_requested, job.last_error
+),
+logged as (
+    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
+        actor, request_id)
+    select moved.id, moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
+        moved.rev - :chain::smallint + step.number, moved.attempt, :version::smallint, false, step.type,
+        case step.number when 1 then moved.was else 'claimed' end, step.to_status, :actor::text, :request_id
+    from moved
+    cross join (values (1, 'claimed', 'claimed'), (2, 'started', 'running')) step(number, type, to_status)
+    where step.number <= :chain::smallint
+),
+recorded as (
+    insert into tenure.claims (request_id, body, at, job_ids)
+    select :request_id, :body::text, min(moment.now), array_agg(taken.id order by taken.place)
+    from taken
+    cross join moment
+    having count(*) > 0
+)
