@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ from tools import lifecycle_page, requirements_page
 from tools.generated import DOCS, ROOT, committed
 from tools.requirements_page import Proof, UnknownRequirement, known_numbers, proofs_in
 
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+"""A link to another file, without the place in it."""
+
 
 def test_the_lifecycle_page_is_what_the_table_says() -> None:
     stale = "docs/lifecycle.md is stale: run `python -m tools.lifecycle_page`"
@@ -25,6 +29,20 @@ def test_the_lifecycle_page_is_what_the_table_says() -> None:
 def test_the_requirements_page_is_what_the_tests_say() -> None:
     stale = "docs/requirements.md is stale: run `python -m tools.requirements_page`"
     assert committed(requirements_page.NAME) == requirements_page.page(), stale
+
+
+def test_the_index_leads_to_every_page_and_every_decision() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = [page for page in [*DOCS.glob("*.md"), *DOCS.glob("decisions/*.md")] if page.name != "index.md"]
+    assert len(pages) > len(list(DOCS.glob("*.md")))
+    assert [page.name for page in pages if f"({page.relative_to(DOCS)})" not in index] == []
+
+
+def test_no_link_from_one_page_to_another_leads_nowhere() -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    links = [(page, link) for page in pages for link in LINK.findall(page.read_text(encoding="utf-8"))]
+    assert len(links) > len(pages)
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 @pytest.mark.requirement("LC-01", "LC-10")
