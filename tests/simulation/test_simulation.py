@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -58,6 +59,19 @@ def test_a_seed_makes_the_same_run_in_another_process_with_other_hashes(store: s
     there = subprocess.run(command, capture_output=True, env=environment, timeout=100, check=True).stdout
     again = msgspec.json.decode(there, type=Result)
     assert again == here
+
+
+def test_runs_leave_nothing_behind() -> None:
+    """Else a hundred thousand of them become slower and slower."""
+
+    def objects_after(first: int) -> int:
+        assert all(result.problem is None for result in simulate_all(range(first, first + 10), Options()))
+        gc.collect()
+        return len(gc.get_objects())
+
+    objects_after(0)
+    before = objects_after(10)
+    assert objects_after(20) - before < 100, "what the dead had scheduled was kept: over a hundred things a run"
 
 
 def test_two_seeds_make_two_runs() -> None:

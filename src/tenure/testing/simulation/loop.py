@@ -106,10 +106,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         """Throw away what the dead have left. While a coroutine is closed its task must live on: a time limit inside
-        holds the task, and whoever lets go of the last hold on it would close the coroutine a second time."""
-        for task in self._tasks:
-            if not task.done():
-                _close(task.get_coro())
+        holds the task, and whoever lets go of the last hold on it would close the coroutine a second time. What their
+        `finally`s schedule belongs here too, and not to a loop that lives on."""
+        asyncio._set_running_loop(self)  # noqa: SLF001 - it is meant for loops, and this is one
+        try:
+            for task in self._tasks:
+                if not task.done():
+                    _close(task.get_coro())
+        finally:
+            asyncio._set_running_loop(None)  # noqa: SLF001
         self._tasks.clear()
         self._timers.clear()
         super().close()
