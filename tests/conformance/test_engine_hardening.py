@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tenure
+from tenure.app import UNKNOWN
 from tenure.errors import InvalidInput, PayloadRefused, UnknownKind
 from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.operations import Complete, Fail, Heartbeat, Progress, Start
@@ -91,7 +92,7 @@ async def test_what_cannot_be_valid_is_refused_counted_and_logged_and_nothing_is
     for kind, payload, refusal in wrong:
         with pytest.raises(refusal):
             await app.submit(kind, payload)
-    assert app.rejections == {"DIG_HOLE": 1, "BUILD_SCENE": 3}
+    assert app.rejections == {UNKNOWN: 1, "BUILD_SCENE": 3}
     assert len([record for record in caplog.records if "refused before it was queued" in record.getMessage()]) == 4
     assert (await app.find(tenure.JobFilter())).jobs == []
 

@@ -53,7 +53,15 @@ def postgres_stall_of_the_living(edits: Edits) -> None:
 
 
 def postgres_claims_what_is_not_due(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim", "\n              and job.due_at <= moment.now", times=3)
+    edits.sql(POSTGRES, "claim", "\n              and job.due_at <= moment.now", times=4)
+
+
+def postgres_lane_claims_what_is_not_due(edits: Edits) -> None:
+    edits.sql(POSTGRES, "claim_lane", "\n              and job.due_at <= moment.now")
+
+
+def postgres_lane_sees_no_other(edits: Edits) -> None:
+    edits.sql(POSTGRES, "claim_lane", "job.queue = :queue and job.priority > :priority::smallint", "false")
 
 
 def postgres_lost_job_in_company(edits: Edits) -> None:
@@ -159,6 +167,20 @@ MUTANTS = (
         Kit("test_a_job_is_claimed_from_the_moment_at_which_it_is_due", "postgres"),
         r"claim\(\) == \[\]",
         postgres_claims_what_is_not_due,
+    ),
+    Mutant(
+        "PostgreSQL: claim of a job that is not due, from one lane",
+        "the due time is not asked for",
+        Kit("test_a_job_is_claimed_from_the_moment_at_which_it_is_due", "postgres"),
+        r"claim\(\) == \[\]",
+        postgres_lane_claims_what_is_not_due,
+    ),
+    Mutant(
+        "PostgreSQL: a higher priority is not looked for",
+        "a claimer keeps to the lane in which it found something",
+        Kit("test_another_priority_than_that_of_earlier_claims_has_its_place", "postgres"),
+        r"ids\(await drive\.claim",
+        postgres_lane_sees_no_other,
     ),
     Mutant(
         "PostgreSQL: a lost job is claimed in company",

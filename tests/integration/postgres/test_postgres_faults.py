@@ -45,8 +45,9 @@ async def test_a_claim_whose_answer_was_lost_returns_what_it_won(dsn: str, drive
     async with relay_to(dsn) as (relay, through):
         store = PostgresStore.from_url(through)
         await store.open()
-        await drive.add()
-        await store.claim(drive.claim_request())
+        for _ in range(2):  # so that the statements are prepared, the general one and that of a single lane
+            await drive.add()
+            await store.claim(drive.claim_request())
         waiting = [await drive.add() for _ in range(3)]
         request = drive.claim_request(limit=2)
         relay.cut = Cut.REPLY

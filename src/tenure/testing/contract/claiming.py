@@ -90,9 +90,14 @@ class ClaimContract:
         assert await drive.claim(kinds=()) == []
 
     @pytest.mark.requirement("WC-03")
+    @pytest.mark.parametrize("before", [0, 1])
     async def test_a_job_is_claimed_from_the_moment_at_which_it_is_due(
-        self, drive: Driver, clock: DatabaseClock
+        self, drive: Driver, clock: DatabaseClock, before: int
     ) -> None:
+        """Also where some like it were claimed before, which a store may remember."""
+        for _ in range(before):
+            await drive.add()
+            await drive.claim()
         job = await drive.add(delay_ms=1000)
         clock.advance(0.999)
         assert await drive.claim() == []
@@ -128,6 +133,17 @@ class ClaimContract:
         await drive.running()
         await drive.apply(await drive.running(), Complete("1"))
         assert await drive.claim(limit=9) == []
+
+    @pytest.mark.requirement("WC-02")
+    @pytest.mark.parametrize("priority", [-5, 5])
+    async def test_another_priority_than_that_of_earlier_claims_has_its_place(
+        self, drive: Driver, priority: int
+    ) -> None:
+        usual = [await drive.add() for _ in range(3)]
+        assert ids(await drive.claim(limit=1)) == ids(usual[:1])
+        other = await drive.add(priority=priority)
+        expected = [*usual[1:], other] if priority < 0 else [other, *usual[1:]]
+        assert ids(await drive.claim(limit=9)) == ids(expected)
 
     async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(self, drive: Driver, clock: DatabaseClock) -> None:
         killer = await drive.running(policy={"lease_seconds": 10})
