@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 ENQUEUE_BATCH = 1000
 UNKNOWN = "(unknown)"
-"""What stands for all names that are no kind's, where refusals are counted. No kind can have this name."""
+"""What stands for all names that are no kind's, where refusals are counted."""
 
 log = logging.getLogger("tenure")
 

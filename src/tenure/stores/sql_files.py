@@ -15,7 +15,7 @@ from tenure.stores.contract import MigrationRecord
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _MIGRATION = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _MIN_CODE = re.compile(r"^-- min_code_version: (\d+)$", re.MULTILINE)
-_PART = re.compile(r"^-- part: (\w+)$", re.MULTILINE)
+_PART = re.compile(r"^ *-- part: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
 
 

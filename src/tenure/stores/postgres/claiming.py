@@ -67,7 +67,7 @@ class Claiming:
             )
             if not answers[0]["intricate"]:
                 return self._learnt(answers, claimer, began)
-            claimer.lanes_are_several(began)
+            claimer.was_intricate(began)
         values = {**self._parameters(request), **claimer.parameters(began), "by_rules": False, "chosen": []}
         answers = await self._connections.fetch("claim", values)
         return None if answers[0]["ruled"] else self._learnt(answers, claimer, began)

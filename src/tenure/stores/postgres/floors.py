@@ -28,6 +28,7 @@ PASS_EVERY = 30
 LATE_SECONDS = 0.2
 """How late a transaction may commit so that its jobs are still found above the floors."""
 PLAIN_AGAIN_SECONDS = 1.0
+"""How long a lane is not asked alone after that was in vain."""
 LOWEST, HIGHEST = -32_769, 32_768
 NO_ID = UUID(int=0)
 CLAIMERS_MAX = 100
@@ -37,7 +38,7 @@ Place = tuple[datetime, UUID]
 
 
 class Row(Protocol):
-    """A claimed job by the names of its columns."""
+    """One row of a claim's answer, by the names of its columns."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 
@@ -94,8 +95,8 @@ class Claimer:
             return None
         return self._queues[0], self._lane
 
-    def lanes_are_several(self, now_seconds: float) -> None:
-        """Asking one of them alone was in vain: do not try for a while."""
+    def was_intricate(self, now_seconds: float) -> None:
+        """Asking a lane alone was in vain: do not try for a while."""
         self._plain_at_seconds = now_seconds + PLAIN_AGAIN_SECONDS
 
     def parameters(self, now_seconds: float) -> dict[str, Any]:

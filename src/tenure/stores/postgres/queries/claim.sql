@@ -66,12 +66,8 @@ firsts as materialized (
             from tenure.jobs job
             where job.queue = lanes.queue
               and job.priority = lanes.priority
-              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
-              and job.due_at <= moment.now
+              -- part: due
               and (job.due_at, job.id) > (lanes.due_at, lanes.id)
-              and job.kind = any (:kinds::text[])
-              and job.committed_at is null
-              and job.id <> all (:excluded::uuid[])
             order by job.due_at, job.id
             limit 1
         ) head
@@ -100,13 +96,9 @@ heads as (
             from tenure.jobs job
             where job.queue = lane.queue
               and job.priority = lane.priority
-              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
-              and job.due_at <= moment.now
+              -- part: due
               and (job.due_at, job.id) >= (lane.head_due_at, lane.head_id)
               and (job.due_at, job.id) <= (lane.last_due_at, lane.last_id)
-              and job.kind = any (:kinds::text[])
-              and job.committed_at is null
-              and job.id <> all (:excluded::uuid[])
             order by job.due_at, job.id
             limit :limit
         ) head
@@ -132,12 +124,8 @@ locked as materialized (
             from tenure.jobs job
             where job.queue = shares.queue
               and job.priority = shares.priority
-              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
-              and job.due_at <= moment.now
+              -- part: due
               and (job.due_at, job.id) > (shares.due_at, shares.id)
-              and job.kind = any (:kinds::text[])
-              and job.committed_at is null
-              and job.id <> all (:excluded::uuid[])
             order by job.due_at, job.id
             limit shares.share
             for no key update skip locked
@@ -153,12 +141,8 @@ more as materialized (
             from tenure.jobs job
             where job.queue = lanes.queue
               and job.priority = lanes.priority
-              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
-              and job.due_at <= moment.now
+              -- part: due
               and (job.due_at, job.id) > (lanes.due_at, lanes.id)
-              and job.kind = any (:kinds::text[])
-              and job.committed_at is null
-              and job.id <> all (:excluded::uuid[])
               and not exists (select from locked where locked.id = job.id)
             order by job.due_at, job.id
             limit :limit
@@ -194,13 +178,7 @@ taken as materialized (
     where ranked.place = 1 or (ranked.suspects = 0 and ranked.place <= :limit)
 ),
 -- part: claimed
-select previous.body as won_body, previous.job_ids as won, ruled.holds as ruled, moved.id, moved.kind, moved.queue,
-    moved.priority, moved.payload, moved.policy_id, moved.dedupe_key, moved.request_id, moved.correlation_id, moved.trace,
-    moved.submitted_by, moved.tags, moved.partition_key, moved.parent_id, moved.redrive_of, moved.created_at,
-    moved.updated_at, moved.rev, moved.attempt, moved.failures, moved.losses, moved.due_at, moved.cancel_requested,
-    moved.last_error, case when :chain::smallint = 1 then moved.started_at end as started_before,
-    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked,
-    case when moved.id is null then moment.now end as looked_at,
+    ruled.holds as ruled,
     case when moved.id is null then array(select lanes.queue from lanes) end as lane_queues,
     case when moved.id is null then array(select lanes.priority from lanes) end as lane_priorities
 from set_config('tenure.writer', 'store', true) writer

@@ -1,5 +1,6 @@
 -- What a claim writes for the jobs that it has `taken`: the rows, two events each or one, and the answer if it is asked
--- again. The rows are found by a list of keys: how many a join would find is unknown when it is planned.
+-- again; and the columns that it answers with. The rows are found by a list of keys: how many a join would find is
+-- unknown when it is planned.
 moved as (
     update tenure.jobs job
     set status = case :chain::smallint when 2 then 'running' else 'claimed' end,
@@ -42,3 +43,11 @@ recorded as (
     cross join moment
     having count(*) > 0
 )
+select moved.id, moved.kind, moved.queue, moved.priority, moved.payload, moved.policy_id, moved.dedupe_key, moved.request_id,
+    moved.correlation_id, moved.trace, moved.submitted_by, moved.tags, moved.partition_key, moved.parent_id,
+    moved.redrive_of, moved.created_at, moved.updated_at, moved.rev, moved.attempt, moved.failures, moved.losses,
+    moved.due_at, moved.cancel_requested, moved.last_error,
+    case when :chain::smallint = 1 then moved.started_at end as started_before,
+    previous.body as won_body, previous.job_ids as won,
+    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked,
+    case when moved.id is null then moment.now end as looked_at,
