@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-3c2fdce477','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e3ef-b344-7367-a197-889a274e4b03"]',1794825499462565);
-INSERT INTO "tenure_claims" VALUES('request-12-6cbee0320b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b35b-7287-a4d2-6758dada59cd"]',1794825499485043);
-INSERT INTO "tenure_claims" VALUES('request-14-f99122ee0c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b35f-70fc-afa9-9453cbf700f1"]',1794825499488842);
-INSERT INTO "tenure_claims" VALUES('request-16-dd689bea94','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b363-715f-8e2a-5beacc7b1038"]',1794825499493363);
-INSERT INTO "tenure_claims" VALUES('request-18-9e58f60c02','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b368-7204-ad90-9f332d1cf066"]',1794825499497646);
-INSERT INTO "tenure_claims" VALUES('request-2-d95db0e14e','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e3ef-b349-7706-b79f-a30ad15febe2"]',1794825499466876);
-INSERT INTO "tenure_claims" VALUES('request-20-97f3d99ef2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8"]',1794825499501411);
-INSERT INTO "tenure_claims" VALUES('request-23-301a56ad22','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b371-7084-8b1a-bdea8d46143a"]',1794825499506458);
-INSERT INTO "tenure_claims" VALUES('request-3-fbe6488b27','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b34b-73aa-937f-ab263c9666c6"]',1794825499469123);
-INSERT INTO "tenure_claims" VALUES('request-4-bc43761efd','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d"]',1794825499471556);
-INSERT INTO "tenure_claims" VALUES('request-7-e4636b7fd6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b353-70f4-b07a-22782763f4c3"]',1794825499476727);
-INSERT INTO "tenure_claims" VALUES('request-9-aa94b2442b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e3ef-b356-70cd-aafb-49524d9e9001"]',1794825499480138);
+INSERT INTO "tenure_claims" VALUES('request-1-36091d70a5','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e52a-9c15-7153-ae6a-5c383cf265e1"]',1794846137370209);
+INSERT INTO "tenure_claims" VALUES('request-12-62260fb739','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c8a-774e-9dc5-14cfbfe47e99"]',1794846137490077);
+INSERT INTO "tenure_claims" VALUES('request-14-88416c1918','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c9e-7574-af23-976e88d5708b"]',1794846137505908);
+INSERT INTO "tenure_claims" VALUES('request-16-0f3edb5ed1','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9ca9-7298-8d59-4749207527fb"]',1794846137516266);
+INSERT INTO "tenure_claims" VALUES('request-18-911a4133a7','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9cb5-7184-9bc8-c6c914460a8d"]',1794846137527264);
+INSERT INTO "tenure_claims" VALUES('request-2-7360ddbbeb','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee"]',1794846137386233);
+INSERT INTO "tenure_claims" VALUES('request-20-5582d0dd91','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9cbf-7617-8bcc-268721e0fff4"]',1794846137537008);
+INSERT INTO "tenure_claims" VALUES('request-23-ae902097fe','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd"]',1794846137549849);
+INSERT INTO "tenure_claims" VALUES('request-3-23c47d0f70','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c2d-743d-bd20-da2842c674ef"]',1794846137398312);
+INSERT INTO "tenure_claims" VALUES('request-4-3530eee628','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c41-73ef-8860-60238e7576db"]',1794846137414051);
+INSERT INTO "tenure_claims" VALUES('request-7-95e27b5840','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c5d-71b8-a777-f8e37709f61c"]',1794846137442390);
+INSERT INTO "tenure_claims" VALUES('request-9-317559626e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c71-77d4-a36b-3ed671a5f661"]',1794846137462261);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -55,7 +55,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e3ef-b371-7084-8b1a-bdea8d46143a','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794825499507941,'worker-1',1794825559506458,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794846137554038,'worker-1',1794846197549849,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,59 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e3ef-b33f-75f5-99b3-5e85b2e8c084',1,'enqueued',NULL,'queued',1794825499455929,0,'client:ada','01a1e3ef-b33f-75f5-99b3-5e85b2e8c084',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e3ef-b342-70e1-b27a-1ac82a1cd43f',1,'enqueued',NULL,'queued',1794825499458699,0,'client:ada','01a1e3ef-b342-70e1-b27a-1ac82a1cd43f',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e3ef-b343-76dc-b672-665ad707b1a3',1,'enqueued',NULL,'queued',1794825499459735,0,'client:ada','01a1e3ef-b343-76dc-b672-665ad707b1a3',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e3ef-b344-7367-a197-889a274e4b03',1,'enqueued',NULL,'queued',1794825499461252,0,'client:ada','01a1e3ef-b344-7367-a197-889a274e4b03',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e3ef-b344-7367-a197-889a274e4b03',2,'claimed','queued','claimed',1794825499462565,1,'pool:worker-1','request-1-3c2fdce477',NULL,NULL,NULL,1794825559462565,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e3ef-b344-7367-a197-889a274e4b03',3,'started','claimed','running',1794825499462565,1,'pool:worker-1','request-1-3c2fdce477',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e3ef-b349-7706-b79f-a30ad15febe2',1,'enqueued',NULL,'queued',1794825499465870,0,'client:ada','01a1e3ef-b349-7706-b79f-a30ad15febe2',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e3ef-b349-7706-b79f-a30ad15febe2',2,'claimed','queued','claimed',1794825499466876,1,'pool:worker-1','request-2-d95db0e14e',NULL,NULL,NULL,1794825559466876,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e3ef-b34b-73aa-937f-ab263c9666c6',1,'enqueued',NULL,'queued',1794825499468135,0,'client:ada','01a1e3ef-b34b-73aa-937f-ab263c9666c6',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e3ef-b34b-73aa-937f-ab263c9666c6',2,'claimed','queued','claimed',1794825499469123,1,'pool:worker-1','request-3-fbe6488b27',NULL,NULL,NULL,1794825559469123,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e3ef-b34b-73aa-937f-ab263c9666c6',3,'started','claimed','running',1794825499469123,1,'pool:worker-1','request-3-fbe6488b27',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',1,'enqueued',NULL,'queued',1794825499470544,0,'client:ada','01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',2,'claimed','queued','claimed',1794825499471556,1,'pool:worker-1','request-4-bc43761efd',NULL,NULL,NULL,1794825559471556,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',3,'started','claimed','running',1794825499471556,1,'pool:worker-1','request-4-bc43761efd',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',4,'progress','running','running',1794825499472861,1,'runner:worker-1','request-5-6ea0717562',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d',5,'heartbeat','running','running',1794825499474504,1,'runner:worker-1','request-6-652bdf1081',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e3ef-b353-70f4-b07a-22782763f4c3',1,'enqueued',NULL,'queued',1794825499475633,0,'client:ada','01a1e3ef-b353-70f4-b07a-22782763f4c3',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e3ef-b353-70f4-b07a-22782763f4c3',2,'claimed','queued','claimed',1794825499476727,1,'pool:worker-1','request-7-e4636b7fd6',NULL,NULL,NULL,1794825559476727,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e3ef-b353-70f4-b07a-22782763f4c3',3,'started','claimed','running',1794825499476727,1,'pool:worker-1','request-7-e4636b7fd6',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e3ef-b353-70f4-b07a-22782763f4c3',4,'suspended','running','waiting',1794825499477960,1,'runner:worker-1','request-8-0d05d3d75a',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e3ef-b356-70cd-aafb-49524d9e9001',1,'enqueued',NULL,'queued',1794825499479163,0,'client:ada','01a1e3ef-b356-70cd-aafb-49524d9e9001',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e3ef-b356-70cd-aafb-49524d9e9001',2,'claimed','queued','claimed',1794825499480138,1,'pool:worker-1','request-9-aa94b2442b',NULL,NULL,NULL,1794825559480138,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e3ef-b356-70cd-aafb-49524d9e9001',3,'started','claimed','running',1794825499480138,1,'pool:worker-1','request-9-aa94b2442b',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e3ef-b356-70cd-aafb-49524d9e9001',4,'retry_scheduled','running','retry',1794825499481434,1,'runner:worker-1','request-10-c369ad2e60',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794829099481434,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e3ef-b344-7367-a197-889a274e4b03',4,'released','running','stalled',1794825499482791,1,'runner:worker-1','request-11-1a31f9f049','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e3ef-b35b-7287-a4d2-6758dada59cd',1,'enqueued',NULL,'queued',1794825499483971,0,'client:ada','01a1e3ef-b35b-7287-a4d2-6758dada59cd',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e3ef-b35b-7287-a4d2-6758dada59cd',2,'claimed','queued','claimed',1794825499485043,1,'pool:worker-1','request-12-6cbee0320b',NULL,NULL,NULL,1794825559485043,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e3ef-b35b-7287-a4d2-6758dada59cd',3,'started','claimed','running',1794825499485043,1,'pool:worker-1','request-12-6cbee0320b',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e3ef-b35b-7287-a4d2-6758dada59cd',4,'succeeded','running','succeeded',1794825499486318,1,'runner:worker-1','request-13-ed5145156f',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e3ef-b35f-70fc-afa9-9453cbf700f1',1,'enqueued',NULL,'queued',1794825499487610,0,'client:ada','01a1e3ef-b35f-70fc-afa9-9453cbf700f1',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e3ef-b35f-70fc-afa9-9453cbf700f1',2,'claimed','queued','claimed',1794825499488842,1,'pool:worker-1','request-14-f99122ee0c',NULL,NULL,NULL,1794825559488842,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e3ef-b35f-70fc-afa9-9453cbf700f1',3,'started','claimed','running',1794825499488842,1,'pool:worker-1','request-14-f99122ee0c',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e3ef-b35f-70fc-afa9-9453cbf700f1',4,'committed','running','running',1794825499490565,1,'runner:worker-1','request-15-b0d11c8121',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',1,'enqueued',NULL,'queued',1794825499492048,0,'client:ada','01a1e3ef-b363-715f-8e2a-5beacc7b1038',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',2,'claimed','queued','claimed',1794825499493363,1,'pool:worker-1','request-16-dd689bea94',NULL,NULL,NULL,1794825559493363,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',3,'started','claimed','running',1794825499493363,1,'pool:worker-1','request-16-dd689bea94',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',4,'committed','running','running',1794825499494845,1,'runner:worker-1','request-17-5714ea29cb',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e3ef-b363-715f-8e2a-5beacc7b1038',5,'succeeded','running','succeeded',1794825499494845,1,'runner:worker-1','request-17-5714ea29cb',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e3ef-b368-7204-ad90-9f332d1cf066',1,'enqueued',NULL,'queued',1794825499496349,0,'client:ada','01a1e3ef-b368-7204-ad90-9f332d1cf066',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e3ef-b368-7204-ad90-9f332d1cf066',2,'claimed','queued','claimed',1794825499497646,1,'pool:worker-1','request-18-9e58f60c02',NULL,NULL,NULL,1794825559497646,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e3ef-b368-7204-ad90-9f332d1cf066',3,'started','claimed','running',1794825499497646,1,'pool:worker-1','request-18-9e58f60c02',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e3ef-b368-7204-ad90-9f332d1cf066',4,'failed','running','failed',1794825499499179,1,'runner:worker-1','request-19-1f384a1254','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',1,'enqueued',NULL,'queued',1794825499500349,0,'client:ada','01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',2,'claimed','queued','claimed',1794825499501411,1,'pool:worker-1','request-20-97f3d99ef2',NULL,NULL,NULL,1794825559501411,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',3,'started','claimed','running',1794825499501411,1,'pool:worker-1','request-20-97f3d99ef2',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8',4,'halted','running','halted',1794825499502763,1,'runner:worker-1','request-21-f3bf0618ad',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e3ef-b342-70e1-b27a-1ac82a1cd43f',2,'cancelled','queued','cancelled',1794825499504035,0,'client:ada','request-22-90f7161a1d',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e3ef-b371-7084-8b1a-bdea8d46143a',1,'enqueued',NULL,'queued',1794825499505495,0,'client:ada','01a1e3ef-b371-7084-8b1a-bdea8d46143a',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e3ef-b371-7084-8b1a-bdea8d46143a',2,'claimed','queued','claimed',1794825499506458,1,'pool:worker-1','request-23-301a56ad22',NULL,NULL,NULL,1794825559506458,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e3ef-b371-7084-8b1a-bdea8d46143a',3,'started','claimed','running',1794825499506458,1,'pool:worker-1','request-23-301a56ad22',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e3ef-b371-7084-8b1a-bdea8d46143a',4,'dead_lettered','running','dead_lettered',1794825499507941,1,'runner:worker-1','request-24-84a2b94b60','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e3ef-b343-76dc-b672-665ad707b1a3',2,'signalled','queued','queued',1794825499509840,0,'client:ada','request-25-de21be87ae',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e3ef-b343-76dc-b672-665ad707b1a3',3,'cancel_requested','queued','queued',1794825499509840,0,'client:ada','request-25-de21be87ae',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e52a-9c03-70f8-88ed-8e4bf9538165',1,'enqueued',NULL,'queued',1794846137348793,0,'client:ada','01a1e52a-9c03-70f8-88ed-8e4bf9538165',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e52a-9c0d-7726-b844-70f119237788',1,'enqueued',NULL,'queued',1794846137358396,0,'client:ada','01a1e52a-9c0d-7726-b844-70f119237788',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e52a-9c11-733d-8433-954543b99986',1,'enqueued',NULL,'queued',1794846137362179,0,'client:ada','01a1e52a-9c11-733d-8433-954543b99986',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e52a-9c15-7153-ae6a-5c383cf265e1',1,'enqueued',NULL,'queued',1794846137366204,0,'client:ada','01a1e52a-9c15-7153-ae6a-5c383cf265e1',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e52a-9c15-7153-ae6a-5c383cf265e1',2,'claimed','queued','claimed',1794846137370209,1,'pool:worker-1','request-1-36091d70a5',NULL,NULL,NULL,1794846197370209,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e52a-9c15-7153-ae6a-5c383cf265e1',3,'started','claimed','running',1794846137370209,1,'pool:worker-1','request-1-36091d70a5',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee',1,'enqueued',NULL,'queued',1794846137382246,0,'client:ada','01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee',2,'claimed','queued','claimed',1794846137386233,1,'pool:worker-1','request-2-7360ddbbeb',NULL,NULL,NULL,1794846197386233,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e52a-9c2d-743d-bd20-da2842c674ef',1,'enqueued',NULL,'queued',1794846137393274,0,'client:ada','01a1e52a-9c2d-743d-bd20-da2842c674ef',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e52a-9c2d-743d-bd20-da2842c674ef',2,'claimed','queued','claimed',1794846137398312,1,'pool:worker-1','request-3-23c47d0f70',NULL,NULL,NULL,1794846197398312,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e52a-9c2d-743d-bd20-da2842c674ef',3,'started','claimed','running',1794846137398312,1,'pool:worker-1','request-3-23c47d0f70',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e52a-9c41-73ef-8860-60238e7576db',1,'enqueued',NULL,'queued',1794846137410208,0,'client:ada','01a1e52a-9c41-73ef-8860-60238e7576db',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e52a-9c41-73ef-8860-60238e7576db',2,'claimed','queued','claimed',1794846137414051,1,'pool:worker-1','request-4-3530eee628',NULL,NULL,NULL,1794846197414051,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e52a-9c41-73ef-8860-60238e7576db',3,'started','claimed','running',1794846137414051,1,'pool:worker-1','request-4-3530eee628',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e52a-9c41-73ef-8860-60238e7576db',4,'progress','running','running',1794846137422098,1,'runner:worker-1','request-5-87e7c39498',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e52a-9c41-73ef-8860-60238e7576db',5,'heartbeat','running','running',1794846137430345,1,'runner:worker-1','request-6-efea9ea963',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e52a-9c5d-71b8-a777-f8e37709f61c',1,'enqueued',NULL,'queued',1794846137438254,0,'client:ada','01a1e52a-9c5d-71b8-a777-f8e37709f61c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e52a-9c5d-71b8-a777-f8e37709f61c',2,'claimed','queued','claimed',1794846137442390,1,'pool:worker-1','request-7-95e27b5840',NULL,NULL,NULL,1794846197442390,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e52a-9c5d-71b8-a777-f8e37709f61c',3,'started','claimed','running',1794846137442390,1,'pool:worker-1','request-7-95e27b5840',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e52a-9c5d-71b8-a777-f8e37709f61c',4,'suspended','running','waiting',1794846137450183,1,'runner:worker-1','request-8-28bc716147',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e52a-9c71-77d4-a36b-3ed671a5f661',1,'enqueued',NULL,'queued',1794846137458328,0,'client:ada','01a1e52a-9c71-77d4-a36b-3ed671a5f661',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e52a-9c71-77d4-a36b-3ed671a5f661',2,'claimed','queued','claimed',1794846137462261,1,'pool:worker-1','request-9-317559626e',NULL,NULL,NULL,1794846197462261,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e52a-9c71-77d4-a36b-3ed671a5f661',3,'started','claimed','running',1794846137462261,1,'pool:worker-1','request-9-317559626e',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e52a-9c71-77d4-a36b-3ed671a5f661',4,'retry_scheduled','running','retry',1794846137470143,1,'runner:worker-1','request-10-13cdfff07d',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794849737470143,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e52a-9c15-7153-ae6a-5c383cf265e1',4,'released','running','stalled',1794846137478260,1,'runner:worker-1','request-11-888d81ecc6','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',1,'enqueued',NULL,'queued',1794846137482427,0,'client:ada','01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',2,'claimed','queued','claimed',1794846137490077,1,'pool:worker-1','request-12-62260fb739',NULL,NULL,NULL,1794846197490077,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',3,'started','claimed','running',1794846137490077,1,'pool:worker-1','request-12-62260fb739',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',4,'succeeded','running','succeeded',1794846137498103,1,'runner:worker-1','request-13-d7316f32c0',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e52a-9c9e-7574-af23-976e88d5708b',1,'enqueued',NULL,'queued',1794846137502367,0,'client:ada','01a1e52a-9c9e-7574-af23-976e88d5708b',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e52a-9c9e-7574-af23-976e88d5708b',2,'claimed','queued','claimed',1794846137505908,1,'pool:worker-1','request-14-88416c1918',NULL,NULL,NULL,1794846197505908,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e52a-9c9e-7574-af23-976e88d5708b',3,'started','claimed','running',1794846137505908,1,'pool:worker-1','request-14-88416c1918',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e52a-9c9e-7574-af23-976e88d5708b',4,'committed','running','running',1794846137509995,1,'runner:worker-1','request-15-a5af926907',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e52a-9ca9-7298-8d59-4749207527fb',1,'enqueued',NULL,'queued',1794846137514137,0,'client:ada','01a1e52a-9ca9-7298-8d59-4749207527fb',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e52a-9ca9-7298-8d59-4749207527fb',2,'claimed','queued','claimed',1794846137516266,1,'pool:worker-1','request-16-0f3edb5ed1',NULL,NULL,NULL,1794846197516266,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e52a-9ca9-7298-8d59-4749207527fb',3,'started','claimed','running',1794846137516266,1,'pool:worker-1','request-16-0f3edb5ed1',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e52a-9ca9-7298-8d59-4749207527fb',4,'committed','running','running',1794846137522121,1,'runner:worker-1','request-17-b0dc46c936',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e52a-9ca9-7298-8d59-4749207527fb',5,'succeeded','running','succeeded',1794846137522121,1,'runner:worker-1','request-17-b0dc46c936',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e52a-9cb5-7184-9bc8-c6c914460a8d',1,'enqueued',NULL,'queued',1794846137526051,0,'client:ada','01a1e52a-9cb5-7184-9bc8-c6c914460a8d',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e52a-9cb5-7184-9bc8-c6c914460a8d',2,'claimed','queued','claimed',1794846137527264,1,'pool:worker-1','request-18-911a4133a7',NULL,NULL,NULL,1794846197527264,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e52a-9cb5-7184-9bc8-c6c914460a8d',3,'started','claimed','running',1794846137527264,1,'pool:worker-1','request-18-911a4133a7',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e52a-9cb5-7184-9bc8-c6c914460a8d',4,'failed','running','failed',1794846137534104,1,'runner:worker-1','request-19-55f0785fae','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e52a-9cbf-7617-8bcc-268721e0fff4',1,'enqueued',NULL,'queued',1794846137535905,0,'client:ada','01a1e52a-9cbf-7617-8bcc-268721e0fff4',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e52a-9cbf-7617-8bcc-268721e0fff4',2,'claimed','queued','claimed',1794846137537008,1,'pool:worker-1','request-20-5582d0dd91',NULL,NULL,NULL,1794846197537008,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e52a-9cbf-7617-8bcc-268721e0fff4',3,'started','claimed','running',1794846137537008,1,'pool:worker-1','request-20-5582d0dd91',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e52a-9cbf-7617-8bcc-268721e0fff4',4,'halted','running','halted',1794846137542204,1,'runner:worker-1','request-21-d85743ba42',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e52a-9c0d-7726-b844-70f119237788',2,'cancelled','queued','cancelled',1794846137545935,0,'client:ada','request-22-0010e088da',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',1,'enqueued',NULL,'queued',1794846137547312,0,'client:ada','01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',2,'claimed','queued','claimed',1794846137549849,1,'pool:worker-1','request-23-ae902097fe',NULL,NULL,NULL,1794846197549849,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',3,'started','claimed','running',1794846137549849,1,'pool:worker-1','request-23-ae902097fe',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',4,'dead_lettered','running','dead_lettered',1794846137554038,1,'runner:worker-1','request-24-d2a0d87ff8','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e52a-9c11-733d-8433-954543b99986',2,'signalled','queued','queued',1794846137556514,0,'client:ada','request-25-4a31879333',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e52a-9c11-733d-8433-954543b99986',3,'cancel_requested','queued','queued',1794846137556514,0,'client:ada','request-25-4a31879333',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
@@ -303,21 +303,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b33f-75f5-99b3-5e85b2e8c084','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794825499455929,1794825499455929,0,0,0,0,1794825499455929,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b342-70e1-b27a-1ac82a1cd43f','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794825499458699,1794825499504035,0,0,0,0,1794825499458699,NULL,NULL,NULL,NULL,NULL,NULL,1794825499504035,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b343-76dc-b672-665ad707b1a3','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794825499459735,1794825499509840,0,0,0,0,1794825499459735,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b344-7367-a197-889a274e4b03','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794825499461252,1794825499482791,1,0,0,0,1794825499461252,NULL,NULL,NULL,NULL,NULL,1794825499462565,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b349-7706-b79f-a30ad15febe2','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794825499465870,1794825499466876,1,0,0,0,1794825499465870,'worker-1','1ffdb09b-9708-423b-843c-d7d698dd246b',1794825559466876,1794825539466876,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b34b-73aa-937f-ab263c9666c6','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794825499468135,1794825499469123,1,0,0,0,1794825499468135,'worker-1','8bac497b-0f30-4ec1-afb1-60bffc9708f9',1794825559469123,1794825539469123,1794911899469123,1794825499469123,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b34e-76d2-8b17-ebbbcc518d5d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794825499470544,1794825499474504,1,0,0,0,1794825499470544,'worker-1','b93fc507-fdf8-4fe1-a593-558b877fa53c',1794825559471556,1794825539474504,1794911899471556,1794825499471556,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b353-70f4-b07a-22782763f4c3','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794825499475633,1794825499477960,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794825499476727,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b356-70cd-aafb-49524d9e9001','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794825499479163,1794825499481434,1,1,0,0,1794829099481434,NULL,NULL,NULL,NULL,NULL,1794825499480138,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b35b-7287-a4d2-6758dada59cd','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794825499483971,1794825499486318,1,0,0,0,1794825499483971,NULL,NULL,NULL,NULL,NULL,1794825499485043,1794825499486318,1794825499486318,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b35f-70fc-afa9-9453cbf700f1','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794825499487610,1794825499490565,1,0,0,0,1794825499487610,'worker-1','4ab03b2c-6dee-40aa-9274-7522ebcbf869',1794825559488842,1794825539488842,1794911899488842,1794825499488842,NULL,1794825499490565,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b363-715f-8e2a-5beacc7b1038','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794825499492048,1794825499494845,1,0,0,0,1794825499492048,NULL,NULL,NULL,NULL,NULL,1794825499493363,1794825499494845,1794825499494845,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b368-7204-ad90-9f332d1cf066','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794825499496349,1794825499499179,1,1,0,0,1794825499496349,NULL,NULL,NULL,NULL,NULL,1794825499497646,1794825499499179,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b36c-77e9-a4c1-f26a38c8c3c8','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794825499500349,1794825499502763,1,0,0,0,1794825499500349,NULL,NULL,NULL,NULL,NULL,1794825499501411,1794825499502763,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e3ef-b371-7084-8b1a-bdea8d46143a','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794825499505495,1794825499507941,1,1,0,0,1794825499505495,NULL,NULL,NULL,NULL,NULL,1794825499506458,1794825499507941,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c03-70f8-88ed-8e4bf9538165','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794846137348793,1794846137348793,0,0,0,0,1794846137348793,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c0d-7726-b844-70f119237788','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794846137358396,1794846137545935,0,0,0,0,1794846137358396,NULL,NULL,NULL,NULL,NULL,NULL,1794846137545935,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c11-733d-8433-954543b99986','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794846137362179,1794846137556514,0,0,0,0,1794846137362179,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c15-7153-ae6a-5c383cf265e1','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794846137366204,1794846137478260,1,0,0,0,1794846137366204,NULL,NULL,NULL,NULL,NULL,1794846137370209,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794846137382246,1794846137386233,1,0,0,0,1794846137382246,'worker-1','46f3bfb5-8449-4ff6-a28a-fd04ea18d403',1794846197386233,1794846177386233,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c2d-743d-bd20-da2842c674ef','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794846137393274,1794846137398312,1,0,0,0,1794846137393274,'worker-1','1b167226-ba51-44b6-bbbb-1c8d1eb3ace9',1794846197398312,1794846177398312,1794932537398312,1794846137398312,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c41-73ef-8860-60238e7576db','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794846137410208,1794846137430345,1,0,0,0,1794846137410208,'worker-1','174c3f4b-78dc-4bf3-bdc7-a5ebd133ad2e',1794846197414051,1794846177430345,1794932537414051,1794846137414051,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c5d-71b8-a777-f8e37709f61c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794846137438254,1794846137450183,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794846137442390,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c71-77d4-a36b-3ed671a5f661','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794846137458328,1794846137470143,1,1,0,0,1794849737470143,NULL,NULL,NULL,NULL,NULL,1794846137462261,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c8a-774e-9dc5-14cfbfe47e99','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794846137482427,1794846137498103,1,0,0,0,1794846137482427,NULL,NULL,NULL,NULL,NULL,1794846137490077,1794846137498103,1794846137498103,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c9e-7574-af23-976e88d5708b','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794846137502367,1794846137509995,1,0,0,0,1794846137502367,'worker-1','2b525cff-c3b5-4338-b1eb-41eff1fb80f0',1794846197505908,1794846177505908,1794932537505908,1794846137505908,NULL,1794846137509995,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9ca9-7298-8d59-4749207527fb','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794846137514137,1794846137522121,1,0,0,0,1794846137514137,NULL,NULL,NULL,NULL,NULL,1794846137516266,1794846137522121,1794846137522121,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9cb5-7184-9bc8-c6c914460a8d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794846137526051,1794846137534104,1,1,0,0,1794846137526051,NULL,NULL,NULL,NULL,NULL,1794846137527264,1794846137534104,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9cbf-7617-8bcc-268721e0fff4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794846137535905,1794846137542204,1,0,0,0,1794846137535905,NULL,NULL,NULL,NULL,NULL,1794846137537008,1794846137542204,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794846137547312,1794846137554038,1,1,0,0,1794846137547312,NULL,NULL,NULL,NULL,NULL,1794846137549849,1794846137554038,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
@@ -336,7 +336,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794825499451002);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794846137324980);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -414,7 +414,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e3ef-b343-76dc-b672-665ad707b1a3',2,'go','7',1794825499509840);
+INSERT INTO "tenure_signals" VALUES('01a1e52a-9c11-733d-8433-954543b99986',2,'go','7',1794846137556514);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,

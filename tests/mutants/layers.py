@@ -32,9 +32,7 @@ from tenure.testing.simulation.runs import simulate_all
 from tests.databases import Database
 from tests.expected_lifecycle import HELD, RULES
 from tests.integration import test_roles as roles
-from tests.integration.postgres import test_postgres_log as log
 from tests.mutants.bench import Bench, opened
-from tests.mutants.checks import batches_lock_in_the_order_of_ids
 from tests.mutants.finding import cases_of, found_by, wants
 from tests.mutants.life import live
 from tests.property import test_lockstep as lockstep
@@ -225,12 +223,14 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """The test of the log's tail on PostgreSQL while a transaction is late."""
+class OnPostgres:
+    """One test of PostgreSQL's own, which needs sessions beside the store's."""
+
+    test: Callable[[str, Driver], Coroutine[Any, Any, None]]
 
     @property
     def name(self) -> str:
-        return f"PostgreSQL's log: `{log.test_the_tail_waits_for_a_transaction_that_commits_late.__name__}`"
+        return f"on PostgreSQL: `{self.test.__name__}`"
 
     def find(self, bench: Bench) -> str | None:
         return found_by(lambda: _run(self._run(bench)))
@@ -238,24 +238,7 @@ class Tail:
     async def _run(self, bench: Bench) -> None:
         with bench.database() as dsn:
             async with opened(PostgresStore.from_url(dsn)) as store:
-                await log.test_the_tail_waits_for_a_transaction_that_commits_late(dsn, Driver(store))
-
-
-@dataclass(frozen=True, slots=True)
-class LockOrder:
-    """Which rows a batch on PostgreSQL has locked while it waits for one in their middle."""
-
-    @property
-    def name(self) -> str:
-        return f"PostgreSQL's locks: `{batches_lock_in_the_order_of_ids.__name__}`"
-
-    def find(self, bench: Bench) -> str | None:
-        return found_by(lambda: _run(self._run(bench)))
-
-    async def _run(self, bench: Bench) -> None:
-        with bench.database() as dsn:
-            async with opened(PostgresStore.from_url(dsn)) as store:
-                await batches_lock_in_the_order_of_ids(dsn, Driver(store))
+                await self.test(dsn, Driver(store))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from tenure.lifecycle.operations import Verb
 from tenure.stores.postgres import changes
+from tests.integration.postgres.test_postgres_contention import (
+    test_a_repetition_waits_for_the_claim_that_is_under_way,
+)
+from tests.integration.postgres.test_postgres_log import test_the_tail_waits_for_a_transaction_that_commits_late
+from tests.mutants.checks import batches_lock_in_the_order_of_ids
 from tests.mutants.editing import Edits
-from tests.mutants.layers import Kit, LockOrder, StoreVerdicts, Tail
+from tests.mutants.layers import Kit, OnPostgres, StoreVerdicts
 from tests.mutants.mutant import Mutant
 
 POSTGRES = "tenure.stores.postgres"
@@ -66,6 +71,15 @@ def postgres_lane_sees_no_other(edits: Edits) -> None:
 
 def postgres_lost_job_in_company(edits: Edits) -> None:
     edits.sql(POSTGRES, "claim", "ranked.suspects = 0 and ")
+
+
+def postgres_repetition_goes_ahead(edits: Edits) -> None:
+    edits.sql(
+        POSTGRES,
+        "claim",
+        "tenure.won_before(:request_id) before",
+        "tenure.claims before where request_id = :request_id",
+    )
 
 
 def postgres_tail_by_position(edits: Edits) -> None:
@@ -190,9 +204,16 @@ MUTANTS = (
         postgres_lost_job_in_company,
     ),
     Mutant(
+        "PostgreSQL: a claim is repeated beside itself",
+        "a claim does not wait for the same one that is under way, and passes over the jobs that it holds",
+        OnPostgres(test_a_repetition_waits_for_the_claim_that_is_under_way),
+        r"won == ",
+        postgres_repetition_goes_ahead,
+    ),
+    Mutant(
         "PostgreSQL: tail by position only",
         "an event that commits late is passed over",
-        Tail(),
+        OnPostgres(test_the_tail_waits_for_a_transaction_that_commits_late),
         r"while one before it was still open",
         postgres_tail_by_position,
     ),
@@ -213,7 +234,7 @@ MUTANTS = (
     Mutant(
         "PostgreSQL: locks in the caller's order",
         "batches lock their rows in the order in which they were asked",
-        LockOrder(),
+        OnPostgres(batches_lock_in_the_order_of_ids),
         r"in the order in which they were asked for",
         postgres_locks_in_the_callers_order,
     ),

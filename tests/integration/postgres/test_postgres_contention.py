@@ -12,6 +12,15 @@ from tenure.errors import StoreError, StoreUnavailable
 from tenure.lifecycle.operations import Complete
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import Driver
+from tests.patience import eventually
+
+WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+
+def waiting(connection: psycopg.Connection) -> int:
+    """How many sessions wait for a lock."""
+    [count] = connection.execute(WAITING).fetchone() or (0,)
+    return int(count)
 
 
 @pytest.mark.requirement("WC-02")
@@ -44,6 +53,22 @@ async def test_claimers_over_many_priorities_do_not_come_back_empty_while_work_i
     assert len(set(won)) == 160
     for store in stores:
         await store.close()
+
+
+@pytest.mark.requirement("WC-02")
+async def test_a_repetition_waits_for_the_claim_that_is_under_way(dsn: str, drive: Driver) -> None:
+    jobs = [await drive.add() for _ in range(3)]
+    request = drive.claim_request(limit=3)
+    with psycopg.connect(dsn, autocommit=True) as watcher, psycopg.connect(dsn) as blocker:
+        blocker.execute("set local tenure.writer = 'store'")
+        blocker.execute("insert into tenure.claims values (%s, '', now(), '{}')", (request.request_id,))
+        first = asyncio.ensure_future(drive.store.claim(request))
+        await eventually(lambda: waiting(watcher) == 1)  # it has all of the jobs, and would write its answer down
+        again = asyncio.ensure_future(drive.store.claim(request))
+        await eventually(lambda: waiting(watcher) == 2 or again.done())
+        blocker.rollback()
+    won = [[job.id for job in await claim] for claim in (first, again)]
+    assert won == [[job.id for job in jobs]] * 2
 
 
 async def test_a_row_that_cannot_be_read_keeps_nobody_from_the_others(dsn: str, drive: Driver) -> None:

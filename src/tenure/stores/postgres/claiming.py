@@ -111,13 +111,8 @@ class Claiming:
         }
 
     def _pass_over(self, problem: Exception) -> None:
-        """Remember the row that made a claim fail, so that the next one leaves it out.
-
-        The same request sent twice at once meets its own row in `claims`; asked again, it finds the answer there.
-        """
+        """Remember the row that made a claim fail, so that the next one leaves it out."""
         cause = problem.__cause__ or problem
-        if getattr(cause, "constraint_name", None) == "claims_pkey":
-            return
         named = _ID.search(f"{getattr(cause, 'detail', None) or ''} {cause}")
         if named is None or UUID(named[0]) in self._set_aside:
             raise problem

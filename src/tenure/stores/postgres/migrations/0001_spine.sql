@@ -172,6 +172,16 @@ create table tenure.claims (
     job_ids uuid[] not null
 );
 
+-- What a claim has won already. The same claim, sent again while the first is under way, waits for it here and then looks:
+-- it would pass over the jobs that the first holds, and answer that nothing is due.
+create function tenure.won_before(request text) returns table (body text, job_ids uuid[])
+language plpgsql volatile rows 1
+as $$
+begin
+    perform pg_advisory_xact_lock(hashtextextended(request, 0));
+    return query select claim.body, claim.job_ids from tenure.claims claim where claim.request_id = request;
+end $$;
+
 -- Enqueues that were answered with a job that was there: asked again, the answer is the same.
 create table tenure.answers (
     request_id text collate "C" primary key,

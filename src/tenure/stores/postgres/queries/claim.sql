@@ -9,9 +9,7 @@
 -- order: sorting all of their columns here costs more; and without the ends of their leases, which follow from
 -- `updated_at`.
 with recursive previous as materialized (
-    select claim.body, claim.job_ids
-    from tenure.claims claim
-    where claim.request_id = :request_id
+    select before.body, before.job_ids from tenure.won_before(:request_id) before
 ),
 ruled as materialized (
     select exists (

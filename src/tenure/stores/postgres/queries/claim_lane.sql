@@ -4,9 +4,7 @@
 -- Where the queue has rules, another lane has something to claim, or a job was lost while it ran, nothing is taken, and
 -- `intricate` says so: that is for `claim.sql`. Everything else is as it is there.
 with previous as materialized (
-    select claim.body, claim.job_ids
-    from tenure.claims claim
-    where claim.request_id = :request_id
+    select before.body, before.job_ids from tenure.won_before(:request_id) before
 ),
 moment as materialized (
     select tenure.clock() as now, pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) as walked
