@@ -60,7 +60,8 @@ logged as (
         actor, request_id)
     select moved.id, moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
         moved.rev - 2 + step.number, moved.attempt, 1, false, step.type,
-        case step.number when 1 then moved.was else 'claimed' end, step.to_status, 'pool:' || $3, $5
+        case step.number when 1 then moved.was else 'claimed' end, step.to_status,
+        case step.number when 1 then 'pool:' || $3 end, case step.number when 1 then $5 end
     from moved
     cross join (values (1, 'claimed', 'claimed'), (2, 'started', 'running')) step(number, type, to_status)
 ),

@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-36091d70a5','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e52a-9c15-7153-ae6a-5c383cf265e1"]',1794846137370209);
-INSERT INTO "tenure_claims" VALUES('request-12-62260fb739','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c8a-774e-9dc5-14cfbfe47e99"]',1794846137490077);
-INSERT INTO "tenure_claims" VALUES('request-14-88416c1918','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c9e-7574-af23-976e88d5708b"]',1794846137505908);
-INSERT INTO "tenure_claims" VALUES('request-16-0f3edb5ed1','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9ca9-7298-8d59-4749207527fb"]',1794846137516266);
-INSERT INTO "tenure_claims" VALUES('request-18-911a4133a7','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9cb5-7184-9bc8-c6c914460a8d"]',1794846137527264);
-INSERT INTO "tenure_claims" VALUES('request-2-7360ddbbeb','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee"]',1794846137386233);
-INSERT INTO "tenure_claims" VALUES('request-20-5582d0dd91','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9cbf-7617-8bcc-268721e0fff4"]',1794846137537008);
-INSERT INTO "tenure_claims" VALUES('request-23-ae902097fe','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd"]',1794846137549849);
-INSERT INTO "tenure_claims" VALUES('request-3-23c47d0f70','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c2d-743d-bd20-da2842c674ef"]',1794846137398312);
-INSERT INTO "tenure_claims" VALUES('request-4-3530eee628','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c41-73ef-8860-60238e7576db"]',1794846137414051);
-INSERT INTO "tenure_claims" VALUES('request-7-95e27b5840','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c5d-71b8-a777-f8e37709f61c"]',1794846137442390);
-INSERT INTO "tenure_claims" VALUES('request-9-317559626e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e52a-9c71-77d4-a36b-3ed671a5f661"]',1794846137462261);
+INSERT INTO "tenure_claims" VALUES('request-1-7dc9dc741f','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e530-2065-7651-b909-32fdd82c930e"]',1794846498920700);
+INSERT INTO "tenure_claims" VALUES('request-12-21200a3f36','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-20c9-7333-8583-c13339314e99"]',1794846499025912);
+INSERT INTO "tenure_claims" VALUES('request-14-a36f1ac351','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-20db-72b7-a769-8a4823ef488d"]',1794846499037875);
+INSERT INTO "tenure_claims" VALUES('request-16-6493136d3d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-20ed-7397-8751-1729f77c628f"]',1794846499058386);
+INSERT INTO "tenure_claims" VALUES('request-18-87b639604b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2101-7592-aabf-1f00ed7c844a"]',1794846499078403);
+INSERT INTO "tenure_claims" VALUES('request-2-7188ff011b','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e530-2071-7485-bd46-1e5bd3e52d24"]',1794846498933780);
+INSERT INTO "tenure_claims" VALUES('request-20-85b61cc490','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2115-7449-89d3-2a0b81af879c"]',1794846499096885);
+INSERT INTO "tenure_claims" VALUES('request-23-2859b27930','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2139-72c6-a291-ba7efab0b243"]',1794846499138137);
+INSERT INTO "tenure_claims" VALUES('request-3-0cd256d786','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2077-77d8-8e04-dc87db566f20"]',1794846498937739);
+INSERT INTO "tenure_claims" VALUES('request-4-dfb0cfed38','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2081-7319-930e-eedd6c1b6e2f"]',1794846498949987);
+INSERT INTO "tenure_claims" VALUES('request-7-c81175d7b3','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2099-7393-92fb-b85a1f7559c9"]',1794846498978071);
+INSERT INTO "tenure_claims" VALUES('request-9-308a61611a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-20ad-7684-a6d6-9e1124c3d182"]',1794846498997909);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -55,7 +55,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794846137554038,'worker-1',1794846197549849,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e530-2139-72c6-a291-ba7efab0b243','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794846499146137,'worker-1',1794846559138137,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,59 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e52a-9c03-70f8-88ed-8e4bf9538165',1,'enqueued',NULL,'queued',1794846137348793,0,'client:ada','01a1e52a-9c03-70f8-88ed-8e4bf9538165',NULL,NULL,'8a705e69b71dba74ee16fcc0234f120c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e52a-9c0d-7726-b844-70f119237788',1,'enqueued',NULL,'queued',1794846137358396,0,'client:ada','01a1e52a-9c0d-7726-b844-70f119237788',NULL,NULL,'607995e5ff4abba185e42ee33eccbca3',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e52a-9c11-733d-8433-954543b99986',1,'enqueued',NULL,'queued',1794846137362179,0,'client:ada','01a1e52a-9c11-733d-8433-954543b99986',NULL,NULL,'57ba9ca2808111924dca7c20447a6a2d',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e52a-9c15-7153-ae6a-5c383cf265e1',1,'enqueued',NULL,'queued',1794846137366204,0,'client:ada','01a1e52a-9c15-7153-ae6a-5c383cf265e1',NULL,NULL,'2943790cba4a74edfc5eac7fbb0b812c',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e52a-9c15-7153-ae6a-5c383cf265e1',2,'claimed','queued','claimed',1794846137370209,1,'pool:worker-1','request-1-36091d70a5',NULL,NULL,NULL,1794846197370209,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e52a-9c15-7153-ae6a-5c383cf265e1',3,'started','claimed','running',1794846137370209,1,'pool:worker-1','request-1-36091d70a5',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee',1,'enqueued',NULL,'queued',1794846137382246,0,'client:ada','01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee',2,'claimed','queued','claimed',1794846137386233,1,'pool:worker-1','request-2-7360ddbbeb',NULL,NULL,NULL,1794846197386233,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e52a-9c2d-743d-bd20-da2842c674ef',1,'enqueued',NULL,'queued',1794846137393274,0,'client:ada','01a1e52a-9c2d-743d-bd20-da2842c674ef',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e52a-9c2d-743d-bd20-da2842c674ef',2,'claimed','queued','claimed',1794846137398312,1,'pool:worker-1','request-3-23c47d0f70',NULL,NULL,NULL,1794846197398312,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e52a-9c2d-743d-bd20-da2842c674ef',3,'started','claimed','running',1794846137398312,1,'pool:worker-1','request-3-23c47d0f70',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e52a-9c41-73ef-8860-60238e7576db',1,'enqueued',NULL,'queued',1794846137410208,0,'client:ada','01a1e52a-9c41-73ef-8860-60238e7576db',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e52a-9c41-73ef-8860-60238e7576db',2,'claimed','queued','claimed',1794846137414051,1,'pool:worker-1','request-4-3530eee628',NULL,NULL,NULL,1794846197414051,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e52a-9c41-73ef-8860-60238e7576db',3,'started','claimed','running',1794846137414051,1,'pool:worker-1','request-4-3530eee628',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e52a-9c41-73ef-8860-60238e7576db',4,'progress','running','running',1794846137422098,1,'runner:worker-1','request-5-87e7c39498',NULL,'{"percent":40,"message":"almost"}','90b180b7a8f07e147d1d18d1d2295b55',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e52a-9c41-73ef-8860-60238e7576db',5,'heartbeat','running','running',1794846137430345,1,'runner:worker-1','request-6-efea9ea963',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e52a-9c5d-71b8-a777-f8e37709f61c',1,'enqueued',NULL,'queued',1794846137438254,0,'client:ada','01a1e52a-9c5d-71b8-a777-f8e37709f61c',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e52a-9c5d-71b8-a777-f8e37709f61c',2,'claimed','queued','claimed',1794846137442390,1,'pool:worker-1','request-7-95e27b5840',NULL,NULL,NULL,1794846197442390,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e52a-9c5d-71b8-a777-f8e37709f61c',3,'started','claimed','running',1794846137442390,1,'pool:worker-1','request-7-95e27b5840',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e52a-9c5d-71b8-a777-f8e37709f61c',4,'suspended','running','waiting',1794846137450183,1,'runner:worker-1','request-8-28bc716147',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e52a-9c71-77d4-a36b-3ed671a5f661',1,'enqueued',NULL,'queued',1794846137458328,0,'client:ada','01a1e52a-9c71-77d4-a36b-3ed671a5f661',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e52a-9c71-77d4-a36b-3ed671a5f661',2,'claimed','queued','claimed',1794846137462261,1,'pool:worker-1','request-9-317559626e',NULL,NULL,NULL,1794846197462261,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e52a-9c71-77d4-a36b-3ed671a5f661',3,'started','claimed','running',1794846137462261,1,'pool:worker-1','request-9-317559626e',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e52a-9c71-77d4-a36b-3ed671a5f661',4,'retry_scheduled','running','retry',1794846137470143,1,'runner:worker-1','request-10-13cdfff07d',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','24b0e8576804334622adf55ea81414ac',1794849737470143,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e52a-9c15-7153-ae6a-5c383cf265e1',4,'released','running','stalled',1794846137478260,1,'runner:worker-1','request-11-888d81ecc6','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',1,'enqueued',NULL,'queued',1794846137482427,0,'client:ada','01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',2,'claimed','queued','claimed',1794846137490077,1,'pool:worker-1','request-12-62260fb739',NULL,NULL,NULL,1794846197490077,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',3,'started','claimed','running',1794846137490077,1,'pool:worker-1','request-12-62260fb739',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e52a-9c8a-774e-9dc5-14cfbfe47e99',4,'succeeded','running','succeeded',1794846137498103,1,'runner:worker-1','request-13-d7316f32c0',NULL,NULL,'58bf5b5478e5d1fb7441daeff9fd1ed6',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e52a-9c9e-7574-af23-976e88d5708b',1,'enqueued',NULL,'queued',1794846137502367,0,'client:ada','01a1e52a-9c9e-7574-af23-976e88d5708b',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e52a-9c9e-7574-af23-976e88d5708b',2,'claimed','queued','claimed',1794846137505908,1,'pool:worker-1','request-14-88416c1918',NULL,NULL,NULL,1794846197505908,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e52a-9c9e-7574-af23-976e88d5708b',3,'started','claimed','running',1794846137505908,1,'pool:worker-1','request-14-88416c1918',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e52a-9c9e-7574-af23-976e88d5708b',4,'committed','running','running',1794846137509995,1,'runner:worker-1','request-15-a5af926907',NULL,NULL,'4cb7a5ce5c08a57513438c0de18bb935',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e52a-9ca9-7298-8d59-4749207527fb',1,'enqueued',NULL,'queued',1794846137514137,0,'client:ada','01a1e52a-9ca9-7298-8d59-4749207527fb',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e52a-9ca9-7298-8d59-4749207527fb',2,'claimed','queued','claimed',1794846137516266,1,'pool:worker-1','request-16-0f3edb5ed1',NULL,NULL,NULL,1794846197516266,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e52a-9ca9-7298-8d59-4749207527fb',3,'started','claimed','running',1794846137516266,1,'pool:worker-1','request-16-0f3edb5ed1',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e52a-9ca9-7298-8d59-4749207527fb',4,'committed','running','running',1794846137522121,1,'runner:worker-1','request-17-b0dc46c936',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e52a-9ca9-7298-8d59-4749207527fb',5,'succeeded','running','succeeded',1794846137522121,1,'runner:worker-1','request-17-b0dc46c936',NULL,NULL,'6b86b273ff34fce19d6b804eff5a3f57',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e52a-9cb5-7184-9bc8-c6c914460a8d',1,'enqueued',NULL,'queued',1794846137526051,0,'client:ada','01a1e52a-9cb5-7184-9bc8-c6c914460a8d',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e52a-9cb5-7184-9bc8-c6c914460a8d',2,'claimed','queued','claimed',1794846137527264,1,'pool:worker-1','request-18-911a4133a7',NULL,NULL,NULL,1794846197527264,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e52a-9cb5-7184-9bc8-c6c914460a8d',3,'started','claimed','running',1794846137527264,1,'pool:worker-1','request-18-911a4133a7',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e52a-9cb5-7184-9bc8-c6c914460a8d',4,'failed','running','failed',1794846137534104,1,'runner:worker-1','request-19-55f0785fae','permanent_error','{"error":{"type":"ValueError","message":"no"}}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e52a-9cbf-7617-8bcc-268721e0fff4',1,'enqueued',NULL,'queued',1794846137535905,0,'client:ada','01a1e52a-9cbf-7617-8bcc-268721e0fff4',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e52a-9cbf-7617-8bcc-268721e0fff4',2,'claimed','queued','claimed',1794846137537008,1,'pool:worker-1','request-20-5582d0dd91',NULL,NULL,NULL,1794846197537008,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e52a-9cbf-7617-8bcc-268721e0fff4',3,'started','claimed','running',1794846137537008,1,'pool:worker-1','request-20-5582d0dd91',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e52a-9cbf-7617-8bcc-268721e0fff4',4,'halted','running','halted',1794846137542204,1,'runner:worker-1','request-21-d85743ba42',NULL,'{"reason":"too dear"}','080a9ed428559ef602668b4c00f114f1',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e52a-9c0d-7726-b844-70f119237788',2,'cancelled','queued','cancelled',1794846137545935,0,'client:ada','request-22-0010e088da',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',1,'enqueued',NULL,'queued',1794846137547312,0,'client:ada','01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',NULL,NULL,'8a2ff6a47fc7d4a052b41649c7e30dd0',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',2,'claimed','queued','claimed',1794846137549849,1,'pool:worker-1','request-23-ae902097fe',NULL,NULL,NULL,1794846197549849,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',3,'started','claimed','running',1794846137549849,1,'pool:worker-1','request-23-ae902097fe',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd',4,'dead_lettered','running','dead_lettered',1794846137554038,1,'runner:worker-1','request-24-d2a0d87ff8','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','24b0e8576804334622adf55ea81414ac',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e52a-9c11-733d-8433-954543b99986',2,'signalled','queued','queued',1794846137556514,0,'client:ada','request-25-4a31879333',NULL,'{"name":"go"}','7902699be42c8a8e46fbbb4501726517',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e52a-9c11-733d-8433-954543b99986',3,'cancel_requested','queued','queued',1794846137556514,0,'client:ada','request-25-4a31879333',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e530-2058-72bb-9c4d-7b9430081abd',1,'enqueued',NULL,'queued',1794846498905512,0,'client:ada','01a1e530-2058-72bb-9c4d-7b9430081abd',NULL,NULL,'inBeabcdunTuFvzAI08SDA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e530-205c-7538-953e-55c4f6272391',1,'enqueued',NULL,'queued',1794846498909120,0,'client:ada','01a1e530-205c-7538-953e-55c4f6272391',NULL,NULL,'YHmV5f9Ku6GF5C7jPsy8ow',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e530-205e-71ba-b696-b922b5b0cd1a',1,'enqueued',NULL,'queued',1794846498910366,0,'client:ada','01a1e530-205e-71ba-b696-b922b5b0cd1a',NULL,NULL,'V7qcooCBEZJNynwgRHpqLQ',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e530-2065-7651-b909-32fdd82c930e',1,'enqueued',NULL,'queued',1794846498918233,0,'client:ada','01a1e530-2065-7651-b909-32fdd82c930e',NULL,NULL,'KUN5DLpKdO38Xqx_uwuBLA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e530-2065-7651-b909-32fdd82c930e',2,'claimed','queued','claimed',1794846498920700,1,'pool:worker-1','request-1-7dc9dc741f',NULL,NULL,NULL,1794846558920700,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e530-2065-7651-b909-32fdd82c930e',3,'started','claimed','running',1794846498920700,1,'pool:worker-1','request-1-7dc9dc741f',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e530-2071-7485-bd46-1e5bd3e52d24',1,'enqueued',NULL,'queued',1794846498929874,0,'client:ada','01a1e530-2071-7485-bd46-1e5bd3e52d24',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e530-2071-7485-bd46-1e5bd3e52d24',2,'claimed','queued','claimed',1794846498933780,1,'pool:worker-1','request-2-7188ff011b',NULL,NULL,NULL,1794846558933780,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e530-2077-77d8-8e04-dc87db566f20',1,'enqueued',NULL,'queued',1794846498935307,0,'client:ada','01a1e530-2077-77d8-8e04-dc87db566f20',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e530-2077-77d8-8e04-dc87db566f20',2,'claimed','queued','claimed',1794846498937739,1,'pool:worker-1','request-3-0cd256d786',NULL,NULL,NULL,1794846558937739,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e530-2077-77d8-8e04-dc87db566f20',3,'started','claimed','running',1794846498937739,1,'pool:worker-1','request-3-0cd256d786',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e530-2081-7319-930e-eedd6c1b6e2f',1,'enqueued',NULL,'queued',1794846498946115,0,'client:ada','01a1e530-2081-7319-930e-eedd6c1b6e2f',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e530-2081-7319-930e-eedd6c1b6e2f',2,'claimed','queued','claimed',1794846498949987,1,'pool:worker-1','request-4-dfb0cfed38',NULL,NULL,NULL,1794846558949987,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e530-2081-7319-930e-eedd6c1b6e2f',3,'started','claimed','running',1794846498949987,1,'pool:worker-1','request-4-dfb0cfed38',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e530-2081-7319-930e-eedd6c1b6e2f',4,'progress','running','running',1794846498951957,1,'runner:worker-1','request-5-5fa63b3731',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e530-2081-7319-930e-eedd6c1b6e2f',5,'heartbeat','running','running',1794846498962118,1,'runner:worker-1','request-6-ca6ea3b494',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e530-2099-7393-92fb-b85a1f7559c9',1,'enqueued',NULL,'queued',1794846498970039,0,'client:ada','01a1e530-2099-7393-92fb-b85a1f7559c9',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e530-2099-7393-92fb-b85a1f7559c9',2,'claimed','queued','claimed',1794846498978071,1,'pool:worker-1','request-7-c81175d7b3',NULL,NULL,NULL,1794846558978071,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e530-2099-7393-92fb-b85a1f7559c9',3,'started','claimed','running',1794846498978071,1,'pool:worker-1','request-7-c81175d7b3',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e530-2099-7393-92fb-b85a1f7559c9',4,'suspended','running','waiting',1794846498982262,1,'runner:worker-1','request-8-26e87054d8',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e530-20ad-7684-a6d6-9e1124c3d182',1,'enqueued',NULL,'queued',1794846498990002,0,'client:ada','01a1e530-20ad-7684-a6d6-9e1124c3d182',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e530-20ad-7684-a6d6-9e1124c3d182',2,'claimed','queued','claimed',1794846498997909,1,'pool:worker-1','request-9-308a61611a',NULL,NULL,NULL,1794846558997909,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e530-20ad-7684-a6d6-9e1124c3d182',3,'started','claimed','running',1794846498997909,1,'pool:worker-1','request-9-308a61611a',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e530-20ad-7684-a6d6-9e1124c3d182',4,'retry_scheduled','running','retry',1794846499005971,1,'runner:worker-1','request-10-4882bf7f2b',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794850099005971,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e530-2065-7651-b909-32fdd82c930e',4,'released','running','stalled',1794846499010301,1,'runner:worker-1','request-11-8e713db399','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e530-20c9-7333-8583-c13339314e99',1,'enqueued',NULL,'queued',1794846499018010,0,'client:ada','01a1e530-20c9-7333-8583-c13339314e99',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e530-20c9-7333-8583-c13339314e99',2,'claimed','queued','claimed',1794846499025912,1,'pool:worker-1','request-12-21200a3f36',NULL,NULL,NULL,1794846559025912,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e530-20c9-7333-8583-c13339314e99',3,'started','claimed','running',1794846499025912,1,'pool:worker-1','request-12-21200a3f36',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e530-20c9-7333-8583-c13339314e99',4,'succeeded','running','succeeded',1794846499033963,1,'runner:worker-1','request-13-149cfe5b38',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e530-20db-72b7-a769-8a4823ef488d',1,'enqueued',NULL,'queued',1794846499035616,0,'client:ada','01a1e530-20db-72b7-a769-8a4823ef488d',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e530-20db-72b7-a769-8a4823ef488d',2,'claimed','queued','claimed',1794846499037875,1,'pool:worker-1','request-14-a36f1ac351',NULL,NULL,NULL,1794846559037875,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e530-20db-72b7-a769-8a4823ef488d',3,'started','claimed','running',1794846499037875,1,'pool:worker-1','request-14-a36f1ac351',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e530-20db-72b7-a769-8a4823ef488d',4,'committed','running','running',1794846499046137,1,'runner:worker-1','request-15-754c4ff0b8',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e530-20ed-7397-8751-1729f77c628f',1,'enqueued',NULL,'queued',1794846499054286,0,'client:ada','01a1e530-20ed-7397-8751-1729f77c628f',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e530-20ed-7397-8751-1729f77c628f',2,'claimed','queued','claimed',1794846499058386,1,'pool:worker-1','request-16-6493136d3d',NULL,NULL,NULL,1794846559058386,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e530-20ed-7397-8751-1729f77c628f',3,'started','claimed','running',1794846499058386,1,'pool:worker-1','request-16-6493136d3d',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e530-20ed-7397-8751-1729f77c628f',4,'committed','running','running',1794846499066171,1,'runner:worker-1','request-17-181744aa89',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e530-20ed-7397-8751-1729f77c628f',5,'succeeded','running','succeeded',1794846499066171,1,'runner:worker-1','request-17-181744aa89',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e530-2101-7592-aabf-1f00ed7c844a',1,'enqueued',NULL,'queued',1794846499074311,0,'client:ada','01a1e530-2101-7592-aabf-1f00ed7c844a',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e530-2101-7592-aabf-1f00ed7c844a',2,'claimed','queued','claimed',1794846499078403,1,'pool:worker-1','request-18-87b639604b',NULL,NULL,NULL,1794846559078403,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e530-2101-7592-aabf-1f00ed7c844a',3,'started','claimed','running',1794846499078403,1,'pool:worker-1','request-18-87b639604b',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e530-2101-7592-aabf-1f00ed7c844a',4,'failed','running','failed',1794846499086142,1,'runner:worker-1','request-19-65227610e9','permanent_error','{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e530-2115-7449-89d3-2a0b81af879c',1,'enqueued',NULL,'queued',1794846499094298,0,'client:ada','01a1e530-2115-7449-89d3-2a0b81af879c',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e530-2115-7449-89d3-2a0b81af879c',2,'claimed','queued','claimed',1794846499096885,1,'pool:worker-1','request-20-85b61cc490',NULL,NULL,NULL,1794846559096885,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e530-2115-7449-89d3-2a0b81af879c',3,'started','claimed','running',1794846499096885,1,'pool:worker-1','request-20-85b61cc490',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e530-2115-7449-89d3-2a0b81af879c',4,'halted','running','halted',1794846499118155,1,'runner:worker-1','request-21-205c5903ef',NULL,'{"reason":"too dear"}','CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e530-205c-7538-953e-55c4f6272391',2,'cancelled','queued','cancelled',1794846499126212,0,'client:ada','request-22-c52943e77e',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e530-2139-72c6-a291-ba7efab0b243',1,'enqueued',NULL,'queued',1794846499130037,0,'client:ada','01a1e530-2139-72c6-a291-ba7efab0b243',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e530-2139-72c6-a291-ba7efab0b243',2,'claimed','queued','claimed',1794846499138137,1,'pool:worker-1','request-23-2859b27930',NULL,NULL,NULL,1794846559138137,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e530-2139-72c6-a291-ba7efab0b243',3,'started','claimed','running',1794846499138137,1,'pool:worker-1','request-23-2859b27930',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e530-2139-72c6-a291-ba7efab0b243',4,'dead_lettered','running','dead_lettered',1794846499146137,1,'runner:worker-1','request-24-f4a76c3dd5','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e530-205e-71ba-b696-b922b5b0cd1a',2,'signalled','queued','queued',1794846499154273,0,'client:ada','request-25-b006c218d6',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e530-205e-71ba-b696-b922b5b0cd1a',3,'cancel_requested','queued','queued',1794846499154273,0,'client:ada','request-25-b006c218d6',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
@@ -303,21 +303,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c03-70f8-88ed-8e4bf9538165','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794846137348793,1794846137348793,0,0,0,0,1794846137348793,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c0d-7726-b844-70f119237788','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794846137358396,1794846137545935,0,0,0,0,1794846137358396,NULL,NULL,NULL,NULL,NULL,NULL,1794846137545935,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c11-733d-8433-954543b99986','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794846137362179,1794846137556514,0,0,0,0,1794846137362179,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c15-7153-ae6a-5c383cf265e1','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794846137366204,1794846137478260,1,0,0,0,1794846137366204,NULL,NULL,NULL,NULL,NULL,1794846137370209,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c25-73b6-ae7a-c84f1ec9fcee','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794846137382246,1794846137386233,1,0,0,0,1794846137382246,'worker-1','46f3bfb5-8449-4ff6-a28a-fd04ea18d403',1794846197386233,1794846177386233,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c2d-743d-bd20-da2842c674ef','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794846137393274,1794846137398312,1,0,0,0,1794846137393274,'worker-1','1b167226-ba51-44b6-bbbb-1c8d1eb3ace9',1794846197398312,1794846177398312,1794932537398312,1794846137398312,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c41-73ef-8860-60238e7576db','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794846137410208,1794846137430345,1,0,0,0,1794846137410208,'worker-1','174c3f4b-78dc-4bf3-bdc7-a5ebd133ad2e',1794846197414051,1794846177430345,1794932537414051,1794846137414051,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c5d-71b8-a777-f8e37709f61c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794846137438254,1794846137450183,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794846137442390,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c71-77d4-a36b-3ed671a5f661','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794846137458328,1794846137470143,1,1,0,0,1794849737470143,NULL,NULL,NULL,NULL,NULL,1794846137462261,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c8a-774e-9dc5-14cfbfe47e99','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794846137482427,1794846137498103,1,0,0,0,1794846137482427,NULL,NULL,NULL,NULL,NULL,1794846137490077,1794846137498103,1794846137498103,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9c9e-7574-af23-976e88d5708b','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794846137502367,1794846137509995,1,0,0,0,1794846137502367,'worker-1','2b525cff-c3b5-4338-b1eb-41eff1fb80f0',1794846197505908,1794846177505908,1794932537505908,1794846137505908,NULL,1794846137509995,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9ca9-7298-8d59-4749207527fb','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794846137514137,1794846137522121,1,0,0,0,1794846137514137,NULL,NULL,NULL,NULL,NULL,1794846137516266,1794846137522121,1794846137522121,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9cb5-7184-9bc8-c6c914460a8d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794846137526051,1794846137534104,1,1,0,0,1794846137526051,NULL,NULL,NULL,NULL,NULL,1794846137527264,1794846137534104,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9cbf-7617-8bcc-268721e0fff4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794846137535905,1794846137542204,1,0,0,0,1794846137535905,NULL,NULL,NULL,NULL,NULL,1794846137537008,1794846137542204,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e52a-9ccb-7397-9ca8-71e9ec7ce7cd','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794846137547312,1794846137554038,1,1,0,0,1794846137547312,NULL,NULL,NULL,NULL,NULL,1794846137549849,1794846137554038,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2058-72bb-9c4d-7b9430081abd','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794846498905512,1794846498905512,0,0,0,0,1794846498905512,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-205c-7538-953e-55c4f6272391','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794846498909120,1794846499126212,0,0,0,0,1794846498909120,NULL,NULL,NULL,NULL,NULL,NULL,1794846499126212,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-205e-71ba-b696-b922b5b0cd1a','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794846498910366,1794846499154273,0,0,0,0,1794846498910366,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2065-7651-b909-32fdd82c930e','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794846498918233,1794846499010301,1,0,0,0,1794846498918233,NULL,NULL,NULL,NULL,NULL,1794846498920700,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2071-7485-bd46-1e5bd3e52d24','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794846498929874,1794846498933780,1,0,0,0,1794846498929874,'worker-1','9aa118f7-763c-4dfb-b3fc-1dfd900e9ccf',1794846558933780,1794846538933780,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2077-77d8-8e04-dc87db566f20','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794846498935307,1794846498937739,1,0,0,0,1794846498935307,'worker-1','4edce85f-7c62-4708-b7f2-09cc7fd5e702',1794846558937739,1794846538937739,1794932898937739,1794846498937739,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2081-7319-930e-eedd6c1b6e2f','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794846498946115,1794846498962118,1,0,0,0,1794846498946115,'worker-1','5f24a965-faff-4cde-95f9-9e0557ce0222',1794846558949987,1794846538962118,1794932898949987,1794846498949987,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2099-7393-92fb-b85a1f7559c9','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794846498970039,1794846498982262,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794846498978071,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-20ad-7684-a6d6-9e1124c3d182','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794846498990002,1794846499005971,1,1,0,0,1794850099005971,NULL,NULL,NULL,NULL,NULL,1794846498997909,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-20c9-7333-8583-c13339314e99','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794846499018010,1794846499033963,1,0,0,0,1794846499018010,NULL,NULL,NULL,NULL,NULL,1794846499025912,1794846499033963,1794846499033963,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-20db-72b7-a769-8a4823ef488d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794846499035616,1794846499046137,1,0,0,0,1794846499035616,'worker-1','167db46c-283f-460c-8af4-17c33911b688',1794846559037875,1794846539037875,1794932899037875,1794846499037875,NULL,1794846499046137,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-20ed-7397-8751-1729f77c628f','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794846499054286,1794846499066171,1,0,0,0,1794846499054286,NULL,NULL,NULL,NULL,NULL,1794846499058386,1794846499066171,1794846499066171,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2101-7592-aabf-1f00ed7c844a','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794846499074311,1794846499086142,1,1,0,0,1794846499074311,NULL,NULL,NULL,NULL,NULL,1794846499078403,1794846499086142,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2115-7449-89d3-2a0b81af879c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794846499094298,1794846499118155,1,0,0,0,1794846499094298,NULL,NULL,NULL,NULL,NULL,1794846499096885,1794846499118155,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e530-2139-72c6-a291-ba7efab0b243','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794846499130037,1794846499146137,1,1,0,0,1794846499130037,NULL,NULL,NULL,NULL,NULL,1794846499138137,1794846499146137,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
@@ -336,7 +336,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794846137324980);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794846498895016);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -414,7 +414,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e52a-9c11-733d-8433-954543b99986',2,'go','7',1794846137556514);
+INSERT INTO "tenure_signals" VALUES('01a1e530-205e-71ba-b696-b922b5b0cd1a',2,'go','7',1794846499154273);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,

@@ -83,7 +83,7 @@ def postgres_repetition_goes_ahead(edits: Edits) -> None:
 
 
 def postgres_tail_by_position(edits: Edits) -> None:
-    edits.sql(POSTGRES, "tail", "\n      and event.tx < pg_snapshot_xmin(pg_current_snapshot())")
+    edits.sql(POSTGRES, "tail", "\n      and head.tx < pg_snapshot_xmin(pg_current_snapshot())")
 
 
 def postgres_row_without_event(edits: Edits) -> None:

@@ -30,7 +30,18 @@ from tools.generated import DOCS, ROOT
 
 LIFECYCLE = ROOT / "src" / "tenure" / "lifecycle"
 PURE = frozenset(
-    {"__future__", "bisect", "collections", "collections.abc", "datetime", "enum", "functools", "hashlib", "itertools"}
+    {
+        "__future__",
+        "bisect",
+        "collections",
+        "collections.abc",
+        "datetime",
+        "enum",
+        "functools",
+        "base64",
+        "hashlib",
+        "itertools",
+    }
     | {"json", "math", "operator", "re", "typing", "uuid", "msgspec"}
 )
 """All that pure code needs of the world outside tenure. None of it reads a clock, draws a number or does I/O on import;

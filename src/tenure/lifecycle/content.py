@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
@@ -102,12 +103,12 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
 
 
 def digest(text: str) -> str:
-    """The name of a piece of content: 128 bits of its SHA-256, in hexadecimal."""
+    """The name of a piece of content: 128 bits of its SHA-256, in 22 letters of base64 (those of addresses)."""
     return _digest_of_few(text) if len(text) <= FEW else _digest(text)
 
 
 def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:32]
+    return urlsafe_b64encode(sha256(text.encode()).digest()[:16])[:22].decode()
 
 
 _digest_of_few = lru_cache(maxsize=4096)(_digest)

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
-from hashlib import sha256
 from uuid import UUID
 
+from tenure.lifecycle.content import digest
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.stores.contract import Request
@@ -142,7 +142,7 @@ class HeldJobs:
 @lru_cache(maxsize=64)
 def _owner(worker: str, token: UUID) -> tuple[Actor, str]:
     """Who holds the jobs that were won with this token, and the mark of their requests. A whole batch has one token."""
-    return Actor(Role.RUNNER, worker, token), sha256(token.bytes).hexdigest()[:12]
+    return Actor(Role.RUNNER, worker, token), digest(token.hex)[:8]
 
 
 def _overdue_at(job: Job, sent_at_seconds: float) -> float:

@@ -10,6 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from tenure.errors import StoreUnavailable, TenureError
+from tenure.lifecycle.content import digest
 from tenure.lifecycle.records import Job
 from tenure.observe.meter import Meter
 from tenure.seams import Seams
@@ -63,7 +64,7 @@ class Pool:
         self._resting: asyncio.Task[bool] | None = None
         self._outage = Outage(seams)
         # Short, since it is written with every event of a claim, and like no other's.
-        self._seal = seams.random.token().hex[:16]
+        self._seal = digest(seams.random.token().hex)[:11]
         self._claims = 0
 
     def stop(self) -> None:

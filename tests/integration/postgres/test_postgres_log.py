@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tenure.stores.postgres.store import PostgresStore
-from tenure.testing.driver import Driver
+from tenure.testing.driver import CLIENT, Driver
 
 ENQUEUE = """select created from tenure.enqueue(array[%(id)s]::uuid[], array['mail'], array['default'],
     array[0]::smallint[], array['{}'], array[1], array[%(key)s]::text[], array[null]::text[], array[null]::text[],
@@ -102,3 +102,18 @@ async def test_a_listener_whose_connection_was_cut_hears_again(dsn: str, drive: 
         await drive.add()
         assert await mine.wait(10)
     await other.close()
+
+
+@pytest.mark.requirement("LC-10")
+async def test_the_view_tells_what_the_table_leaves_out(dsn: str, drive: Driver) -> None:
+    job = await drive.running()
+    named = await drive.add(request_id="named")
+    with psycopg.connect(dsn) as connection:
+        asked = "select type, actor, request_id from tenure.{} where job_id = %s order by rev"
+        table = connection.execute(asked.format("events"), (job.id,)).fetchall()
+        view = connection.execute(asked.format("log"), (job.id,)).fetchall()
+        [origin] = connection.execute(asked.format("log"), (named.id,)).fetchall()
+    assert [row[1:] for row in table if None in row] == [(str(CLIENT), None), (None, None)]
+    assert view == [(event.type, str(event.actor), event.request_id) for event in await drive.events_of(job.id)]
+    assert all(None not in row for row in view)
+    assert origin[2] == "named"

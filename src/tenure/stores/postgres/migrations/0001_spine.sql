@@ -21,7 +21,8 @@ as $$ select status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lett
 
 -- Every (type, from, to) that the lifecycle's table has, the commonest first; what begins a log, and what may commit. Not in SQL, which would be put in place of
 -- its call and planned anew for every statement that writes an event.
-create function tenure.legal_event(type text, from_status text, to_status text, rev integer, commits boolean)
+create function tenure.legal_event(type text, from_status text, to_status text, rev integer, commits boolean, actor text,
+    request_id text)
 returns boolean
 language plpgsql immutable parallel safe
 as $$
@@ -49,7 +50,8 @@ begin
         when 'cancelled' then not tenure.is_terminal(from_status) and to_status = 'cancelled'
         when 'dead_lettered' then not tenure.is_terminal(from_status) and to_status = 'dead_lettered'
         else false
-    end, false) and (rev = 1) = (type = 'enqueued') and (not commits or type in ('succeeded', 'committed'));
+    end, false) and (rev = 1) = (type = 'enqueued') and (not commits or type in ('succeeded', 'committed'))
+        and case when actor is null then type = 'started' and request_id is null else request_id is not null or rev = 1 end;
 end $$;
 
 create table tenure.migrations (
@@ -121,7 +123,7 @@ create table tenure.jobs (
     error text,
     last_error text,
     reason text
-) with (fillfactor = 60, toast_tuple_target = 512);
+) with (fillfactor = 50, toast_tuple_target = 512);
 
 -- Claims read it in order: queue, priority, then the time since due. Its predicate is repeated word for word there.
 create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
@@ -138,7 +140,9 @@ create unique index jobs_dedupe on tenure.jobs (kind, dedupe_key)
 create unique index jobs_request on tenure.jobs (request_id) where request_id is not null;
 create index jobs_correlation on tenure.jobs (correlation_id, id) where correlation_id is not null;
 
--- The log. Its keys begin with the job, so that it can be divided by ranges of ids.
+-- The log. Its keys begin with the job, so that it can be divided by ranges of ids. What is the same as elsewhere is left
+-- out: a start that was claimed in the same breath says nothing of who asked, which is as in the event before; an enqueue
+-- whose request is named by its job, no request. `tenure.log` has it all.
 create table tenure.events (
     job_id uuid not null,
     tx xid8 not null default pg_current_xact_id(),
@@ -151,18 +155,34 @@ create table tenure.events (
     type text collate "C" not null,
     from_status text collate "C",
     to_status text collate "C" not null,
-    actor text not null,
-    request_id text collate "C" not null,
+    actor text,
+    request_id text collate "C",
     cause text,
     digest text,
     detail text,
     constraint events_key primary key (job_id, rev),
-    constraint events_legal check (tenure.legal_event(type, from_status, to_status, rev, commits))
+    constraint events_legal check (tenure.legal_event(type, from_status, to_status, rev, commits, actor, request_id))
 );
 
 create unique index events_one_commit on tenure.events (job_id) where commits;
-create index events_position on tenure.events (tx);
+-- A start that follows its claim is found by that.
+create index events_position on tenure.events (tx) where actor is not null;
 create index events_at on tenure.events using brin (at) with (pages_per_range = 16, autosummarize = on);
+
+-- The log, with nothing left out.
+create view tenure.log as
+select event.job_id, event.tx, event.at, event.until_at, event.rev, event.attempt, event.version, event.commits, event.type,
+    event.from_status, event.to_status,
+    case when event.actor is not null then event.actor
+        else (select claim.actor from tenure.events claim where claim.job_id = event.job_id and claim.rev = event.rev - 1)
+    end as actor,
+    case when event.request_id is not null then event.request_id
+        when event.rev = 1 then event.job_id::text
+        else (select claim.request_id from tenure.events claim
+              where claim.job_id = event.job_id and claim.rev = event.rev - 1)
+    end collate "C" as request_id,
+    event.cause, event.digest, event.detail
+from tenure.events event;
 
 -- One row per claim that won something: asked again, it is answered from here.
 create table tenure.claims (
@@ -780,7 +800,7 @@ as $$
         select distinct on (born.id) born.id, moment,
             case when given.delay_ms > 0 then moment + given.delay_ms * interval '1 millisecond' end,
             1, 0, contract_version, false, 'enqueued', null, 'queued', given.actor,
-            coalesce(born.request_id, born.id::text), null, given.digest, given.detail
+            born.request_id, null, given.digest, given.detail
         from born
         join given on given.id = born.id
         order by born.id, given.number
@@ -1081,7 +1101,7 @@ begin
         ),
         'logged', coalesce((
             select json_agg(event order by event.rev)
-            from tenure.events event
+            from tenure.log event
             where event.job_id = asked.id and event.request_id = asked.request_id
         ), '[]')
     );

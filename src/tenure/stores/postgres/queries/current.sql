@@ -5,5 +5,5 @@ select wanted.number, job.*, event.rev as event_rev, event.type as event_type, e
     event.cause, event.detail, event.digest, event.until_at, event.commits, event.version, tenure.clock() as now
 from unnest(:ids::uuid[], :requests::text[]) with ordinality wanted(id, request_id, number)
 left join tenure.jobs job on job.id = wanted.id
-left join tenure.events event on event.job_id = wanted.id and event.request_id = wanted.request_id
+left join tenure.log event on event.job_id = wanted.id and event.request_id = wanted.request_id
 order by wanted.number, event.rev

@@ -24,11 +24,11 @@ born as (
     cross join moment
 ),
 logged as (
-    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, to_status, actor, request_id,
-        digest, detail)
+    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, to_status, actor, digest,
+        detail)
     select given.id, moment.now,
         case when :delay_ms::bigint > 0 then moment.now + :delay_ms::bigint * interval '1 millisecond' end,
-        1, 0, :version::smallint, false, 'enqueued', 'queued', :actor::text, given.id::text, given.digest, :detail::text
+        1, 0, :version::smallint, false, 'enqueued', 'queued', :actor::text, given.digest, :detail::text
     from given
     cross join moment
 )

@@ -1,6 +1,6 @@
 -- A page of the events of some types within a time, in the order of (time, job, revision).
 select event.*, job.correlation_id, job.trace
-from tenure.events event
+from tenure.log event
 left join tenure.jobs job on job.id = event.job_id
 where event.at >= :since::timestamptz
   and event.at < :until::timestamptz

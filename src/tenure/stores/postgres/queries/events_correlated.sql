@@ -1,7 +1,7 @@
 -- A page of the events of all jobs of one correlation id, in the order of (job, revision).
 select event.*, job.correlation_id, job.trace
 from tenure.jobs job
-join tenure.events event on event.job_id = job.id
+join tenure.log event on event.job_id = job.id
 where job.correlation_id = :correlation_id::text
   and (event.job_id, event.rev) > (:job_id::uuid, :rev::integer)
   and (:types::text[] is null or event.type = any (:types::text[]))

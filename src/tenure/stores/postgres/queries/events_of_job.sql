@@ -1,6 +1,6 @@
 -- A page of one job's events, in the order of revisions.
 select event.*, job.correlation_id, job.trace
-from tenure.events event
+from tenure.log event
 left join tenure.jobs job on job.id = event.job_id
 where event.job_id = :job_id::uuid
   and event.rev > :rev::integer

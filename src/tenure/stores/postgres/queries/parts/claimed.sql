@@ -31,7 +31,8 @@ logged as (
         actor, request_id)
     select moved.id, moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
         moved.rev - :chain::smallint + step.number, moved.attempt, :version::smallint, false, step.type,
-        case step.number when 1 then moved.was else 'claimed' end, step.to_status, :actor::text, :request_id
+        case step.number when 1 then moved.was else 'claimed' end, step.to_status,
+        case step.number when 1 then :actor::text end, case step.number when 1 then :request_id end
     from moved
     cross join (values (1, 'claimed', 'claimed'), (2, 'started', 'running')) step(number, type, to_status)
     where step.number <= :chain::smallint
