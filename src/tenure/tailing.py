@@ -18,19 +18,6 @@ PAGE = 1000
 LOOK_SECONDS = 0.2
 
 
-async def end_of_log(store: Reads) -> str:
-    """The position after everything that is written and settled now.
-
-    Only reading the whole log up to there can tell without leaving out what commits late.
-    """
-    position: str | None = None
-    while True:
-        page = await store.tail(after=position, limit=PAGE)
-        position = page.position
-        if len(page.events) < PAGE:
-            return position
-
-
 async def follow(
     store: Reads, clock: Clock, *, after: str | None, for_ever: bool = True
 ) -> AsyncGenerator[Event, None]:

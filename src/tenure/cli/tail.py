@@ -17,7 +17,7 @@ from tenure.lifecycle.records import Event
 from tenure.lifecycle.vocabularies import Told, Vocabulary
 from tenure.lifecycle.vocabularies import vocabularies as vocabularies_named
 from tenure.seams import SYSTEM
-from tenure.tailing import end_of_log, follow, follow_job
+from tenure.tailing import follow, follow_job
 
 START, NOW = "start", "now"
 
@@ -86,7 +86,7 @@ async def _tail(
             events = follow_job(store, SYSTEM.clock, wanted)
         else:
             if start == NOW:
-                start = teller.position = await end_of_log(store)
+                start = teller.position = await store.end()
             events = follow(store, SYSTEM.clock, after=None if start == START else start, for_ever=for_ever)
         async with aclosing(events):
             async for event in events:

@@ -295,6 +295,9 @@ class ModelStore(Forgetting):
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
         return self._page(lambda _: True, after=after, limit=limit)
 
+    async def end(self) -> str:
+        return position(self._log[-1].position if self._log else None)
+
     def _page(self, wanted: Callable[[Event], bool], *, after: str | None, limit: int) -> EventPage:
         check_page(limit)
         begin = position(after)

@@ -104,6 +104,20 @@ async def test_a_listener_whose_connection_was_cut_hears_again(dsn: str, drive: 
     await other.close()
 
 
+@pytest.mark.requirement("EL-05", "SM-04")
+async def test_what_commits_late_comes_after_the_end_of_the_log(dsn: str, drive: Driver) -> None:
+    first = await drive.add()
+    assert (await followed(drive, None, count=1))[0] == [first.id]
+    with psycopg.connect(dsn) as late:
+        late_id = drive.random.job_id()
+        assert enqueue(late, late_id)
+        after = await drive.add()
+        end = await drive.store.end()
+        late.commit()
+    seen, _ = await followed(drive, end, count=2)
+    assert seen == [late_id, after.id]
+
+
 @pytest.mark.requirement("LC-10")
 async def test_the_view_tells_what_the_table_leaves_out(dsn: str, drive: Driver) -> None:
     job = await drive.running()

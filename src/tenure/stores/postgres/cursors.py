@@ -23,6 +23,11 @@ def tail_cursor(after: str | None) -> tuple[int, UUID, int]:
         raise InvalidInput("position", f"{after!r} is not a position of this log") from None
 
 
+def before_transaction(tx: int) -> str:
+    """The position in the log before everything that this transaction writes."""
+    return f"{tx}/{NO_ID}/0"
+
+
 def event_cursor(after: str | None) -> tuple[datetime | None, UUID, int]:
     """Time, job and revision of the event to go on after."""
     if after is None or after == "":

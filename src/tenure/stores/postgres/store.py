@@ -67,7 +67,7 @@ from tenure.stores.postgres.batches import Batches
 from tenure.stores.postgres.block import PostgresBlock
 from tenure.stores.postgres.claiming import Claiming
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
-from tenure.stores.postgres.cursors import NO_ID, event_cursor, tail_cursor
+from tenure.stores.postgres.cursors import before_transaction, event_cursor, tail_cursor
 from tenure.stores.postgres.examination import examine
 from tenure.stores.postgres.migrating import apply_pending, schema_state
 from tenure.stores.postgres.performing import Performing
@@ -265,7 +265,11 @@ class PostgresStore:
         tx, job_id, rev = tail_cursor(after)
         answers = await self._connections.fetch("tail", {"tx": tx, "job_id": job_id, "rev": rev, "limit": limit})
         events = [row.event_from(answer) for answer in answers]
-        return EventPage(events, (events[-1].position or "") if events else (after or f"0/{NO_ID}/0"))
+        return EventPage(events, (events[-1].position or "") if events else (after or before_transaction(0)))
+
+    async def end(self) -> str:
+        [answer] = await self._connections.fetch("end", {})
+        return before_transaction(answer["tx"])
 
     async def executions(self, job_id: UUID) -> list[Execution]:
         return [row.execution_from(a) for a in await self._connections.fetch("executions", {"job_id": job_id})]

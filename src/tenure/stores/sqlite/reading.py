@@ -139,6 +139,12 @@ def tail(connection: sqlite3.Connection, *, after: str | None, limit: int) -> Ev
     return _page(connection.execute(sql("tail"), parameters), after)
 
 
+def end(connection: sqlite3.Connection) -> str:
+    """The position of the last event."""
+    [last] = connection.execute(sql("end")).fetchone()
+    return str(last)
+
+
 def dead_letter(connection: sqlite3.Connection, job_id: UUID) -> DeadLetter | None:
     row = connection.execute(sql("dead_letter"), {"job_id": str(job_id)}).fetchone()
     return None if row is None else dead_letter_of(row)

@@ -266,6 +266,9 @@ class SqliteStore:
         check_page(limit)
         return await self._read(lambda connection: reading.tail(connection, after=after, limit=limit))
 
+    async def end(self) -> str:
+        return await self._read(reading.end)
+
     async def executions(self, job_id: UUID) -> list[Execution]:
         return fold.executions((await self.history([job_id]))[job_id])
 

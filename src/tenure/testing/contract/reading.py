@@ -157,6 +157,18 @@ class ReadingContract:
         news = await wait_for_tail(drive, end)
         assert [event.id for event in news] == [f"{job.id}/1"]
 
+    @pytest.mark.requirement("EH-09")
+    @pytest.mark.parametrize("before", [0, 2])
+    async def test_from_the_end_of_the_log_the_tail_has_what_comes_later(self, drive: Driver, before: int) -> None:
+        for _ in range(before):
+            await drive.apply(await drive.running(), Complete("1"))
+        await whole_tail(drive.store, expected=4 * before)
+        end = await drive.store.end()
+        assert (await drive.store.tail(after=end)).events == []
+        job = await drive.running()
+        news = await whole_tail(drive.store, after=end, expected=3)
+        assert [event.id for event in news] == [f"{job.id}/{rev}" for rev in (1, 2, 3)]
+
     async def test_the_tail_of_an_empty_log_can_be_continued(self, drive: Driver) -> None:
         page = await drive.store.tail()
         assert page.events == []
