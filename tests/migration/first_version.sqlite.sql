@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-7dc9dc741f','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e530-2065-7651-b909-32fdd82c930e"]',1794846498920700);
-INSERT INTO "tenure_claims" VALUES('request-12-21200a3f36','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-20c9-7333-8583-c13339314e99"]',1794846499025912);
-INSERT INTO "tenure_claims" VALUES('request-14-a36f1ac351','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-20db-72b7-a769-8a4823ef488d"]',1794846499037875);
-INSERT INTO "tenure_claims" VALUES('request-16-6493136d3d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-20ed-7397-8751-1729f77c628f"]',1794846499058386);
-INSERT INTO "tenure_claims" VALUES('request-18-87b639604b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2101-7592-aabf-1f00ed7c844a"]',1794846499078403);
-INSERT INTO "tenure_claims" VALUES('request-2-7188ff011b','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e530-2071-7485-bd46-1e5bd3e52d24"]',1794846498933780);
-INSERT INTO "tenure_claims" VALUES('request-20-85b61cc490','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2115-7449-89d3-2a0b81af879c"]',1794846499096885);
-INSERT INTO "tenure_claims" VALUES('request-23-2859b27930','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2139-72c6-a291-ba7efab0b243"]',1794846499138137);
-INSERT INTO "tenure_claims" VALUES('request-3-0cd256d786','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2077-77d8-8e04-dc87db566f20"]',1794846498937739);
-INSERT INTO "tenure_claims" VALUES('request-4-dfb0cfed38','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2081-7319-930e-eedd6c1b6e2f"]',1794846498949987);
-INSERT INTO "tenure_claims" VALUES('request-7-c81175d7b3','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-2099-7393-92fb-b85a1f7559c9"]',1794846498978071);
-INSERT INTO "tenure_claims" VALUES('request-9-308a61611a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e530-20ad-7684-a6d6-9e1124c3d182"]',1794846498997909);
+INSERT INTO "tenure_claims" VALUES('request-1-7cbf2588ce','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e551-ef01-7035-9754-a13d1d0e203b"]',1794848714499283);
+INSERT INTO "tenure_claims" VALUES('request-12-008d6f48d6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef3f-7045-8355-bd936e6f6aaa"]',1794848714560021);
+INSERT INTO "tenure_claims" VALUES('request-14-5878cad477','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef47-7250-aa7a-8f8051dd5b1e"]',1794848714574154);
+INSERT INTO "tenure_claims" VALUES('request-16-36f3b33435','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef55-72da-aa8e-877ba20d2e76"]',1794848714583185);
+INSERT INTO "tenure_claims" VALUES('request-18-eea490f3cf','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef5d-72b7-b9fe-db74789c8065"]',1794848714591286);
+INSERT INTO "tenure_claims" VALUES('request-2-4df9af1ff9','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e551-ef0d-7694-a10c-3c6d14f28b31"]',1794848714513961);
+INSERT INTO "tenure_claims" VALUES('request-20-308487f0d6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef65-7005-bbae-d4a912090220"]',1794848714599639);
+INSERT INTO "tenure_claims" VALUES('request-23-70ad5940cf','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef73-7374-b224-2b02e6541573"]',1794848714613794);
+INSERT INTO "tenure_claims" VALUES('request-3-57cd4a0f8f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef15-7549-b5af-e3e8c04cab58"]',1794848714520145);
+INSERT INTO "tenure_claims" VALUES('request-4-2337afefb7','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef1d-7078-957b-15b3a348534d"]',1794848714529892);
+INSERT INTO "tenure_claims" VALUES('request-7-f19f29102a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef2d-738f-a490-9b32a08ee13c"]',1794848714543065);
+INSERT INTO "tenure_claims" VALUES('request-9-1bdf1ca30d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef35-73c1-94ec-6b9997def02e"]',1794848714551049);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -55,7 +55,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e530-2139-72c6-a291-ba7efab0b243','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794846499146137,'worker-1',1794846559138137,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e551-ef73-7374-b224-2b02e6541573','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794848714617864,'worker-1',1794848774613794,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,59 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e530-2058-72bb-9c4d-7b9430081abd',1,'enqueued',NULL,'queued',1794846498905512,0,'client:ada','01a1e530-2058-72bb-9c4d-7b9430081abd',NULL,NULL,'inBeabcdunTuFvzAI08SDA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e530-205c-7538-953e-55c4f6272391',1,'enqueued',NULL,'queued',1794846498909120,0,'client:ada','01a1e530-205c-7538-953e-55c4f6272391',NULL,NULL,'YHmV5f9Ku6GF5C7jPsy8ow',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e530-205e-71ba-b696-b922b5b0cd1a',1,'enqueued',NULL,'queued',1794846498910366,0,'client:ada','01a1e530-205e-71ba-b696-b922b5b0cd1a',NULL,NULL,'V7qcooCBEZJNynwgRHpqLQ',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e530-2065-7651-b909-32fdd82c930e',1,'enqueued',NULL,'queued',1794846498918233,0,'client:ada','01a1e530-2065-7651-b909-32fdd82c930e',NULL,NULL,'KUN5DLpKdO38Xqx_uwuBLA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e530-2065-7651-b909-32fdd82c930e',2,'claimed','queued','claimed',1794846498920700,1,'pool:worker-1','request-1-7dc9dc741f',NULL,NULL,NULL,1794846558920700,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e530-2065-7651-b909-32fdd82c930e',3,'started','claimed','running',1794846498920700,1,'pool:worker-1','request-1-7dc9dc741f',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e530-2071-7485-bd46-1e5bd3e52d24',1,'enqueued',NULL,'queued',1794846498929874,0,'client:ada','01a1e530-2071-7485-bd46-1e5bd3e52d24',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e530-2071-7485-bd46-1e5bd3e52d24',2,'claimed','queued','claimed',1794846498933780,1,'pool:worker-1','request-2-7188ff011b',NULL,NULL,NULL,1794846558933780,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e530-2077-77d8-8e04-dc87db566f20',1,'enqueued',NULL,'queued',1794846498935307,0,'client:ada','01a1e530-2077-77d8-8e04-dc87db566f20',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e530-2077-77d8-8e04-dc87db566f20',2,'claimed','queued','claimed',1794846498937739,1,'pool:worker-1','request-3-0cd256d786',NULL,NULL,NULL,1794846558937739,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e530-2077-77d8-8e04-dc87db566f20',3,'started','claimed','running',1794846498937739,1,'pool:worker-1','request-3-0cd256d786',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e530-2081-7319-930e-eedd6c1b6e2f',1,'enqueued',NULL,'queued',1794846498946115,0,'client:ada','01a1e530-2081-7319-930e-eedd6c1b6e2f',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e530-2081-7319-930e-eedd6c1b6e2f',2,'claimed','queued','claimed',1794846498949987,1,'pool:worker-1','request-4-dfb0cfed38',NULL,NULL,NULL,1794846558949987,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e530-2081-7319-930e-eedd6c1b6e2f',3,'started','claimed','running',1794846498949987,1,'pool:worker-1','request-4-dfb0cfed38',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e530-2081-7319-930e-eedd6c1b6e2f',4,'progress','running','running',1794846498951957,1,'runner:worker-1','request-5-5fa63b3731',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e530-2081-7319-930e-eedd6c1b6e2f',5,'heartbeat','running','running',1794846498962118,1,'runner:worker-1','request-6-ca6ea3b494',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e530-2099-7393-92fb-b85a1f7559c9',1,'enqueued',NULL,'queued',1794846498970039,0,'client:ada','01a1e530-2099-7393-92fb-b85a1f7559c9',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e530-2099-7393-92fb-b85a1f7559c9',2,'claimed','queued','claimed',1794846498978071,1,'pool:worker-1','request-7-c81175d7b3',NULL,NULL,NULL,1794846558978071,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e530-2099-7393-92fb-b85a1f7559c9',3,'started','claimed','running',1794846498978071,1,'pool:worker-1','request-7-c81175d7b3',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e530-2099-7393-92fb-b85a1f7559c9',4,'suspended','running','waiting',1794846498982262,1,'runner:worker-1','request-8-26e87054d8',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e530-20ad-7684-a6d6-9e1124c3d182',1,'enqueued',NULL,'queued',1794846498990002,0,'client:ada','01a1e530-20ad-7684-a6d6-9e1124c3d182',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e530-20ad-7684-a6d6-9e1124c3d182',2,'claimed','queued','claimed',1794846498997909,1,'pool:worker-1','request-9-308a61611a',NULL,NULL,NULL,1794846558997909,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e530-20ad-7684-a6d6-9e1124c3d182',3,'started','claimed','running',1794846498997909,1,'pool:worker-1','request-9-308a61611a',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e530-20ad-7684-a6d6-9e1124c3d182',4,'retry_scheduled','running','retry',1794846499005971,1,'runner:worker-1','request-10-4882bf7f2b',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794850099005971,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e530-2065-7651-b909-32fdd82c930e',4,'released','running','stalled',1794846499010301,1,'runner:worker-1','request-11-8e713db399','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e530-20c9-7333-8583-c13339314e99',1,'enqueued',NULL,'queued',1794846499018010,0,'client:ada','01a1e530-20c9-7333-8583-c13339314e99',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e530-20c9-7333-8583-c13339314e99',2,'claimed','queued','claimed',1794846499025912,1,'pool:worker-1','request-12-21200a3f36',NULL,NULL,NULL,1794846559025912,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e530-20c9-7333-8583-c13339314e99',3,'started','claimed','running',1794846499025912,1,'pool:worker-1','request-12-21200a3f36',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e530-20c9-7333-8583-c13339314e99',4,'succeeded','running','succeeded',1794846499033963,1,'runner:worker-1','request-13-149cfe5b38',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e530-20db-72b7-a769-8a4823ef488d',1,'enqueued',NULL,'queued',1794846499035616,0,'client:ada','01a1e530-20db-72b7-a769-8a4823ef488d',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e530-20db-72b7-a769-8a4823ef488d',2,'claimed','queued','claimed',1794846499037875,1,'pool:worker-1','request-14-a36f1ac351',NULL,NULL,NULL,1794846559037875,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e530-20db-72b7-a769-8a4823ef488d',3,'started','claimed','running',1794846499037875,1,'pool:worker-1','request-14-a36f1ac351',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e530-20db-72b7-a769-8a4823ef488d',4,'committed','running','running',1794846499046137,1,'runner:worker-1','request-15-754c4ff0b8',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e530-20ed-7397-8751-1729f77c628f',1,'enqueued',NULL,'queued',1794846499054286,0,'client:ada','01a1e530-20ed-7397-8751-1729f77c628f',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e530-20ed-7397-8751-1729f77c628f',2,'claimed','queued','claimed',1794846499058386,1,'pool:worker-1','request-16-6493136d3d',NULL,NULL,NULL,1794846559058386,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e530-20ed-7397-8751-1729f77c628f',3,'started','claimed','running',1794846499058386,1,'pool:worker-1','request-16-6493136d3d',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e530-20ed-7397-8751-1729f77c628f',4,'committed','running','running',1794846499066171,1,'runner:worker-1','request-17-181744aa89',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e530-20ed-7397-8751-1729f77c628f',5,'succeeded','running','succeeded',1794846499066171,1,'runner:worker-1','request-17-181744aa89',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e530-2101-7592-aabf-1f00ed7c844a',1,'enqueued',NULL,'queued',1794846499074311,0,'client:ada','01a1e530-2101-7592-aabf-1f00ed7c844a',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e530-2101-7592-aabf-1f00ed7c844a',2,'claimed','queued','claimed',1794846499078403,1,'pool:worker-1','request-18-87b639604b',NULL,NULL,NULL,1794846559078403,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e530-2101-7592-aabf-1f00ed7c844a',3,'started','claimed','running',1794846499078403,1,'pool:worker-1','request-18-87b639604b',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e530-2101-7592-aabf-1f00ed7c844a',4,'failed','running','failed',1794846499086142,1,'runner:worker-1','request-19-65227610e9','permanent_error','{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e530-2115-7449-89d3-2a0b81af879c',1,'enqueued',NULL,'queued',1794846499094298,0,'client:ada','01a1e530-2115-7449-89d3-2a0b81af879c',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e530-2115-7449-89d3-2a0b81af879c',2,'claimed','queued','claimed',1794846499096885,1,'pool:worker-1','request-20-85b61cc490',NULL,NULL,NULL,1794846559096885,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e530-2115-7449-89d3-2a0b81af879c',3,'started','claimed','running',1794846499096885,1,'pool:worker-1','request-20-85b61cc490',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e530-2115-7449-89d3-2a0b81af879c',4,'halted','running','halted',1794846499118155,1,'runner:worker-1','request-21-205c5903ef',NULL,'{"reason":"too dear"}','CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e530-205c-7538-953e-55c4f6272391',2,'cancelled','queued','cancelled',1794846499126212,0,'client:ada','request-22-c52943e77e',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e530-2139-72c6-a291-ba7efab0b243',1,'enqueued',NULL,'queued',1794846499130037,0,'client:ada','01a1e530-2139-72c6-a291-ba7efab0b243',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e530-2139-72c6-a291-ba7efab0b243',2,'claimed','queued','claimed',1794846499138137,1,'pool:worker-1','request-23-2859b27930',NULL,NULL,NULL,1794846559138137,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e530-2139-72c6-a291-ba7efab0b243',3,'started','claimed','running',1794846499138137,1,'pool:worker-1','request-23-2859b27930',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e530-2139-72c6-a291-ba7efab0b243',4,'dead_lettered','running','dead_lettered',1794846499146137,1,'runner:worker-1','request-24-f4a76c3dd5','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e530-205e-71ba-b696-b922b5b0cd1a',2,'signalled','queued','queued',1794846499154273,0,'client:ada','request-25-b006c218d6',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e530-205e-71ba-b696-b922b5b0cd1a',3,'cancel_requested','queued','queued',1794846499154273,0,'client:ada','request-25-b006c218d6',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e551-eef3-72fc-a835-c4d006083fd9',1,'enqueued',NULL,'queued',1794848714484260,0,'client:ada','01a1e551-eef3-72fc-a835-c4d006083fd9',NULL,NULL,'inBeabcdunTuFvzAI08SDA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e551-eef7-76b9-b9f7-c00cb185e5f4',1,'enqueued',NULL,'queued',1794848714488198,0,'client:ada','01a1e551-eef7-76b9-b9f7-c00cb185e5f4',NULL,NULL,'YHmV5f9Ku6GF5C7jPsy8ow',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e551-eef9-7157-95a9-57d859f9de2a',1,'enqueued',NULL,'queued',1794848714489258,0,'client:ada','01a1e551-eef9-7157-95a9-57d859f9de2a',NULL,NULL,'V7qcooCBEZJNynwgRHpqLQ',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e551-ef01-7035-9754-a13d1d0e203b',1,'enqueued',NULL,'queued',1794848714498076,0,'client:ada','01a1e551-ef01-7035-9754-a13d1d0e203b',NULL,NULL,'KUN5DLpKdO38Xqx_uwuBLA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e551-ef01-7035-9754-a13d1d0e203b',2,'claimed','queued','claimed',1794848714499283,1,'pool:worker-1','request-1-7cbf2588ce',NULL,NULL,NULL,1794848774499283,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e551-ef01-7035-9754-a13d1d0e203b',3,'started','claimed','running',1794848714499283,1,'pool:worker-1','request-1-7cbf2588ce',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e551-ef0d-7694-a10c-3c6d14f28b31',1,'enqueued',NULL,'queued',1794848714509865,0,'client:ada','01a1e551-ef0d-7694-a10c-3c6d14f28b31',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e551-ef0d-7694-a10c-3c6d14f28b31',2,'claimed','queued','claimed',1794848714513961,1,'pool:worker-1','request-2-4df9af1ff9',NULL,NULL,NULL,1794848774513961,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e551-ef15-7549-b5af-e3e8c04cab58',1,'enqueued',NULL,'queued',1794848714518019,0,'client:ada','01a1e551-ef15-7549-b5af-e3e8c04cab58',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e551-ef15-7549-b5af-e3e8c04cab58',2,'claimed','queued','claimed',1794848714520145,1,'pool:worker-1','request-3-57cd4a0f8f',NULL,NULL,NULL,1794848774520145,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e551-ef15-7549-b5af-e3e8c04cab58',3,'started','claimed','running',1794848714520145,1,'pool:worker-1','request-3-57cd4a0f8f',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e551-ef1d-7078-957b-15b3a348534d',1,'enqueued',NULL,'queued',1794848714526246,0,'client:ada','01a1e551-ef1d-7078-957b-15b3a348534d',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e551-ef1d-7078-957b-15b3a348534d',2,'claimed','queued','claimed',1794848714529892,1,'pool:worker-1','request-4-2337afefb7',NULL,NULL,NULL,1794848774529892,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e551-ef1d-7078-957b-15b3a348534d',3,'started','claimed','running',1794848714529892,1,'pool:worker-1','request-4-2337afefb7',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e551-ef1d-7078-957b-15b3a348534d',4,'progress','running','running',1794848714533898,1,'runner:worker-1','request-5-c883eb2c0f',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e551-ef1d-7078-957b-15b3a348534d',5,'heartbeat','running','running',1794848714537866,1,'runner:worker-1','request-6-49bc6bbf93',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e551-ef2d-738f-a490-9b32a08ee13c',1,'enqueued',NULL,'queued',1794848714542065,0,'client:ada','01a1e551-ef2d-738f-a490-9b32a08ee13c',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e551-ef2d-738f-a490-9b32a08ee13c',2,'claimed','queued','claimed',1794848714543065,1,'pool:worker-1','request-7-f19f29102a',NULL,NULL,NULL,1794848774543065,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e551-ef2d-738f-a490-9b32a08ee13c',3,'started','claimed','running',1794848714543065,1,'pool:worker-1','request-7-f19f29102a',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e551-ef2d-738f-a490-9b32a08ee13c',4,'suspended','running','waiting',1794848714544251,1,'runner:worker-1','request-8-703a6165b9',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e551-ef35-73c1-94ec-6b9997def02e',1,'enqueued',NULL,'queued',1794848714550065,0,'client:ada','01a1e551-ef35-73c1-94ec-6b9997def02e',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e551-ef35-73c1-94ec-6b9997def02e',2,'claimed','queued','claimed',1794848714551049,1,'pool:worker-1','request-9-1bdf1ca30d',NULL,NULL,NULL,1794848774551049,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e551-ef35-73c1-94ec-6b9997def02e',3,'started','claimed','running',1794848714551049,1,'pool:worker-1','request-9-1bdf1ca30d',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e551-ef35-73c1-94ec-6b9997def02e',4,'retry_scheduled','running','retry',1794848714552204,1,'runner:worker-1','request-10-72b84de5b0',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794852314552204,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e551-ef01-7035-9754-a13d1d0e203b',4,'released','running','stalled',1794848714558016,1,'runner:worker-1','request-11-92b595aa41','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e551-ef3f-7045-8355-bd936e6f6aaa',1,'enqueued',NULL,'queued',1794848714559207,0,'client:ada','01a1e551-ef3f-7045-8355-bd936e6f6aaa',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e551-ef3f-7045-8355-bd936e6f6aaa',2,'claimed','queued','claimed',1794848714560021,1,'pool:worker-1','request-12-008d6f48d6',NULL,NULL,NULL,1794848774560021,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e551-ef3f-7045-8355-bd936e6f6aaa',3,'started','claimed','running',1794848714560021,1,'pool:worker-1','request-12-008d6f48d6',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e551-ef3f-7045-8355-bd936e6f6aaa',4,'succeeded','running','succeeded',1794848714566003,1,'runner:worker-1','request-13-8cbf2c210b',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e551-ef47-7250-aa7a-8f8051dd5b1e',1,'enqueued',NULL,'queued',1794848714567416,0,'client:ada','01a1e551-ef47-7250-aa7a-8f8051dd5b1e',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e551-ef47-7250-aa7a-8f8051dd5b1e',2,'claimed','queued','claimed',1794848714574154,1,'pool:worker-1','request-14-5878cad477',NULL,NULL,NULL,1794848774574154,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e551-ef47-7250-aa7a-8f8051dd5b1e',3,'started','claimed','running',1794848714574154,1,'pool:worker-1','request-14-5878cad477',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e551-ef47-7250-aa7a-8f8051dd5b1e',4,'committed','running','running',1794848714577985,1,'runner:worker-1','request-15-5c4ab86395',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e551-ef55-72da-aa8e-877ba20d2e76',1,'enqueued',NULL,'queued',1794848714582079,0,'client:ada','01a1e551-ef55-72da-aa8e-877ba20d2e76',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e551-ef55-72da-aa8e-877ba20d2e76',2,'claimed','queued','claimed',1794848714583185,1,'pool:worker-1','request-16-36f3b33435',NULL,NULL,NULL,1794848774583185,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e551-ef55-72da-aa8e-877ba20d2e76',3,'started','claimed','running',1794848714583185,1,'pool:worker-1','request-16-36f3b33435',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e551-ef55-72da-aa8e-877ba20d2e76',4,'committed','running','running',1794848714585906,1,'runner:worker-1','request-17-e434b1954e',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e551-ef55-72da-aa8e-877ba20d2e76',5,'succeeded','running','succeeded',1794848714585906,1,'runner:worker-1','request-17-e434b1954e',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e551-ef5d-72b7-b9fe-db74789c8065',1,'enqueued',NULL,'queued',1794848714590151,0,'client:ada','01a1e551-ef5d-72b7-b9fe-db74789c8065',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e551-ef5d-72b7-b9fe-db74789c8065',2,'claimed','queued','claimed',1794848714591286,1,'pool:worker-1','request-18-eea490f3cf',NULL,NULL,NULL,1794848774591286,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e551-ef5d-72b7-b9fe-db74789c8065',3,'started','claimed','running',1794848714591286,1,'pool:worker-1','request-18-eea490f3cf',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e551-ef5d-72b7-b9fe-db74789c8065',4,'failed','running','failed',1794848714593740,1,'runner:worker-1','request-19-1001a84a61','permanent_error','{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e551-ef65-7005-bbae-d4a912090220',1,'enqueued',NULL,'queued',1794848714598159,0,'client:ada','01a1e551-ef65-7005-bbae-d4a912090220',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e551-ef65-7005-bbae-d4a912090220',2,'claimed','queued','claimed',1794848714599639,1,'pool:worker-1','request-20-308487f0d6',NULL,NULL,NULL,1794848774599639,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e551-ef65-7005-bbae-d4a912090220',3,'started','claimed','running',1794848714599639,1,'pool:worker-1','request-20-308487f0d6',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e551-ef65-7005-bbae-d4a912090220',4,'halted','running','halted',1794848714606441,1,'runner:worker-1','request-21-f553a842f3',NULL,'{"reason":"too dear"}','CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e551-eef7-76b9-b9f7-c00cb185e5f4',2,'cancelled','queued','cancelled',1794848714609985,0,'client:ada','request-22-d905be9721',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e551-ef73-7374-b224-2b02e6541573',1,'enqueued',NULL,'queued',1794848714611501,0,'client:ada','01a1e551-ef73-7374-b224-2b02e6541573',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e551-ef73-7374-b224-2b02e6541573',2,'claimed','queued','claimed',1794848714613794,1,'pool:worker-1','request-23-70ad5940cf',NULL,NULL,NULL,1794848774613794,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e551-ef73-7374-b224-2b02e6541573',3,'started','claimed','running',1794848714613794,1,'pool:worker-1','request-23-70ad5940cf',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e551-ef73-7374-b224-2b02e6541573',4,'dead_lettered','running','dead_lettered',1794848714617864,1,'runner:worker-1','request-24-1f35bd91a5','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e551-eef9-7157-95a9-57d859f9de2a',2,'signalled','queued','queued',1794848714621893,0,'client:ada','request-25-99492342d6',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e551-eef9-7157-95a9-57d859f9de2a',3,'cancel_requested','queued','queued',1794848714621893,0,'client:ada','request-25-99492342d6',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
@@ -303,21 +303,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2058-72bb-9c4d-7b9430081abd','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794846498905512,1794846498905512,0,0,0,0,1794846498905512,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-205c-7538-953e-55c4f6272391','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794846498909120,1794846499126212,0,0,0,0,1794846498909120,NULL,NULL,NULL,NULL,NULL,NULL,1794846499126212,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-205e-71ba-b696-b922b5b0cd1a','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794846498910366,1794846499154273,0,0,0,0,1794846498910366,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2065-7651-b909-32fdd82c930e','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794846498918233,1794846499010301,1,0,0,0,1794846498918233,NULL,NULL,NULL,NULL,NULL,1794846498920700,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2071-7485-bd46-1e5bd3e52d24','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794846498929874,1794846498933780,1,0,0,0,1794846498929874,'worker-1','9aa118f7-763c-4dfb-b3fc-1dfd900e9ccf',1794846558933780,1794846538933780,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2077-77d8-8e04-dc87db566f20','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794846498935307,1794846498937739,1,0,0,0,1794846498935307,'worker-1','4edce85f-7c62-4708-b7f2-09cc7fd5e702',1794846558937739,1794846538937739,1794932898937739,1794846498937739,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2081-7319-930e-eedd6c1b6e2f','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794846498946115,1794846498962118,1,0,0,0,1794846498946115,'worker-1','5f24a965-faff-4cde-95f9-9e0557ce0222',1794846558949987,1794846538962118,1794932898949987,1794846498949987,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2099-7393-92fb-b85a1f7559c9','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794846498970039,1794846498982262,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794846498978071,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-20ad-7684-a6d6-9e1124c3d182','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794846498990002,1794846499005971,1,1,0,0,1794850099005971,NULL,NULL,NULL,NULL,NULL,1794846498997909,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-20c9-7333-8583-c13339314e99','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794846499018010,1794846499033963,1,0,0,0,1794846499018010,NULL,NULL,NULL,NULL,NULL,1794846499025912,1794846499033963,1794846499033963,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-20db-72b7-a769-8a4823ef488d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794846499035616,1794846499046137,1,0,0,0,1794846499035616,'worker-1','167db46c-283f-460c-8af4-17c33911b688',1794846559037875,1794846539037875,1794932899037875,1794846499037875,NULL,1794846499046137,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-20ed-7397-8751-1729f77c628f','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794846499054286,1794846499066171,1,0,0,0,1794846499054286,NULL,NULL,NULL,NULL,NULL,1794846499058386,1794846499066171,1794846499066171,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2101-7592-aabf-1f00ed7c844a','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794846499074311,1794846499086142,1,1,0,0,1794846499074311,NULL,NULL,NULL,NULL,NULL,1794846499078403,1794846499086142,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2115-7449-89d3-2a0b81af879c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794846499094298,1794846499118155,1,0,0,0,1794846499094298,NULL,NULL,NULL,NULL,NULL,1794846499096885,1794846499118155,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e530-2139-72c6-a291-ba7efab0b243','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794846499130037,1794846499146137,1,1,0,0,1794846499130037,NULL,NULL,NULL,NULL,NULL,1794846499138137,1794846499146137,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-eef3-72fc-a835-c4d006083fd9','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794848714484260,1794848714484260,0,0,0,0,1794848714484260,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-eef7-76b9-b9f7-c00cb185e5f4','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794848714488198,1794848714609985,0,0,0,0,1794848714488198,NULL,NULL,NULL,NULL,NULL,NULL,1794848714609985,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-eef9-7157-95a9-57d859f9de2a','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794848714489258,1794848714621893,0,0,0,0,1794848714489258,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef01-7035-9754-a13d1d0e203b','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794848714498076,1794848714558016,1,0,0,0,1794848714498076,NULL,NULL,NULL,NULL,NULL,1794848714499283,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef0d-7694-a10c-3c6d14f28b31','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794848714509865,1794848714513961,1,0,0,0,1794848714509865,'worker-1','1af6a338-ca45-4341-b55f-aea50f0c59c7',1794848774513961,1794848754513961,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef15-7549-b5af-e3e8c04cab58','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794848714518019,1794848714520145,1,0,0,0,1794848714518019,'worker-1','09585dc2-085f-4fb7-bf1a-a93938bed6af',1794848774520145,1794848754520145,1794935114520145,1794848714520145,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef1d-7078-957b-15b3a348534d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794848714526246,1794848714537866,1,0,0,0,1794848714526246,'worker-1','72da02e7-d1b4-4f0c-b9bc-fdae1f2a1714',1794848774529892,1794848754537866,1794935114529892,1794848714529892,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef2d-738f-a490-9b32a08ee13c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794848714542065,1794848714544251,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794848714543065,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef35-73c1-94ec-6b9997def02e','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794848714550065,1794848714552204,1,1,0,0,1794852314552204,NULL,NULL,NULL,NULL,NULL,1794848714551049,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef3f-7045-8355-bd936e6f6aaa','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794848714559207,1794848714566003,1,0,0,0,1794848714559207,NULL,NULL,NULL,NULL,NULL,1794848714560021,1794848714566003,1794848714566003,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef47-7250-aa7a-8f8051dd5b1e','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794848714567416,1794848714577985,1,0,0,0,1794848714567416,'worker-1','62d70548-e09d-4041-87f3-8be92db35455',1794848774574154,1794848754574154,1794935114574154,1794848714574154,NULL,1794848714577985,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef55-72da-aa8e-877ba20d2e76','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794848714582079,1794848714585906,1,0,0,0,1794848714582079,NULL,NULL,NULL,NULL,NULL,1794848714583185,1794848714585906,1794848714585906,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef5d-72b7-b9fe-db74789c8065','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794848714590151,1794848714593740,1,1,0,0,1794848714590151,NULL,NULL,NULL,NULL,NULL,1794848714591286,1794848714593740,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef65-7005-bbae-d4a912090220','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794848714598159,1794848714606441,1,0,0,0,1794848714598159,NULL,NULL,NULL,NULL,NULL,1794848714599639,1794848714606441,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e551-ef73-7374-b224-2b02e6541573','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794848714611501,1794848714617864,1,1,0,0,1794848714611501,NULL,NULL,NULL,NULL,NULL,1794848714613794,1794848714617864,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
@@ -336,7 +336,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794846498895016);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794848714470003);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -414,7 +414,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e530-205e-71ba-b696-b922b5b0cd1a',2,'go','7',1794846499154273);
+INSERT INTO "tenure_signals" VALUES('01a1e551-eef9-7157-95a9-57d859f9de2a',2,'go','7',1794848714621893);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,

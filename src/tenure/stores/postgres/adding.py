@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tenure.errors import RequestIdReused
+from tenure.errors import JobNotFound, RequestIdReused
 from tenure.lifecycle.evolve import after_ms, born
 from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin, digests_alike
 from tenure.lifecycle.statuses import QUEUED
@@ -79,13 +79,26 @@ async def add(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqu
         if problem.sqlstate == REUSED_STATE:
             raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
         raise
+    added = await added_of(fetches, policies, requests, answers)
+    for one, answer in zip(added, answers, strict=True):
+        if one is None:
+            raise JobNotFound(answer["job_id"])
+    return [one for one in added if one is not None]
+
+
+async def added_of(
+    fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue], answers: Sequence[asyncpg.Record]
+) -> list[Added | None]:
+    """The jobs of these answers, in their order; None for one that was there and that retention has removed since."""
     there = await jobs_by_id(fetches, policies, [answer["job_id"] for answer in answers if not answer["created"]])
-    return [
-        Added(new_job(request, answer["created_at"]), created=True)
-        if answer["created"]
-        else Added(there[answer["job_id"]], created=False)
-        for request, answer in zip(requests, answers, strict=True)
-    ]
+    added: list[Added | None] = []
+    for request, answer in zip(requests, answers, strict=True):
+        if answer["created"]:
+            added.append(Added(new_job(request, answer["created_at"]), created=True))
+        else:
+            met = there.get(answer["job_id"])
+            added.append(None if met is None else Added(met, created=False))
+    return added
 
 
 def enqueue_parameters(requests: Sequence[Enqueue], numbers: list[int]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from tenure.stores.postgres.connections import (
     ABOUT_A_ROW,
     AS_USUAL,
     GUARD_STATE,
+    ISOLATION,
     PACKAGE,
     Address,
     Connections,
@@ -95,7 +96,7 @@ class PostgresArchive:
     async def restoring(self, *, runs: int) -> AsyncIterator[Restoring]:
         async with self._connections.session() as connection:
             await _let_pass(connection, runs)
-            async with connection.transaction():
+            async with connection.transaction(isolation=ISOLATION):
                 await _speak_as_import(connection)
                 await fetch(connection, "lock_all", {})
                 if held := [found["name"] for found in await fetch(connection, "holdings", {})]:

@@ -43,7 +43,9 @@ class Batches:
     def _way(self, change: Change) -> Send:
         """Everything can go through `apply`; the two commonest changes have leaner statements."""
         # Only `apply` knows where events of a transaction that was open for a while belong in the log.
-        if is_completion(change) and not self._in_block:
+        if self._in_block:
+            return self._apply
+        if is_completion(change):
             return self._complete
         return self._beat if is_heartbeat(change) else self._apply
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -50,6 +50,10 @@ PLANNED_ONCE = frozenset(
 """Statements for which one plan is right whatever they are given. Others have filters that may be left out, and are
 planned for what is asked."""
 
+ISOLATION: Final = "read_committed"
+WRITES = "select set_config('tenure.writer', $1, true), set_config('idle_in_transaction_session_timeout', $2, true)"
+IDLE_MAX = "10s"
+
 AS_USUAL = "set local plan_cache_mode = force_custom_plan; set local enable_seqscan = on"
 
 GIVEN_UP = (*LOST, asyncio.CancelledError)
@@ -59,6 +63,7 @@ COMMAND_SECONDS_MAX = 60.0
 CLOSE_SECONDS_MAX = 5.0
 
 Session: TypeAlias = Connection
+T = TypeVar("T")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -139,35 +144,47 @@ class Connections:
         return _Lent(self._pool, self.address)
 
     @asynccontextmanager
-    async def transaction(self, writer: str = "") -> AsyncIterator[Session]:
-        """A transaction whose guards know who writes."""
-        async with self.session() as connection, connection.transaction():
-            if writer:
-                await connection.execute("select set_config('tenure.writer', $1, true)", writer)
+    async def transaction(self) -> AsyncIterator[Session]:
+        """A transaction whose statements each see what was committed before, whatever the database's own default."""
+        async with self.session() as connection, connection.transaction(isolation=ISOLATION):
             yield connection
 
-    async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
-        """The rows of a named statement, in one round trip once it is prepared.
+    async def write(self, writer: str, work: Callable[[Session], Awaitable[T]]) -> T:
+        """What some statements in one transaction come to, whose guards know who writes.
 
-        A deadlock or a serialisation failure undid it whole, so that it is simply sent again.
+        If this process freezes between two of them, the server ends the transaction and lets go of what it holds.
         """
+
+        async def once() -> T:
+            async with self.transaction() as connection:
+                await connection.execute(WRITES, writer, IDLE_MAX)
+                return await work(connection)
+
+        return await self._despite_collisions(once)
+
+    async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
+        """The rows of a named statement, in one round trip once it is prepared."""
+        return await self._despite_collisions(lambda: self._fetch_once(name, values))
+
+    async def _despite_collisions(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """A deadlock or a serialisation failure undid it whole, so that it is simply done again."""
         problem: BaseException | None = None
         for _ in range(COLLISIONS_MAX):
             try:
-                return await self._fetch_once(name, values)
+                return await attempt()
             except PASSING as collision:
                 problem = collision
         raise StoreUnavailable(f"{self.address.shown} is too busy with others just now: {problem}") from problem
 
     async def _fetch_once(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
         planned_once = name in PLANNED_ONCE
-        async with self.session() as connection:
-            if planned_once and not self.address.pooled:
+        if planned_once and not self.address.pooled:
+            async with self.session() as connection:
                 return await fetch(connection, name, values)
-            async with connection.transaction():
-                if not (planned_once or self.address.pooled):
-                    await connection.execute(AS_USUAL)
-                return await fetch(connection, name, values)
+        async with self.transaction() as connection:
+            if not (planned_once or self.address.pooled):
+                await connection.execute(AS_USUAL)
+            return await fetch(connection, name, values)
 
     def _settings(self) -> dict[str, Any]:
         if self.address.pooled:
@@ -176,7 +193,8 @@ class Connections:
         # anew for each batch, costs more than running it. The tables may still be empty when they are planned, which
         # must not lead to plans that read all of them later.
         planning = {"jit": "off", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
-        return {"server_settings": {**planning, "application_name": "tenure"}}
+        usual = {"default_transaction_isolation": "read committed", "application_name": "tenure"}
+        return {"server_settings": {**planning, **usual}}
 
 
 async def fetch(connection: Session, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:

@@ -88,4 +88,4 @@ async def _paused(connection: Session) -> list[Finding]:
     """Queues from which nothing is claimed."""
     if await connection.fetchval("select to_regclass('tenure.queues')") is None:
         return []
-    return paused(queue_from(row) for row in await fetch(connection, "queues", {}))
+    return paused(queue_from(row) for row in await fetch(connection, "queues", {"name": None}))

@@ -13,19 +13,19 @@ from tenure.lifecycle.content import check_name, encode
 from tenure.lifecycle.flow import QueueRules
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
-from tenure.stores.postgres.connections import COLLISIONS_MAX, Connections
+from tenure.stores.postgres.connections import COLLISIONS_MAX, Connections, Session, fetch
 from tenure.stores.postgres.ruled import rules_from
 from tenure.stores.ruling import columns_of
 
 
 class PostgresQueues:
-    """Each change is one statement, which also writes down who made it."""
+    """Each change also writes down who made it, in the same statement."""
 
     def __init__(self, connections: Connections, ring: Callable[[set[str]], None]) -> None:
         self._connections, self._ring = connections, ring
 
     async def known(self) -> list[QueueRecord]:
-        return [queue_from(row) for row in await self._connections.fetch("queues", {})]
+        return [queue_from(row) for row in await self._connections.fetch("queues", {"name": None})]
 
     async def put(self, name: str, rules: QueueRules, *, actor: Actor) -> QueueRecord:
         return await self._certain("put_queue", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
@@ -34,29 +34,43 @@ class PostgresQueues:
         return await self._certain("pause_queue", name, actor, {})
 
     async def resume(self, name: str, *, actor: Actor) -> QueueRecord | None:
-        rows = await self._change("resume_queue", name, actor, {})
+        rows = await self._changed("resume_queue", name, actor, {})
         return queue_from(rows[0]) if rows else None
 
     async def forget(self, name: str, *, actor: Actor) -> bool:
-        [row] = await self._change("forget_queue", name, actor, {})
-        return bool(row[0])
+        said = _said(name, actor)
+
+        async def work(session: Session) -> bool:
+            # First alone: what a claim notes while its end is waited for would not be seen by the statement that waits.
+            await fetch(session, "lock_queue", {"name": name})
+            [row] = await fetch(session, "forget_queue", said)
+            return bool(row[0])
+
+        gone = await self._connections.write("store", work)
+        self._ring({name})
+        return gone
 
     async def _certain(
         self, statement: str, name: str, actor: Actor, values: dict[str, Any], **detail: Any
     ) -> QueueRecord:
         for _ in range(COLLISIONS_MAX):
-            if rows := await self._change(statement, name, actor, values, **detail):
+            if rows := await self._changed(statement, name, actor, values, **detail):
                 return queue_from(rows[0])
         raise StoreUnavailable(f"queue {name!r} is made and removed by others all the time; try again")
 
-    async def _change(
+    async def _changed(
         self, statement: str, name: str, actor: Actor, values: dict[str, Any], **detail: Any
     ) -> list[asyncpg.Record]:
-        check_name(name, "queue")
-        said = {"name": name, "actor": str(actor), "detail": encode({"queue": name, **detail})}
-        rows = await self._connections.fetch(statement, {**said, **values})
+        """The queue once it is as asked for; as it stands, if it was that before. Then it is read by another statement:
+        one that has waited for somebody else's change does not see it."""
+        rows = await self._connections.fetch(statement, {**_said(name, actor, **detail), **values})
         self._ring({name})
-        return rows
+        return rows or await self._connections.fetch("queues", {"name": name})
+
+
+def _said(name: str, actor: Actor, **detail: Any) -> dict[str, Any]:
+    check_name(name, "queue")
+    return {"name": name, "actor": str(actor), "detail": encode({"queue": name, **detail})}
 
 
 def queue_from(row: asyncpg.Record) -> QueueRecord:

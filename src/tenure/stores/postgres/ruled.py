@@ -11,10 +11,9 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tenure.errors import StoreUnavailable
 from tenure.lifecycle.flow import Candidate, QueueRules, Spent
 from tenure.stores.contract import ClaimRequest
-from tenure.stores.postgres.connections import COLLISIONS_MAX, PASSING, Connections, Session, fetch
+from tenure.stores.postgres.connections import Connections, Session, fetch
 from tenure.stores.ruling import (
     RULE_COLUMNS,
     Asking,
@@ -55,14 +54,7 @@ def rules_from(row: asyncpg.Record) -> QueueRules:
 
 async def claim_by_rules(connections: Connections, request: ClaimRequest, values: dict[str, Any]) -> ByRules:
     """Claim, and again where it collided with others: then nothing of it was kept."""
-    problem: BaseException | None = None
-    for _ in range(COLLISIONS_MAX):
-        try:
-            async with connections.transaction("store") as session:
-                return await _claim(session, request, values)
-        except PASSING as collision:
-            problem = collision
-    raise StoreUnavailable(f"{connections.address.shown} is too busy with others just now: {problem}") from problem
+    return await connections.write("store", lambda session: _claim(session, request, values))
 
 
 async def _claim(session: Session, request: ClaimRequest, values: dict[str, Any]) -> ByRules:

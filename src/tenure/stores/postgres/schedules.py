@@ -18,10 +18,9 @@ from tenure.stores.blocks import require_outside
 from tenure.stores.checks import check_page
 from tenure.stores.contract import Added, Enqueue
 from tenure.stores.contract.schedules import Soonest
-from tenure.stores.postgres.adding import enqueue_parameters, new_job
+from tenure.stores.postgres.adding import added_of, enqueue_parameters
 from tenure.stores.postgres.connections import ABOUT_A_ROW, REUSED_STATE, Connections
 from tenure.stores.postgres.policies import KnownPolicies
-from tenure.stores.postgres.reading import jobs_by_id
 from tenure.stores.schedule_checks import check_firing, check_schedule
 
 _ALWAYS = datetime(1, 1, 2, tzinfo=UTC)
@@ -97,15 +96,9 @@ class PostgresSchedules:
             raise
         if not rows:
             return None
-        there = await jobs_by_id(
-            self._connections, self._policies, [row["job_id"] for row in rows if row["created"] is False]
-        )
-        added = [
-            Added(new_job(request, row["created_at"]), created=True)
-            if row["created"]
-            else Added(there[row["job_id"]], created=False)
-            for request, row in zip(requests, rows, strict=False)
-        ]
+        answers = [row for row in rows if row["job_id"] is not None]
+        found = await added_of(self._connections, self._policies, requests, answers)
+        added = [one for one in found if one is not None]
         self._ring({one.job.queue for one in added if one.created})
         return added
 

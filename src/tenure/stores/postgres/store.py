@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -339,27 +339,26 @@ class PostgresStore:
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
         age = check_age(older_than_seconds, limit)
         require_outside(self)
-        async with self._connections.transaction("retention") as connection:
-            before = await connection.fetchval("select tenure.clock()") - age
-            removed = await _count(connection, "prune", {"before": before, "limit": limit})
-            await _note(connection, actor, "prune", removed)
-            return removed
+
+        async def work(connection: Session) -> int:
+            # One at a time: a claim is forgotten with the last of its jobs, which two could both take for the other's.
+            await connection.execute("select pg_advisory_xact_lock(hashtextextended('tenure.prune', 0))")
+            return await _forget(connection, "prune", age, limit, actor)
+
+        return await self._connections.write("retention", work)
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
         age = check_age(older_than_seconds, limit)
         require_outside(self)
-        async with self._connections.transaction("retention") as connection:
-            before = await connection.fetchval("select tenure.clock()") - age
-            blanked = await _count(connection, "blank", {"before": before, "limit": limit})
-            await _note(connection, actor, "blank", blanked)
-            return blanked
+        return await self._connections.write(
+            "retention", lambda connection: _forget(connection, "blank", age, limit, actor)
+        )
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
         check_text(reason, "reason", length_max=2000)
         require_outside(self)
-        async with self._connections.transaction("erasure") as connection:
-            values = {"job_id": job_id, "reason": reason, "actor": str(actor)}
-            await fetch(connection, "erase", values)
+        values = {"job_id": job_id, "reason": reason, "actor": str(actor)}
+        await self._connections.write("erasure", lambda connection: fetch(connection, "erase", values))
         job = (await self.read([job_id])).get(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -371,8 +370,15 @@ class PostgresStore:
     async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
         check_handling(job_ids, how)
         require_outside(self)
-        async with self._connections.transaction("store") as connection:
-            return await _count(connection, "deal_with", {"ids": list(job_ids), "how": how, "actor": str(actor)})
+        values = {"ids": list(job_ids), "how": how, "actor": str(actor)}
+        return await self._connections.write("store", lambda connection: _count(connection, "deal_with", values))
+
+
+async def _forget(connection: Session, statement: str, age: timedelta, limit: int, actor: Actor) -> int:
+    before = await connection.fetchval("select tenure.clock()") - age
+    count = await _count(connection, statement, {"before": before, "limit": limit})
+    await _note(connection, actor, statement, count)
+    return count
 
 
 async def _count(connection: Session, statement: str, values: dict[str, Any]) -> int:

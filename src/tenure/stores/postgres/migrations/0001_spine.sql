@@ -875,6 +875,8 @@ begin
                 insert into tenure.answers (request_id, job_id, digest, detail, at)
                 values (coalesce(request_ids[i], ids[i]::text), met.id, digests[i], details[i], moment)
                 on conflict do nothing;
+                -- The same request was answered beside this one: its answer counts, whichever it is.
+                continue when not found;
                 return query select i, met.id, false, moment;
                 exit;
             end if;

@@ -1,6 +1,5 @@
--- Pauses a queue, and writes down who did it, unless it is paused already. Answers the queue; no row means that somebody
--- else is just making it, so that it is to be asked again.
-with paused as (
+-- Pauses a queue, and writes down who did it. Answers the queue; no row means that it is paused already.
+with shown as (
     insert into tenure.queues as queue (name, paused_at, updated_at)
     values (:name::text, tenure.clock(), tenure.clock())
     on conflict (name) do update
@@ -11,19 +10,6 @@ with paused as (
 noted as (
     insert into tenure.operator_log (actor, action, detail)
     select :actor::text, 'pause_queue', :detail::text
-    from paused
-),
-shown as (
-    select * from paused
-    union all
-    select * from tenure.queues queue where queue.name = :name::text and not exists (select from paused)
+    from shown
 )
-select shown.*, permits.held
-from shown,
-lateral (
-    select count(*) as held
-    from tenure.jobs job
-    where job.queue = shown.name
-      and job.status in ('claimed', 'running', 'stalled')
-      and job.status <> 'stalled'
-) permits
+-- part: with_permits

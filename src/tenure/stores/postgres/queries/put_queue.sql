@@ -1,6 +1,6 @@
--- Gives a queue these rules, all of them anew, and writes down who did it, unless it has them already. Answers the queue; no
--- row means that somebody else is just making it, so that it is to be asked again.
-with put as (
+-- Gives a queue these rules, all of them anew, and writes down who did it. Answers the queue; no row means that it has them
+-- already.
+with shown as (
     insert into tenure.queues as queue (name, concurrency_max, key_concurrency_max, rate_count, rate_seconds,
         key_rate_count, key_rate_seconds, fair, updated_at)
     values (:name::text, :concurrency_max::integer, :key_concurrency_max::integer, :rate_count::integer,
@@ -20,19 +20,6 @@ with put as (
 noted as (
     insert into tenure.operator_log (actor, action, detail)
     select :actor::text, 'put_queue', :detail::text
-    from put
-),
-shown as (
-    select * from put
-    union all
-    select * from tenure.queues queue where queue.name = :name::text and not exists (select from put)
+    from shown
 )
-select shown.*, permits.held
-from shown,
-lateral (
-    select count(*) as held
-    from tenure.jobs job
-    where job.queue = shown.name
-      and job.status in ('claimed', 'running', 'stalled')
-      and job.status <> 'stalled'
-) permits
+-- part: with_permits

@@ -1,11 +1,6 @@
--- The queues of which something is known beyond their jobs, and how many of their jobs are claimed or running.
-select queue.*, permits.held
-from tenure.queues queue,
-lateral (
-    select count(*) as held
-    from tenure.jobs job
-    where job.queue = queue.name
-      and job.status in ('claimed', 'running', 'stalled')
-      and job.status <> 'stalled'
-) permits
-order by queue.name
+-- The queues of which something is known beyond their jobs, or the one with this name.
+with shown as (
+    select queue.* from tenure.queues queue where :name::text is null or queue.name = :name::text
+)
+-- part: with_permits
+order by shown.name

@@ -27,9 +27,16 @@ moved as (
         job.lease_expires_at, job.started_at, job.cancel_requested, job.last_error
 ),
 logged as (
-    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
+    insert into tenure.events (job_id, tx, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
         actor, request_id)
-    select moved.id, moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
+    select moved.id,
+        -- What was committed since this transaction has its number comes before: with rules another statement came first, and
+        -- without them a job may have changed between being seen and being locked, but not have begun.
+        case when :by_rules::boolean or moved.rev - :chain::smallint > 1
+            then tenure.place_after(moved.id, moved.rev - :chain::smallint)
+            else pg_current_xact_id()
+        end,
+        moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
         moved.rev - :chain::smallint + step.number, moved.attempt, :version::smallint, false, step.type,
         case step.number when 1 then moved.was else 'claimed' end, step.to_status,
         case step.number when 1 then :actor::text end, case step.number when 1 then :request_id end
