@@ -108,7 +108,7 @@ def reporting(ctx: tenure.Context) -> str:
     return "taken"
 
 
-@app.job(isolation="process", lease_seconds=2, max_attempts=2, backoff=SOON)
+@app.job(isolation="process", lease_seconds=6, max_attempts=2, backoff=SOON)
 def obedient(ctx: tenure.Context) -> None:
     """Goes on until it is asked to stop, for much longer than its lease."""
     ctx.progress(1, str(os.getpid()))
@@ -117,7 +117,7 @@ def obedient(ctx: tenure.Context) -> None:
         time.sleep(0.01)
 
 
-@app.job(isolation="process", lease_seconds=2)
+@app.job(isolation="process", lease_seconds=30)
 async def until_the_worker_stops(ctx: tenure.Context) -> str:
     ctx.progress(1, str(os.getpid()))
     while True:
@@ -276,9 +276,10 @@ def spawning() -> int:
 
 
 @app.job(max_attempts=2, lease_seconds=2, backoff=SOON)
-async def killer(patience_seconds: float) -> None:
-    """Takes down the process that it runs in, once the others run too."""
-    await asyncio.sleep(patience_seconds)
+async def killer(sign: str) -> None:
+    """Takes down the process that it runs in, once there is a file of this name."""
+    while not Path(sign).exists():  # noqa: ASYNC110  somebody else makes it
+        await asyncio.sleep(0.01)
     os._exit(9)
 
 

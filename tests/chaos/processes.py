@@ -26,7 +26,7 @@ PAUSES_MAX = 50
 
 
 async def until(
-    holds: Callable[[], bool | Awaitable[bool]], what: str, *, seconds: float = 30.0, pause_seconds: float = 0.02
+    holds: Callable[[], bool | Awaitable[bool]], what: str, *, seconds: float = 90.0, pause_seconds: float = 0.02
 ) -> None:
     """Wait until the condition holds; an error names it when that takes too long."""
     deadline = time.monotonic() + seconds

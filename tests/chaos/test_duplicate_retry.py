@@ -30,7 +30,7 @@ from tests.databases import Database
 pytestmark = [pytest.mark.requirement("EL-07"), pytest.mark.timeout(150)]
 
 SCAN_SECONDS = 0.2
-POLICY: dict[str, object] = {"lease_seconds": 1.5, "max_attempts": 10}
+POLICY: dict[str, object] = {"lease_seconds": 4.0, "max_attempts": 10}
 
 REFUSED = dict.fromkeys(("commit block", "heartbeat", "progress", "commit", "complete"), "LeaseLost")
 

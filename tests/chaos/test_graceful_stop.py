@@ -49,7 +49,7 @@ async def test_what_is_not_done_within_the_grace_is_handed_back_and_finished_by_
 async def test_what_can_be_done_within_the_grace_is_done_by_the_one_that_stops(
     database: Database, store: Store, crew: Crew
 ) -> None:
-    ids = await queue(store, "pay", SHORT, policy=POLICY, seconds=0.4)
+    ids = await queue(store, "pay", 5 * SHORT, policy=POLICY, seconds=0.4)
     first = crew.hire("first", concurrency=6, grace_seconds=60.0)
     await first.says("takes jobs of")
 
@@ -63,7 +63,7 @@ async def test_what_can_be_done_within_the_grace_is_done_by_the_one_that_stops(
     jobs = (await store.read(ids)).values()
     assert not any(job.held for job in jobs), "it left something behind"
     assert any(job.attempt == 0 for job in jobs), "it went on claiming"
-    crew.hire("second", concurrency=6)
+    crew.hire("second", concurrency=SHORT)
     done = await ended(store, ids)
     assert {(job.failures, job.attempt) for job in done} == {(0, 1)}
     await check_applied_once(store, database, ids)

@@ -22,8 +22,8 @@ pytestmark = [
 
 JOBS = 3
 SCAN_SECONDS = 0.2
-SLACK_SECONDS = 3.0
-POLICY: dict[str, object] = {"lease_seconds": 1.0, "max_attempts": 5}
+SLACK_SECONDS = 30.0
+POLICY: dict[str, object] = {"lease_seconds": 4.0, "max_attempts": 5}
 KILLED = -9
 
 POINTS = (

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.requirement("WC-05", "EL-08", "SM-02"), pytest.mark.ti
 
 LEASE_SECONDS = 1.0
 POLICY: dict[str, object] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 50}
-JOBS = 40
+JOBS = 120
 
 
 @pytest.fixture

@@ -82,12 +82,12 @@ async def test_when_a_recovery_worker_is_killed_in_its_work_another_finishes(
     ids = await orphans(store, TWO_BATCHES)
     victim = crew.hire("victim", dies_at=point)
     assert await victim.ended() == KILLED
-    done = TWO_BATCHES - len(await store.unattended(limit=TWO_BATCHES))
-    assert done in ((BATCH,) if point is Point.AFTER_FIRST_RECOVERY else (0, BATCH))
     other = crew.hire("other")
     await taken_back(store, ids)
     found = await winners(store, ids)
-    assert sum(victim.signed(actor) for actor in found) == done
+    # By the log, and only now: what a killed process has sent, its server may still be writing.
+    done = sum(victim.signed(actor) for actor in found)
+    assert done in ((BATCH,) if point is Point.AFTER_FIRST_RECOVERY else (0, BATCH))
     assert sum(other.signed(actor) for actor in found) == TWO_BATCHES - done
     await check_everything(store)
 

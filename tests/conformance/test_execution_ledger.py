@@ -189,7 +189,7 @@ async def test_two_processes_that_both_try_to_commit_apply_the_effect_once(datab
     async with database.opened() as store:
         async with store.transaction(deadline_seconds=5) as tx:
             await tx.execute(EFFECTS)
-        job = await Driver(store).add(policy={"lease_seconds": 1.0, "heartbeat_seconds": 1.0})
+        job = await Driver(store).add(policy={"lease_seconds": 4.0, "heartbeat_seconds": 4.0})
     arguments = [(database.url, worker, str(job.id), 40.0) for worker in ("first", "second")]
     came_to = await asyncio.to_thread(all_at_once, duplicate, arguments, seconds=60)
     assert came_to == ["LeaseLost", "committed"]

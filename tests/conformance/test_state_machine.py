@@ -31,8 +31,9 @@ from tenure.stores.contract import ClaimRequest, DeadLetterFilter, EventFilter
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, runner
 from tenure.testing.log_check import check_leases, check_monotonic
 from tests.conformance.places import Place, check_complete, told_by
+from tests.patience import eventually
 from tests.sample_jobs import one_of_each
-from tests.working import working
+from tests.working import is_renewed, working
 
 WORDS = "machine"
 OPEN = {
@@ -347,21 +348,26 @@ async def test_sixty_four_claimers_at_once_never_share_a_job(place: Place) -> No
 async def test_every_transition_is_counted_and_waits_and_run_times_have_their_quantiles_by_type(
     app: tenure.App,
 ) -> None:
-    @app.job(max_attempts=2, backoff=tenure.Backoff(base_seconds=0.01), lease_seconds=2)
+    renewed = asyncio.Event()
+
+    @app.job(max_attempts=2, backoff=tenure.Backoff(base_seconds=0.01), lease_seconds=6)
     async def work(name: str) -> None:
-        await asyncio.sleep(1.4 if name == "slow" else 0.0)
+        if name == "slow":
+            await renewed.wait()
         if name in errors:
             raise errors[name]("because")
 
     errors = {"transient": TransientError, "permanent": PermanentError, "validation": ValidationError}
     store = await app.store()
-    orphan = await Driver(store).running(kind="work", payload='{"name":"orphan"}', policy={"lease_seconds": 0.2})
+    orphan = await Driver(store).running(kind="work", payload='{"name":"orphan"}', policy={"lease_seconds": 3})
     with pytest.raises(tenure.InvalidInput):
         await app.submit("work", '{"name":7}')
     async with working(app, metrics=True) as worker:
         handles = [await work.enqueue(name) for name in ("slow", "quick", *errors)]
+        await eventually(lambda: is_renewed(store, handles[0].id), seconds=60)
+        renewed.set()
         for handle in (*handles, tenure.Handle(app, orphan, work.kind, created=True)):
-            await handle.wait(20)
+            await handle.wait(60)
         seen = worker.metrics() + app.metrics()
     counted = {
         name: seen.value(f"tenure_{name}_total", "work")
@@ -385,7 +391,8 @@ async def test_every_transition_is_counted_and_waits_and_run_times_have_their_qu
     p50, p95 = runs.quantile(0.5), runs.quantile(0.95)
     assert p50 is not None
     assert p95 is not None
-    assert p50 < 1.0 < p95, "six of seven are quick, and one takes more than a second"
+    assert p50 <= p95
+    assert p95 > 1.0, "one has run for half of its lease and more"
     assert (waits.quantile(0.5) or 0) <= (waits.quantile(0.95) or 0)
 
 

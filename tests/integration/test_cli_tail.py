@@ -16,6 +16,7 @@ import pytest
 from tenure.lifecycle.operations import Complete, RequestCancel
 from tenure.tailing import PAGE
 from tenure.testing.driver import CLIENT, Driver
+from tenure.testing.log_check import whole_tail
 from tests.command import Answer, tenure
 from tests.databases import Database
 from tests.supervised import wait_until
@@ -122,6 +123,7 @@ async def test_the_log_is_printed_once_up_to_its_end_and_on_from_a_position(data
         driver = Driver(store)
         job = await driver.apply(await driver.running(), Complete("1"))
         await store.add([driver.enqueue() for _ in range(PAGE)])
+        assert len(await whole_tail(store, expected=PAGE + 4)) == PAGE + 4, "nobody's transaction holds it back"
     whole = [json.loads(line) for line in events(database, "--json").out.splitlines()]
     assert [(event["job_id"], event["rev"]) for event in whole[:4]] == [(str(job.id), rev) for rev in range(1, 5)]
     assert len({(event["job_id"], event["rev"]) for event in whole}) == len(whole) == PAGE + 4
@@ -167,6 +169,7 @@ async def test_without_a_position_only_what_happens_from_now_on_is_told(database
     async with database.opened() as store:
         driver = Driver(store)
         before = {str(added.job.id) for added in await store.add([driver.enqueue() for _ in range(2 * PAGE + 1)])}
+        assert len(await whole_tail(store, expected=len(before))) == len(before), "nobody's transaction holds it back"
         with following(database, tmp_path / "now") as tail:
             later: list[str] = []
             # When it has begun to listen cannot be seen from outside, so jobs are added until one is told.

@@ -519,12 +519,14 @@ async def test_a_process_whose_worker_is_paused_notices_that_its_lease_is_no_lon
 
 
 @pytest.mark.requirement("EH-11")
-async def test_a_killer_does_not_take_its_mates_down_twice(app: tenure.App) -> None:
+async def test_a_killer_does_not_take_its_mates_down_twice(app: tenure.App, tmp_path: Path) -> None:
     mates = [await jobs.mate.enqueue(60.0) for _ in range(4)]
-    killer = await jobs.killer.enqueue(1.0)
+    sign = tmp_path / "all-run"
+    killer = await jobs.killer.enqueue(str(sign))
     async with worker_process(app) as program:
         for mate in mates:
             assert await pid_of(mate) == program.pid
+        sign.touch()
         assert await asyncio.to_thread(program.wait, SECONDS) == 9
     async with worker_process(app) as program:
         assert [await mate.result(SECONDS) for mate in mates] == [2] * 4

@@ -12,7 +12,7 @@ from tenure.lifecycle.statuses import DEAD_LETTERED, HELD, rank
 from tenure.seams import SYSTEM, Clock
 from tenure.stores.contract import JobFilter, Store
 
-TAIL_SECONDS_MAX = 20.0
+TAIL_SECONDS_MAX = 60.0
 
 _CONTENT = frozenset(
     {"result", "partial_result", "error", "last_error", "committed_result", "progress", "progress_message", "reason"}

@@ -26,7 +26,7 @@ from tenure.workers.recovery import RecoveryWorker
 from tests.databases import Database
 from tests.faults import Fault, FaultyStore
 from tests.patience import eventually
-from tests.working import working
+from tests.working import is_renewed, working
 
 LEASE_SECONDS = 60.0
 
@@ -152,12 +152,12 @@ async def test_of_two_that_recover_at_once_one_counts(place: Place) -> None:
     assert (place.value("lease_expiries"), place.value("failures")) == (1, 1)
 
 
-def declare(app: tenure.App) -> None:
+def declare(app: tenure.App, *, renewed: asyncio.Event) -> None:
     """Jobs that come to every end."""
 
-    @app.job(lease_seconds=2.0)
+    @app.job(lease_seconds=6.0)
     async def slow() -> None:
-        await asyncio.sleep(1.4)
+        await renewed.wait()
 
     @app.job(max_attempts=3, backoff=tenure.Backoff(base_seconds=0.01))
     async def shaky(ctx: tenure.Context, failures: int) -> None:
@@ -210,7 +210,8 @@ def compared(metrics: Snapshot, events: Counter[tuple[str, str]]) -> dict[tuple[
 async def test_what_a_worker_counts_is_what_the_log_says(database: Database) -> None:
     async with database.opened() as store:
         app = tenure.App(database.url)
-        declare(app)
+        renewed = asyncio.Event()
+        declare(app, renewed=renewed)
         kinds = app.kinds
         drive = Driver(store)
         lost = await drive.add("abandoned", policy={"lease_seconds": 0.5, "max_attempts": 1})
@@ -222,8 +223,10 @@ async def test_what_a_worker_counts_is_what_the_log_says(database: Database) -> 
             calls = ["slow", "invalid", "keeps", *["shaky"] * 3]
             payloads = ["{}", "{}", "{}", *(f'{{"failures":{number}}}' for number in (0, 2, 5))]
             handles = [await app.submit(kind, text) for kind, text in zip(calls, payloads, strict=True)]
+            await eventually(lambda: is_renewed(store, handles[0].id), seconds=60)
+            renewed.set()
             for handle in handles:
-                await handle.wait(30)
+                await handle.wait(60)
 
             async def gone() -> bool:
                 return not (await drive.job(lost.id)).live
@@ -251,6 +254,6 @@ async def test_what_a_worker_counts_is_what_the_log_says(database: Database) -> 
 
 async def test_a_worker_that_counts_nothing_says_so(tmp_path: Any) -> None:
     app = tenure.App(f"sqlite:///{tmp_path / 'jobs.db'}")
-    declare(app)
+    declare(app, renewed=asyncio.Event())
     with pytest.raises(InvalidInput, match=r"make it with `app\.worker\(metrics=True\)`"):
         app.worker().metrics()

@@ -57,8 +57,9 @@ async def test_a_claim_that_is_sent_again_is_answered_from_what_it_won(drive: Dr
 
 @pytest.mark.parametrize("priority", [-1, 1])
 async def test_a_job_of_another_priority_is_seen_by_the_very_next_claim(
-    drive: Driver, sent: list[str], priority: int
+    drive: Driver, sent: list[str], priority: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(floors, "PLAIN_AGAIN_SECONDS", 3600.0)
     jobs = [await drive.add() for _ in range(3)]
     await drive.claim(limit=1)
     other = await drive.add(priority=priority)
@@ -80,7 +81,10 @@ async def test_the_lane_is_asked_alone_again_after_a_while(
     assert sent == ["claim", "claim_lane", "claim_lane", "claim", "claim_lane", "claim", "claim_lane"]
 
 
-async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(drive: Driver, sent: list[str]) -> None:
+async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(
+    drive: Driver, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "PLAIN_AGAIN_SECONDS", 3600.0)
     killer = await drive.running(policy={"lease_seconds": 0.05})
     others = [await drive.add() for _ in range(3)]
     async with asyncio.timeout(10):

@@ -97,7 +97,10 @@ async def test_a_listener_whose_connection_was_cut_hears_again(dsn: str, drive: 
     async with other.wakeups(["default"]) as mine:
         assert await mine.wait(10)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%'")
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and query ilike 'listen%'"
+            )
         assert await mine.wait(10), "after a gap everyone looks once"
         await drive.add()
         assert await mine.wait(10)

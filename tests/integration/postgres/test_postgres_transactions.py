@@ -38,7 +38,7 @@ async def main():
     store = store_for(sys.argv[1])
     await store.open()
     try:
-        async with store.transaction(deadline_seconds=0.5) as tx:
+        async with store.transaction(deadline_seconds=3) as tx:
             await tx.execute("update paid set who = 'frozen' where id = 1")
             print("inside", flush=True)
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -155,7 +155,7 @@ async def test_after_a_deadline_the_pool_goes_on_with_new_connections(store: Pos
         with pytest.raises(DeadlinePassed):
             async with store.transaction(deadline_seconds=0.01) as tx:
                 await until_late(tx)
-    async with store.transaction(deadline_seconds=1) as tx:
+    async with store.transaction(deadline_seconds=PLENTY_SECONDS) as tx:
         await tx.add([drive.enqueue()])
 
 
