@@ -22,18 +22,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-7cbf2588ce','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e551-ef01-7035-9754-a13d1d0e203b"]',1794848714499283);
-INSERT INTO "tenure_claims" VALUES('request-12-008d6f48d6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef3f-7045-8355-bd936e6f6aaa"]',1794848714560021);
-INSERT INTO "tenure_claims" VALUES('request-14-5878cad477','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef47-7250-aa7a-8f8051dd5b1e"]',1794848714574154);
-INSERT INTO "tenure_claims" VALUES('request-16-36f3b33435','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef55-72da-aa8e-877ba20d2e76"]',1794848714583185);
-INSERT INTO "tenure_claims" VALUES('request-18-eea490f3cf','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef5d-72b7-b9fe-db74789c8065"]',1794848714591286);
-INSERT INTO "tenure_claims" VALUES('request-2-4df9af1ff9','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e551-ef0d-7694-a10c-3c6d14f28b31"]',1794848714513961);
-INSERT INTO "tenure_claims" VALUES('request-20-308487f0d6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef65-7005-bbae-d4a912090220"]',1794848714599639);
-INSERT INTO "tenure_claims" VALUES('request-23-70ad5940cf','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef73-7374-b224-2b02e6541573"]',1794848714613794);
-INSERT INTO "tenure_claims" VALUES('request-3-57cd4a0f8f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef15-7549-b5af-e3e8c04cab58"]',1794848714520145);
-INSERT INTO "tenure_claims" VALUES('request-4-2337afefb7','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef1d-7078-957b-15b3a348534d"]',1794848714529892);
-INSERT INTO "tenure_claims" VALUES('request-7-f19f29102a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef2d-738f-a490-9b32a08ee13c"]',1794848714543065);
-INSERT INTO "tenure_claims" VALUES('request-9-1bdf1ca30d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e551-ef35-73c1-94ec-6b9997def02e"]',1794848714551049);
+INSERT INTO "tenure_claims" VALUES('request-1-eb35f64049','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e57b-b00e-73f0-bee0-8cdb74994305"]',1794851450895591);
+INSERT INTO "tenure_claims" VALUES('request-12-9871e5d970','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b021-71bc-9d32-b3a45c3c4924"]',1794851450914589);
+INSERT INTO "tenure_claims" VALUES('request-14-3b9d046181','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b024-723b-9d9e-1caa716daa6c"]',1794851450917456);
+INSERT INTO "tenure_claims" VALUES('request-16-70e3d33bdf','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b027-7031-98b4-43f1c5d92296"]',1794851450920286);
+INSERT INTO "tenure_claims" VALUES('request-18-19de57b668','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b02a-77c2-a3c3-d73e78f54338"]',1794851450923108);
+INSERT INTO "tenure_claims" VALUES('request-2-acc0518564','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e57b-b012-779e-b19d-bb91cb8460f1"]',1794851450899499);
+INSERT INTO "tenure_claims" VALUES('request-20-dd76ae9617','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b02c-7407-a0d6-7d5f1fee3306"]',1794851450925965);
+INSERT INTO "tenure_claims" VALUES('request-23-f2ecbc7da7','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b030-7594-8351-bcb73775bbe4"]',1794851450929800);
+INSERT INTO "tenure_claims" VALUES('request-3-66b0a09220','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b014-712b-9a0d-eb3e7103c3a4"]',1794851450901244);
+INSERT INTO "tenure_claims" VALUES('request-4-6743085a28','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b016-7725-9d24-dc1dad0d8938"]',1794851450903319);
+INSERT INTO "tenure_claims" VALUES('request-7-3c60ed8009','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b01a-708f-8933-ab8f5c012921"]',1794851450907955);
+INSERT INTO "tenure_claims" VALUES('request-9-526cad8d16','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b01d-76d8-96a2-809ea6946822"]',1794851450910855);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -55,7 +55,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e551-ef73-7374-b224-2b02e6541573','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794848714617864,'worker-1',1794848774613794,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1e57b-b030-7594-8351-bcb73775bbe4','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794851450930831,'worker-1',1794851510929800,NULL,NULL,NULL);
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,59 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e551-eef3-72fc-a835-c4d006083fd9',1,'enqueued',NULL,'queued',1794848714484260,0,'client:ada','01a1e551-eef3-72fc-a835-c4d006083fd9',NULL,NULL,'inBeabcdunTuFvzAI08SDA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e551-eef7-76b9-b9f7-c00cb185e5f4',1,'enqueued',NULL,'queued',1794848714488198,0,'client:ada','01a1e551-eef7-76b9-b9f7-c00cb185e5f4',NULL,NULL,'YHmV5f9Ku6GF5C7jPsy8ow',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e551-eef9-7157-95a9-57d859f9de2a',1,'enqueued',NULL,'queued',1794848714489258,0,'client:ada','01a1e551-eef9-7157-95a9-57d859f9de2a',NULL,NULL,'V7qcooCBEZJNynwgRHpqLQ',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e551-ef01-7035-9754-a13d1d0e203b',1,'enqueued',NULL,'queued',1794848714498076,0,'client:ada','01a1e551-ef01-7035-9754-a13d1d0e203b',NULL,NULL,'KUN5DLpKdO38Xqx_uwuBLA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e551-ef01-7035-9754-a13d1d0e203b',2,'claimed','queued','claimed',1794848714499283,1,'pool:worker-1','request-1-7cbf2588ce',NULL,NULL,NULL,1794848774499283,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e551-ef01-7035-9754-a13d1d0e203b',3,'started','claimed','running',1794848714499283,1,'pool:worker-1','request-1-7cbf2588ce',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e551-ef0d-7694-a10c-3c6d14f28b31',1,'enqueued',NULL,'queued',1794848714509865,0,'client:ada','01a1e551-ef0d-7694-a10c-3c6d14f28b31',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e551-ef0d-7694-a10c-3c6d14f28b31',2,'claimed','queued','claimed',1794848714513961,1,'pool:worker-1','request-2-4df9af1ff9',NULL,NULL,NULL,1794848774513961,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e551-ef15-7549-b5af-e3e8c04cab58',1,'enqueued',NULL,'queued',1794848714518019,0,'client:ada','01a1e551-ef15-7549-b5af-e3e8c04cab58',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e551-ef15-7549-b5af-e3e8c04cab58',2,'claimed','queued','claimed',1794848714520145,1,'pool:worker-1','request-3-57cd4a0f8f',NULL,NULL,NULL,1794848774520145,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e551-ef15-7549-b5af-e3e8c04cab58',3,'started','claimed','running',1794848714520145,1,'pool:worker-1','request-3-57cd4a0f8f',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e551-ef1d-7078-957b-15b3a348534d',1,'enqueued',NULL,'queued',1794848714526246,0,'client:ada','01a1e551-ef1d-7078-957b-15b3a348534d',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e551-ef1d-7078-957b-15b3a348534d',2,'claimed','queued','claimed',1794848714529892,1,'pool:worker-1','request-4-2337afefb7',NULL,NULL,NULL,1794848774529892,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e551-ef1d-7078-957b-15b3a348534d',3,'started','claimed','running',1794848714529892,1,'pool:worker-1','request-4-2337afefb7',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e551-ef1d-7078-957b-15b3a348534d',4,'progress','running','running',1794848714533898,1,'runner:worker-1','request-5-c883eb2c0f',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e551-ef1d-7078-957b-15b3a348534d',5,'heartbeat','running','running',1794848714537866,1,'runner:worker-1','request-6-49bc6bbf93',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e551-ef2d-738f-a490-9b32a08ee13c',1,'enqueued',NULL,'queued',1794848714542065,0,'client:ada','01a1e551-ef2d-738f-a490-9b32a08ee13c',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e551-ef2d-738f-a490-9b32a08ee13c',2,'claimed','queued','claimed',1794848714543065,1,'pool:worker-1','request-7-f19f29102a',NULL,NULL,NULL,1794848774543065,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e551-ef2d-738f-a490-9b32a08ee13c',3,'started','claimed','running',1794848714543065,1,'pool:worker-1','request-7-f19f29102a',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e551-ef2d-738f-a490-9b32a08ee13c',4,'suspended','running','waiting',1794848714544251,1,'runner:worker-1','request-8-703a6165b9',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e551-ef35-73c1-94ec-6b9997def02e',1,'enqueued',NULL,'queued',1794848714550065,0,'client:ada','01a1e551-ef35-73c1-94ec-6b9997def02e',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e551-ef35-73c1-94ec-6b9997def02e',2,'claimed','queued','claimed',1794848714551049,1,'pool:worker-1','request-9-1bdf1ca30d',NULL,NULL,NULL,1794848774551049,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e551-ef35-73c1-94ec-6b9997def02e',3,'started','claimed','running',1794848714551049,1,'pool:worker-1','request-9-1bdf1ca30d',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e551-ef35-73c1-94ec-6b9997def02e',4,'retry_scheduled','running','retry',1794848714552204,1,'runner:worker-1','request-10-72b84de5b0',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794852314552204,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e551-ef01-7035-9754-a13d1d0e203b',4,'released','running','stalled',1794848714558016,1,'runner:worker-1','request-11-92b595aa41','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e551-ef3f-7045-8355-bd936e6f6aaa',1,'enqueued',NULL,'queued',1794848714559207,0,'client:ada','01a1e551-ef3f-7045-8355-bd936e6f6aaa',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e551-ef3f-7045-8355-bd936e6f6aaa',2,'claimed','queued','claimed',1794848714560021,1,'pool:worker-1','request-12-008d6f48d6',NULL,NULL,NULL,1794848774560021,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e551-ef3f-7045-8355-bd936e6f6aaa',3,'started','claimed','running',1794848714560021,1,'pool:worker-1','request-12-008d6f48d6',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e551-ef3f-7045-8355-bd936e6f6aaa',4,'succeeded','running','succeeded',1794848714566003,1,'runner:worker-1','request-13-8cbf2c210b',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e551-ef47-7250-aa7a-8f8051dd5b1e',1,'enqueued',NULL,'queued',1794848714567416,0,'client:ada','01a1e551-ef47-7250-aa7a-8f8051dd5b1e',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e551-ef47-7250-aa7a-8f8051dd5b1e',2,'claimed','queued','claimed',1794848714574154,1,'pool:worker-1','request-14-5878cad477',NULL,NULL,NULL,1794848774574154,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e551-ef47-7250-aa7a-8f8051dd5b1e',3,'started','claimed','running',1794848714574154,1,'pool:worker-1','request-14-5878cad477',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e551-ef47-7250-aa7a-8f8051dd5b1e',4,'committed','running','running',1794848714577985,1,'runner:worker-1','request-15-5c4ab86395',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e551-ef55-72da-aa8e-877ba20d2e76',1,'enqueued',NULL,'queued',1794848714582079,0,'client:ada','01a1e551-ef55-72da-aa8e-877ba20d2e76',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e551-ef55-72da-aa8e-877ba20d2e76',2,'claimed','queued','claimed',1794848714583185,1,'pool:worker-1','request-16-36f3b33435',NULL,NULL,NULL,1794848774583185,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e551-ef55-72da-aa8e-877ba20d2e76',3,'started','claimed','running',1794848714583185,1,'pool:worker-1','request-16-36f3b33435',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e551-ef55-72da-aa8e-877ba20d2e76',4,'committed','running','running',1794848714585906,1,'runner:worker-1','request-17-e434b1954e',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e551-ef55-72da-aa8e-877ba20d2e76',5,'succeeded','running','succeeded',1794848714585906,1,'runner:worker-1','request-17-e434b1954e',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e551-ef5d-72b7-b9fe-db74789c8065',1,'enqueued',NULL,'queued',1794848714590151,0,'client:ada','01a1e551-ef5d-72b7-b9fe-db74789c8065',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e551-ef5d-72b7-b9fe-db74789c8065',2,'claimed','queued','claimed',1794848714591286,1,'pool:worker-1','request-18-eea490f3cf',NULL,NULL,NULL,1794848774591286,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e551-ef5d-72b7-b9fe-db74789c8065',3,'started','claimed','running',1794848714591286,1,'pool:worker-1','request-18-eea490f3cf',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e551-ef5d-72b7-b9fe-db74789c8065',4,'failed','running','failed',1794848714593740,1,'runner:worker-1','request-19-1001a84a61','permanent_error','{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e551-ef65-7005-bbae-d4a912090220',1,'enqueued',NULL,'queued',1794848714598159,0,'client:ada','01a1e551-ef65-7005-bbae-d4a912090220',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e551-ef65-7005-bbae-d4a912090220',2,'claimed','queued','claimed',1794848714599639,1,'pool:worker-1','request-20-308487f0d6',NULL,NULL,NULL,1794848774599639,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e551-ef65-7005-bbae-d4a912090220',3,'started','claimed','running',1794848714599639,1,'pool:worker-1','request-20-308487f0d6',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e551-ef65-7005-bbae-d4a912090220',4,'halted','running','halted',1794848714606441,1,'runner:worker-1','request-21-f553a842f3',NULL,'{"reason":"too dear"}','CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e551-eef7-76b9-b9f7-c00cb185e5f4',2,'cancelled','queued','cancelled',1794848714609985,0,'client:ada','request-22-d905be9721',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e551-ef73-7374-b224-2b02e6541573',1,'enqueued',NULL,'queued',1794848714611501,0,'client:ada','01a1e551-ef73-7374-b224-2b02e6541573',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e551-ef73-7374-b224-2b02e6541573',2,'claimed','queued','claimed',1794848714613794,1,'pool:worker-1','request-23-70ad5940cf',NULL,NULL,NULL,1794848774613794,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e551-ef73-7374-b224-2b02e6541573',3,'started','claimed','running',1794848714613794,1,'pool:worker-1','request-23-70ad5940cf',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e551-ef73-7374-b224-2b02e6541573',4,'dead_lettered','running','dead_lettered',1794848714617864,1,'runner:worker-1','request-24-1f35bd91a5','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e551-eef9-7157-95a9-57d859f9de2a',2,'signalled','queued','queued',1794848714621893,0,'client:ada','request-25-99492342d6',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e551-eef9-7157-95a9-57d859f9de2a',3,'cancel_requested','queued','queued',1794848714621893,0,'client:ada','request-25-99492342d6',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1e57b-b00a-7142-9b9e-b6163f696acb',1,'enqueued',NULL,'queued',1794851450890815,0,'client:ada','01a1e57b-b00a-7142-9b9e-b6163f696acb',NULL,NULL,'inBeabcdunTuFvzAI08SDA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1e57b-b00c-75a9-ab79-812a5166f848',1,'enqueued',NULL,'queued',1794851450892978,0,'client:ada','01a1e57b-b00c-75a9-ab79-812a5166f848',NULL,NULL,'YHmV5f9Ku6GF5C7jPsy8ow',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1e57b-b00d-701e-a097-505590335013',1,'enqueued',NULL,'queued',1794851450893864,0,'client:ada','01a1e57b-b00d-701e-a097-505590335013',NULL,NULL,'V7qcooCBEZJNynwgRHpqLQ',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1e57b-b00e-73f0-bee0-8cdb74994305',1,'enqueued',NULL,'queued',1794851450894813,0,'client:ada','01a1e57b-b00e-73f0-bee0-8cdb74994305',NULL,NULL,'KUN5DLpKdO38Xqx_uwuBLA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1e57b-b00e-73f0-bee0-8cdb74994305',2,'claimed','queued','claimed',1794851450895591,1,'pool:worker-1','request-1-eb35f64049',NULL,NULL,NULL,1794851510895591,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1e57b-b00e-73f0-bee0-8cdb74994305',3,'started','claimed','running',1794851450895591,1,'pool:worker-1','request-1-eb35f64049',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1e57b-b012-779e-b19d-bb91cb8460f1',1,'enqueued',NULL,'queued',1794851450898747,0,'client:ada','01a1e57b-b012-779e-b19d-bb91cb8460f1',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1e57b-b012-779e-b19d-bb91cb8460f1',2,'claimed','queued','claimed',1794851450899499,1,'pool:worker-1','request-2-acc0518564',NULL,NULL,NULL,1794851510899499,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1e57b-b014-712b-9a0d-eb3e7103c3a4',1,'enqueued',NULL,'queued',1794851450900500,0,'client:ada','01a1e57b-b014-712b-9a0d-eb3e7103c3a4',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1e57b-b014-712b-9a0d-eb3e7103c3a4',2,'claimed','queued','claimed',1794851450901244,1,'pool:worker-1','request-3-66b0a09220',NULL,NULL,NULL,1794851510901244,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1e57b-b014-712b-9a0d-eb3e7103c3a4',3,'started','claimed','running',1794851450901244,1,'pool:worker-1','request-3-66b0a09220',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1e57b-b016-7725-9d24-dc1dad0d8938',1,'enqueued',NULL,'queued',1794851450902482,0,'client:ada','01a1e57b-b016-7725-9d24-dc1dad0d8938',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1e57b-b016-7725-9d24-dc1dad0d8938',2,'claimed','queued','claimed',1794851450903319,1,'pool:worker-1','request-4-6743085a28',NULL,NULL,NULL,1794851510903319,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1e57b-b016-7725-9d24-dc1dad0d8938',3,'started','claimed','running',1794851450903319,1,'pool:worker-1','request-4-6743085a28',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1e57b-b016-7725-9d24-dc1dad0d8938',4,'progress','running','running',1794851450904418,1,'runner:worker-1','request-5-133ed6f339',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1e57b-b016-7725-9d24-dc1dad0d8938',5,'heartbeat','running','running',1794851450906126,1,'runner:worker-1','request-6-93ae31b743',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1e57b-b01a-708f-8933-ab8f5c012921',1,'enqueued',NULL,'queued',1794851450907074,0,'client:ada','01a1e57b-b01a-708f-8933-ab8f5c012921',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1e57b-b01a-708f-8933-ab8f5c012921',2,'claimed','queued','claimed',1794851450907955,1,'pool:worker-1','request-7-3c60ed8009',NULL,NULL,NULL,1794851510907955,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1e57b-b01a-708f-8933-ab8f5c012921',3,'started','claimed','running',1794851450907955,1,'pool:worker-1','request-7-3c60ed8009',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1e57b-b01a-708f-8933-ab8f5c012921',4,'suspended','running','waiting',1794851450909072,1,'runner:worker-1','request-8-8d5affe3ba',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1e57b-b01d-76d8-96a2-809ea6946822',1,'enqueued',NULL,'queued',1794851450910056,0,'client:ada','01a1e57b-b01d-76d8-96a2-809ea6946822',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1e57b-b01d-76d8-96a2-809ea6946822',2,'claimed','queued','claimed',1794851450910855,1,'pool:worker-1','request-9-526cad8d16',NULL,NULL,NULL,1794851510910855,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1e57b-b01d-76d8-96a2-809ea6946822',3,'started','claimed','running',1794851450910855,1,'pool:worker-1','request-9-526cad8d16',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1e57b-b01d-76d8-96a2-809ea6946822',4,'retry_scheduled','running','retry',1794851450911920,1,'runner:worker-1','request-10-a824410dab',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794855050911920,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1e57b-b00e-73f0-bee0-8cdb74994305',4,'released','running','stalled',1794851450912889,1,'runner:worker-1','request-11-866fa7ef8d','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1e57b-b021-71bc-9d32-b3a45c3c4924',1,'enqueued',NULL,'queued',1794851450913800,0,'client:ada','01a1e57b-b021-71bc-9d32-b3a45c3c4924',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1e57b-b021-71bc-9d32-b3a45c3c4924',2,'claimed','queued','claimed',1794851450914589,1,'pool:worker-1','request-12-9871e5d970',NULL,NULL,NULL,1794851510914589,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1e57b-b021-71bc-9d32-b3a45c3c4924',3,'started','claimed','running',1794851450914589,1,'pool:worker-1','request-12-9871e5d970',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1e57b-b021-71bc-9d32-b3a45c3c4924',4,'succeeded','running','succeeded',1794851450915632,1,'runner:worker-1','request-13-bee12f5a7d',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1e57b-b024-723b-9d9e-1caa716daa6c',1,'enqueued',NULL,'queued',1794851450916540,0,'client:ada','01a1e57b-b024-723b-9d9e-1caa716daa6c',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1e57b-b024-723b-9d9e-1caa716daa6c',2,'claimed','queued','claimed',1794851450917456,1,'pool:worker-1','request-14-3b9d046181',NULL,NULL,NULL,1794851510917456,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1e57b-b024-723b-9d9e-1caa716daa6c',3,'started','claimed','running',1794851450917456,1,'pool:worker-1','request-14-3b9d046181',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1e57b-b024-723b-9d9e-1caa716daa6c',4,'committed','running','running',1794851450918610,1,'runner:worker-1','request-15-0838a98205',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1e57b-b027-7031-98b4-43f1c5d92296',1,'enqueued',NULL,'queued',1794851450919510,0,'client:ada','01a1e57b-b027-7031-98b4-43f1c5d92296',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1e57b-b027-7031-98b4-43f1c5d92296',2,'claimed','queued','claimed',1794851450920286,1,'pool:worker-1','request-16-70e3d33bdf',NULL,NULL,NULL,1794851510920286,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1e57b-b027-7031-98b4-43f1c5d92296',3,'started','claimed','running',1794851450920286,1,'pool:worker-1','request-16-70e3d33bdf',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1e57b-b027-7031-98b4-43f1c5d92296',4,'committed','running','running',1794851450921317,1,'runner:worker-1','request-17-de9fdb99ef',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1e57b-b027-7031-98b4-43f1c5d92296',5,'succeeded','running','succeeded',1794851450921317,1,'runner:worker-1','request-17-de9fdb99ef',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1e57b-b02a-77c2-a3c3-d73e78f54338',1,'enqueued',NULL,'queued',1794851450922338,0,'client:ada','01a1e57b-b02a-77c2-a3c3-d73e78f54338',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1e57b-b02a-77c2-a3c3-d73e78f54338',2,'claimed','queued','claimed',1794851450923108,1,'pool:worker-1','request-18-19de57b668',NULL,NULL,NULL,1794851510923108,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1e57b-b02a-77c2-a3c3-d73e78f54338',3,'started','claimed','running',1794851450923108,1,'pool:worker-1','request-18-19de57b668',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1e57b-b02a-77c2-a3c3-d73e78f54338',4,'failed','running','failed',1794851450924105,1,'runner:worker-1','request-19-9517d01e13','permanent_error','{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1e57b-b02c-7407-a0d6-7d5f1fee3306',1,'enqueued',NULL,'queued',1794851450924998,0,'client:ada','01a1e57b-b02c-7407-a0d6-7d5f1fee3306',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1e57b-b02c-7407-a0d6-7d5f1fee3306',2,'claimed','queued','claimed',1794851450925965,1,'pool:worker-1','request-20-dd76ae9617',NULL,NULL,NULL,1794851510925965,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1e57b-b02c-7407-a0d6-7d5f1fee3306',3,'started','claimed','running',1794851450925965,1,'pool:worker-1','request-20-dd76ae9617',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1e57b-b02c-7407-a0d6-7d5f1fee3306',4,'halted','running','halted',1794851450927014,1,'runner:worker-1','request-21-9d84050a37',NULL,'{"reason":"too dear"}','CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1e57b-b00c-75a9-ab79-812a5166f848',2,'cancelled','queued','cancelled',1794851450928040,0,'client:ada','request-22-c86fe01f9a',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1e57b-b030-7594-8351-bcb73775bbe4',1,'enqueued',NULL,'queued',1794851450928973,0,'client:ada','01a1e57b-b030-7594-8351-bcb73775bbe4',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1e57b-b030-7594-8351-bcb73775bbe4',2,'claimed','queued','claimed',1794851450929800,1,'pool:worker-1','request-23-f2ecbc7da7',NULL,NULL,NULL,1794851510929800,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1e57b-b030-7594-8351-bcb73775bbe4',3,'started','claimed','running',1794851450929800,1,'pool:worker-1','request-23-f2ecbc7da7',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1e57b-b030-7594-8351-bcb73775bbe4',4,'dead_lettered','running','dead_lettered',1794851450930831,1,'runner:worker-1','request-24-30c697fd15','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1e57b-b00d-701e-a097-505590335013',2,'signalled','queued','queued',1794851450932157,0,'client:ada','request-25-8a1e466af8',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1e57b-b00d-701e-a097-505590335013',3,'cancel_requested','queued','queued',1794851450932157,0,'client:ada','request-25-8a1e466af8',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_gate (
     only integer primary key,
     writer text,
@@ -303,21 +303,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e551-eef3-72fc-a835-c4d006083fd9','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794848714484260,1794848714484260,0,0,0,0,1794848714484260,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-eef7-76b9-b9f7-c00cb185e5f4','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794848714488198,1794848714609985,0,0,0,0,1794848714488198,NULL,NULL,NULL,NULL,NULL,NULL,1794848714609985,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-eef9-7157-95a9-57d859f9de2a','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794848714489258,1794848714621893,0,0,0,0,1794848714489258,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef01-7035-9754-a13d1d0e203b','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794848714498076,1794848714558016,1,0,0,0,1794848714498076,NULL,NULL,NULL,NULL,NULL,1794848714499283,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef0d-7694-a10c-3c6d14f28b31','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794848714509865,1794848714513961,1,0,0,0,1794848714509865,'worker-1','1af6a338-ca45-4341-b55f-aea50f0c59c7',1794848774513961,1794848754513961,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef15-7549-b5af-e3e8c04cab58','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794848714518019,1794848714520145,1,0,0,0,1794848714518019,'worker-1','09585dc2-085f-4fb7-bf1a-a93938bed6af',1794848774520145,1794848754520145,1794935114520145,1794848714520145,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef1d-7078-957b-15b3a348534d','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794848714526246,1794848714537866,1,0,0,0,1794848714526246,'worker-1','72da02e7-d1b4-4f0c-b9bc-fdae1f2a1714',1794848774529892,1794848754537866,1794935114529892,1794848714529892,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef2d-738f-a490-9b32a08ee13c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794848714542065,1794848714544251,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794848714543065,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef35-73c1-94ec-6b9997def02e','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794848714550065,1794848714552204,1,1,0,0,1794852314552204,NULL,NULL,NULL,NULL,NULL,1794848714551049,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef3f-7045-8355-bd936e6f6aaa','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794848714559207,1794848714566003,1,0,0,0,1794848714559207,NULL,NULL,NULL,NULL,NULL,1794848714560021,1794848714566003,1794848714566003,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef47-7250-aa7a-8f8051dd5b1e','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794848714567416,1794848714577985,1,0,0,0,1794848714567416,'worker-1','62d70548-e09d-4041-87f3-8be92db35455',1794848774574154,1794848754574154,1794935114574154,1794848714574154,NULL,1794848714577985,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef55-72da-aa8e-877ba20d2e76','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794848714582079,1794848714585906,1,0,0,0,1794848714582079,NULL,NULL,NULL,NULL,NULL,1794848714583185,1794848714585906,1794848714585906,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef5d-72b7-b9fe-db74789c8065','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794848714590151,1794848714593740,1,1,0,0,1794848714590151,NULL,NULL,NULL,NULL,NULL,1794848714591286,1794848714593740,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef65-7005-bbae-d4a912090220','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794848714598159,1794848714606441,1,0,0,0,1794848714598159,NULL,NULL,NULL,NULL,NULL,1794848714599639,1794848714606441,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e551-ef73-7374-b224-2b02e6541573','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794848714611501,1794848714617864,1,1,0,0,1794848714611501,NULL,NULL,NULL,NULL,NULL,1794848714613794,1794848714617864,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b00a-7142-9b9e-b6163f696acb','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794851450890815,1794851450890815,0,0,0,0,1794851450890815,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b00c-75a9-ab79-812a5166f848','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794851450892978,1794851450928040,0,0,0,0,1794851450892978,NULL,NULL,NULL,NULL,NULL,NULL,1794851450928040,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b00d-701e-a097-505590335013','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794851450893864,1794851450932157,0,0,0,0,1794851450893864,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b00e-73f0-bee0-8cdb74994305','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794851450894813,1794851450912889,1,0,0,0,1794851450894813,NULL,NULL,NULL,NULL,NULL,1794851450895591,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b012-779e-b19d-bb91cb8460f1','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794851450898747,1794851450899499,1,0,0,0,1794851450898747,'worker-1','b5b3276c-be29-4a54-b765-c87f119e9299',1794851510899499,1794851490899499,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b014-712b-9a0d-eb3e7103c3a4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794851450900500,1794851450901244,1,0,0,0,1794851450900500,'worker-1','66bb4045-6982-406f-9a80-b5f7bc3aa401',1794851510901244,1794851490901244,1794937850901244,1794851450901244,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b016-7725-9d24-dc1dad0d8938','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794851450902482,1794851450906126,1,0,0,0,1794851450902482,'worker-1','d82b2ca0-c5bd-4a97-9104-f76b8c810b44',1794851510903319,1794851490906126,1794937850903319,1794851450903319,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b01a-708f-8933-ab8f5c012921','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794851450907074,1794851450909072,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794851450907955,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b01d-76d8-96a2-809ea6946822','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794851450910056,1794851450911920,1,1,0,0,1794855050911920,NULL,NULL,NULL,NULL,NULL,1794851450910855,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b021-71bc-9d32-b3a45c3c4924','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794851450913800,1794851450915632,1,0,0,0,1794851450913800,NULL,NULL,NULL,NULL,NULL,1794851450914589,1794851450915632,1794851450915632,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b024-723b-9d9e-1caa716daa6c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794851450916540,1794851450918610,1,0,0,0,1794851450916540,'worker-1','0e44e538-c782-4b82-963a-0da2124630a0',1794851510917456,1794851490917456,1794937850917456,1794851450917456,NULL,1794851450918610,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b027-7031-98b4-43f1c5d92296','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794851450919510,1794851450921317,1,0,0,0,1794851450919510,NULL,NULL,NULL,NULL,NULL,1794851450920286,1794851450921317,1794851450921317,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b02a-77c2-a3c3-d73e78f54338','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794851450922338,1794851450924105,1,1,0,0,1794851450922338,NULL,NULL,NULL,NULL,NULL,1794851450923108,1794851450924105,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b02c-7407-a0d6-7d5f1fee3306','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794851450924998,1794851450927014,1,0,0,0,1794851450924998,NULL,NULL,NULL,NULL,NULL,1794851450925965,1794851450927014,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1e57b-b030-7594-8351-bcb73775bbe4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794851450928973,1794851450930831,1,1,0,0,1794851450928973,NULL,NULL,NULL,NULL,NULL,1794851450929800,1794851450930831,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_limits (
     queue text not null,
     key text not null,
@@ -336,7 +336,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794848714470003);
+INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794851450886985);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -414,7 +414,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e551-eef9-7157-95a9-57d859f9de2a',2,'go','7',1794848714621893);
+INSERT INTO "tenure_signals" VALUES('01a1e57b-b00d-701e-a097-505590335013',2,'go','7',1794851450932157);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,

@@ -17,7 +17,7 @@ from tests.unit import test_backoff as backoffs
 def complete_by_id_alone(edits: Edits) -> None:
     edits.python(decide._require_lease, "actor.token is None or", "False and")
     edits.python(decide._require_lease, "job.status not in HELD or", "")
-    edits.python(decide.judge, "job.lease_expires_at is None or job.lease_expires_at <= now", "False")
+    edits.python(decide.judge, "job.lease_expires_at is None or job.lease_expires_at <= at", "False")
 
 
 def no_revision(edits: Edits) -> None:
@@ -27,7 +27,7 @@ def no_revision(edits: Edits) -> None:
 def no_guard(edits: Edits) -> None:
     complete_by_id_alone(edits)
     no_revision(edits)
-    edits.python(decide.judge, "if not clock_allows(job, change.guard, now)", "if False")
+    edits.python(decide.judge, "if not clock_allows(job, change.guard, at)", "if False")
 
 
 def no_revision_for_recovery(edits: Edits) -> None:
@@ -35,19 +35,19 @@ def no_revision_for_recovery(edits: Edits) -> None:
 
 
 def expired_is_still_live(edits: Edits) -> None:
-    edits.python(decide.judge, "job.lease_expires_at <= now", "job.lease_expires_at < now")
+    edits.python(decide.judge, "job.lease_expires_at <= at", "job.lease_expires_at < at")
 
 
 def live_is_already_expired(edits: Edits) -> None:
     # An owner's last moment, and recovery's first: both must not hold at once.
-    edits.python(decide._after, "moment > now", "moment >= now")
+    edits.python(decide._after, "moment > at", "moment >= at")
 
 
 def heartbeat_revives(edits: Edits) -> None:
     edits.python(
         decide.judge,
-        "job.lease_expires_at <= now",
-        "(job.lease_expires_at <= now and operations[0].verb != 'heartbeat')",
+        "job.lease_expires_at <= at",
+        "(job.lease_expires_at <= at and operations[0].verb != 'heartbeat')",
     )
     edits.python(decide.judge, "if not clock_allows", "if operations[0].verb != 'heartbeat' and not clock_allows")
 

@@ -60,7 +60,7 @@ def sqlite_dead_letter_without_record(edits: Edits) -> None:
 
 
 def sqlite_time_goes_back(edits: Edits) -> None:
-    edits.python(changing.moment_of, "max(now, change.before.updated_at)", "now")
+    edits.python(changing.when, "at = moment_of(change.before, now)", "at = now")
 
 
 def delayed_jobs_in_memory(edits: Edits) -> None:

@@ -7,6 +7,9 @@ from tenure.stores.postgres import changes
 from tests.integration.postgres.test_postgres_contention import (
     test_a_repetition_waits_for_the_claim_that_is_under_way,
 )
+from tests.integration.postgres.test_postgres_interleavings import (
+    test_a_job_that_came_while_a_claim_waited_for_its_rules_begins_before_it_is_claimed,
+)
 from tests.integration.postgres.test_postgres_log import test_the_tail_waits_for_a_transaction_that_commits_late
 from tests.mutants.checks import batches_lock_in_the_order_of_ids
 from tests.mutants.editing import Edits
@@ -41,19 +44,19 @@ def postgres_heartbeat_without_token(edits: Edits) -> None:
 
 
 def postgres_heartbeat_revives(edits: Edits) -> None:
-    edits.sql(POSTGRES, "heartbeat", "\n      and locked.lease_expires_at > moment.now")
+    edits.sql(POSTGRES, "heartbeat", "\n      and locked.lease_expires_at > written.at")
 
 
 def postgres_complete_at_expiry(edits: Edits) -> None:
-    edits.sql(POSTGRES, "complete", "locked.lease_expires_at > moment.now", "locked.lease_expires_at >= moment.now")
+    edits.sql(POSTGRES, "complete", "locked.lease_expires_at > greatest", "locked.lease_expires_at >= greatest")
 
 
 def postgres_stall_too_late(edits: Edits) -> None:
-    edits.sql(POSTGRES, "apply", "locked.lease_expires_at <= moment.now or", "locked.lease_expires_at < moment.now or")
+    edits.sql(POSTGRES, "apply", "locked.lease_expires_at <= written.at or", "locked.lease_expires_at < written.at or")
 
 
 def postgres_stall_of_the_living(edits: Edits) -> None:
-    whole = "when 'orphaned' then locked.lease_expires_at <= moment.now or locked.heartbeat_deadline_at <= moment.now"
+    whole = "when 'orphaned' then locked.lease_expires_at <= written.at or locked.heartbeat_deadline_at <= written.at"
     edits.sql(POSTGRES, "apply", whole, "when 'orphaned' then true")
 
 
@@ -80,6 +83,14 @@ def postgres_repetition_goes_ahead(edits: Edits) -> None:
         "tenure.won_before(:request_id) before",
         "tenure.claims before where request_id = :request_id",
     )
+
+
+def postgres_claim_before_the_enqueue(edits: Edits) -> None:
+    edits.sql(POSTGRES, "claim", ":by_rules::boolean or moved.rev", "moved.rev")
+
+
+def postgres_revived_by_the_clock(edits: Edits) -> None:
+    edits.sql(POSTGRES, "complete", "greatest(moment.now, locked.updated_at)\n),", "moment.now\n),")
 
 
 def postgres_tail_by_position(edits: Edits) -> None:
@@ -209,6 +220,20 @@ MUTANTS = (
         OnPostgres(test_a_repetition_waits_for_the_claim_that_is_under_way),
         r"won == ",
         postgres_repetition_goes_ahead,
+    ),
+    Mutant(
+        "PostgreSQL: a claim before the enqueue",
+        "what a claim by rules writes has the number that its transaction got before the job was there",
+        OnPostgres(test_a_job_that_came_while_a_claim_waited_for_its_rules_begins_before_it_is_claimed),
+        r"revisions\(await whole_tail",
+        postgres_claim_before_the_enqueue,
+    ),
+    Mutant(
+        "PostgreSQL: a clock that goes back revives a lease",
+        "`complete.sql` compares the lease with the clock, though the log has gone further",
+        Kit("test_a_lease_that_has_ended_by_the_log_does_not_run_again_when_the_clock_goes_back", "postgres"),
+        r"LeaseLost|did not raise|Applied",
+        postgres_revived_by_the_clock,
     ),
     Mutant(
         "PostgreSQL: tail by position only",

@@ -43,7 +43,17 @@ def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
     assert len(MUTANTS) >= 24
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     kinds = {type(mutant.layer).__name__ for mutant in MUTANTS}
-    assert kinds >= {"Verdicts", "StoreVerdicts", "Kit", "Roles", "Simulator", "Lockstep", "Verify", "History", "Tail"}
+    assert kinds >= {
+        "Verdicts",
+        "StoreVerdicts",
+        "Kit",
+        "Roles",
+        "Simulator",
+        "Lockstep",
+        "Verify",
+        "History",
+        "OnPostgres",
+    }
     assert {mutant.layer.store for mutant in MUTANTS if isinstance(mutant.layer, Kit)} == {
         "model",
         "sqlite",
@@ -53,7 +63,7 @@ def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
 
 def test_a_change_that_breaks_nothing_is_not_killed(bench: Bench) -> None:
     def same(edits: Edits) -> None:
-        edits.python(decide.judge, "job.lease_expires_at <= now", "not job.lease_expires_at > now")
+        edits.python(decide.judge, "job.lease_expires_at <= at", "not job.lease_expires_at > at")
         edits.sql("tenure.stores.sqlite", "due_jobs", "job.due_at <= :now", ":now >= job.due_at")
 
     with editing(same):
@@ -80,7 +90,7 @@ def test_a_mutant_of_code_that_has_changed_says_so(apply: Callable[[Edits], None
 
 def test_a_mutant_that_makes_no_sense_is_not_taken_for_a_dead_one(bench: Bench) -> None:
     def nonsense(edits: Edits) -> None:
-        edits.python(decide.judge, "job.lease_expires_at <= now", "no_such_name")
+        edits.python(decide.judge, "job.lease_expires_at <= at", "no_such_name")
 
     with pytest.raises(NameError), editing(nonsense):
         Verdicts().find(bench)
@@ -91,7 +101,7 @@ def test_everything_is_put_back(bench: Bench) -> None:
     texts = [statements.sql("due_jobs"), statements._for_rows("update_jobs", 4), sql_files.named]
 
     def several(edits: Edits) -> None:
-        edits.python(decide.judge, "job.lease_expires_at <= now", "False")
+        edits.python(decide.judge, "job.lease_expires_at <= at", "False")
         edits.sql("tenure.stores.sqlite", "due_jobs", "and job.due_at <= :now", "")
         edits.sql("tenure.stores.sqlite", "update_jobs", "and tenure_jobs.rev = changed.rev_before", "")
 

@@ -53,7 +53,7 @@ def test_every_promise_holds_whatever_breaks(first: int) -> None:
 
 @pytest.mark.parametrize("store", ["model", "sqlite"])
 def test_a_seed_makes_the_same_run_in_another_process_with_other_hashes(store: str) -> None:
-    [here] = simulate_all([7], Options(store=store))
+    [here] = simulate_all([7], Options(store=store, without=(Fault.CRASH, Fault.REPLY_LOST)))
     command = [sys.executable, *arguments(here).split()[1:]]
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     there = subprocess.run(command, capture_output=True, env=environment, timeout=100, check=True).stdout

@@ -81,17 +81,26 @@ def judge(
     job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str, now: datetime, expected_rev: int | None
 ) -> Change:
     """The whole verdict on the current row at this moment: the change to write, or the first reason against it."""
+    at = moment_of(job, now)
     first = ARROW_OF[operations[0].verb]
     if _authority(job, first, actor).with_lease:
         _require_lease(job, operations[0], actor)
-        if job.lease_expires_at is None or job.lease_expires_at <= now:
+        if job.lease_expires_at is None or job.lease_expires_at <= at:
             raise LeaseLost(job, operations[0].verb)
     if expected_rev is not None and expected_rev != job.rev:
         raise RevisionConflict(job, operations[0].verb, expected_rev=expected_rev)
     change = decide_chain(job, operations, actor, request_id=request_id)
-    if not clock_allows(job, change.guard, now):
+    if not clock_allows(job, change.guard, at):
         raise NotYet(job, change.verb, waits_for=WAITS_FOR[change.guard])
     return change
+
+
+def moment_of(job: Job, now: datetime) -> datetime:
+    """When a change takes place that is written now: never before the job's last one, though the clock may go back.
+
+    Guards are judged by it, so that the log shows that they held.
+    """
+    return max(now, job.updated_at)
 
 
 WAITS_FOR = {
@@ -102,24 +111,24 @@ WAITS_FOR = {
 }
 
 
-def clock_allows(job: Job, guard: Guard, now: datetime) -> bool:
-    """Whether the guard holds for this row at this moment by the database's clock."""
+def clock_allows(job: Job, guard: Guard, at: datetime) -> bool:
+    """Whether the guard holds for this row at this moment."""
     match guard:
         case Guard.LIVE_LEASE:
-            return _after(job.lease_expires_at, now)
+            return _after(job.lease_expires_at, at)
         case Guard.DUE:
-            return job.due_at is not None and job.due_at <= now
+            return job.due_at is not None and job.due_at <= at
         case Guard.ORPHANED:
-            return not (_after(job.lease_expires_at, now) and _after(job.heartbeat_deadline_at, now))
+            return not (_after(job.lease_expires_at, at) and _after(job.heartbeat_deadline_at, at))
         case Guard.OVERDUE:
-            return job.timeout_at is not None and job.timeout_at <= now
+            return job.timeout_at is not None and job.timeout_at <= at
         case _:
             return True
 
 
-def renewal_due(job: Job, now: datetime) -> bool:
+def renewal_due(job: Job, at: datetime) -> bool:
     """Whether half of the lease's time is gone, so that a heartbeat renews it."""
-    left = None if job.lease_expires_at is None else job.lease_expires_at - now
+    left = None if job.lease_expires_at is None else job.lease_expires_at - at
     return left is None or left.total_seconds() * 2000 <= job.policy.lease_ms
 
 
@@ -207,8 +216,8 @@ def _require_lease(job: Job, operation: Operation, actor: Actor) -> None:
         raise LeaseLost(job, operation.verb)
 
 
-def _after(moment: datetime | None, now: datetime) -> bool:
-    return moment is not None and moment > now
+def _after(moment: datetime | None, at: datetime) -> bool:
+    return moment is not None and moment > at
 
 
 def _after_step(

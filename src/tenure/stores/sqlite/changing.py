@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import RowPoisoned, TenureError
-from tenure.lifecycle.decide import Change, renewal_due, unroll
+from tenure.lifecycle.decide import Change, moment_of, renewal_due, unroll
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, shown, waves
@@ -87,7 +87,7 @@ def _perform_wave(
         if isinstance(verdict, Failure) and _surely_new(request):
             verdict = settle(job, request, logged=_logged(connection, [request]).get(name, ()), now=now)
         if isinstance(verdict, Change):
-            at, renewed = moment_of(verdict, now)
+            at, renewed = when(verdict, now)
             writes.append(prepare(verdict, at, renewed=renewed))
             applied[index] = Applied(shown(verdict), at, renewed)
         else:
@@ -97,10 +97,10 @@ def _perform_wave(
     return outcomes
 
 
-def moment_of(change: Change, now: datetime) -> tuple[datetime, bool]:
-    """When the change takes place, never before the job's last event; and whether it renews the lease."""
-    renewed = any(step.renews for step in change.steps) and renewal_due(change.before, now)
-    return max(now, change.before.updated_at), renewed
+def when(change: Change, now: datetime) -> tuple[datetime, bool]:
+    """When the change takes place, and whether it renews the lease then."""
+    at = moment_of(change.before, now)
+    return at, any(step.renews for step in change.steps) and renewal_due(change.before, at)
 
 
 def _surely_new(request: Request) -> bool:

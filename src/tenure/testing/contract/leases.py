@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from tenure.errors import IllegalTransition, LeaseLost, NotAuthorised, NotYet
@@ -22,6 +23,7 @@ from tenure.lifecycle.operations import (
     Progress,
     Reconcile,
     Release,
+    RequestCancel,
     Requeue,
     Retry,
     Stall,
@@ -261,6 +263,20 @@ class LeaseContract:
         ended = await drive.apply(job, Complete("1"))
         assert ended.finished_at is not None
         assert ended.finished_at >= ended.created_at
+
+    @pytest.mark.requirement("SM-02", "SM-17")
+    @pytest.mark.parametrize("fresh", [False, True])
+    @pytest.mark.parametrize("operation", OWNERS, ids=lambda operation: operation.verb)
+    async def test_a_lease_that_has_ended_by_the_log_does_not_run_again_when_the_clock_goes_back(
+        self, drive: Driver, clock: DatabaseClock, operation: Operation, fresh: bool
+    ) -> None:
+        held = await drive.running(policy={"lease_seconds": 10})
+        clock.advance(11)
+        asked = await drive.apply(held.id, RequestCancel(), actor=CLIENT)
+        clock.advance(-5)
+        job = msgspec.structs.replace(asked, token=held.token)
+        assert isinstance(await drive.refuse(job, operation, fresh=fresh), LeaseLost)
+        assert (await drive.apply(job.id, Stall(), actor=RECOVERY)).status is STALLED
 
     @pytest.mark.requirement("SM-02")
     async def test_recovery_and_owner_at_once_leave_one_of_the_two_outcomes(

@@ -24,6 +24,7 @@ from tenure.testing.simulation.world import Result
 CHUNK = 50
 LINES = 20
 FAILURES_MAX = 5
+FAULTS = [fault.value for fault in Fault]
 
 
 @click.command()
@@ -37,7 +38,7 @@ FAILURES_MAX = 5
 @click.option("--faulty-seconds", type=float, default=Options().faulty_seconds, show_default=True)
 @click.option("--request-faults", type=float, default=Options().request_faults, show_default=True)
 @click.option("--process-faults", type=int, default=Options().process_faults, show_default=True)
-@click.option("--without", type=click.Choice(list(Fault)), multiple=True, help="A kind of fault to leave out.")
+@click.option("--without", type=click.Choice(FAULTS), multiple=True, help="A kind of fault to leave out.")
 @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
 def main(seed: int | None, seeds: int, first: int, processes: int, as_json: bool, **facts: object) -> None:
     """Run the real workers on virtual time with seeded faults, and check every promise after every step."""

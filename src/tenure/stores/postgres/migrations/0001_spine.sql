@@ -1029,9 +1029,8 @@ begin
       and job.token = asked.token
     for no key update;
     -- Read only now: the time spent waiting for the row counts against the lease.
-    moment := tenure.clock();
+    moment := greatest(tenure.clock(), held.updated_at);
     if held.lease_expires_at > moment then
-        moment := greatest(moment, held.updated_at);
         select min(artifact.name) into taken
         from json_to_recordset(asked.artifacts) as given(name text)
         join tenure.artifacts artifact on artifact.job_id = held.id and artifact.name = given.name;

@@ -27,18 +27,19 @@ moment as materialized (
     from (select count(*) from locked) everything_is_locked
 ),
 accepted as materialized (
-    select change.*, greatest(moment.now, locked.updated_at) as at, locked.owner as last_owner,
+    select change.*, written.at, locked.owner as last_owner,
         locked.lease_expires_at as last_lease_expires_at, locked.correlation_id
     from change
     join locked on locked.id = change.id
     cross join moment
+    cross join lateral (select greatest(moment.now, locked.updated_at) as at) written
     where locked.rev = change.rev
       and (change.token is null or locked.token = change.token)
       and case change.guard
-            when 'live_lease' then locked.lease_expires_at > moment.now
-            when 'due' then locked.due_at <= moment.now
-            when 'orphaned' then locked.lease_expires_at <= moment.now or locked.heartbeat_deadline_at <= moment.now
-            when 'overdue' then locked.timeout_at <= moment.now
+            when 'live_lease' then locked.lease_expires_at > written.at
+            when 'due' then locked.due_at <= written.at
+            when 'orphaned' then locked.lease_expires_at <= written.at or locked.heartbeat_deadline_at <= written.at
+            when 'overdue' then locked.timeout_at <= written.at
             else true
           end
 ),

@@ -26,7 +26,7 @@ accepted as materialized (
     cross join moment
     where locked.rev = change.rev
       and locked.token = change.token
-      and locked.lease_expires_at > moment.now
+      and locked.lease_expires_at > greatest(moment.now, locked.updated_at)
 ),
 logged as (
     insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,

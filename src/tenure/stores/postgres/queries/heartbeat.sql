@@ -20,16 +20,17 @@ moment as materialized (
     from (select count(*) from locked) everything_is_locked
 ),
 accepted as materialized (
-    select beat.*, locked.status, locked.attempt, greatest(moment.now, locked.updated_at) as at,
-        case when (locked.lease_expires_at - moment.now) * 2 <= beat.lease_ms * interval '1 millisecond'
-            then greatest(moment.now, locked.updated_at) + beat.lease_ms * interval '1 millisecond'
+    select beat.*, locked.status, locked.attempt, written.at,
+        case when (locked.lease_expires_at - written.at) * 2 <= beat.lease_ms * interval '1 millisecond'
+            then written.at + beat.lease_ms * interval '1 millisecond'
         end as until_at
     from beat
     join locked on locked.id = beat.id
     cross join moment
+    cross join lateral (select greatest(moment.now, locked.updated_at) as at) written
     where locked.rev = beat.rev
       and locked.token = beat.token
-      and locked.lease_expires_at > moment.now
+      and locked.lease_expires_at > written.at
 ),
 logged as (
     insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
