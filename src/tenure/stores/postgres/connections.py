@@ -51,8 +51,10 @@ PLANNED_ONCE = frozenset(
 planned for what is asked."""
 
 ISOLATION: Final = "read_committed"
+"""What every statement counts on: that it sees what was committed before it."""
 WRITES = "select set_config('tenure.writer', $1, true), set_config('idle_in_transaction_session_timeout', $2, true)"
 IDLE_MAX = "10s"
+"""How long a change of several statements may be silent before the server undoes it."""
 
 AS_USUAL = "set local plan_cache_mode = force_custom_plan; set local enable_seqscan = on"
 
