@@ -15,7 +15,7 @@ from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, mai
 from tenure.cli.worker import collect_less
 from tenure.enqueuing import JobFunction
 
-CONCURRENCY = 1000
+CONCURRENCY = 2000
 BOOKS = Books(
     left="select count(*) from tenure.jobs where status <> 'succeeded'",
     done="select count(*) from tenure.jobs where status = 'succeeded'",

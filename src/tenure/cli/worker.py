@@ -36,7 +36,7 @@ PROCESSES_MAX = 256
 STOP_MARGIN_SECONDS = 30.0
 """What a stop may take beyond the grace time before the process ends itself, whatever keeps it."""
 ABORT_SECONDS_MOST = 5.0
-COLLECT_AFTER = (10_000, 20, 20)
+COLLECT_AFTER = (50_000, 20, 20)
 
 log = logging.getLogger("tenure.worker")
 

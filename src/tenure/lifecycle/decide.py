@@ -65,8 +65,8 @@ def decide(job: Job, operation: Operation, actor: Actor, *, request_id: str) -> 
 
 def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str) -> Change:
     """Several operations in one change: N steps, N events, N revisions, all or none."""
-    by = _authority(job, ARROW_OF[operations[0].verb], actor)
-    guard = Guard.LIVE_LEASE if by.with_lease else ARROW_OF[operations[0].verb].guard
+    first = ARROW_OF[operations[0].verb]
+    guard = Guard.LIVE_LEASE if _authority(job, first, actor).with_lease else first.guard
     steps = [_step(job, operations[0], actor)]
     current = job
     for before, operation in pairwise(operations):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import ClassVar
 from uuid import UUID
 
@@ -11,9 +10,10 @@ import msgspec
 from tenure.lifecycle.backoff import retry_delay_ms
 from tenure.lifecycle.content import check_integer, check_seconds, check_text, digest, encode
 from tenure.lifecycle.records import Job, ReasonCode, Stage, milliseconds
+from tenure.lifecycle.statuses import Word
 
 
-class Verb(StrEnum):
+class Verb(Word):
     """The names of the operations."""
 
     ENQUEUE = "enqueue"

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, get_args
 from uuid import UUID
 
@@ -15,7 +14,7 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.content import check_integer, check_seconds, digest
-from tenure.lifecycle.statuses import HELD, LIVE, Coarse, Status, coarse
+from tenure.lifecycle.statuses import HELD, LIVE, Coarse, Status, Word, coarse
 
 CONTRACT_VERSION = 1
 """Written on every event. Later versions only add optional fields and states."""
@@ -24,7 +23,7 @@ OnLost = Literal["requeue", "fail", "dead_letter"]
 OnExhausted = Literal["fail", "dead_letter"]
 
 
-class Role(StrEnum):
+class Role(Word):
     """Who acts. Authority is by role, never by trust."""
 
     CLIENT = "client"
@@ -66,7 +65,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, check_seconds(seconds, f"timeouts.{name}", least=0.001))
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What happens to a job when things go wrong. Stored with the job at enqueue; nobody makes it up later."""
 
     max_attempts: int = 5
@@ -92,24 +91,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.timeouts, Timeouts):
             raise InvalidInput("timeouts", f"must be Timeouts, not {self.timeouts!r}")
 
-    @property
+    @cached_property
     def lease_ms(self) -> int:
         return milliseconds(self.lease_seconds)
 
-    @property
+    @cached_property
     def heartbeat_ms(self) -> int:
         """The interval between heartbeats: a third of the lease, unless it is set."""
         return milliseconds(self.lease_seconds / 3 if self.heartbeat_seconds is None else self.heartbeat_seconds)
 
-    @property
+    @cached_property
     def queued_ms(self) -> int | None:
         return _optional_ms(self.timeouts.queued_seconds)
 
-    @property
+    @cached_property
     def claimed_ms(self) -> int | None:
         return _optional_ms(self.timeouts.claimed_seconds)
 
-    @property
+    @cached_property
     def running_ms(self) -> int | None:
         return _optional_ms(self.timeouts.running_seconds)
 
@@ -261,7 +260,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.policy.on_exhausted if self.exhausted else "requeue"
 
 
-class EventType(StrEnum):
+class EventType(Word):
     """The closed vocabulary of the log."""
 
     ENQUEUED = "enqueued"
@@ -327,7 +326,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.actor.partition(":")[2]
 
 
-class ReasonCode(StrEnum):
+class ReasonCode(Word):
     """Why a job was dead-lettered."""
 
     PARSE_ERROR = "parse_error"
@@ -340,7 +339,7 @@ class ReasonCode(StrEnum):
     COMPENSATION_FAILED = "compensation_failed"
 
 
-class Stage(StrEnum):
+class Stage(Word):
     """How far a job had come when it was dead-lettered."""
 
     FETCH = "fetch"
@@ -367,7 +366,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """`redriven` or `discarded`, once somebody has dealt with it."""
 
 
-class ExecutionStatus(StrEnum):
+class ExecutionStatus(Word):
     """How far one attempt has come."""
 
     LEASED = "leased"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Status(StrEnum):
+class Word(StrEnum):
+    """A word of a closed vocabulary. It hashes as the text that it is: an enum's own hash is a call of Python code, at
+    every look-up in a table."""
+
+    __hash__ = str.__hash__
+
+
+class Status(Word):
     """Where a job is in its life."""
 
     QUEUED = "queued"
@@ -34,7 +41,7 @@ READY = frozenset({QUEUED, RETRY, WAITING, STALLED})
 """Nobody holds the job, and a claim may take it once it is due."""
 
 
-class Coarse(StrEnum):
+class Coarse(Word):
     """What a user needs to know who only asks whether it is done."""
 
     PENDING = "PENDING"

@@ -8,7 +8,6 @@ database's clock, and which event records it. What an event does to the record i
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from enum import StrEnum
 
 import msgspec
 
@@ -30,10 +29,11 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
     Status,
+    Word,
 )
 
 
-class Guard(StrEnum):
+class Guard(Word):
     """What the database's clock must say when the change is written."""
 
     NOTHING = "nothing"

@@ -102,7 +102,7 @@ class Crew:
         """See the job to its end. The record as it was left, or None where its lease was lost."""
         over: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
 
-        def ended(written: Applied | Repeated | None) -> None:
+        def ended(_held: Held, written: Applied | Repeated | None) -> None:
             if not over.done():
                 over.set_result(None if written is None else written.job)
 

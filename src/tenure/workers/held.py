@@ -42,6 +42,11 @@ class Held:
     `trusted_until_seconds` and `next_beat_at_seconds` are moments of the process's own monotonic clock.
     """
 
+    __slots__ = (
+        "_door", "_ordinal", "_seal", "_told", "actor", "closing", "job", "lost", "next_beat_at_seconds",
+        "overdue_at_seconds", "trusted_until_seconds",
+    )  # fmt: skip
+
     def __init__(self, job: Job, *, worker: str, token: UUID, sent_at_seconds: float) -> None:
         self.job = job
         self.actor, self._seal = _owner(worker, token)
@@ -49,7 +54,7 @@ class Held:
         self.closing = False
         """Its outcome is known and being written. Its heartbeats go on until that is answered."""
         self.overdue_at_seconds = _overdue_at(job, sent_at_seconds)
-        self._told: list[Told] = []
+        self._told: tuple[Told, ...] = ()
         self._ordinal = 0
         self._door = threading.Lock()
         self.beat_sent(sent_at_seconds)
@@ -79,10 +84,11 @@ class Held:
 
     def beat_sent(self, sent_at_seconds: float, *, renewed: bool = True) -> None:
         """Trust ends at send time + lease, not at reply time: a slow reply must not stretch our ownership."""
-        lease_seconds = self.job.policy.lease_ms / 1000
+        policy = self.job.origin.policy
+        lease_seconds = policy.lease_ms / 1000
         if renewed:
             self.trusted_until_seconds = sent_at_seconds + lease_seconds
-        self.next_beat_at_seconds = sent_at_seconds + self.job.policy.heartbeat_ms / 1000
+        self.next_beat_at_seconds = sent_at_seconds + policy.heartbeat_ms / 1000
         if self.next_beat_at_seconds > self.trusted_until_seconds - LEFT_LEAST * lease_seconds:
             # A beat renews only once half of the lease is gone by the database's clock. One that came a moment too soon
             # for that is followed by another soon after, however seldom the policy has them.
@@ -92,7 +98,7 @@ class Held:
     def when_interrupted(self, told: Told) -> None:
         """Call this, from any thread, when the work should stop; at once, where it should already."""
         with self._door:
-            self._told.append(told)
+            self._told = (*self._told, told)
             lost, asked = self.lost, self.job.cancel_requested
         if lost:
             told(Interruption.LOST)
@@ -108,7 +114,7 @@ class Held:
         self.interrupt(Interruption.LOST)
 
     def interrupt(self, why: Interruption) -> None:
-        for told in list(self._told):
+        for told in self._told:
             told(why)
 
 
@@ -123,16 +129,18 @@ class HeldJobs:
     def take(self, held: Held) -> None:
         """Care for this job. An earlier lease on the same job is gone: otherwise nobody could have claimed it."""
         with self._door:
-            before = self._held.get(held.job.id)
-            self._held[held.job.id] = held
+            job_id = held.job.origin.id
+            before = self._held.get(job_id)
+            self._held[job_id] = held
         if before is not None:
             before.lose()
         self.when_taken(held)
 
     def let_go(self, held: Held) -> None:
         with self._door:
-            if self._held.get(held.job.id) is held:
-                del self._held[held.job.id]
+            job_id = held.job.origin.id
+            if self._held.get(job_id) is held:
+                del self._held[job_id]
 
     def all(self) -> list[Held]:
         with self._door:

@@ -115,18 +115,20 @@ class Pool:
             self._meter.claimed(won)
         if len(won) < len(jobs):
             self._say_taken(jobs, won)
-        began = dict.fromkeys((job.id for job in won), sent_at_seconds)
-        if won and tries > 1:
-            began = await self._leases_began(won)
-        started = [job for job in won if self._in_time(job, began[job.id])]
-        for job in started:
-            self._free -= 1
-            self._begin(job, request.token, began[job.id])
+        began = await self._leases_began(won) if won and tries > 1 else {}
+        now_seconds = self._seams.clock.monotonic_seconds()
+        started = 0
+        for job in won:
+            began_at_seconds = began.get(job.origin.id, sent_at_seconds) if began else sent_at_seconds
+            if self._in_time(job, now_seconds - began_at_seconds):
+                started += 1
+                self._free -= 1
+                self._begin(job, request.token, began_at_seconds)
         if started and len(jobs) < request.limit:
             # There is hardly more to claim: let these set out before it is looked for. Of a full batch the next one is
             # asked for first, so that the database works while they do.
             await self._seams.clock.sleep(0)
-        return len(started)
+        return started
 
     async def _ask(self, request: ClaimRequest) -> tuple[list[Job], int]:
         """The answer to one request, asked again under the same id for as long as the database is away; and how often
@@ -159,10 +161,9 @@ class Pool:
             if job.lease_expires_at is not None
         }
 
-    def _in_time(self, job: Job, began_at_seconds: float) -> bool:
+    def _in_time(self, job: Job, passed_seconds: float) -> bool:
         """Whether enough of the lease is left to begin."""
-        passed = self._seams.clock.monotonic_seconds() - began_at_seconds
-        if passed * 1000 <= job.policy.lease_ms * (1 - TRUST_LEAST):
+        if passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - TRUST_LEAST):
             return True
         log.warning("job %s was claimed, but the answer came too late to start it; recovery will take it", job.id)
         if self._meter is not None:

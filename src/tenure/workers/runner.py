@@ -1,7 +1,7 @@
 """Runs one job from `running` to its end: call, outcome, settle.
 
-A job costs one task. Everything around it is callbacks: the end of the task, an interruption, the answer of the
-store; whichever ends the attempt first, its outcome is recorded once.
+A job that never waits does not even cost a task. Everything around the call is callbacks: an interruption, the answer of
+the store; whichever ends the attempt first, its outcome is recorded once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tenure.workers.held import Held, Interruption
 from tenure.workers.isolation import Isolation
 from tenure.workers.outcomes import Lost, Outcome, Raised, Returned, Stopped, described, settlement
 from tenure.workers.runs import HeldRun, Site
+from tenure.workers.turns import Turns
 
 TIDY_SECONDS = 5.0
 """How long a function that was told to stop is waited for."""
@@ -32,7 +33,7 @@ RESCUES_MAX = 2
 
 log = logging.getLogger("tenure.workers")
 
-Ended = Callable[[Applied | Repeated | None], None]
+Ended = Callable[[Held, Applied | Repeated | None], None]
 """Told once, when an attempt is over: what was written, or None where it was no longer ours to write."""
 
 
@@ -44,11 +45,14 @@ class Runner:
     ) -> None:
         self._kinds, self._isolations, self._site = kinds, isolations, site
         self._rescues = asyncio.Semaphore(RESCUES_MAX)
+        self._turns = Turns(site.seams.spawn)
 
     def begin(self, held: Held, ended: Ended) -> None:
         """Start the attempt. It needs nothing more from whoever began it, and tells them when it is over."""
-        run = HeldRun(held, self._kinds[held.job.kind], self._site)
-        _Attempt(run, self._site, ended).begin(self._isolation(run))
+        run = HeldRun(held, self._kinds[held.job.origin.kind], self._site)
+        attempt = _Attempt(run, self._site, self._isolation(run), ended)
+        held.when_interrupted(attempt.told)
+        self._turns.add(attempt)
 
     def _isolation(self, run: HeldRun) -> Isolation:
         """A job that was lost before, and may have taken its process down, runs where it can take down nothing but
@@ -75,31 +79,33 @@ class _Rationed:
 class _Attempt:
     """One job under way, until its outcome is written or refused."""
 
-    __slots__ = ("_ended", "_outcome", "_patience", "_run", "_site", "_slow", "_task", "_why")
+    __slots__ = (
+        "_ended", "_isolation", "_outcome", "_patience", "_run", "_site", "_slow", "_task", "_why", "held", "request_id",
+    )  # fmt: skip
 
-    _task: asyncio.Task[None]
+    request_id: str
 
-    def __init__(self, run: HeldRun, site: Site, ended: Ended) -> None:
-        self._run, self._site, self._ended = run, site, ended
+    def __init__(self, run: HeldRun, site: Site, isolation: Isolation, ended: Ended) -> None:
+        self.held = run.held
+        self._run, self._site, self._isolation, self._ended = run, site, isolation, ended
+        self._task: asyncio.Task[None] | None = None
         self._outcome: Outcome | None = None
         self._why: Interruption | None = None
         self._patience: asyncio.TimerHandle | None = None
 
-    def begin(self, isolation: Isolation) -> None:
-        run = self._run
-        self._task = self._site.seams.spawn.task(self._live(isolation), name=run.kind.name)
-        run.held.when_interrupted(self._told)
-
-    async def _live(self, isolation: Isolation) -> None:
+    async def live(self, task: asyncio.Task[None]) -> None:
         """Whatever the function does, its attempt has an outcome; unless it was given up on before."""
+        self._task = task
+        outcome: Outcome
         try:
-            outcome = await isolation.outcome(self._run)
+            outcome = Stopped() if self._why is not None else await self._isolation.outcome(self._run)
         except asyncio.CancelledError as cancelled:
             outcome = Stopped() if self._why is not None else _cancelled_within(cancelled)
         except Exception as error:
             # A bug of ours, which must not leave the job without an end.
             log.exception("a job could not be run", exc_info=error)
             outcome = Raised(described(error))
+        self._task = None
         if self._patience is not None:
             self._patience.cancel()
         if self._outcome is None:
@@ -107,7 +113,7 @@ class _Attempt:
 
     # What may end it.
 
-    def _told(self, why: Interruption) -> None:
+    def told(self, why: Interruption) -> None:
         """From any thread. A request to cancel is left to the function, which may answer it in its own time."""
         if why is not Interruption.CANCEL_REQUESTED:
             try:
@@ -117,8 +123,11 @@ class _Attempt:
                 return
 
     def _interrupt(self, why: Interruption) -> None:
-        if self._why is None and not self._task.done():
-            self._why = why
+        if self._why is not None or self._outcome is not None:
+            return
+        self._why = why
+        # One that has not begun will see it when it does.
+        if self._task is not None:
             self._task.cancel()
             self._patience = self._site.loop.call_later(TIDY_SECONDS, self._give_up)
 
@@ -133,12 +142,11 @@ class _Attempt:
     def _settle(self, outcome: Outcome) -> None:
         self._outcome = outcome
         run = self._run
-        complete = isinstance(outcome, Returned) and bool(run.artifacts) and not run.job.committed
-        if complete or run.reporting:
+        if run.undisturbed:
+            self._record(outcome)
+        else:
             # Kept, since an event loop holds its tasks only weakly; and we are kept by the job that is held.
             self._slow = self._site.seams.spawn.task(self._settle_slowly(outcome), name=run.kind.name)
-        else:
-            self._record(outcome)
 
     async def _settle_slowly(self, outcome: Outcome) -> None:
         """What was reported is written first; and artifacts go along with the job's end, in one transaction."""
@@ -156,26 +164,30 @@ class _Attempt:
             self._written(Repeated(job))
 
     def _record(self, outcome: Outcome) -> None:
-        run = self._run
-        run.held.closing = True
-        if run.held.lost or isinstance(outcome, Lost):
+        held = self.held
+        held.closing = True
+        if held.lost or isinstance(outcome, Lost):
+            job = held.job
             log.warning(
                 "job %s: its lease is lost, so that nothing of attempt %s is recorded",
-                run.job.id,
-                run.job.attempt,
-                extra=facts(run.job),
+                job.id,
+                job.attempt,
+                extra=facts(job),
             )
-            self._ended(None)
+            self._ended(held, None)
         else:
-            self._site.settler.submit(run.held, "end", self._decided, self._answered)
+            self.request_id = held.request_id("end")
+            self._site.settler.submit(self)
 
-    def _decided(self, job: Job) -> Operation:
+    # What the settler asks.
+
+    def decide(self, job: Job) -> Operation:
         assert self._outcome is not None, "an attempt is settled once its outcome is known"
         operation = settlement(job, self._outcome)
         assert operation is not None, "a lost lease is handled before"
         return operation
 
-    def _answered(self, answer: Applied | Repeated | BaseException) -> None:
+    def answered(self, answer: Applied | Repeated | BaseException) -> None:
         if isinstance(answer, BaseException):
             self._refused(answer)
         else:
@@ -183,8 +195,9 @@ class _Attempt:
 
     def _written(self, written: Applied | Repeated) -> None:
         assert self._outcome is not None, "what is written has an outcome"
-        _say(self._run.job, written, self._outcome)
-        self._ended(written)
+        if not isinstance(self._outcome, Returned) or self.held.job.committed:
+            _say(self.held.job, written, self._outcome)
+        self._ended(self.held, written)
 
     def _refused(self, error: BaseException) -> None:
         job = self._run.job
@@ -195,7 +208,7 @@ class _Attempt:
         elif isinstance(error, Exception):
             said = "job %s could not be seen to its end; recovery will take it"
             log.error(said, job.id, exc_info=error, extra=facts(job))
-        self._ended(None)
+        self._ended(self.held, None)
 
 
 def _cancelled_within(cancelled: asyncio.CancelledError) -> Raised:

@@ -93,6 +93,11 @@ class HeldRun:
         return self._site.borrow(connection)
 
     @property
+    def undisturbed(self) -> bool:
+        """Whether nothing was attached and nothing is being reported, so that the end can be written by itself."""
+        return self._committer is None and self._reported is None and self._reporting is None
+
+    @property
     def reporting(self) -> bool:
         """Whether something was reported and is not written yet."""
         return self._reported is not None or (self._reporting is not None and not self._reporting.done())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
+from typing import Protocol
 
 from tenure.context import current_context
 from tenure.errors import LeaseLost, RevisionConflict, StoreError, StoreUnavailable
@@ -30,24 +30,45 @@ Decide = Callable[[Job], Operation]
 """What to ask for, given the record as it stands: asked again after somebody else has changed it."""
 
 
-Answered = Callable[[Applied | Repeated | BaseException], None]
-"""Told once what was written, or what the store refused it for."""
+class Asks(Protocol):
+    """Somebody who holds a job and wants something written for it, under this request id."""
+
+    held: Held
+    request_id: str
+
+    def decide(self, job: Job) -> Operation:
+        """What to ask for, given the record as it stands: asked again after somebody else has changed it."""
+        ...
+
+    def answered(self, answer: Applied | Repeated | BaseException) -> None:
+        """Told once what was written, or what the store refused it for."""
+        ...
 
 
-class _Waiting:
-    __slots__ = ("answered", "decide", "held", "request_id")
+class _Asked:
+    """Somebody who waits for the answer."""
 
-    def __init__(self, held: Held, decide: Decide, request_id: str, answered: Answered) -> None:
-        self.held, self.decide, self.request_id, self.answered = held, decide, request_id, answered
+    def __init__(self, held: Held, request_id: str, decide: Decide) -> None:
+        self.held, self.request_id, self.decide = held, request_id, decide
+        self.answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
 
-    def request(self) -> Request | None:
-        """What to send; None where it cannot be decided, which whoever waits is told."""
-        try:
-            operation = self.decide(self.held.job)
-        except Exception as error:  # noqa: BLE001 - one that cannot be decided must not keep the others waiting
-            self.answered(error)
-            return None
-        return self.held.request(operation, self.request_id)
+    def answered(self, answer: Applied | Repeated | BaseException) -> None:
+        if self.answer.done():
+            return
+        if isinstance(answer, BaseException):
+            self.answer.set_exception(answer)
+        else:
+            self.answer.set_result(answer.job)
+
+
+def _request(asking: Asks) -> Request | None:
+    """What to send; None where it cannot be decided, which whoever asks is told."""
+    try:
+        operation = asking.decide(asking.held.job)
+    except Exception as error:  # noqa: BLE001 - one that cannot be decided must not keep the others waiting
+        asking.answered(error)
+        return None
+    return asking.held.request(operation, asking.request_id)
 
 
 class Settler:
@@ -56,24 +77,25 @@ class Settler:
     def __init__(self, store: Performs, seams: Seams) -> None:
         self._store, self._seams = store, seams
         self._outage = Outage(seams)
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Asks] = []
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
-    def submit(self, held: Held, verb: str, decide: Decide, answered: Answered) -> None:
+    def submit(self, asking: Asks) -> None:
         """Have the operation written with the next batch."""
         if self._closed:
-            answered(StoreError(f"the worker has stopped, so that nothing more of job {held.job.id} is recorded"))
+            job_id = asking.held.job.id
+            asking.answered(StoreError(f"the worker has stopped, so that nothing more of job {job_id} is recorded"))
             return
-        self._waiting.append(_Waiting(held, decide, held.request_id(verb), answered))
+        self._waiting.append(asking)
         if self._writing is None or self._writing.done():
             self._writing = self._seams.spawn.task(self._write(), name="tenure-settler")
 
     async def settle(self, held: Held, verb: str, decide: Decide) -> Job:
         """The record once the operation is written. Raises what the store refused it for."""
-        answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
-        self.submit(held, verb, decide, partial(_pass_on, answer))
-        return await answer
+        asked = _Asked(held, held.request_id(verb), decide)
+        self.submit(asked)
+        return await asked.answer
 
     async def close(self) -> None:
         """Give up on what could not be written; recovery will find it."""
@@ -92,7 +114,7 @@ class Settler:
             # Whoever is ready at this moment goes along.
             await self._seams.clock.sleep(0)
             batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-            asked = [(waiting, request) for waiting in batch if (request := waiting.request()) is not None]
+            asked = [(waiting, request) for waiting in batch if (request := _request(waiting)) is not None]
             batch = [waiting for waiting, _ in asked]
             try:
                 outcomes = await self._perform([request for _, request in asked])
@@ -118,7 +140,7 @@ class Settler:
                 return outcomes
         return []
 
-    def _answer(self, waiting: _Waiting, outcome: Outcome) -> None:
+    def _answer(self, waiting: Asks, outcome: Outcome) -> None:
         match outcome:
             case Applied() | Repeated():
                 if outcome.status in HELD:
@@ -134,12 +156,3 @@ class Settler:
                 waiting.answered(refusal)
             case Failure(error):
                 waiting.answered(error)
-
-
-def _pass_on(answer: asyncio.Future[Job], told: Applied | Repeated | BaseException) -> None:
-    if answer.done():
-        return
-    if isinstance(told, BaseException):
-        answer.set_exception(told)
-    else:
-        answer.set_result(told.job)

@@ -9,7 +9,6 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -215,7 +214,7 @@ class Worker:
         self.running += 1
         self._idle.clear()
         try:
-            self._runner.begin(held, partial(self._ended, held))
+            self._runner.begin(held, self._ended)
         except Exception as error:
             log.exception("job %s could not be started; recovery will take it", job.id, exc_info=error)
             self._ended(held, None)

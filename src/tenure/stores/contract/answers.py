@@ -93,7 +93,8 @@ def shown(change: Change) -> Change:
 
 def without_secret(job: Job, actor: Actor | None = None) -> Job:
     """The record as this actor may see it: the token only if it is their own."""
-    if job.token is None or (actor is not None and actor.token == job.token):
+    token = job.token
+    if token is None or (actor is not None and (actor.token is token or actor.token == token)):
         return job
     return msgspec.structs.replace(job, token=None)
 

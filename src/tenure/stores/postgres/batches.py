@@ -33,21 +33,23 @@ class Batches:
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
         """What became of each change; None where the row was not the one decided upon."""
         answers: dict[UUID, Outcome] = {}
-        ways: dict[Send, list[Change]] = {self._apply: [], self._complete: [], self._beat: []}
-        for change in changes:
-            ways[self._way(change)].append(change)
-        for send, alike in ways.items():
-            await self._isolating(send, alike, answers)
-        return [answers.get(change.before.id) for change in changes]
+        others, completions, beats = self._sorted(changes)
+        await self._isolating(self._apply, others, answers)
+        await self._isolating(self._complete, completions, answers)
+        await self._isolating(self._beat, beats, answers)
+        return [answers.get(change.before.origin.id) for change in changes]
 
-    def _way(self, change: Change) -> Send:
+    def _sorted(self, changes: Sequence[Change]) -> tuple[Sequence[Change], list[Change], list[Change]]:
         """Everything can go through `apply`; the two commonest changes have leaner statements."""
         # Only `apply` knows where events of a transaction that was open for a while belong in the log.
         if self._in_block:
-            return self._apply
-        if is_completion(change):
-            return self._complete
-        return self._beat if is_heartbeat(change) else self._apply
+            return changes, [], []
+        others: list[Change] = []
+        completions: list[Change] = []
+        beats: list[Change] = []
+        for change in changes:
+            (completions if is_completion(change) else beats if is_heartbeat(change) else others).append(change)
+        return others, completions, beats
 
     async def _isolating(self, send: Send, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         if not changes:
@@ -71,10 +73,15 @@ class Batches:
                 answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"])
 
     async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
-        by_id = {change.before.id: change for change in changes}
-        for row in await self._fetches.fetch("complete", completion_parameters(changes)):
-            if row["id"] is not None:
-                answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"])
+        [answer] = await self._fetches.fetch("complete", completion_parameters(changes))
+        if answer["ids"] is None:
+            at = answer["now"]
+            answers.update({change.before.origin.id: Applied(shown(change), at) for change in changes})
+            return
+        by_id = {change.before.origin.id: change for change in changes}
+        for job_id, at in zip(answer["ids"], answer["ats"], strict=True):
+            if job_id is not None:
+                answers[job_id] = Applied(shown(by_id[job_id]), at)
 
     async def _beat(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from tenure.lifecycle.decide import Change, unroll
 from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
@@ -16,6 +16,8 @@ from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job
 from tenure.lifecycle.statuses import RETRY, WAITING
 from tenure.lifecycle.table import Guard
 from tenure.stores.postgres.rows import arrays
+
+T = TypeVar("T")
 
 WRITING = datetime(9000, 1, 1, tzinfo=UTC)
 AS_IT_WAS = -1
@@ -35,7 +37,6 @@ _STEP = (
 )  # fmt: skip
 _LETTER = ("letter_ids", "letter_stages")
 _SIGNAL = ("signal_ids", "signal_revs", "signal_names", "signal_payloads")
-_COMPLETE = ("ids", "revs", "tokens", "actors", "requests", "results", "digests")
 _BEAT = ("ids", "revs", "tokens", "actors", "requests", "lease_ms", "heartbeat_ms")
 
 
@@ -50,20 +51,24 @@ def is_completion(change: Change) -> bool:
 
 
 def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
-    """The arrays of `complete.sql`."""
-    completions = [
-        (
-            change.before.id,
-            change.before.rev,
-            change.actor.token,
-            str(change.actor),
-            change.request_id,
-            change.steps[0].content,
-            change.steps[0].digest,
-        )
-        for change in changes
-    ]
-    return {**arrays(completions, _COMPLETE), "version": CONTRACT_VERSION}
+    """The arrays of `complete.sql`. Jobs that were claimed together have much in common, which is sent once."""
+    steps = [change.steps[0] for change in changes]
+    actors = _once([change.actor for change in changes])
+    return {
+        "ids": [change.before.origin.id for change in changes],
+        "revs": [change.before.rev for change in changes],
+        "tokens": _once([actor.token for actor in actors]),
+        "actors": _once([str(actor) for actor in actors]),
+        "requests": _once([change.request_id for change in changes]),
+        "results": _once([step.content for step in steps]),
+        "digests": _once([step.digest for step in steps]),
+        "version": CONTRACT_VERSION,
+    }
+
+
+def _once(column: list[T]) -> list[T]:
+    """The column, or its first value alone where all are the same."""
+    return column[:1] if column.count(column[0]) == len(column) else column
 
 
 def heartbeat_parameters(changes: Sequence[Change]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -136,9 +136,7 @@ class Claiming:
 def taken(answers: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
     """The rows that were won, in the order in which they were to be claimed."""
     rows = [row for row in answers if row["id"] is not None]
-    rows.sort(key=_claim_order)
+    # The second one keeps the order of the first among equals.
+    rows.sort(key=itemgetter("due_at", "id"))
+    rows.sort(key=itemgetter("priority"), reverse=True)
     return rows
-
-
-def _claim_order(row: asyncpg.Record) -> tuple[int, datetime, UUID]:
-    return -row["priority"], row["due_at"], row["id"]

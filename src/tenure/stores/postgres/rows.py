@@ -41,13 +41,15 @@ Policies = Mapping[int, Policy]
 log = logging.getLogger("tenure.stores.postgres")
 
 
-def origin_from(row: asyncpg.Record, policies: Policies) -> Origin:
-    tags = row["tags"]
+def _origin(row: asyncpg.Record, policies: Policies) -> Origin:
+    tags, policy = row["tags"], policies.get(row["policy_id"])
+    if policy is None:
+        raise RowPoisoned(row["id"], f"its row cannot be read: there is no policy {row['policy_id']}")
     return Origin(
         id=row["id"],
         kind=row["kind"],
         payload=row["payload"] or "null",
-        policy=policies[row["policy_id"]],
+        policy=policy,
         queue=row["queue"],
         priority=row["priority"],
         dedupe_key=row["dedupe_key"],
@@ -55,23 +57,23 @@ def origin_from(row: asyncpg.Record, policies: Policies) -> Origin:
         correlation_id=row["correlation_id"],
         trace=row["trace"],
         submitted_by=row["submitted_by"],
-        tags=None if tags is None else msgspec.json.decode(tags, type=dict[str, str]),
+        tags=None if tags is None else _tags(row["id"], tags),
         partition_key=row["partition_key"],
         parent_id=row["parent_id"],
         redrive_of=row["redrive_of"],
     )
 
 
-def _checked_origin(row: asyncpg.Record, policies: Policies) -> Origin:
+def _tags(job_id: UUID, tags: str) -> dict[str, str]:
     try:
-        return origin_from(row, policies)
-    except (KeyError, msgspec.MsgspecError) as problem:
-        raise RowPoisoned(row["id"], f"its row cannot be read: {problem!r}") from problem
+        return msgspec.json.decode(tags, type=dict[str, str])
+    except msgspec.MsgspecError as problem:
+        raise RowPoisoned(job_id, f"its row cannot be read: {problem!r}") from problem
 
 
 def job_from(row: asyncpg.Record, policies: Policies, *, with_token: bool = False) -> Job:
     """The record of a row. The token stays behind unless it is asked for."""
-    origin = _checked_origin(row, policies)
+    origin = _origin(row, policies)
     status = _STATUS.get(row["status"])
     if status is None:
         raise RowPoisoned(row["id"], f"its row cannot be read: its status is {row['status']!r}")
@@ -105,30 +107,56 @@ class Claimed:
         self._ends: dict[tuple[datetime, int], LeaseEnds] = {}
 
     def job(self, row: asyncpg.Record) -> Job:
-        origin, at = _checked_origin(row, self._policies), row["updated_at"]
-        started = self._status is RUNNING
-        ends = self._ends.get((at, row["policy_id"]))
+        # By their places in `claimed.sql`, which is much faster than by their names.
+        (
+            job_id, kind, queue, priority, payload, policy_id, dedupe_key, request_id, correlation_id, trace,
+            submitted_by, tags, partition_key, parent_id, redrive_of, created_at, at, rev, attempt, failures, losses,
+            due_at, cancel_requested, last_error, started_before,
+        ) = row[:25]  # fmt: skip
+        ends = self._ends.get((at, policy_id))
         if ends is None:
-            ends = self._ends[at, row["policy_id"]] = LeaseEnds.of(origin.policy, at, started=started)
+            ends = self._ends[at, policy_id] = self._ends_of(row, at)
         return Job(
-            origin=origin,
+            origin=Origin(
+                id=job_id,
+                kind=kind,
+                payload=payload or "null",
+                policy=self._policies[policy_id],
+                queue=queue,
+                priority=priority,
+                dedupe_key=dedupe_key,
+                request_id=request_id,
+                correlation_id=correlation_id,
+                trace=trace,
+                submitted_by=submitted_by,
+                tags=None if tags is None else _tags(job_id, tags),
+                partition_key=partition_key,
+                parent_id=parent_id,
+                redrive_of=redrive_of,
+            ),
             status=self._status,
-            rev=row["rev"],
-            created_at=row["created_at"],
+            rev=rev,
+            created_at=created_at,
             updated_at=at,
-            attempt=row["attempt"],
-            failures=row["failures"],
-            losses=row["losses"],
-            due_at=row["due_at"],
+            attempt=attempt,
+            failures=failures,
+            losses=losses,
+            due_at=due_at,
             owner=self._owner,
             token=self._token,
             lease_expires_at=ends.lease_expires_at,
             heartbeat_deadline_at=ends.heartbeat_deadline_at,
             timeout_at=ends.timeout_at,
-            started_at=at if started else row["started_before"],
-            cancel_requested=row["cancel_requested"],
-            last_error=row["last_error"],
+            started_at=at if self._status is RUNNING else started_before,
+            cancel_requested=cancel_requested,
+            last_error=last_error,
         )
+
+    def _ends_of(self, row: asyncpg.Record, at: datetime) -> LeaseEnds:
+        policy = self._policies.get(row["policy_id"])
+        if policy is None:
+            raise RowPoisoned(row["id"], f"its row cannot be read: there is no policy {row['policy_id']}")
+        return LeaseEnds.of(policy, at, started=self._status is RUNNING)
 
 
 def event_from(row: asyncpg.Record) -> Event:

@@ -1,9 +1,14 @@
 -- Completes a batch of jobs that were not committed before: the commonest change, with no column more than it needs.
 -- Guard: revision, token, and a lease that runs by the database's clock, read once every lock is held. Locks are taken
--- in the order of ids.
--- A row that comes back was completed; one that does not met another row than it was decided upon.
+-- in the order of ids. What is the same for all is sent once.
+-- Answers when all were completed; or which were, and when each, where one was not, since it met another row than it was
+-- decided upon, or where one was completed later than the others.
 with change as materialized (
-    select *
+    select change.id, change.rev, coalesce(change.token, (:tokens::uuid[])[1]) as token,
+        coalesce(change.actor, (:actors::text[])[1]) as actor,
+        coalesce(change.request_id, (:requests::text[])[1]) as request_id,
+        coalesce(change.result, (:results::text[])[1]) as result,
+        coalesce(change.digest, (:digests::text[])[1]) as digest
     from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :actors::text[], :requests::text[], :results::text[],
                 :digests::text[])
         as change(id, rev, token, actor, request_id, result, digest)
@@ -54,6 +59,12 @@ moved as (
     where job.id = accepted.id
     returning job.id, job.updated_at
 )
-select moved.id, moved.updated_at
+select moment.now,
+    case when count(moved.id) < cardinality(:ids::uuid[]) or max(moved.updated_at) > moment.now
+        then array_agg(moved.id) end as ids,
+    case when count(moved.id) < cardinality(:ids::uuid[]) or max(moved.updated_at) > moment.now
+        then array_agg(moved.updated_at) end as ats
 from set_config('tenure.writer', 'store', true) writer
+cross join moment
 left join moved on true
+group by moment.now

@@ -57,5 +57,6 @@ select moved.id, moved.kind, moved.queue, moved.priority, moved.payload, moved.p
     moved.due_at, moved.cancel_requested, moved.last_error,
     case when :chain::smallint = 1 then moved.started_at end as started_before,
     previous.body as won_body, previous.job_ids as won,
-    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.walked as walked,
+    -- Read once, when all that was to be locked is.
+    (select pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass)) - moment.walked as walked,
     case when moved.id is null then moment.now end as looked_at,
