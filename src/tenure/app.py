@@ -192,19 +192,13 @@ class App:
         """Queue a call that came as a name and JSON text, from the command line or the network."""
         known = self.kinds.get(kind)
         if known is None:
-            raise self._rejected(kind, UnknownKind(kind, self.kinds))
+            raise self.rejected(kind, UnknownKind(kind, self.kinds))
         enqueuer: Enqueuer[..., Any] = Enqueuer(self, known, options or EnqueueOptions())
-        [handle] = await self.enqueue_many([enqueuer.prepared(lambda: known.parsed(payload))])
+        [handle] = await self.enqueue_many([enqueuer.request_of(payload)])
         return handle
 
-    def accepted(self, kind: str, payload: Callable[[], str]) -> str:
-        """The payload, or its refusal, which is counted and logged."""
-        try:
-            return payload()
-        except InvalidInput as refusal:
-            raise self._rejected(kind, refusal) from None
-
-    def _rejected(self, kind: str, refusal: InvalidInput) -> InvalidInput:
+    def rejected(self, kind: str, refusal: InvalidInput) -> InvalidInput:
+        """A refusal before anything was queued, which is counted and logged."""
         self.rejections[kind if kind in self.kinds else UNKNOWN] += 1
         log.warning("a job was refused before it was queued: %s", refusal)
         return refusal

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from tenure.context import current_context
+from tenure.errors import InvalidInput
 from tenure.handles import Handle
 from tenure.lifecycle.content import check_seconds
 from tenure.lifecycle.records import Job, Origin, milliseconds
@@ -38,7 +39,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     partition_key: str | None = None
 
 
-class Prepared(msgspec.Struct, Generic[R], frozen=True):
+class Prepared(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """A checked call that is not queued yet; `app.enqueue_many` takes a lot of them."""
 
     enqueue: Enqueue
@@ -54,7 +55,19 @@ class Enqueuer(Generic[P, R]):
 
     def request(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
         """The call, checked against the function's signature, to be queued together with others."""
-        return self.prepared(lambda: self._kind.payload(*args, **kwargs))
+        try:
+            payload = self._kind.payload(*args, **kwargs)
+        except InvalidInput as refusal:
+            raise self._app.rejected(self._kind.name, refusal) from None
+        return self._prepared(payload)
+
+    def request_of(self, payload: str) -> Prepared[R]:
+        """The same for a call whose arguments came as JSON text, from the command line or the network."""
+        try:
+            checked = self._kind.parsed(payload)
+        except InvalidInput as refusal:
+            raise self._app.rejected(self._kind.name, refusal) from None
+        return self._prepared(checked)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Queue the call. A refusal names the field, and nothing was queued."""
@@ -79,10 +92,9 @@ class Enqueuer(Generic[P, R]):
         [one] = added
         return Handle(self._app, one.job, prepared.kind, created=one.created)
 
-    def prepared(self, payload: Callable[[], str]) -> Prepared[R]:
-        text = self._app.accepted(self._kind.name, payload)
+    def _prepared(self, payload: str) -> Prepared[R]:
         template, delay_ms = self._template()
-        origin = msgspec.structs.replace(template, id=self._app.seams.random.job_id(), payload=text)
+        origin = msgspec.structs.replace(template, id=self._app.seams.random.job_id(), payload=payload)
         around = current_context.get()
         if around is not None:
             origin = _belonging_to(around.job, origin)

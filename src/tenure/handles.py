@@ -7,6 +7,8 @@ from math import inf
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from tenure.errors import JobCancelled, JobEnded, JobFailed, JobHalted, JobNotFound
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import Event, Job
@@ -22,15 +24,13 @@ LOOK_SECONDS_LEAST, LOOK_SECONDS_MOST = 0.005, 0.25
 """How often a waiting caller looks: soon at first, then more and more seldom."""
 
 
-class Handle(Generic[R]):
+class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
     """One job. `created` is False where its dedupe key or request id led to a job that was there before."""
 
-    __slots__ = ("_app", "_kind", "created", "job")
-
-    def __init__(self, app: App, job: Job, kind: Kind[..., R], *, created: bool) -> None:
-        self._app, self._kind = app, kind
-        self.job = job
-        self.created = created
+    _app: App
+    job: Job
+    _kind: Kind[..., R]
+    created: bool
 
     def __repr__(self) -> str:
         return f"Handle({self.job!r})"

@@ -127,7 +127,7 @@ async def test_an_event_that_cannot_be_read_is_named_and_hides_nothing_else(data
         driver = Driver(store)
         ids = [await finished(driver) for _ in range(5)]
     database.tamper(
-        f"update {{events}} set type = 'bogus' where job_id = '{ids[1]}' and rev = 2",
+        f"update {{events}} set type = 'bogus' where job_id = '{ids[1]}' and rev = 3",
         f"update {{jobs}} set attempt = 7 where id = '{ids[4]}'",
     )
     answer = verify(database, "--json")

@@ -94,7 +94,7 @@ def postgres_revived_by_the_clock(edits: Edits) -> None:
 
 
 def postgres_tail_by_position(edits: Edits) -> None:
-    edits.sql(POSTGRES, "tail", "\n      and head.tx < pg_snapshot_xmin(pg_current_snapshot())")
+    edits.sql(POSTGRES, "tail", "\n      and told.tx < pg_snapshot_xmin(pg_current_snapshot())")
 
 
 def postgres_row_without_event(edits: Edits) -> None:

@@ -59,7 +59,7 @@ def never_doubts(edits: Edits) -> None:
 
 
 def starts_what_came_late(edits: Edits) -> None:
-    edits.python(Pool._in_time, "passed * 1000 <= job.policy.lease_ms * (1 - TRUST_LEAST)", "True")
+    edits.python(Pool._in_time, "passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - TRUST_LEAST)", "True")
 
 
 def mark_is_skipped(edits: Edits) -> None:

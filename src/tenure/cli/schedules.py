@@ -115,7 +115,7 @@ def _call(target: str, kind: str, payload: str, given: dict[str, Any]) -> Prepar
         raise UnknownKind(kind, app.kinds)
     options = EnqueueOptions(**{field: given.pop(field) for field in ("queue", "priority") if field in given})
     enqueuer: Enqueuer[..., Any] = Enqueuer(app, known, options)
-    return enqueuer.prepared(lambda: known.parsed(payload))
+    return enqueuer.request_of(payload)
 
 
 async def _put_call(desk: AppSchedules, name: str, call: Prepared[Any], given: dict[str, Any]) -> ScheduleRecord:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
@@ -108,7 +108,10 @@ def digest(text: str) -> str:
 
 
 def _digest(text: str) -> str:
-    return urlsafe_b64encode(sha256(text.encode()).digest()[:16])[:22].decode()
+    return b2a_base64(sha256(text.encode()).digest()[:16], newline=False)[:22].translate(_OF_ADDRESSES).decode()
+
+
+_OF_ADDRESSES = bytes.maketrans(b"+/", b"-_")
 
 
 _digest_of_few = lru_cache(maxsize=4096)(_digest)

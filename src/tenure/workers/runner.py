@@ -1,7 +1,7 @@
 """Runs one job from `running` to its end: call, outcome, settle.
 
-A job that never waits does not even cost a task. Everything around the call is callbacks: an interruption, the answer of
-the store; whichever ends the attempt first, its outcome is recorded once.
+A job that never waits does not even cost a task. Everything around the call is callbacks: an interruption, the answer
+of the store; whichever ends the attempt first, its outcome is recorded once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class _Attempt:
     """One job under way, until its outcome is written or refused."""
 
     __slots__ = (
-        "_ended", "_isolation", "_outcome", "_patience", "_run", "_site", "_slow", "_task", "_why", "held", "request_id",
+        "_ended", "_isolation", "_outcome", "_patience", "_run", "_site", "_slow", "_task", "_why", "held",
+        "request_id",
     )  # fmt: skip
 
     request_id: str

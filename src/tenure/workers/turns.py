@@ -1,7 +1,7 @@
 """Tasks for attempts: those that never wait take turns in one, and whoever waits keeps the one that it is in.
 
-A task of its own for every job costs more than many jobs do. What a task is for, waiting, is only known once it happens:
-then the event loop gets to run something else, and two other tasks go on with the rest.
+A task of its own for every job costs more than many jobs do. Whether one needs it, to wait in, is only known once it
+happens: then the event loop gets to run something else, and two other tasks go on with the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Turns:
     """Runs what it is given, in its order, on the event loop that it was made on.
 
     Nothing is carried over from one turn to the next: a task in which context variables were set, or which somebody
-    has cancelled, is not used again; nor is one whose turn has waited, since libraries know whom they serve by the task.
+    has cancelled, is not used again; nor is one whose turn has waited: there are libraries that know whom they serve by
+    the task.
     """
 
     def __init__(self, spawn: Spawner) -> None:

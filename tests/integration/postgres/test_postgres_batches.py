@@ -24,7 +24,7 @@ async def running(drive: Driver, count: int) -> list[Job]:
 
 def events(dsn: str) -> int:
     with psycopg.connect(dsn) as connection:
-        [count] = connection.execute("select count(*) from tenure.events").fetchone() or (0,)
+        [count] = connection.execute("select count(*) from tenure.log").fetchone() or (0,)
         return int(count)
 
 

@@ -18,7 +18,7 @@ from tenure.testing.driver import ERROR, Driver
 
 AS_THE_STORE = "select set_config('tenure.writer', 'store', true);"
 MARK = "update tenure.dead_letters set handled_at = clock_timestamp()"
-LEGAL = "select tenure.legal_event(%s, %s, %s, %s, %s, 'runner:me', 'x')"
+LEGAL = "select tenure.legal_event(%s, %s, %s, %s, %s, true)"
 EVENT = """insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
     request_id)
     values ('{id}', clock_timestamp(), {rev}, 1, 1, {commits}, '{type}', {from_}, '{to}', 'runner:me', 'x');"""

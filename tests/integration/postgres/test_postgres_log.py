@@ -126,11 +126,18 @@ async def test_the_view_tells_what_the_table_leaves_out(dsn: str, drive: Driver)
     job = await drive.running()
     named = await drive.add(request_id="named")
     with psycopg.connect(dsn) as connection:
-        asked = "select type, actor, request_id from tenure.{} where job_id = %s order by rev"
+        asked = "select type, from_status, to_status, actor, request_id from tenure.{} where job_id = %s order by rev"
         table = connection.execute(asked.format("events"), (job.id,)).fetchall()
         view = connection.execute(asked.format("log"), (job.id,)).fetchall()
         [origin] = connection.execute(asked.format("log"), (named.id,)).fetchall()
-    assert [row[1:] for row in table if None in row] == [(str(CLIENT), None), (None, None)]
-    assert view == [(event.type, str(event.actor), event.request_id) for event in await drive.events_of(job.id)]
-    assert all(None not in row for row in view)
-    assert origin[2] == "named"
+    events = [(e.type, e.from_status, e.to_status, e.actor, e.request_id) for e in await drive.events_of(job.id)]
+    assert [row[:3] for row in table] == [("enqueued", None, "queued"), ("claimed", "queued", "running")]
+    assert [row[:3] for row in view] == [
+        ("enqueued", None, "queued"),
+        ("claimed", "queued", "claimed"),
+        ("started", "claimed", "running"),
+    ]
+    assert view == events
+    assert table[0][3:] == (str(CLIENT), None)
+    assert view[0][4] == str(job.id)
+    assert origin[4] == "named"

@@ -17,7 +17,7 @@ from tenure.stores.contract import Added, Enqueue
 from tenure.stores.postgres.connections import REUSED_STATE, Fetches
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.reading import jobs_by_id
-from tenure.stores.postgres.rows import arrays
+from tenure.stores.postgres.rows import arrays, once
 
 
 async def add_at_once(
@@ -51,11 +51,12 @@ def _alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:
     """The arrays and values of `enqueue_alike.sql`."""
     first = requests[0]
     shared = {name: getattr(first.origin, name) for name in _SHARED}
+    payloads = once([request.origin.payload for request in requests])
     return {
         **shared,
         "ids": [request.origin.id for request in requests],
-        "payloads": [request.origin.payload for request in requests],
-        "digests": digests_alike([request.origin for request in requests]),
+        "payloads": payloads,
+        "digests": digests_alike([request.origin for request in requests[: len(payloads)]]),
         "tags": _tags(first.origin),
         "delay_ms": first.delay_ms,
         "queued_ms": first.origin.policy.queued_ms,

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from tenure.lifecycle.decide import Change, unroll
 from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
 from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job
 from tenure.lifecycle.statuses import RETRY, WAITING
 from tenure.lifecycle.table import Guard
-from tenure.stores.postgres.rows import arrays
-
-T = TypeVar("T")
+from tenure.stores.postgres.rows import arrays, once
 
 WRITING = datetime(9000, 1, 1, tzinfo=UTC)
 AS_IT_WAS = -1
@@ -53,22 +51,17 @@ def is_completion(change: Change) -> bool:
 def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
     """The arrays of `complete.sql`. Jobs that were claimed together have much in common, which is sent once."""
     steps = [change.steps[0] for change in changes]
-    actors = _once([change.actor for change in changes])
+    actors = once([change.actor for change in changes])
     return {
         "ids": [change.before.origin.id for change in changes],
         "revs": [change.before.rev for change in changes],
-        "tokens": _once([actor.token for actor in actors]),
-        "actors": _once([str(actor) for actor in actors]),
-        "requests": _once([change.request_id for change in changes]),
-        "results": _once([step.content for step in steps]),
-        "digests": _once([step.digest for step in steps]),
+        "tokens": once([actor.token for actor in actors]),
+        "actors": once([str(actor) for actor in actors]),
+        "requests": once([change.request_id for change in changes]),
+        "results": once([step.content for step in steps]),
+        "digests": once([step.digest for step in steps]),
         "version": CONTRACT_VERSION,
     }
-
-
-def _once(column: list[T]) -> list[T]:
-    """The column, or its first value alone where all are the same."""
-    return column[:1] if column.count(column[0]) == len(column) else column
 
 
 def heartbeat_parameters(changes: Sequence[Change]) -> dict[str, Any]:

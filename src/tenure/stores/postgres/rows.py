@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -27,6 +27,8 @@ from tenure.lifecycle.records import (
 )
 from tenure.lifecycle.statuses import RUNNING, Status
 from tenure.stores.contract import ArtifactRecord, SignalRecord, Tally, WorkerRecord
+
+T = TypeVar("T")
 
 _STATUS = {status.value: status for status in Status}
 _TYPE = {type_.value: type_ for type_ in EventType}
@@ -250,3 +252,8 @@ def arrays(rows: list[tuple[Any, ...]], names: tuple[str, ...]) -> dict[str, lis
     """Rows as one array per column, which is how a batch reaches PostgreSQL."""
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
     return {name: list(column) for name, column in zip(names, columns, strict=True)}
+
+
+def once(column: list[T]) -> list[T]:
+    """The column, or its first value alone where all are the same."""
+    return column[:1] if column.count(column[0]) == len(column) else column

@@ -19,16 +19,18 @@ create function tenure.is_terminal(status text) returns boolean
 language sql immutable parallel safe
 as $$ select status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered') $$;
 
--- Every (type, from, to) that the lifecycle's table has, the commonest first; what begins a log, and what may commit. Not in SQL, which would be put in place of
--- its call and planned anew for every statement that writes an event.
-create function tenure.legal_event(type text, from_status text, to_status text, rev integer, commits boolean, actor text,
-    request_id text)
+-- Every (type, from, to) that the lifecycle's table has, the commonest first, and a claim with its start; what begins a log,
+-- and what may commit. Not in SQL, which would be put in place of its call and planned anew for every statement that writes
+-- an event.
+create function tenure.legal_event(type text, from_status text, to_status text, rev integer, commits boolean,
+    requested boolean)
 returns boolean
 language plpgsql immutable parallel safe
 as $$
 begin
     return coalesce(case type
-        when 'claimed' then from_status in ('queued', 'retry', 'stalled', 'waiting') and to_status = 'claimed'
+        when 'claimed' then from_status in ('queued', 'retry', 'stalled', 'waiting')
+            and (to_status = 'claimed' or (to_status = 'running' and rev > 2))
         when 'started' then from_status = 'claimed' and to_status = 'running'
         when 'succeeded' then from_status in ('running', 'stalled') and to_status = 'succeeded'
         when 'enqueued' then from_status is null and to_status = 'queued'
@@ -51,7 +53,7 @@ begin
         when 'dead_lettered' then not tenure.is_terminal(from_status) and to_status = 'dead_lettered'
         else false
     end, false) and (rev = 1) = (type = 'enqueued') and (not commits or type in ('succeeded', 'committed'))
-        and case when actor is null then type = 'started' and request_id is null else request_id is not null or rev = 1 end;
+        and (requested or rev = 1);
 end $$;
 
 create table tenure.migrations (
@@ -132,17 +134,17 @@ create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
 create index jobs_held on tenure.jobs (queue, id) where status in ('claimed', 'running', 'stalled');
 -- Only jobs with a key are in it: rules for keys look for those that may go among all the others of their queue.
 create index jobs_keyed on tenure.jobs (queue, partition_key, priority desc, due_at, id)
-    where status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null and partition_key is not null;
-create index jobs_queued_timeout on tenure.jobs (timeout_at) where status = 'queued' and timeout_at is not null;
+    where partition_key is not null and status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
+create index jobs_queued_timeout on tenure.jobs (timeout_at) where timeout_at is not null and status = 'queued';
 create unique index jobs_dedupe on tenure.jobs (kind, dedupe_key)
     where dedupe_key is not null
       and status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled');
 create unique index jobs_request on tenure.jobs (request_id) where request_id is not null;
 create index jobs_correlation on tenure.jobs (correlation_id, id) where correlation_id is not null;
 
--- The log. Its keys begin with the job, so that it can be divided by ranges of ids. What is the same as elsewhere is left
--- out: a start that was claimed in the same breath says nothing of who asked, which is as in the event before; an enqueue
--- whose request is named by its job, no request. `tenure.log` has it all.
+-- The log. Its keys begin with the job, so that it can be divided by ranges of ids. Read `tenure.log`, which has all of it
+-- and one row for each event: here a claim that was started in the same breath is one row, `claimed` to `running`, with the
+-- revision of its start; and an enqueue whose request is named by its job says nothing of it.
 create table tenure.events (
     job_id uuid not null,
     tx xid8 not null default pg_current_xact_id(),
@@ -155,34 +157,35 @@ create table tenure.events (
     type text collate "C" not null,
     from_status text collate "C",
     to_status text collate "C" not null,
-    actor text,
+    actor text not null,
     request_id text collate "C",
     cause text,
     digest text,
     detail text,
     constraint events_key primary key (job_id, rev),
-    constraint events_legal check (tenure.legal_event(type, from_status, to_status, rev, commits, actor, request_id))
+    constraint events_legal check (tenure.legal_event(type, from_status, to_status, rev, commits, request_id is not null))
 );
 
 create unique index events_one_commit on tenure.events (job_id) where commits;
--- A start that follows its claim is found by that.
-create index events_position on tenure.events (tx) where actor is not null;
+create index events_position on tenure.events (tx);
 create index events_at on tenure.events using brin (at) with (pages_per_range = 16, autosummarize = on);
 
--- The log, with nothing left out.
+-- The log: one row for each event, with nothing left out.
 create view tenure.log as
-select event.job_id, event.tx, event.at, event.until_at, event.rev, event.attempt, event.version, event.commits, event.type,
-    event.from_status, event.to_status,
-    case when event.actor is not null then event.actor
-        else (select claim.actor from tenure.events claim where claim.job_id = event.job_id and claim.rev = event.rev - 1)
-    end as actor,
-    case when event.request_id is not null then event.request_id
-        when event.rev = 1 then event.job_id::text
-        else (select claim.request_id from tenure.events claim
-              where claim.job_id = event.job_id and claim.rev = event.rev - 1)
-    end collate "C" as request_id,
+select event.job_id, event.tx, event.at,
+    case half.number when 2 then null else event.until_at end as until_at,
+    case half.number when 1 then event.rev - 1 else event.rev end as rev,
+    event.attempt, event.version, event.commits,
+    case half.number when 2 then 'started' else event.type end as type,
+    case half.number when 2 then 'claimed' else event.from_status end as from_status,
+    case half.number when 1 then 'claimed' else event.to_status end as to_status,
+    event.actor,
+    case when event.request_id is null then event.job_id::text else event.request_id end as request_id,
     event.cause, event.digest, event.detail
-from tenure.events event;
+from tenure.events event
+-- 0 is an event that stands for itself; 1 and 2 are a claim and its start.
+join (values (0), (1), (2)) half(number)
+    on (half.number > 0) = (event.type = 'claimed' and event.to_status = 'running');
 
 -- One row per claim that won something: asked again, it is answered from here.
 create table tenure.claims (
@@ -413,26 +416,26 @@ select
     started.at as started_at,
     coalesce(done.at, case when committed.at is null then ended.at end) as finished_at,
     case when done.at is null and committed.at is null then coalesce(ended.cause, ended.type) end as cause
-from tenure.events claimed
+from tenure.log claimed
 left join lateral (
-    select e.at from tenure.events e
+    select e.at from tenure.log e
     where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'started'
 ) started on true
 left join lateral (
-    select e.until_at from tenure.events e
+    select e.until_at from tenure.log e
     where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'heartbeat' and e.until_at is not null
     order by e.rev desc limit 1
 ) renewed on true
 left join lateral (
-    select e.at from tenure.events e
+    select e.at from tenure.log e
     where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'committed'
 ) committed on true
 left join lateral (
-    select e.at from tenure.events e
+    select e.at from tenure.log e
     where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'succeeded'
 ) done on true
 left join lateral (
-    select e.at, e.type, e.cause from tenure.events e
+    select e.at, e.type, e.cause from tenure.log e
     where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.rev > claimed.rev
       and e.from_status in ('claimed', 'running') and e.to_status not in ('claimed', 'running')
     order by e.rev limit 1
@@ -500,17 +503,36 @@ as $$
 declare
     bad record;
 begin
+    -- New jobs, mostly, are all as plain as can be, which is soon found out.
+    if tg_op = 'INSERT' and tenure.writer() <> 'import' and not exists (
+        select from fresh
+        left join tenure.events event on event.job_id = fresh.id and event.rev = 1
+        where (event.attempt = 0 and fresh.rev = 1 and fresh.chain = 1 and fresh.status = 'queued'
+            and fresh.attempt = 0 and fresh.failures = 0 and fresh.losses = 0 and not fresh.lost
+            and num_nonnulls(fresh.was, fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at,
+                fresh.started_at, fresh.finished_at, fresh.committed_at, fresh.erased_at, fresh.progress,
+                fresh.committed_result, fresh.result, fresh.partial_result, fresh.error, fresh.reason, fresh.tags) = 0
+            and fresh.due_at is not null and fresh.payload is not null and fresh.updated_at = fresh.created_at
+            and fresh.created_at between '2000-01-01 00:00+00' and '8000-01-01 00:00+00'
+            and fresh.policy_id in (select policy.id from tenure.policies policy)) is not true
+    ) then
+        return null;
+    end if;
     select fresh.id, fresh.rev, fresh.was, fresh.status, judged.problem into bad
     from fresh
-    left join tenure.events last on last.job_id = fresh.id and last.rev = fresh.rev
-    left join tenure.events first on fresh.chain > 1
-        and first.job_id = fresh.id and first.rev = fresh.rev - fresh.chain + 1
+    -- All that is said of the revisions of this change, mostly one row.
+    left join tenure.events last on last.job_id = fresh.id
+        and last.rev > fresh.rev - fresh.chain and last.rev <= fresh.rev
     cross join lateral (select case
-        when last.to_status is distinct from fresh.status
-            or last.attempt is distinct from fresh.attempt
-            or case when fresh.chain = 1 then last.from_status else first.from_status end is distinct from fresh.was
-            or (fresh.chain = 2 and first.to_status is distinct from last.from_status)
-            or (fresh.chain > 2 and not tenure.linked(fresh.id, fresh.rev - fresh.chain + 1, fresh.rev))
+        when last.rev is null
+            or case
+                when last.rev = fresh.rev
+                    and fresh.chain = case when last.type = 'claimed' and last.to_status = 'running' then 2 else 1 end
+                    then last.from_status is distinct from fresh.was
+                        or last.to_status <> fresh.status or last.attempt <> fresh.attempt
+                else not tenure.linked(fresh.id, fresh.rev - fresh.chain + 1, fresh.rev, fresh.was, fresh.status,
+                    fresh.attempt)
+            end
             then 'its events do not say so'
         when not case fresh.status
                 when 'running' then fresh.attempt > 0 and fresh.started_at is not null
@@ -581,7 +603,7 @@ begin
         left join tenure.events last on last.job_id = fresh.id and last.rev = fresh.rev
         where first.at is distinct from fresh.created_at
            or last.at is distinct from fresh.updated_at
-           or not tenure.linked(fresh.id, 1, fresh.rev)
+           or not tenure.linked(fresh.id, 1, fresh.rev, null, fresh.status, fresh.attempt)
            or exists (select from tenure.events later where later.job_id = fresh.id and later.rev > fresh.rev)
         limit 1;
         if found then
@@ -592,14 +614,21 @@ begin
     return null;
 end $$;
 
-create function tenure.linked(job uuid, first_rev integer, last_rev integer) returns boolean
+-- Whether the log has each of these revisions once, every one from where the one before it led, the first from `was` and
+-- the last to `becomes` in this attempt.
+create function tenure.linked(job uuid, first_rev integer, last_rev integer, was text, becomes text, of_attempt integer)
+returns boolean
 language sql stable
 as $$
     select count(*) = last_rev - first_rev + 1
-       and bool_and(e.rev = first_rev or e.from_status = before.to_status)
-    from tenure.events e
-    left join tenure.events before on before.job_id = e.job_id and before.rev = e.rev - 1
-    where e.job_id = job and e.rev between first_rev and last_rev
+       and bool_and(event.from_status is not distinct from event.before)
+       and bool_or(event.rev = last_rev and event.to_status = becomes and event.attempt = of_attempt)
+    from (
+        select told.rev, told.from_status, told.to_status, told.attempt,
+            lag(told.to_status, 1, was) over (order by told.rev) as before
+        from tenure.log told
+        where told.job_id = job and told.rev between first_rev and last_rev
+    ) event
 $$;
 
 -- Uses up a thousand numbers of transactions: an import dates its events back to numbers that have passed, and a young

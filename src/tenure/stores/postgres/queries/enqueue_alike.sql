@@ -3,7 +3,9 @@
 -- makes it write nothing; both are then asked of `tenure.enqueue`, which can tell them apart.
 -- No row means that nothing was written; else the row has the moment at which all were.
 with given as materialized (
-    select *
+    -- Payloads that are all the same are sent once.
+    select given.id, coalesce(given.payload, (:payloads::text[])[1]) as payload,
+        coalesce(given.digest, (:digests::text[])[1]) as digest
     from unnest(:ids::uuid[], :payloads::text[], :digests::text[]) as given(id, payload, digest)
 ),
 moment as materialized (

@@ -12,4 +12,4 @@ select job.id, job.created_at, job.policy_id, job.priority, job.kind, job.queue,
     job.timeout_at, job.started_at, job.finished_at, job.committed_at, job.erased_at, job.progress, job.owner,
     job.progress_message, job.committed_result, job.result, job.partial_result, job.error, job.last_error, job.reason
 from json_populate_recordset(null::tenure.jobs, :rows::json) job
-left join tenure.events event on event.job_id = job.id and event.rev = job.rev
+left join tenure.log event on event.job_id = job.id and event.rev = job.rev

@@ -1,5 +1,5 @@
--- What a claim writes for the jobs that it has `taken`: the rows, two events each or one, and the answer if it is asked
--- again; and the columns that it answers with. The rows are found by a list of keys: how many a join would find is
+-- What a claim writes for the jobs that it has `taken`: the rows, an entry of the log each, which is a claim or a claim and
+-- its start, and the answer if it is asked again; and the columns that it answers with. The rows are found by a list of keys: how many a join would find is
 -- unknown when it is planned.
 moved as (
     update tenure.jobs job
@@ -36,13 +36,9 @@ logged as (
             then tenure.place_after(moved.id, moved.rev - :chain::smallint)
             else pg_current_xact_id()
         end,
-        moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
-        moved.rev - :chain::smallint + step.number, moved.attempt, :version::smallint, false, step.type,
-        case step.number when 1 then moved.was else 'claimed' end, step.to_status,
-        case step.number when 1 then :actor::text end, case step.number when 1 then :request_id end
+        moved.updated_at, moved.lease_expires_at, moved.rev, moved.attempt, :version::smallint, false, 'claimed', moved.was,
+        case :chain::smallint when 2 then 'running' else 'claimed' end, :actor::text, :request_id
     from moved
-    cross join (values (1, 'claimed', 'claimed'), (2, 'started', 'running')) step(number, type, to_status)
-    where step.number <= :chain::smallint
 ),
 recorded as (
     insert into tenure.claims (request_id, body, at, job_ids)
