@@ -179,6 +179,8 @@ class ModelStore(Forgetting):
 
     # Claiming
 
+    async def prepare(self) -> None: ...
+
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)
         require_outside(self)

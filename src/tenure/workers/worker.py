@@ -125,6 +125,7 @@ class Worker:
         async with AsyncExitStack() as stack:
             store = await self._open_store()
             stack.push_async_callback(store.close)
+            await store.prepare()
             caretaker = self._caretaker()
             await caretaker.start(in_thread=self._options.in_thread)
             stack.push_async_callback(caretaker.stop)

@@ -74,6 +74,7 @@ from tenure.stores.postgres.performing import Performing
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.queues import PostgresQueues
 from tenure.stores.postgres.reading import jobs_by_id, jobs_of
+from tenure.stores.postgres.rehearsing import rehearse
 from tenure.stores.postgres.schedules import PostgresSchedules
 from tenure.stores.postgres.wakeups import Bell
 from tenure.stores.schema import require_fit
@@ -149,6 +150,9 @@ class PostgresStore:
         return added
 
     # Claims.
+
+    async def prepare(self) -> None:
+        await rehearse(self._connections)
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)

@@ -203,6 +203,8 @@ class SqliteStore:
         self._hints.give({one.job.queue for one in added if one.created})
         return added
 
+    async def prepare(self) -> None: ...
+
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)
         won = await self._write(

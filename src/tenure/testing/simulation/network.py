@@ -126,6 +126,8 @@ class WiredStore:
         self._world.ring({one.job.queue for one in added})
         return added
 
+    async def prepare(self) -> None: ...
+
     async def claim(self, request: ClaimRequest) -> list[Job]:
         return await self._wire.ask("claim", lambda: self._store.claim(request))
 

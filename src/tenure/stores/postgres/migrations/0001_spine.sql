@@ -506,7 +506,7 @@ begin
     -- New jobs, mostly, are all as plain as can be, which is soon found out.
     if tg_op = 'INSERT' and tenure.writer() <> 'import' and not exists (
         select from fresh
-        left join tenure.events event on event.job_id = fresh.id and event.rev = 1
+        left join tenure.events event on event.job_id = fresh.id and event.rev = fresh.rev
         where (event.attempt = 0 and fresh.rev = 1 and fresh.chain = 1 and fresh.status = 'queued'
             and fresh.attempt = 0 and fresh.failures = 0 and fresh.losses = 0 and not fresh.lost
             and num_nonnulls(fresh.was, fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at,
