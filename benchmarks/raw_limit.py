@@ -58,12 +58,9 @@ moved as (
 logged as (
     insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
         actor, request_id)
-    select moved.id, moved.updated_at, case step.number when 1 then moved.lease_expires_at end,
-        moved.rev - 2 + step.number, moved.attempt, 1, false, step.type,
-        case step.number when 1 then moved.was else 'claimed' end, step.to_status,
-        case step.number when 1 then 'pool:' || $3 end, case step.number when 1 then $5 end
+    select moved.id, moved.updated_at, moved.lease_expires_at, moved.rev, moved.attempt, 1, false, 'claimed', moved.was,
+        'running', 'pool:' || $3, $5
     from moved
-    cross join (values (1, 'claimed', 'claimed'), (2, 'started', 'running')) step(number, type, to_status)
 ),
 recorded as (
     insert into tenure.claims (request_id, body, at, job_ids)

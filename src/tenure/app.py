@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
@@ -165,27 +165,38 @@ class App:
         store = await self.store()
         left = iter(requests)
         handles: list[Handle[R]] = []
-        writing: asyncio.Task[list[Handle[R]]] | None = None
+        # The oldest is being written; the other waits for it, ready to be.
+        writing: deque[tuple[list[Prepared[R]], asyncio.Task[list[Added]]]] = deque()
         try:
             while batch := list(islice(left, ENQUEUE_BATCH)):
-                if writing is not None:
-                    handles += await writing
-                if len(batch) < ENQUEUE_BATCH:
-                    return handles + await self._add(store, batch)
-                writing = self.seams.spawn.task(self._add(store, batch), name="tenure-enqueue")
+                if len(batch) < ENQUEUE_BATCH and not writing:
+                    return self._handles(batch, await store.add([one.enqueue for one in batch]))
+                before = writing[-1][1] if writing else None
+                adding = store.add([one.enqueue for one in batch], after=before)
+                writing.append((batch, self.seams.spawn.task(adding, name="tenure-enqueue")))
                 # Around the loop, so that it sets out before the next requests are made; and once more, since uvloop
                 # hands to the system at the end of a turn what was written in it.
                 for _ in range(2):
                     await self.seams.clock.sleep(0)
-            return handles + await writing if writing is not None else handles
+                if before is not None:
+                    await before
+                    for _ in range(2):
+                        await self.seams.clock.sleep(0)
+                    handles += self._handles(writing[0][0], before.result())
+                    writing.popleft()
+            for batch, task in writing:
+                handles += self._handles(batch, await task)
+            return handles
         except BaseException:
             # Whoever makes the requests may have failed. What was sent before that is seen to its end.
-            if writing is not None and not writing.done():
-                await asyncio.wait({writing})
+            if writing:
+                done, _ = await asyncio.wait([task for _, task in writing])
+                for task in done:
+                    # What it says is said already, or comes second.
+                    task.cancelled() or task.exception()
             raise
 
-    async def _add(self, store: Store, batch: Sequence[Prepared[R]]) -> list[Handle[R]]:
-        added = await store.add([one.enqueue for one in batch])
+    def _handles(self, batch: Sequence[Prepared[R]], added: Sequence[Added]) -> list[Handle[R]]:
         return [Handle(self, a.job, p.kind, created=a.created) for a, p in zip(added, batch, strict=True)]
 
     async def submit(self, kind: str, payload: str, *, options: EnqueueOptions | None = None) -> Handle[Any]:

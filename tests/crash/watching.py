@@ -18,7 +18,7 @@ import asyncpg.protocol
 import msgspec
 
 When = Literal["before", "sent", "after", "acknowledge"]
-ASIDE = ("pg_notify", "typeinfo_tree", "set_config('jit'")
+ASIDE = ("select pg_notify($1, queue)", "typeinfo_tree", "set_config('jit'")
 """Parts of statements that are not the operation's: hints go their own way beside it, and the driver asks for
 types, which it does without compiling its own question."""
 

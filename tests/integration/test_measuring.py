@@ -167,7 +167,7 @@ async def test_the_loop_by_hand_writes_the_rows_that_a_worker_writes(postgres_ds
     for name in ("rows_inserted", "rows_updated", "rows_deleted"):
         # A worker also writes down itself and each of its claims, which sixty jobs have to bear.
         assert ours.gauged[name] == pytest.approx((after[name] - before[name]) / 60, abs=0.2), name
-    assert ours.gauged["rows_inserted"] >= 3
+    assert ours.gauged["rows_inserted"] >= 2
     assert ours.gauged["wal_bytes"] > 500
     answer = tenure("verify", "--database", postgres_dsn, "--json")
     assert (answer.code, answer.json["jobs"]) == (0, 120), answer.out

@@ -38,7 +38,7 @@ PURE = frozenset(
         "datetime",
         "enum",
         "functools",
-        "base64",
+        "binascii",
         "hashlib",
         "itertools",
     }

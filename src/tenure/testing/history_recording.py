@@ -40,7 +40,9 @@ class _Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+        if after is not None:
+            await after
         calls = self.invoke_adds(requests)
         with _answering(calls):
             added = await self._store.add(requests)

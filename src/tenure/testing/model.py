@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -154,9 +154,11 @@ class ModelStore(Forgetting):
 
     # Adding
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
         for request in requests:
             check_enqueue(request)
+        if after is not None:
+            await after
         require_outside(self)
         rows, bodies, remembered = dict(self._rows), dict(self._bodies), dict(self._answers)
         written: list[Event] = []

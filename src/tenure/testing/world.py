@@ -113,8 +113,8 @@ class BenchStore(SqliteStore):
         super().__init__(MEMORY, seams=seams, database_clock=seams.clock.now, inline=True)
         self._bystander = bystander
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        return await self._bystander.added(await super().add(requests))
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+        return await self._bystander.added(await super().add(requests, after=after))
 
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         outcomes = await super().perform(requests)

@@ -68,7 +68,8 @@ class Turns:
         watch.cancel()
         self._sharing.discard(task)
         if self._waiting and not self._sharing:
-            self._share()
+            # A new task begins with the context that it is made in, which must not be that of the last turn.
+            clean.run(self._share)
 
     def _waits(self, task: asyncio.Task[None]) -> None:
         """The loop is back although the task has more to do: its turn waits for something, and goes on by itself."""

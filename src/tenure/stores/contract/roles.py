@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Protocol
@@ -45,8 +45,11 @@ class Wakeups(Protocol):
 class Adds(Protocol):
     """The client's part: new jobs."""
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        """All of them in one transaction, or none and an error. Answers in the order of the requests."""
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+        """All of them in one transaction, or none and an error. Answers in the order of the requests.
+
+        Written only once `after` is done, and not at all if that fails; made ready meanwhile, as far as it can be.
+        """
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,33 +18,49 @@ from tenure.stores.postgres.connections import REUSED_STATE, Fetches
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.reading import jobs_by_id
 from tenure.stores.postgres.rows import arrays, once
+from tenure.stores.postgres.wakeups import CHANNEL, Bell
 
 
-async def add_at_once(
-    fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue], *, alike: bool
-) -> list[Added]:
-    """The jobs that the requests led to, each batch in a transaction of its own: by the plain insert where that will
-    do. In somebody's open transaction it would not, since meeting a job that is there would end that transaction."""
-    first = requests[0].origin
-    if alike and first.dedupe_key is None and first.request_id is None:
-        added = await _add_alike(fetches, policies, requests)
-        if added is not None:
-            return added
-    return await add(fetches, policies, requests)
+class Adding:
+    """Adds jobs, each batch in a transaction of its own: by a plain insert where that will do. In somebody's open
+    transaction it would not, since meeting a job that is there would end that transaction."""
 
+    def __init__(self, fetches: Fetches, policies: KnownPolicies, bell: Bell) -> None:
+        self._fetches, self._policies, self._bell = fetches, policies, bell
 
-async def _add_alike(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue]) -> list[Added] | None:
-    """The new jobs of requests that have no keys and are alike; None where one of them may have been asked before."""
-    first = requests[0]
-    values = {**_alike_parameters(requests), "policy": await policies.number(first.origin.policy)}
-    try:
-        answers = await fetches.fetch("enqueue_alike", values)
-    except asyncpg.UniqueViolationError:
-        return None
-    if not answers:
-        return None
-    job = new_job(first, answers[0]["now"])
-    return [Added(msgspec.structs.replace(job, origin=request.origin), created=True) for request in requests]
+    async def add(self, requests: Sequence[Enqueue], *, alike: bool, after: Awaitable[object] | None) -> list[Added]:
+        """The jobs that the requests led to. Whoever waits for their queues is told."""
+        first = requests[0].origin
+        if alike and first.dedupe_key is None and first.request_id is None:
+            added = await self._add_alike(requests, after)
+            if added is not None:
+                return added
+        elif after is not None:
+            await after
+        added = await add(self._fetches, self._policies, requests)
+        self._bell.ring({one.job.queue for one in added if one.created})
+        return added
+
+    async def _add_alike(self, requests: Sequence[Enqueue], after: Awaitable[object] | None) -> list[Added] | None:
+        """The new jobs of requests that have no keys; None where one of them may have been asked before."""
+        first = requests[0]
+        told = after is None and self._bell.may_go_along()
+        values = {
+            **_alike_parameters(requests),
+            "policy": await self._policies.number(first.origin.policy),
+            "notify": CHANNEL if told else None,
+        }
+        if after is not None:
+            await after
+        try:
+            answers = await self._fetches.fetch("enqueue_alike", values)
+        except asyncpg.UniqueViolationError:
+            return None
+        if not answers:
+            return None
+        self._bell.ring({first.origin.queue}, told=told)
+        job = new_job(first, answers[0]["now"])
+        return [Added(msgspec.structs.replace(job, origin=request.origin), created=True) for request in requests]
 
 
 def _alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:

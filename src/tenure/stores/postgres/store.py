@@ -5,7 +5,7 @@ It decides nothing: legality is `decide`'s, time is the database's, and the stat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -61,7 +61,7 @@ from tenure.stores.contract import (
     without_secret,
 )
 from tenure.stores.postgres import rows as row
-from tenure.stores.postgres.adding import add_at_once
+from tenure.stores.postgres.adding import Adding
 from tenure.stores.postgres.archive import PostgresArchive
 from tenure.stores.postgres.batches import Batches
 from tenure.stores.postgres.block import PostgresBlock
@@ -96,6 +96,7 @@ class PostgresStore:
         self._seams = seams
         self._performing = Performing(self._connections, self._policies, Batches(self._connections))
         self._bell = Bell(address, self._connections, seams)
+        self._adding = Adding(self._connections, self._policies, self._bell)
         self.archive = PostgresArchive(self._connections, address, seams)
         self._claiming = Claiming(self._connections, seams.clock, come_again=self._bell.ring_later)
         self.queues = PostgresQueues(self._connections, self._bell.ring)
@@ -139,15 +140,13 @@ class PostgresStore:
 
     # New jobs.
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
         if not requests:
             return []
         alike = all_alike(requests)
         check_enqueues(requests, alike=alike)
         require_outside(self)
-        added = await add_at_once(self._connections, self._policies, requests, alike=alike)
-        self._bell.ring({one.job.queue for one in added if one.created})
-        return added
+        return await self._adding.add(requests, alike=alike, after=after)
 
     # Claims.
 

@@ -1,4 +1,4 @@
-"""Telling workers that there is work: LISTEN and NOTIFY, coalesced, and never in a commit that matters.
+"""Telling workers that there is work: LISTEN and NOTIFY, coalesced, and seldom in a commit that matters.
 
 A notification is a hint. When none comes through (a pooler in between, a lost connection), workers poll.
 """
@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence, Set
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 import asyncpg
@@ -24,6 +25,8 @@ select pg_notify($1, queue), set_config('synchronous_commit', 'off', true) from 
 """
 """A hint needs no disk: nothing is lost with it, and whoever waits for it need not wait for the disk too."""
 PAUSE_SECONDS = 0.005
+ALONG_SECONDS = 0.01
+"""How long nothing was said before a hint may go along with what it is about."""
 RETRY_SECONDS = 1.0
 
 log = logging.getLogger("tenure.stores.postgres")
@@ -39,6 +42,14 @@ class Bell:
         self._hearing: asyncio.Task[None] | None = None
         self._listeners: set[_Listener] = set()
         self._later: dict[frozenset[str], asyncio.TimerHandle] = {}
+        self._said_at_seconds = -inf
+
+    def may_go_along(self) -> bool:
+        """Whether the next write may carry its hint itself, which saves whoever waits for it a round trip. Only after a
+        silence: a transaction that notifies keeps all others that do so waiting until it is on disk."""
+        now = self._seams.clock.monotonic_seconds()
+        silent, self._said_at_seconds = now - self._said_at_seconds >= ALONG_SECONDS, now
+        return silent
 
     def ring_later(self, queues: Iterable[str], seconds: float) -> None:
         """Wake those who wait for these queues here, once this time is over."""
@@ -47,8 +58,12 @@ class Bell:
             timer.cancel()
         self._later[names] = asyncio.get_running_loop().call_later(seconds, self._pass_on, names)
 
-    def ring(self, queues: Iterable[str]) -> None:
-        """Say that these queues got work. Does not wait, and does not fail the caller."""
+    def ring(self, queues: Iterable[str], *, told: bool = False) -> None:
+        """Say that these queues got work. Does not wait, and does not fail the caller. Where the others were told along
+        with the write, only those of this process are."""
+        if told:
+            self._pass_on(set(queues))
+            return
         self._rung.update(queues)
         self._pass_on(self._rung)
         if self._rung and (self._ringing is None or self._ringing.done()):

@@ -7,7 +7,7 @@ It only brings the parts together: lanes that own connections, and functions tha
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -186,8 +186,10 @@ class SqliteStore:
             )
         )
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
         check_enqueues(requests, alike=bool(requests) and all_alike(requests))
+        if after is not None:
+            await after
 
         def work(connection: sqlite3.Connection) -> list[Added]:
             policy_of = self._policies_on(connection)

@@ -121,7 +121,9 @@ class WiredStore:
 
     async def close(self) -> None: ...
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+        if after is not None:
+            await after
         added = await self._wire.ask("add", lambda: self._store.add(requests))
         self._world.ring({one.job.queue for one in added})
         return added

@@ -506,7 +506,12 @@ begin
     -- New jobs, mostly, are all as plain as can be, which is soon found out.
     if tg_op = 'INSERT' and tenure.writer() <> 'import' and not exists (
         select from fresh
-        left join tenure.events event on event.job_id = fresh.id and event.rev = fresh.rev
+        left join lateral (
+            select said.attempt
+            from tenure.events said
+            where said.job_id = fresh.id and said.rev = fresh.rev
+            offset 0
+        ) event on true
         where (event.attempt = 0 and fresh.rev = 1 and fresh.chain = 1 and fresh.status = 'queued'
             and fresh.attempt = 0 and fresh.failures = 0 and fresh.losses = 0 and not fresh.lost
             and num_nonnulls(fresh.was, fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at,
@@ -520,9 +525,14 @@ begin
     end if;
     select fresh.id, fresh.rev, fresh.was, fresh.status, judged.problem into bad
     from fresh
-    -- All that is said of the revisions of this change, mostly one row.
-    left join tenure.events last on last.job_id = fresh.id
-        and last.rev > fresh.rev - fresh.chain and last.rev <= fresh.rev
+    -- All that is said of the revisions of this change, mostly one row. By its key, whatever was known of the tables when
+    -- this was planned: hence the offset, over which nothing is moved.
+    left join lateral (
+        select said.rev, said.type, said.from_status, said.to_status, said.attempt
+        from tenure.events said
+        where said.job_id = fresh.id and said.rev > fresh.rev - fresh.chain and said.rev <= fresh.rev
+        offset 0
+    ) last on true
     cross join lateral (select case
         when last.rev is null
             or case

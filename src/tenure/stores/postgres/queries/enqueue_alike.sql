@@ -1,6 +1,7 @@
 -- Adds jobs that have no keys and differ in nothing but id and payload: the commonest enqueue, by one plain insert.
 -- Guard: an id that is there already makes the whole statement fail, and one that was answered with another job before
 -- makes it write nothing; both are then asked of `tenure.enqueue`, which can tell them apart.
+-- With a channel to notify, whoever waits for the queue is told.
 -- No row means that nothing was written; else the row has the moment at which all were.
 with given as materialized (
     -- Payloads that are all the same are sent once.
@@ -9,7 +10,10 @@ with given as materialized (
     from unnest(:ids::uuid[], :payloads::text[], :digests::text[]) as given(id, payload, digest)
 ),
 moment as materialized (
-    select tenure.clock() as now
+    select clock.now, clock.now + :delay_ms::bigint * interval '1 millisecond' as due_at,
+        case when :delay_ms::bigint > 0 then clock.now + :delay_ms::bigint * interval '1 millisecond' end as until_at,
+        clock.now + (:delay_ms::bigint + :queued_ms::bigint) * interval '1 millisecond' as timeout_at
+    from (select tenure.clock() as now) clock
     where not exists (select from tenure.answers)
        or not exists (select from given join tenure.answers answer on answer.request_id = given.id::text)
 ),
@@ -19,21 +23,18 @@ born as (
         cancel_requested, updated_at, due_at, timeout_at)
     select given.id, moment.now, :policy::integer, :priority::smallint, :kind::text, :queue::text, given.payload,
         :correlation_id::text, :trace::text, :submitted_by::text, :tags::text, :partition_key::text, :parent_id::uuid,
-        :redrive_of::uuid, 'queued', 1, 1, 0, 0, 0, false, false, moment.now,
-        moment.now + :delay_ms::bigint * interval '1 millisecond',
-        moment.now + (:delay_ms::bigint + :queued_ms::bigint) * interval '1 millisecond'
+        :redrive_of::uuid, 'queued', 1, 1, 0, 0, 0, false, false, moment.now, moment.due_at, moment.timeout_at
     from given
     cross join moment
 ),
 logged as (
     insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, to_status, actor, digest,
         detail)
-    select given.id, moment.now,
-        case when :delay_ms::bigint > 0 then moment.now + :delay_ms::bigint * interval '1 millisecond' end,
-        1, 0, :version::smallint, false, 'enqueued', 'queued', :actor::text, given.digest, :detail::text
+    select given.id, moment.now, moment.until_at, 1, 0, :version::smallint, false, 'enqueued', 'queued', :actor::text,
+        given.digest, :detail::text
     from given
     cross join moment
 )
-select moment.now
+select moment.now, case when :notify::text is not null then pg_notify(:notify::text, :queue::text) end
 from set_config('tenure.writer', 'store', true) writer
 cross join moment
