@@ -16,7 +16,16 @@ from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.stores.contract import Applied, ClaimRequest, JobFilter, Request
 from tenure.stores.postgres import floors
-from tenure.stores.postgres.floors import HIGHEST, LATE_SECONDS, LOWEST, PASS_EVERY, WALKED_LEAST, Claimer
+from tenure.stores.postgres.floors import (
+    HIGHEST,
+    LATE_SECONDS,
+    LOWEST,
+    PASS_EVERY,
+    TURNED_A_LANE,
+    TURNED_LEAST,
+    WALKED_LEAST,
+    Claimer,
+)
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import Driver
 
@@ -30,6 +39,7 @@ def row(number: int, *, priority: int = 0, queue: str = "default") -> dict[str, 
         "priority": priority,
         "due_at": NOON + timedelta(seconds=number),
         "id": UUID(int=number),
+        "lane_queues": None,
     }
 
 
@@ -39,9 +49,12 @@ def nothing(number: int, *priorities: int) -> dict[str, Any]:
     return {"id": None, "looked_at": NOON + timedelta(seconds=number), **lanes}
 
 
-def learn(claimer: Claimer, *answers: dict[str, Any], walked: int, at: float, took: float = 1.0) -> None:
+def learn(
+    claimer: Claimer, *answers: dict[str, Any], walked: int, at: float, took: float = 1.0, turned: int = 0
+) -> None:
     """A claim that was answered at this moment, after it had walked so far."""
-    claimer.learn([{**answer, "walked": walked} for answer in answers], began_seconds=at - took, now_seconds=at)
+    far = {"walked": walked, "turned": turned}
+    claimer.learn([{**answer, **far} for answer in answers], began_seconds=at - took, now_seconds=at)
 
 
 def known(claimer: Claimer, now_seconds: float) -> dict[tuple[str, int], float]:
@@ -75,6 +88,26 @@ class TestWhatAClaimerKnows:
             ("mail", LOWEST, 0),
             ("mail", 0, HIGHEST),
         ]
+
+    def test_pages_of_dead_entries_are_a_far_walk_too(self) -> None:
+        claimer = Claimer(["default"])
+        learn(claimer, row(1), row(2), walked=2, turned=TURNED_LEAST + TURNED_A_LANE, at=1.0)
+        assert known(claimer, 1.0) == {}
+        learn(claimer, row(1), row(2), walked=2, turned=TURNED_LEAST + TURNED_A_LANE + 1, at=1.0)
+        assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 2.0}
+
+    def test_one_lane_is_asked_alone_also_from_a_floor_on(self) -> None:
+        claimer = Claimer(["default"])
+        learn(claimer, row(1), walked=1, at=1.0)
+        bottom = claimer.lane(1.0)
+        assert bottom is not None
+        assert (bottom["priority"], bottom["floor_due"].year) == (0, 1)
+        learn(claimer, row(7), walked=FAR, at=2.0)
+        floor = claimer.lane(2.0 + LATE_SECONDS)
+        assert floor is not None
+        assert (floor["floor_due"], floor["floor_id"]) == (NOON + timedelta(seconds=7), UUID(int=7))
+        again = claimer.lane(2.0 + PASS_EVERY)
+        assert again == bottom
 
     def test_lanes_next_to_each_other_leave_no_gap(self) -> None:
         claimer = Claimer(["default"])

@@ -18,6 +18,13 @@ BATCH = 100
 BLOCKS_A_JOB = 60
 """Pages touched for each claimed job, writing its row, two events and their index entries included."""
 
+LANE = {
+    "queue": "'default'",
+    "priority": "0",
+    "floor_due": "'2000-01-01 00:00+00'",
+    "floor_id": "'00000000-0000-0000-0000-000000000000'",
+}
+
 FILL = """
 set session_replication_role = replica;
 insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('{{}}', 60000, 20000);
@@ -147,7 +154,7 @@ async def test_a_claim_from_one_lane_reads_its_batch_and_no_more(dsn: str, drive
         if analysed:
             connection.execute("analyze tenure.jobs")
             connection.commit()
-        plan = plan_after_warm_up(connection, "claim_lane", {**CLAIM, "queue": "'default'", "priority": "0"})
+        plan = plan_after_warm_up(connection, "claim_lane", {**CLAIM, **LANE})
     scans = [node for node in nodes(plan) if node.get("Relation Name") in ("jobs", "events")]
     assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
     read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans if "Scan" in node["Node Type"])

@@ -63,7 +63,7 @@ class Claiming:
         began = self._clock.monotonic_seconds()
         if (lane := claimer.lane(began)) is not None:
             answers = await self._connections.fetch(
-                "claim_lane", {**self._parameters(request), "by_rules": False, "queue": lane[0], "priority": lane[1]}
+                "claim_lane", {**self._parameters(request), "by_rules": False, **lane}
             )
             if not answers[0]["intricate"]:
                 return self._learnt(answers, claimer, began)

@@ -1,7 +1,8 @@
 """Where in the ready index a claimer reads on.
 
-An old snapshot, anybody's, keeps PostgreSQL from removing the index entries of jobs that were claimed long ago, and
-every claim would walk over all of them again; so it does over jobs of kinds that it does not have. Once a claim has
+The index entries of jobs that were claimed stay until a vacuum comes by, and longer where an old snapshot, anybody's,
+keeps it from removing them: every claim would walk over all of them again; so it does over jobs of kinds that it does
+not have. Once a claim has
 walked far for what it got, the next ones begin where it ended, or rather where claims had come to a moment before: a
 transaction that commits a little late has its jobs a little below. What appears further down in the meantime waits for
 the next full pass, made as soon as it takes no more than a small share of the time. As long as claims find what
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import inf
 from typing import Any, Protocol
@@ -23,6 +24,11 @@ from tenure.stores.contract import ClaimRequest
 WALKED_LEAST = 2000
 WALKED_A_JOB = 10
 """A claim has walked far when it read this many entries, and this many for each job that it got."""
+TURNED_LEAST = 50
+TURNED_A_LANE = 10
+TURNED_A_JOB = 0.1
+"""Or this many pages, and these for each lane and each job: entries that are known to be dead are passed over without
+being counted, but the pages that they are on are not."""
 PASS_EVERY = 30
 """A full pass is made again after this many times the time that the last one took."""
 LATE_SECONDS = 0.2
@@ -31,6 +37,7 @@ PLAIN_AGAIN_SECONDS = 1.0
 """How long a lane is not asked alone after that was in vain."""
 LOWEST, HIGHEST = -32_769, 32_768
 NO_ID = UUID(int=0)
+BOTTOM = datetime(1, 1, 1, tzinfo=UTC), NO_ID
 CLAIMERS_MAX = 100
 
 Place = tuple[datetime, UUID]
@@ -89,11 +96,20 @@ class Claimer:
         self.ruled: frozenset[str] = frozenset()
         """Those of the queues that had rules when it was last looked."""
 
-    def lane(self, now_seconds: float) -> tuple[str, int] | None:
-        """The only lane that was found lately, where it is worth asking that one alone."""
-        if self._lane is None or self._lanes or len(self._queues) > 1 or now_seconds < self._plain_at_seconds:
+    def lane(self, now_seconds: float) -> dict[str, Any] | None:
+        """The only lane that was found lately and where to read on in it, where it is worth asking that one alone."""
+        if self._lane is None or len(self._queues) > 1 or now_seconds < self._plain_at_seconds:
             return None
-        return self._queues[0], self._lane
+        self._begin_anew_in_time(now_seconds)
+        known = self._lanes.get((self._queues[0], self._lane))
+        if known is None and self._lanes:
+            return None
+        due_at, job_id = BOTTOM if known is None else known.floor(now_seconds)
+        return {"queue": self._queues[0], "priority": self._lane, "floor_due": due_at, "floor_id": job_id}
+
+    def _begin_anew_in_time(self, now_seconds: float) -> None:
+        if now_seconds >= self._full_at_seconds:
+            self._lanes.clear()
 
     def was_intricate(self, now_seconds: float) -> None:
         """Asking a lane alone was in vain: do not try for a while."""
@@ -101,8 +117,7 @@ class Claimer:
 
     def parameters(self, now_seconds: float) -> dict[str, Any]:
         """The lanes that are known with their floors, and the gaps between them in which others may be."""
-        if now_seconds >= self._full_at_seconds:
-            self._lanes.clear()
+        self._begin_anew_in_time(now_seconds)
         gaps = [gap for queue in self._queues for gap in self._gaps(queue)]
         floors = [lane.floor(now_seconds) for lane in self._lanes.values()]
         return {
@@ -128,15 +143,26 @@ class Claimer:
             found = {row["priority"] for row in rows}
             self._lane = found.pop() if len(found) == 1 else None
         full = not self._lanes
-        if full and (answers[0]["walked"] or 0) < WALKED_LEAST + WALKED_A_JOB * len(rows):
+        if full and not self._went_far(answers[0], len(rows)):
             return
         if full:
             self._full_at_seconds = now_seconds + PASS_EVERY * (now_seconds - began_seconds)
+        furthest: dict[tuple[str, int], Place] = {}
         for row in rows:
-            self._read((row["queue"], row["priority"]), (row["due_at"], row["id"]), now_seconds)
+            lane, place = (row["queue"], row["priority"]), (row["due_at"], row["id"])
+            furthest[lane] = max(place, furthest.get(lane, place))
+        for lane, place in furthest.items():
+            self._read(lane, place, now_seconds)
         if not rows:
             for lane in zip(answers[0]["lane_queues"], answers[0]["lane_priorities"], strict=True):
                 self._read(lane, (answers[0]["looked_at"], NO_ID), now_seconds)
+
+    def _went_far(self, answer: Row, jobs: int) -> bool:
+        lanes = len(self._queues) + len(answer["lane_queues"] or ())
+        return bool(
+            (answer["walked"] or 0) >= WALKED_LEAST + WALKED_A_JOB * jobs
+            or (answer["turned"] or 0) >= TURNED_LEAST + TURNED_A_LANE * lanes + TURNED_A_JOB * jobs
+        )
 
     def _read(self, lane: tuple[str, int], place: Place, now_seconds: float) -> None:
         self._lanes.setdefault(lane, Lane(place)).read_to(place, now_seconds)

@@ -10,13 +10,14 @@ from uuid import UUID
 from tenure.lifecycle.records import CONTRACT_VERSION
 from tenure.stores.postgres.claiming import NO_LANES
 from tenure.stores.postgres.connections import Connections, fetch
+from tenure.stores.postgres.floors import BOTTOM
 
 NOBODY = UUID(int=0)
 
 NOTHING_TO_CLAIM: dict[str, Any] = {
     **NO_LANES, "request_id": "rehearsal", "body": "", "queues": [], "kinds": [], "worker": "", "token": NOBODY,
     "actor": "", "chain": 2, "version": CONTRACT_VERSION, "limit": 0, "excluded": [], "by_rules": False, "chosen": [],
-    "queue": "", "priority": 0,
+    "queue": "", "priority": 0, "floor_due": BOTTOM[0], "floor_id": BOTTOM[1],
 }  # fmt: skip
 NOTHING_TO_COMPLETE: dict[str, Any] = {
     **{name: [] for name in ("ids", "revs", "tokens", "actors", "requests", "results", "digests")},

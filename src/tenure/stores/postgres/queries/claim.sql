@@ -18,7 +18,8 @@ ruled as materialized (
     where not :by_rules::boolean
 ),
 moment as materialized (
-    select tenure.clock() as now, pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) as walked
+    select tenure.clock() as now, pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) as walked,
+        pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass) as turned
     where not exists (select from previous) and not exists (select from ruled where ruled.holds)
 ),
 found(queue, priority, high) as (

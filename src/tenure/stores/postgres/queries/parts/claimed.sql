@@ -53,6 +53,8 @@ select moved.id, moved.kind, moved.queue, moved.priority, moved.payload, moved.p
     moved.due_at, moved.cancel_requested, moved.last_error,
     case when :chain::smallint = 1 then moved.started_at end as started_before,
     previous.body as won_body, previous.job_ids as won,
-    -- Read once, when all that was to be locked is.
+    -- How many entries of the ready index were read, and how many of its pages. Asked once, when all that was to be locked
+    -- is.
     (select pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass)) - moment.walked as walked,
+    (select pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass)) - moment.turned as turned,
     case when moved.id is null then moment.now end as looked_at,
