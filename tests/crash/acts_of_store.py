@@ -75,7 +75,7 @@ async def claim_from_a_lane(scene: Scene) -> list[Job]:
     request = scene.drive.claim_request(limit=3, token=TOKEN, request_id="the-claim")
     store = cast(PostgresStore, scene.store)
     claimer = store._claiming._floors.of(request)
-    row = {"id": TOKEN, "queue": "default", "priority": 0, "walked": 0}
+    row = {"id": TOKEN, "queue": "default", "priority": 0, "walked": 0, "turned": 0, "lane_queues": None}
     claimer.learn([row], began_seconds=0.0, now_seconds=0.0)
     return await store.claim(request)
 

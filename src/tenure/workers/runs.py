@@ -95,7 +95,7 @@ class HeldRun:
     @property
     def undisturbed(self) -> bool:
         """Whether nothing was attached and nothing is being reported, so that the end can be written by itself."""
-        return self._committer is None and self._reported is None and self._reporting is None
+        return not (self.artifacts or self.reporting)
 
     @property
     def reporting(self) -> bool:
