@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 WIDTH, LABEL_WIDTH, VALUE_WIDTH = 760, 250, 110
 ROW_HEIGHT, BAR_HEIGHT, TITLE_HEIGHT, GAP = 24, 14, 40, 18
 TICKS = 4
-COLOURS = {"postgres": "#3b82c4", "sqlite": "#c58a1f", "raw": "#8a8f98"}
-NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "raw": "hand-written SQL on PostgreSQL"}
+COLOURS = {"postgres": "#3b82c4", "sqlite": "#c58a1f", "redis": "#b5544d", "raw": "#8a8f98"}
+NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis", "raw": "hand-written SQL on PostgreSQL"}
 STYLE = (
     "text{font:13px system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#7d8590}"
     ".title{font-weight:600;font-size:15px}"

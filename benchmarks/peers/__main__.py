@@ -2,7 +2,7 @@
 
 Run as `make bench-peers` or `python -m benchmarks.peers --help`. In every round each workload goes through all peers in
 turn, so that a busy minute of the machine hits all of them; the order changes from round to round. Medians are shown,
-and the ratios of medians. Only ratios of one run mean anything.
+and the ratios of medians. Only ratios of one run mean anything. All figures (JSON) and a plot (SVG) are written too.
 
 Jobs do nothing but count themselves. A drain lasts from the first claim (by the database's clock where the peer writes
 it down, else from the first body) until every job is recorded as done. A latency is from the start of the enqueue call
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.peers.cells import run_cell
 from benchmarks.peers.environments import ENVIRONMENTS, NotInstalled, environment_for, versions
-from benchmarks.peers.figures import Cell, figures_table, ratios_table, reasons, summarise
+from benchmarks.peers.figures import Cell, figures_table, plot, ratios_table, reasons, summarise
 from benchmarks.peers.places import NoPlace, place, postgres_server
 from benchmarks.peers.roster import PEERS, TENURE, TENURE_SQLITE, WORKLOADS, Peer
 from benchmarks.peers.targets import targets_table
@@ -162,7 +162,9 @@ def _write(
         "cells": [asdict(cell) for cell in cells],
     }
     path.write_text(json.dumps(document, indent=2) + "\n")
-    print(f"written to {path}", file=sys.stderr)
+    drawing = path.with_suffix(".svg")
+    drawing.write_text(plot(summary, {p.name: p.title for p in peers}, {p.name: p.backend for p in peers}))
+    print(f"written to {path} and {drawing}", file=sys.stderr)
 
 
 if __name__ == "__main__":

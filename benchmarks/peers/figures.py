@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from benchmarks.plots import Bar, Panel, drawn
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -110,6 +112,20 @@ def ratios_table(summary: Summary, base: str, titles: Mapping[str, str]) -> str:
         if name != base
     ]
     return table([titles.get(base, base), *(m.title for m in measures)], rows)
+
+
+def plot(summary: Summary, titles: Mapping[str, str], kinds: Mapping[str, str]) -> str:
+    """A panel for each measure, the best peer first, as one SVG document. `kinds`: where each keeps its jobs."""
+    return drawn([Panel(m.title, _bars(summary, m, titles, kinds), digits=m.digits) for m in measured(summary)])
+
+
+def _bars(summary: Summary, measure: Measure, titles: Mapping[str, str], kinds: Mapping[str, str]) -> list[Bar]:
+    bars = [
+        Bar(title, kinds[name], spread.median, spread.least, spread.most)
+        for name, title in titles.items()
+        if (spread := summary.get((name, measure.key))) is not None
+    ]
+    return sorted(bars, key=lambda bar: bar.value, reverse=measure.better == "more")
 
 
 def reasons(cells: Iterable[Cell], titles: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from benchmarks.peers.figures import (
     best,
     figures_table,
     measured,
+    plot,
     ratio,
     ratios_table,
     reasons,
@@ -99,6 +100,15 @@ def test_the_table_of_ratios_leaves_the_base_itself_out() -> None:
     summary = summarise([drained("tenure", 1, 300.0), drained("pgqueuer", 1, 200.0)])
     lines = ratios_table(summary, "tenure", TITLES).splitlines()
     assert lines[2:] == ["| ÷ PgQueuer | 1.50 |", "| ÷ oban | none |"]
+
+
+def test_the_plot_has_a_bar_for_every_figure_the_best_first_and_none_for_what_is_missing() -> None:
+    cells = [Cell("a", "one", 1, {"per_second": 10.0}), Cell("b", "one", 1, {"per_second": 30.0})]
+    cells.append(Cell("b", "latency", 1, {"p50_ms": 1.5}))
+    drawing = plot(summarise(cells), {"a": "First", "b": "Second", "c": "Third"}, dict.fromkeys("abc", "redis"))
+    assert [word for word in ("First", "Second", "Third") if f">{word}<" in drawing] == ["First", "Second"]
+    assert drawing.index(">Second<") < drawing.index(">First<")
+    assert (drawing.count("enqueue one by one"), drawing.count("latency p50"), drawing.count("drain")) == (1, 1, 0)
 
 
 def test_every_cell_without_figures_is_told_with_its_reason_and_rounds() -> None:

@@ -140,6 +140,16 @@ async def test_a_cancelled_task_is_not_used_again(*, waits: bool) -> None:
     assert all(turn.ended.is_set() for turn in after)
 
 
+async def test_one_that_fails_although_it_must_not_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_one: One) -> None:
+        raise LookupError("a bug")
+
+    after = [One() for _ in range(3)]
+    await run(One(fail), *after)
+    assert all(turn.ended.is_set() for turn in after)
+    assert "a bug" in caplog.text
+
+
 async def test_what_is_added_later_is_run_too() -> None:
     taking = Turns(SYSTEM.spawn)
     async with asyncio.timeout(10):

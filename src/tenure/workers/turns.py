@@ -7,6 +7,7 @@ happens: then the event loop gets to run something else, and two other tasks go 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from contextvars import copy_context
 from typing import Protocol
@@ -16,6 +17,8 @@ from tenure.seams import Spawner
 
 TURNS_MAX = 100
 """After so many the event loop has its turn: others have something to do as well."""
+
+log = logging.getLogger("tenure.workers")
 
 
 class Turn(Protocol):
@@ -59,7 +62,11 @@ class Turns:
             return
         watch = self._loop.call_soon(self._waits, task)
         for _ in range(TURNS_MAX):
-            await self._waiting.popleft().live(task)
+            try:
+                await self._waiting.popleft().live(task)
+            except Exception:
+                # A bug of ours. The others must not wait for ever because of it.
+                log.exception("an attempt could not be seen to its end")
             if task not in self._sharing:
                 return
             current_context.set(None)

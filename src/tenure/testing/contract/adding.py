@@ -56,6 +56,35 @@ class AddingContract:
         assert added.job.origin == request.origin
         assert (await drive.job(added.job.id)).origin == request.origin
 
+    async def test_jobs_that_wait_for_something_are_not_there_before_it_is_done(self, drive: Driver) -> None:
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as group:  # noqa: TID251 - the kit's own tasks
+            adding = group.create_task(drive.store.add([drive.enqueue(), drive.enqueue(dedupe_key="ada")], after=gate))
+            keyed = group.create_task(drive.store.add([drive.enqueue(dedupe_key="bob")], after=gate))
+            for _ in range(5):
+                await asyncio.sleep(0)  # noqa: TID251 - they get as far as they can
+            assert await all_jobs(drive.store) == []
+            gate.set_result(None)
+        assert all(added.created for added in (*adding.result(), *keyed.result()))
+        assert len(await all_jobs(drive.store)) == 3
+
+    @pytest.mark.parametrize("dedupe_key", [None, "ada"])
+    async def test_jobs_that_wait_for_something_that_fails_are_not_added(
+        self, drive: Driver, dedupe_key: str | None
+    ) -> None:
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gate.set_exception(LookupError("the ones before were refused"))
+        with pytest.raises(LookupError, match="refused"):
+            await drive.store.add([drive.enqueue(dedupe_key=dedupe_key)], after=gate)
+        assert await all_jobs(drive.store) == []
+
+    async def test_preparing_for_work_changes_nothing(self, drive: Driver) -> None:
+        job = await drive.add()
+        await drive.store.prepare()
+        await drive.store.prepare()
+        assert await all_jobs(drive.store) == [job]
+        assert [won.id for won in await drive.claim()] == [job.id]
+
     @pytest.mark.requirement("LC-10")
     async def test_an_enqueue_writes_one_event_that_names_its_origin(self, drive: Driver) -> None:
         job = await drive.add(correlation_id="c-9", trace="t-9")
