@@ -76,7 +76,7 @@ def _panel(panel: Panel, top: int) -> str:
     for number in range(TICKS + 1):
         x = LABEL_WIDTH + room * number / TICKS
         parts.append(f'<line class="grid" x1="{x:.1f}" y1="{first - 4}" x2="{x:.1f}" y2="{bottom}"/>')
-        tick = f"{end * number / TICKS:,.6g}" if end < TICKS else f"{end * number / TICKS:,.0f}"
+        tick = f"{end * number / TICKS:,.6g}"
         parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{tick}</text>')
     for number, bar in enumerate(panel.bars):
         parts.append(_bar(bar, first + ROW_HEIGHT * number, room / end, panel.digits))
