@@ -166,7 +166,7 @@ class App:
         left = iter(requests)
         handles: list[Handle[R]] = []
         # The oldest is being written; the other waits for it, ready to be.
-        writing: deque[tuple[list[Prepared[R]], asyncio.Task[list[Added]]]] = deque()
+        writing: deque[tuple[list[Prepared[R]], asyncio.Task[Sequence[Added]]]] = deque()
         try:
             while batch := list(islice(left, ENQUEUE_BATCH)):
                 if len(batch) < ENQUEUE_BATCH and not writing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import cast
 
@@ -33,14 +34,14 @@ WORKER = WorkerRecord(
 )
 
 
-async def add_many(scene: Scene) -> list[Added]:
+async def add_many(scene: Scene) -> Sequence[Added]:
     """Six rows are three statements each on SQLite. Of the two policies neither is known."""
     policies: list[dict[str, float]] = [{**LONG}, {**LONG, "lease_seconds": 1800.0}]
     requests = [scene.drive.enqueue(id=job_id(10 + n), policy=policies[n % 2], priority=n) for n in range(6)]
     return await scene.store.add(requests)
 
 
-async def add_alike(scene: Scene) -> list[Added]:
+async def add_alike(scene: Scene) -> Sequence[Added]:
     """Jobs that differ in nothing but their ids, which PostgreSQL takes by a statement of its own."""
     return await scene.store.add([scene.drive.enqueue(id=job_id(10 + n), policy=LONG) for n in range(3)])
 
@@ -49,7 +50,7 @@ async def one_with_a_dedupe_key(drive: Driver) -> list[Job]:
     return [await drive.add(id=job_id(1), dedupe_key="ada")]
 
 
-async def add_duplicate(scene: Scene) -> list[Added]:
+async def add_duplicate(scene: Scene) -> Sequence[Added]:
     return await scene.store.add([scene.drive.enqueue(id=job_id(2), dedupe_key="ada")])
 
 
@@ -129,7 +130,7 @@ async def migrate(scene: Scene) -> list[MigrationRecord]:
     return await scene.store.migrate()
 
 
-async def add_and_close(scene: Scene) -> list[Added]:
+async def add_and_close(scene: Scene) -> Sequence[Added]:
     """Closing empties the WAL into the file."""
     added = await add_many(scene)
     await scene.store.close()

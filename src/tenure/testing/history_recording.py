@@ -40,7 +40,7 @@ class _Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
         if after is not None:
             await after
         calls = self.invoke_adds(requests)

@@ -45,7 +45,7 @@ class Wakeups(Protocol):
 class Adds(Protocol):
     """The client's part: new jobs."""
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
         """All of them in one transaction, or none and an error. Answers in the order of the requests.
 
         Written only once `after` is done, and not at all if that fails; made ready meanwhile, as far as it can be.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 import asyncpg
 import msgspec
@@ -28,20 +28,22 @@ class Adding:
     def __init__(self, fetches: Fetches, policies: KnownPolicies, bell: Bell) -> None:
         self._fetches, self._policies, self._bell = fetches, policies, bell
 
-    async def add(self, requests: Sequence[Enqueue], *, alike: bool, after: Awaitable[object] | None) -> list[Added]:
+    async def add(
+        self, requests: Sequence[Enqueue], *, alike: bool, after: Awaitable[object] | None
+    ) -> Sequence[Added]:
         """The jobs that the requests led to. Whoever waits for their queues is told."""
         first = requests[0].origin
         if alike and first.dedupe_key is None and first.request_id is None:
-            added = await self._add_alike(requests, after)
-            if added is not None:
-                return added
+            new = await self._add_alike(requests, after)
+            if new is not None:
+                return new
         elif after is not None:
             await after
         added = await add(self._fetches, self._policies, requests)
         self._bell.ring({one.job.queue for one in added if one.created})
         return added
 
-    async def _add_alike(self, requests: Sequence[Enqueue], after: Awaitable[object] | None) -> list[Added] | None:
+    async def _add_alike(self, requests: Sequence[Enqueue], after: Awaitable[object] | None) -> AddedAlike | None:
         """The new jobs of requests that have no keys; None where one of them may have been asked before."""
         first = requests[0]
         told = after is None and self._bell.may_go_along()
@@ -59,8 +61,35 @@ class Adding:
         if not answers:
             return None
         self._bell.ring({first.origin.queue}, told=told)
-        job = new_job(first, answers[0]["now"])
-        return [Added(msgspec.structs.replace(job, origin=request.origin), created=True) for request in requests]
+        return AddedAlike(new_job(first, answers[0]["now"]), requests)
+
+
+class AddedAlike(Sequence[Added]):
+    """New jobs that differ in their origins alone. Each record is made when it is asked for: whoever adds many has the
+    next on their way by then."""
+
+    def __init__(self, job: Job, requests: Sequence[Enqueue]) -> None:
+        self._job, self._requests = job, requests
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Added]:
+        return (self._made(request) for request in self._requests)
+
+    @overload
+    def __getitem__(self, index: int) -> Added: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> AddedAlike: ...
+
+    def __getitem__(self, index: int | slice) -> Added | AddedAlike:
+        if isinstance(index, slice):
+            return AddedAlike(self._job, self._requests[index])
+        return self._made(self._requests[index])
+
+    def _made(self, request: Enqueue) -> Added:
+        return Added(msgspec.structs.replace(self._job, origin=request.origin), created=True)
 
 
 def _alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:

@@ -140,7 +140,7 @@ class PostgresStore:
 
     # New jobs.
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
         if not requests:
             return []
         alike = all_alike(requests)

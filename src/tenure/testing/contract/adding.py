@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -351,11 +352,11 @@ def _of_bob(request: Enqueue) -> Enqueue:
     return msgspec.structs.replace(request, actor=BOB)
 
 
-def _told(answers: list[Added]) -> list[tuple[UUID, bool]]:
+def _told(answers: Sequence[Added]) -> list[tuple[UUID, bool]]:
     return [(answer.job.id, answer.created) for answer in answers]
 
 
-async def _at_once(drive: Driver, batches: list[list[Enqueue]]) -> list[list[Added]]:
+async def _at_once(drive: Driver, batches: list[list[Enqueue]]) -> list[Sequence[Added]]:
     async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
         tasks = [group.create_task(drive.store.add(batch)) for batch in batches]
     return [task.result() for task in tasks]

@@ -121,7 +121,7 @@ class WiredStore:
 
     async def close(self) -> None: ...
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
         if after is not None:
             await after
         added = await self._wire.ask("add", lambda: self._store.add(requests))
@@ -189,7 +189,7 @@ class WiredSchedules:
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
         return await self._wire.ask("soonest", lambda: self._schedules.soonest(limit=limit, after=after))
 
-    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> Sequence[Added] | None:
         added = await self._wire.ask("fire", lambda: self._schedules.fire(firing, requests))
         self._world.fired(added)
         return added
