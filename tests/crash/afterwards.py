@@ -101,8 +101,8 @@ async def answer(plan: Plan, store: Store | None = None) -> Any:
 def told(answer: Any) -> Any:
     """An answer in plain words."""
     match answer:
-        case list():
-            return [told(one) for one in answer]
+        case [*answers]:
+            return [told(one) for one in answers]
         case Added(job, created):
             return "created" if created else "was there", told(job)
         case Applied() | Repeated() | Busy():

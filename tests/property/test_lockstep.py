@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -255,7 +255,7 @@ class Lockstep(RuleBasedStateMachine):
     def add(self, wanted: list[dict[str, Any]]) -> None:
         requests = [self._enqueue(facts) for facts in wanted]
         self.enqueued += requests
-        if isinstance(self._ask(lambda store: store.add(requests)), list):
+        if isinstance(self._ask(lambda store: store.add(requests)), Sequence):
             self.jobs += [request.origin.id for request in requests if request.origin.id not in self.jobs]
 
     def _enqueue(self, wanted: dict[str, Any]) -> Enqueue:
@@ -442,8 +442,8 @@ def plain(value: Any) -> Any:
             return (plain(value.job), value.created)
         case TenureError():
             return (type(value).__name__, str(value))
-        case list() | tuple():
-            return [plain(item) for item in value]
+        case [*items]:
+            return [plain(item) for item in items]
         case dict():
             return {key: plain(item) for key, item in value.items()}
         case _:

@@ -70,7 +70,7 @@ class Batches:
         by_id = {change.before.id: change for change in changes}
         for row in await self._fetches.fetch("apply", {**apply_parameters(changes), "in_block": self._in_block}):
             if row["id"] is not None:
-                answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"])
+                answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"], row["renewed"])
 
     async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         [answer] = await self._fetches.fetch("complete", completion_parameters(changes))

@@ -117,6 +117,21 @@ class TransactionContract:
             assert isinstance(outcome, Failure)
         assert await drive.types_of(job.id) == ["enqueued", "claimed", "started", "progress", "heartbeat", "committed"]
 
+    @pytest.mark.requirement("SM-05")
+    async def test_a_heartbeat_inside_renews_the_lease_only_once_half_of_its_time_is_gone(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        job = await drive.running(policy={"lease_seconds": 100, "heartbeat_seconds": 60})
+        for seconds, renewed in ((40, False), (20, True)):
+            clock.advance(seconds)
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                outcome = await tx.perform(drive.request(job, Heartbeat()))
+            assert isinstance(outcome, Applied)
+            before, job = job, outcome.job
+            assert (outcome.renewed, job.lease_expires_at != before.lease_expires_at) == (renewed, renewed)
+            assert (await drive.job(job.id)).lease_expires_at == job.lease_expires_at
+            assert (await drive.events_of(job.id))[-1].until_at == (job.lease_expires_at if renewed else None)
+
     @pytest.mark.requirement("LC-07")
     async def test_a_request_that_was_applied_before_is_a_repetition(self, drive: Driver) -> None:
         job = await drive.running()

@@ -28,7 +28,11 @@ moment as materialized (
 ),
 accepted as materialized (
     select change.*, written.at, locked.owner as last_owner,
-        locked.lease_expires_at as last_lease_expires_at, locked.correlation_id
+        locked.lease_expires_at as last_lease_expires_at, locked.correlation_id,
+        -- Only a heartbeat sets the lease's end anew, and only once half of the lease is gone.
+        coalesce(change.lease > 0, false) as beats,
+        coalesce(change.lease > 0
+            and (locked.lease_expires_at - written.at) * 2 > change.lease * interval '1 microsecond', false) as lease_stays
     from change
     join locked on locked.id = change.id
     cross join moment
@@ -47,7 +51,8 @@ logged as (
     insert into tenure.events (tx, job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
         actor, request_id, cause, digest, detail)
     select case when :in_block::boolean then tenure.place_after(accepted.id, accepted.rev) else pg_current_xact_id() end,
-        accepted.id, accepted.at, accepted.at + step.until_after_ms * interval '1 millisecond', step.rev,
+        accepted.id, accepted.at,
+        case when not accepted.lease_stays then accepted.at + step.until_after_ms * interval '1 millisecond' end, step.rev,
         step.attempt, :version::smallint, step.commits, step.type, step.from_status, step.to_status, step.actor,
         step.request_id, step.cause, step.digest, step.detail
     from unnest(:step_ids::uuid[], :step_revs::integer[], :step_attempts::integer[], :step_types::text[],
@@ -104,7 +109,8 @@ moved as (
         owner = accepted.owner,
         token = case when accepted.owner is null then null else job.token end,
         due_at = tenure.moment(accepted.due, job.due_at, accepted.at),
-        lease_expires_at = tenure.moment(accepted.lease, job.lease_expires_at, accepted.at),
+        lease_expires_at = case when accepted.lease_stays then job.lease_expires_at
+            else tenure.moment(accepted.lease, job.lease_expires_at, accepted.at) end,
         heartbeat_deadline_at = tenure.moment(accepted.heartbeat, job.heartbeat_deadline_at, accepted.at),
         timeout_at = tenure.moment(accepted.timeout, job.timeout_at, accepted.at),
         started_at = tenure.moment(accepted.started, job.started_at, accepted.at),
@@ -120,8 +126,8 @@ moved as (
         reason = accepted.reason
     from accepted
     where job.id = accepted.id
-    returning job.id, job.updated_at
+    returning job.id, job.updated_at, accepted.beats and not accepted.lease_stays as renewed
 )
-select moved.id, moved.updated_at
+select moved.id, moved.updated_at, moved.renewed
 from set_config('tenure.writer', 'store', true) writer
 left join moved on true
