@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -144,6 +144,9 @@ async def test_retention_beside_retention_forgets_a_claim_with_the_last_of_its_j
 
 async def test_retention_that_meets_a_deadlock_is_done_again(dsn: str, drive: Driver) -> None:
     ended = await two_that_were_claimed_together(drive)
+    # PostgreSQL looks for a deadlock once, so long after a wait began: by then there must be one, on a slow machine too.
+    async with cast(PostgresStore, drive.store)._connections.session() as pruner:
+        await pruner.execute("set deadlock_timeout = '5s'")
     with psycopg.connect(dsn, autocommit=True) as watcher, psycopg.connect(dsn) as blocker:
         blocker.execute("set deadlock_timeout = '5min'")  # so that it is not the one that gives way
         blocker.execute("select from tenure.events where job_id = %s for update", [ended[1].id])

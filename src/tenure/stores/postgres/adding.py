@@ -61,7 +61,8 @@ class Adding:
         if not answers:
             return None
         self._bell.ring({first.origin.queue}, told=told)
-        return AddedAlike(new_job(first, answers[0]["now"]), requests)
+        # Its own, since whoever asked may do with theirs what they like.
+        return AddedAlike(new_job(first, answers[0]["now"]), tuple(requests))
 
 
 class AddedAlike(Sequence[Added]):
