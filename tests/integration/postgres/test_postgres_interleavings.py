@@ -144,7 +144,7 @@ async def test_retention_beside_retention_forgets_a_claim_with_the_last_of_its_j
 
 async def test_retention_that_meets_a_deadlock_is_done_again(dsn: str, drive: Driver) -> None:
     ended = await two_that_were_claimed_together(drive)
-    # PostgreSQL looks for a deadlock once, so long after a wait began: by then there must be one, on a slow machine too.
+    # PostgreSQL looks for a deadlock once, so long after a wait began: by then there must be one.
     async with cast(PostgresStore, drive.store)._connections.session() as pruner:
         await pruner.execute("set deadlock_timeout = '5s'")
     with psycopg.connect(dsn, autocommit=True) as watcher, psycopg.connect(dsn) as blocker:
