@@ -157,3 +157,4 @@ async def test_what_is_added_later_is_run_too() -> None:
             turn = One()
             taking.add(turn)
             await turn.ended.wait()
+            assert turn.task is not None

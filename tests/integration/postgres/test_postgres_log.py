@@ -8,6 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from tenure.stores.postgres.connections import Address
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import CLIENT, Driver
 
@@ -141,3 +142,11 @@ async def test_the_view_tells_what_the_table_leaves_out(dsn: str, drive: Driver)
     assert table[0][3:] == (str(CLIENT), None)
     assert view[0][4] == str(job.id)
     assert origin[4] == "named"
+
+
+async def test_a_store_with_one_connection_prepares_itself_too(dsn: str) -> None:
+    store = PostgresStore(Address.from_url(dsn), connections=1)
+    await store.open()
+    async with asyncio.timeout(30):
+        await store.prepare()
+    await store.close()

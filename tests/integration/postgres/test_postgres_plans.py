@@ -16,7 +16,7 @@ from tests.postgres import Postgres
 
 BATCH = 100
 BLOCKS_A_JOB = 60
-"""Pages touched for each claimed job, writing its row, two events and their index entries included."""
+"""Pages touched for each claimed job, writing its row, its entry of the log and their index entries included."""
 
 LANE = {
     "queue": "'default'",

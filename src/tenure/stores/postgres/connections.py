@@ -106,7 +106,7 @@ class Connections:
     """A pool of connections that belongs to one process and one event loop."""
 
     def __init__(self, address: Address, *, size: int = 10) -> None:
-        self.address, self._size = address, size
+        self.address, self.size = address, size
         self._pool: Pool | None = None
         self._pid = os.getpid()
         self._opening = asyncio.Lock()
@@ -115,7 +115,7 @@ class Connections:
         async with self._opening:
             if self._pool is not None:
                 return
-            pool = Pool(self._connect, size=self._size)
+            pool = Pool(self._connect, size=self.size)
             # Whether anybody answers is found out here, and not by the first statement.
             pool.give_back(await pool.take())
             self._pool = pool

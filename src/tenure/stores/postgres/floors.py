@@ -2,11 +2,10 @@
 
 The index entries of jobs that were claimed stay until a vacuum comes by, and longer where an old snapshot, anybody's,
 keeps it from removing them: every claim would walk over all of them again; so it does over jobs of kinds that it does
-not have. Once a claim has
-walked far for what it got, the next ones begin where it ended, or rather where claims had come to a moment before: a
-transaction that commits a little late has its jobs a little below. What appears further down in the meantime waits for
-the next full pass, made as soon as it takes no more than a small share of the time. As long as claims find what
-they look for, every one of them is a full pass, and the order is exact.
+not have. Once a claim has walked far for what it got, the next ones begin where it ended, or rather where claims had
+come to a moment before: a transaction that commits a little late has its jobs a little below. What appears further
+down in the meantime waits for the next full pass, made as soon as it takes no more than a small share of the time. As
+long as claims find what they look for, every one of them is a full pass, and the order is exact.
 """
 
 from __future__ import annotations

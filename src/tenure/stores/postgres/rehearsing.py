@@ -4,6 +4,7 @@ plans for some 50 milliseconds, which else the first jobs would wait for. Nothin
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Any
 from uuid import UUID
 
@@ -30,9 +31,10 @@ async def rehearse(connections: Connections) -> None:
     if connections.address.pooled:
         # Nothing is kept there from one transaction to the next.
         return
-    # One claims while the other writes down what has ended.
-    async with connections.session() as first, connections.session() as second:
-        for connection in (first, second):
+    async with AsyncExitStack() as stack:
+        # One claims while the other writes down what has ended.
+        for _ in range(min(2, connections.size)):
+            connection = await stack.enter_async_context(connections.session())
             await fetch(connection, "claim", NOTHING_TO_CLAIM)
             await fetch(connection, "claim_lane", NOTHING_TO_CLAIM)
             await fetch(connection, "complete", NOTHING_TO_COMPLETE)

@@ -1,6 +1,6 @@
 -- What a claim writes for the jobs that it has `taken`: the rows, an entry of the log each, which is a claim or a claim and
--- its start, and the answer if it is asked again; and the columns that it answers with. The rows are found by a list of keys: how many a join would find is
--- unknown when it is planned.
+-- its start, and the answer if it is asked again; and the columns that it answers with. The rows are found by a list of
+-- keys: how many a join would find is unknown when it is planned.
 moved as (
     update tenure.jobs job
     set status = case :chain::smallint when 2 then 'running' else 'claimed' end,
