@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 
 from tenure.stores import callers, postgres, sql_files, sqlite
-from tenure.stores.sqlite.statements import GROUPS, _for_rows
+from tenure.stores.sqlite.statements import GROUPS, _for_rows, takes_rows
 
 FOLDERS = {
     "sqlite": [Path(sqlite.__path__[0])],
@@ -43,7 +43,7 @@ def _names(store: str) -> dict[str, str]:
     for name, text in files_of(store).items():
         if store == "sqlite":
             names[text.strip()] = name
-            if "values" in text:
+            if takes_rows(name):
                 names.update({_for_rows(name, group).strip(): name for group in GROUPS})
         else:
             folder, _, stem = name.rpartition("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ async def test_a_full_database_refuses_what_is_new_and_keeps_what_it_acknowledge
     pages = opened[0].execute("pragma page_count").fetchone()[0]
     set_room(opened, pages + ROOM_PAGES)
     requests = [drive.enqueue(payload=LARGE) for _ in range(3 * ROOM_PAGES)]
-    answers: list[list[Added] | BaseException] = []
+    answers: list[Sequence[Added] | BaseException] = []
     for first in range(0, len(requests), 6):
         together = [store.add([request]) for request in requests[first : first + 6]]
         answers += await asyncio.gather(*together, return_exceptions=True)

@@ -42,7 +42,7 @@ def sqlite_claim_of_another(edits: Edits) -> None:
 
 def sqlite_row_without_event(edits: Edits) -> None:
     edits.python(
-        changing._write,
+        changing._write_each,
         "for write in writes for event",
         "for write in writes if write.after.status != 'halted' for event",
     )
@@ -50,9 +50,17 @@ def sqlite_row_without_event(edits: Edits) -> None:
 
 def sqlite_event_without_row(edits: Edits) -> None:
     edits.python(
-        changing._write, "[write.row for write in writes]", "[w.row for w in writes if w.after.status != 'halted']"
+        changing._write_each, "[write.row for write in writes]", "[w.row for w in writes if w.after.status != 'halted']"
     )
     edits.python(changing._write, "if changed != len(writes):", "if False:")
+
+
+def sqlite_complete_without_token(edits: Edits) -> None:
+    edits.sql(SQLITE, "complete_jobs", "\n    and tenure_jobs.token is :token_before")
+
+
+def sqlite_complete_at_expiry(edits: Edits) -> None:
+    edits.sql(SQLITE, "complete_jobs", "lease_expires_at > :updated_at", "lease_expires_at >= :updated_at")
 
 
 def sqlite_dead_letter_without_record(edits: Edits) -> None:
@@ -65,11 +73,10 @@ def sqlite_time_goes_back(edits: Edits) -> None:
 
 def delayed_jobs_in_memory(edits: Edits) -> None:
     edits.python(
-        adding._add_all,
-        "events.append(event_row(event, job_id))",
-        "request.delay_ms or events.append(event_row(event, job_id))",
+        adding.add_alike,
+        'connection.execute("savepoint add_alike")',
+        'if requests[0].delay_ms: return AddedAlike(job, requests)\n    connection.execute("savepoint add_alike")',
     )
-    edits.python(adding._add_all, "jobs.append(new_job_row", "request.delay_ms or jobs.append(new_job_row")
 
 
 def enqueue_acknowledged_and_forgotten(edits: Edits) -> None:
@@ -145,6 +152,20 @@ MUTANTS = (
         Kit("test_a_claim_under_a_used_request_id_with_another_body_is_refused", "sqlite"),
         r"DID NOT RAISE",
         sqlite_claim_of_another,
+    ),
+    Mutant(
+        "SQLite: complete without token",
+        "`complete_jobs.sql` does not ask whose lease it is",
+        StoreVerdicts(Verb.COMPLETE, "sqlite"),
+        r"holder='(former|stranger)'",
+        sqlite_complete_without_token,
+    ),
+    Mutant(
+        "SQLite: `>=` for `>` at expiry of a completed job",
+        "a job is completed at the moment at which its lease ends",
+        StoreVerdicts(Verb.COMPLETE, "sqlite"),
+        r"expired.*holder='owner'.*Applied",
+        sqlite_complete_at_expiry,
     ),
     Mutant(
         "SQLite: row without event",

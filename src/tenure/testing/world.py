@@ -114,7 +114,7 @@ class BenchStore(SqliteStore):
         self._bystander = bystander
 
     async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
-        return await self._bystander.added(await super().add(requests, after=after))
+        return await self._bystander.added(list(await super().add(requests, after=after)))
 
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         outcomes = await super().perform(requests)

@@ -42,6 +42,7 @@ from tenure.stores.contract.records import (
 )
 from tenure.stores.contract.requests import (
     Added,
+    AddedAlike,
     ClaimRequest,
     Enqueue,
     Request,
@@ -66,6 +67,7 @@ from tenure.stores.contract.schedules import Fires, Schedules, Soonest
 
 __all__ = [
     "Added",
+    "AddedAlike",
     "Adds",
     "Applied",
     "Archives",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
+from typing import overload
 from uuid import UUID
 
 import msgspec
@@ -48,6 +49,35 @@ class Added(msgspec.Struct, frozen=True, gc=False):
 
     job: Job
     created: bool
+
+
+class AddedAlike(Sequence[Added]):
+    """New jobs that differ in their origins alone. Each record is made when it is asked for: whoever adds many has the
+    next on their way by then."""
+
+    def __init__(self, job: Job, requests: Sequence[Enqueue]) -> None:
+        # Its own, since whoever asked may do with theirs what they like.
+        self._job, self._requests = job, tuple(requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Added]:
+        return (self._made(request) for request in self._requests)
+
+    @overload
+    def __getitem__(self, index: int) -> Added: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> AddedAlike: ...
+
+    def __getitem__(self, index: int | slice) -> Added | AddedAlike:
+        if isinstance(index, slice):
+            return AddedAlike(self._job, self._requests[index])
+        return self._made(self._requests[index])
+
+    def _made(self, request: Enqueue) -> Added:
+        return Added(msgspec.structs.replace(self._job, origin=request.origin), created=True)
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):

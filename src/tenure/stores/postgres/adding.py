@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
-from typing import Any, overload
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -13,7 +13,7 @@ from tenure.errors import JobNotFound, RequestIdReused
 from tenure.lifecycle.evolve import after_ms, born
 from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin, digests_alike
 from tenure.lifecycle.statuses import QUEUED
-from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract import Added, AddedAlike, Enqueue
 from tenure.stores.postgres.connections import REUSED_STATE, Fetches
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.reading import jobs_by_id
@@ -61,36 +61,7 @@ class Adding:
         if not answers:
             return None
         self._bell.ring({first.origin.queue}, told=told)
-        # Its own, since whoever asked may do with theirs what they like.
-        return AddedAlike(new_job(first, answers[0]["now"]), tuple(requests))
-
-
-class AddedAlike(Sequence[Added]):
-    """New jobs that differ in their origins alone. Each record is made when it is asked for: whoever adds many has the
-    next on their way by then."""
-
-    def __init__(self, job: Job, requests: Sequence[Enqueue]) -> None:
-        self._job, self._requests = job, requests
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Added]:
-        return (self._made(request) for request in self._requests)
-
-    @overload
-    def __getitem__(self, index: int) -> Added: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> AddedAlike: ...
-
-    def __getitem__(self, index: int | slice) -> Added | AddedAlike:
-        if isinstance(index, slice):
-            return AddedAlike(self._job, self._requests[index])
-        return self._made(self._requests[index])
-
-    def _made(self, request: Enqueue) -> Added:
-        return Added(msgspec.structs.replace(self._job, origin=request.origin), created=True)
+        return AddedAlike(new_job(first, answers[0]["now"]), requests)
 
 
 def _alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:

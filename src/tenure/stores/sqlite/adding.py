@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.evolve import born
-from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.records import Event, EventType, Job, digests_alike
 from tenure.lifecycle.statuses import QUEUED
-from tenure.stores.contract import Added, Enqueue, without_secret
+from tenure.stores.contract import Added, AddedAlike, Enqueue, without_secret
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.rows import event_row, micros, new_job_row, text
-from tenure.stores.sqlite.statements import Row, sql, write_rows
+from tenure.stores.sqlite.statements import Row, parameters, sql, write_rows
 
 ReadJob = Callable[[str], Job]
 
@@ -34,6 +34,45 @@ def add(
         added = [_add_one(connection, request, now=now, policies=policies, read=read) for request in requests]
     connection.execute("release add_all")
     return added
+
+
+def alike_digests(requests: Sequence[Enqueue]) -> list[str] | None:
+    """What names the jobs of requests that differ in nothing but id and payload; None where they have keys, under
+    which another job may be there."""
+    first = requests[0].origin
+    if first.dedupe_key is not None or first.request_id is not None:
+        return None
+    return digests_alike([request.origin for request in requests])
+
+
+def add_alike(
+    connection: sqlite3.Connection,
+    requests: Sequence[Enqueue],
+    digests: Sequence[str],
+    *,
+    now: datetime,
+    policies: Policies,
+) -> AddedAlike | None:
+    """The new jobs of requests that are alike; None, and nothing written, where one of them was asked before."""
+    event = enqueued(requests[0], now)
+    job = born(requests[0].origin, event)
+    ids = [text(request.origin.id) for request in requests]
+    payloads = [request.origin.payload for request in requests]
+    # An event without a request of its own is named by its job.
+    logged = dict(zip(parameters("insert_events"), event_row(event, ids[0]), strict=True)) | {"request_id": None}
+    connection.execute("savepoint add_alike")
+    try:
+        row = new_job_row(job, ids[0], policies.keep(connection, job.policy))
+        shared = dict(zip(parameters("insert_jobs"), row, strict=True))
+        write_rows(connection, "insert_events_alike", list(zip(ids, digests, strict=True)), logged)
+        write_rows(connection, "insert_jobs_alike", list(zip(ids, payloads, strict=True)), shared)
+    except sqlite3.IntegrityError:
+        connection.execute("rollback to add_alike")
+        connection.execute("release add_alike")
+        policies.doubt()
+        return None
+    connection.execute("release add_alike")
+    return AddedAlike(job, requests)
 
 
 def _add_all(

@@ -18,6 +18,7 @@ from tenure.lifecycle.decide import Change, moment_of, renewal_due, unroll
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, shown, waves
+from tenure.stores.sqlite.alike import Alike, write_alike
 from tenure.stores.sqlite.rows import (
     PolicyOf,
     changed_job_row,
@@ -57,6 +58,13 @@ class Write(msgspec.Struct, frozen=True):
     row: Row
     records: list[Record]
 
+    @property
+    def job_id(self) -> UUID:
+        return self.after.id
+
+
+AnyWrite = Write | Alike
+
 
 def perform(
     connection: sqlite3.Connection, requests: Sequence[Request], *, now: datetime, policy_of: PolicyOf
@@ -76,7 +84,7 @@ def _perform_wave(
     logged = _logged(connection, [request for request in requests if not _surely_new(request)])
     outcomes: dict[int, Outcome] = {}
     applied: dict[int, Applied] = {}
-    writes: list[Write] = []
+    writes: list[AnyWrite] = []
     for index, request in wave:
         name = (request.job_id, request.request_id)
         job = current.get(name[0])
@@ -177,7 +185,7 @@ def _record(operation: DeadLetter | Signal, event: Event, after: Job) -> Record:
     return Record("insert_signal", parameters)
 
 
-def apply(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[RowPoisoned | None]:
+def apply(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> list[RowPoisoned | None]:
     """Write them all. For each: None, or what is wrong with its row."""
     if not writes:
         return []
@@ -190,26 +198,32 @@ def apply(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[RowPo
     return apply(connection, writes[:half]) + apply(connection, writes[half:])
 
 
-def _try(connection: sqlite3.Connection, writes: Sequence[Write]) -> RowPoisoned | None:
+def _try(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> RowPoisoned | None:
     connection.execute("savepoint changes")
     try:
         _write(connection, writes)
     except (*POISON, Moved, OverflowError, UnicodeError) as problem:
         connection.execute("rollback to changes")
         connection.execute("release changes")
-        return RowPoisoned(writes[0].after.id, str(problem))
+        return RowPoisoned(writes[0].job_id, str(problem))
     connection.execute("release changes")
     return None
 
 
-def _write(connection: sqlite3.Connection, writes: Sequence[Write]) -> None:
+def _write(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> None:
+    changed = _write_each(connection, [write for write in writes if isinstance(write, Write)])
+    changed += write_alike(connection, [write for write in writes if isinstance(write, Alike)])
+    if changed != len(writes):
+        raise Moved("its row does not match the revision and token that were just read")
+
+
+def _write_each(connection: sqlite3.Connection, writes: Sequence[Write]) -> int:
+    """How many rows were changed."""
     write_rows(connection, "insert_events", [event for write in writes for event in write.events])
     for write in writes:
         for record in write.records:
             connection.execute(sql(record.statement), record.parameters)
-    changed = write_rows(connection, "update_jobs", [write.row for write in writes])
-    if changed != len(writes):
-        raise Moved("its row does not match the revision and token that were just read")
+    return write_rows(connection, "update_jobs", [write.row for write in writes])
 
 
 def _logged(connection: sqlite3.Connection, requests: Sequence[Request]) -> dict[tuple[UUID, str], list[Event]]:

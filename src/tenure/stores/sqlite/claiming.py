@@ -23,16 +23,16 @@ from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
 from tenure.stores.contract import ClaimRequest, without_secret
 from tenure.stores.ruling import RuledQueue
-from tenure.stores.sqlite.changing import Write, apply, prepare, read_row
+from tenure.stores.sqlite.alike import Alike, Shared
+from tenure.stores.sqlite.changing import AnyWrite, Write, apply, prepare, read_row
 from tenure.stores.sqlite.levels import levels
-from tenure.stores.sqlite.rows import PolicyOf, json_list, maybe_micros, micros, text
+from tenure.stores.sqlite.rows import PolicyOf, json_list, micros, text
 from tenure.stores.sqlite.ruled import choice_by_rules, note, ruled_queues
-from tenure.stores.sqlite.statements import parameters, sql
+from tenure.stores.sqlite.statements import sql
 
 SET_ASIDE_FOR = timedelta(seconds=60)
 """After this a row that could not be taken is tried again: somebody may have mended it."""
 
-_ID, _DUE_AT = (parameters("update_jobs").index(name) for name in ("id", "due_at"))
 _ids = msgspec.json.Decoder(list[str]).decode
 _log = logging.getLogger("tenure.stores.sqlite")
 
@@ -174,17 +174,21 @@ class _Claiming:
     def _take(self, chosen: Sequence[Job]) -> bool:
         """Take these jobs. True when one could not be taken."""
         spoilt = False
-        writes: list[Write] = []
+        writes: list[AnyWrite] = []
+        afterwards: list[Job] = []
         taking = Taking(self._request, self._now)
         for job in chosen:
             try:
-                writes.append(taking.write(job))
+                after, write = taking.taken(job)
             except Refused as refusal:
                 self._set_aside.put(RowPoisoned(job.id, f"it is due, and yet: {refusal}"), self._now)
                 spoilt = True
-        for write, problem in zip(writes, apply(self._connection, writes), strict=True):
+            else:
+                afterwards.append(after)
+                writes.append(write)
+        for after, problem in zip(afterwards, apply(self._connection, writes), strict=True):
             if problem is None:
-                self.taken.append(write.after)
+                self.taken.append(after)
             else:
                 self._set_aside.put(problem, self._now)
                 spoilt = True
@@ -205,7 +209,7 @@ def _again(
 
 
 class Taking:
-    """What a claim writes for each job.
+    """What becomes of each job that is claimed, and what is written for it.
 
     Jobs at their first revision differ from others of their policy in nothing but what they were added with: what was
     decided for one of them is decided for all, and only the names and times that remain are put in their place.
@@ -216,29 +220,23 @@ class Taking:
         self._actor, self._request_id = request.actor, request.request_id
         claim = Claim(request.token)
         self._operations: tuple[Operation, ...] = (claim, Start()) if request.start else (claim,)
-        self._first: dict[Policy, Write] = {}
+        self._first: dict[Policy, tuple[Job, Shared]] = {}
 
-    def write(self, job: Job) -> Write:
+    def taken(self, job: Job) -> tuple[Job, AnyWrite]:
         if job.rev > 1 or job.updated_at > self._now:
-            return self._decide(job)
-        alike = self._first.get(job.policy)
-        if alike is None:
-            alike = self._first[job.policy] = self._decide(job)
-            return alike
-        return _renamed(alike, job)
+            write = self._decided(job)
+            return write.after, write
+        first = self._first.get(job.policy)
+        if first is None:
+            write = self._decided(job)
+            first = self._first[job.policy] = write.after, Shared.of(write.events, write.row, "claim_jobs")
+        after = replace(first[0], origin=job.origin, created_at=job.created_at, due_at=job.due_at)
+        job_id = text(job.id)
+        return after, Alike(job.id, first[1], (job_id, None), (job_id,))
 
-    def _decide(self, job: Job) -> Write:
+    def _decided(self, job: Job) -> Write:
         change = decide_chain(job, self._operations, self._actor, request_id=self._request_id)
         return prepare(change, max(self._now, job.updated_at))
-
-
-def _renamed(alike: Write, job: Job) -> Write:
-    """The same write for another job at its first revision, under the same policy."""
-    job_id = text(job.id)
-    after = replace(alike.after, origin=job.origin, created_at=job.created_at, due_at=job.due_at)
-    row = list(alike.row)
-    row[_ID], row[_DUE_AT] = job_id, maybe_micros(job.due_at)
-    return Write(after, [(job_id, *event[1:]) for event in alike.events], tuple(row), [])
 
 
 def _remember(connection: sqlite3.Connection, request: ClaimRequest, taken: Sequence[Job], *, now: datetime) -> None:

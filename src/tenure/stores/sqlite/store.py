@@ -34,6 +34,7 @@ from tenure.stores.checks import (
 )
 from tenure.stores.contract import (
     Added,
+    AddedAlike,
     Artifact,
     ArtifactRecord,
     ClaimRequest,
@@ -65,6 +66,7 @@ from tenure.stores.sqlite import (
     belongings,
     changing,
     claiming,
+    completing,
     examining,
     migrating,
     reading,
@@ -186,23 +188,30 @@ class SqliteStore:
             )
         )
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
-        check_enqueues(requests, alike=bool(requests) and all_alike(requests))
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
+        alike = bool(requests) and all_alike(requests)
+        check_enqueues(requests, alike=alike)
+        digests = adding.alike_digests(requests) if alike else None
         if after is not None:
             await after
 
-        def work(connection: sqlite3.Connection) -> list[Added]:
-            policy_of = self._policies_on(connection)
+        def work(connection: sqlite3.Connection) -> Sequence[Added]:
+            now, policies, policy_of = self._clock(), self._lanes.policies, self._policies_on(connection)
+            if digests is not None:
+                new = adding.add_alike(connection, requests, digests, now=now, policies=policies)
+                if new is not None:
+                    return new
             return adding.add(
                 connection,
                 requests,
-                now=self._clock(),
-                policies=self._lanes.policies,
+                now=now,
+                policies=policies,
                 read=lambda job_id: reading.read_one(connection, job_id, policy_of),
             )
 
         added = await self._write(work)
-        self._hints.give({one.job.queue for one in added if one.created})
+        told = added[:1] if isinstance(added, AddedAlike) else added
+        self._hints.give({one.job.queue for one in told if one.created})
         return added
 
     async def prepare(self) -> None: ...
@@ -226,11 +235,16 @@ class SqliteStore:
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
-        outcomes = await self._write(
-            lambda connection: changing.perform(
-                connection, requests, now=self._clock(), policy_of=self._policies_on(connection)
-            )
-        )
+        changes = completing.decided(requests)
+
+        def work(connection: sqlite3.Connection) -> list[Outcome]:
+            now, policy_of = self._clock(), self._policies_on(connection)
+            done = completing.complete(connection, changes, now=now) if changes else {}
+            rest = [request for place, request in enumerate(requests) if place not in done]
+            others = iter(changing.perform(connection, rest, now=now, policy_of=policy_of) if rest else ())
+            return [done[place] if place in done else next(others) for place in range(len(requests))]
+
+        outcomes = await self._write(work)
         self._hints.give(hints(outcomes) | (released(outcomes) & self._ruled if self._ruled else set()))
         return outcomes
 
