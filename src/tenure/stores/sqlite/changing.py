@@ -24,6 +24,7 @@ from tenure.stores.sqlite.rows import (
     changed_job_row,
     event_of,
     event_row,
+    id_of,
     job_of,
     json_list,
     micros,
@@ -134,7 +135,7 @@ def current_jobs(
         else:
             found[job.id] = _with_token(job, token)
     for row in connection.execute(sql("jobs_by_id"), {"ids": json_list(unread)}) if unread else ():
-        found[UUID(row[0])] = read_row(row, policy_of)
+        found[id_of(row[0])] = read_row(row, policy_of)
     return found
 
 
@@ -240,4 +241,4 @@ def _logged(connection: sqlite3.Connection, requests: Sequence[Request]) -> dict
 def _with_token(job: Job, token: str | None) -> Job:
     if (None if job.token is None else text(job.token)) == token:
         return job
-    return msgspec.structs.replace(job, token=None if token is None else UUID(token))
+    return msgspec.structs.replace(job, token=None if token is None else id_of(token))

@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
-from uuid import UUID
 
 import msgspec
 
@@ -29,7 +28,7 @@ from tenure.stores.ruling import (
     spent_text,
 )
 from tenure.stores.sqlite.levels import levels
-from tenure.stores.sqlite.rows import json_list, micros, moment
+from tenure.stores.sqlite.rows import id_of, json_list, micros, moment
 from tenure.stores.sqlite.statements import sql
 
 
@@ -95,7 +94,7 @@ class Answers:
         for priority, _ in levels(self._connection, [queue]):
             asked = {**self._due, "queue": queue, "priority": priority, "limit": limit - len(found)}
             found += [
-                Candidate(UUID(id_), queue, key, priority, moment(due_at), losses)
+                Candidate(id_of(id_), queue, key, priority, moment(due_at), losses)
                 for id_, key, due_at, losses in self._rows("due_candidates", asked)
             ]
             if len(found) >= limit:
@@ -105,7 +104,7 @@ class Answers:
     def _of_key(self, queue: str, key: str, each: int) -> list[Candidate]:
         asked = {**self._due, "queue": queue, "key": key, "each": each}
         return [
-            Candidate(UUID(id_), queue, key, priority, moment(due_at), losses)
+            Candidate(id_of(id_), queue, key, priority, moment(due_at), losses)
             for id_, priority, due_at, losses in self._rows("due_of_key", asked)
         ]
 
