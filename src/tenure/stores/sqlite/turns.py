@@ -83,8 +83,8 @@ class FileTurn:
     once comes after those who waited, which one lock alone would not see to: it goes to whoever is fastest.
 
     A process that dies gives back what it has. One that is stopped does not: after `seconds` one goes on without the
-    turn, and does not wait for it again until it could be had. Where the files cannot be made, or the kernel
-    has no such locks for them, everybody goes on without. One asks at a time; nothing here raises.
+    turn, and does not wait for it again until it could be had. Where the files cannot be opened, or the kernel has no
+    such locks for them, one goes on without from the first. One asks at a time, and nothing here raises.
     """
 
     def __init__(self, path: str, *, seconds: float, spawn: Spawner) -> None:
@@ -147,14 +147,14 @@ class FileTurn:
         """Take the turn if nobody has it and nobody waits for it: this is all that is done where there is one writer,
         and takes a few microseconds."""
         assert self._files is not None
-        behind, turn = self._files
+        ahead, turn = self._files
         try:
-            fcntl.flock(behind, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(ahead, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             # If it is only the turn that is taken, we are next, and the waiter goes on from there.
             return False
-        fcntl.flock(behind, fcntl.LOCK_UN)
+        fcntl.flock(ahead, fcntl.LOCK_UN)
         return True
 
     def _wait(self) -> bool:
@@ -184,10 +184,10 @@ class FileTurn:
 
     def _stand_in_line(self, mine: threading.Event) -> None:
         assert self._files is not None
-        behind, turn = self._files
-        fcntl.flock(behind, fcntl.LOCK_EX)
+        ahead, turn = self._files
+        fcntl.flock(ahead, fcntl.LOCK_EX)
         fcntl.flock(turn, fcntl.LOCK_EX)
-        fcntl.flock(behind, fcntl.LOCK_UN)
+        fcntl.flock(ahead, fcntl.LOCK_UN)
         with self._door:
             self._waiter_waits = False
             if self._asked is mine:
@@ -206,11 +206,12 @@ class FileTurn:
 def _open_beside(path: str) -> tuple[int, int]:
     """The files `-next` and `-turn`, which nobody reads or writes, for all who may open the database."""
     mode = Path(path).stat().st_mode & 0o666
-    behind = os.open(f"{path}-next", os.O_RDONLY | os.O_CREAT, mode)
+    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW
+    ahead = os.open(f"{path}-next", flags, mode)
     try:
-        return behind, os.open(f"{path}-turn", os.O_RDONLY | os.O_CREAT, mode)
+        return ahead, os.open(f"{path}-turn", flags, mode)
     except OSError:
-        os.close(behind)
+        os.close(ahead)
         raise
 
 
