@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.errors import Refused, RequestIdReused, RowPoisoned
-from tenure.lifecycle.claiming import batch, claim_order
+from tenure.lifecycle.claiming import batch
 from tenure.lifecycle.decide import decide_chain
 from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
@@ -141,10 +141,12 @@ class _Claiming:
         wanted = self._request.limit - len(self.taken)
         ordered: list[Job] = []
         for priority, queues in levels(self._connection, self._request.queues):
+            room = wanted - len(ordered)
+            alone = len(queues) == 1
+            ordered += self._due(queues[0], priority, room) if alone else self._due_across(queues, priority, room)
             if len(ordered) >= wanted:
+                # The next level is not even looked for: that takes a step along the index for each queue.
                 break
-            level = [job for queue in queues for job in self._due(queue, priority, wanted - len(ordered))]
-            ordered += level if len(queues) == 1 else sorted(level, key=claim_order)
         return batch(self._fitting(ordered), wanted)
 
     def _fitting(self, ordered: list[Job]) -> list[Job]:
@@ -152,15 +154,8 @@ class _Claiming:
         return list(takewhile(lambda job: not job.losses, ordered)) if self.taken else ordered
 
     def _due(self, queue: str, priority: int, limit: int) -> list[Job]:
-        parameters = {
-            "queue": queue,
-            "priority": priority,
-            "now": micros(self._now),
-            "kinds": json_list(self._request.kinds),
-            "set_aside": json_list(self._set_aside.ids(self._now)),
-        }
         found: list[Job] = []
-        with closing(self._connection.execute(sql("due_jobs"), parameters)) as rows:
+        with closing(self._connection.execute(sql("due_jobs"), {"queue": queue, **self._claimable(priority)})) as rows:
             for row in rows:
                 job = read_row(row, self._policy_of)
                 if isinstance(job, RowPoisoned):
@@ -170,6 +165,25 @@ class _Claiming:
                 if len(found) == limit:
                     break
         return found
+
+    def _due_across(self, queues: Sequence[str], priority: int, limit: int) -> list[Job]:
+        """The same of several queues together. First only the ids, so that whole rows are read only of what goes."""
+        names = json_list(queues)
+        while True:
+            asked = {"queues": names, "limit": limit, **self._claimable(priority)}
+            ids = [id_ for (id_,) in self._connection.execute(sql("due_across"), asked)]
+            found = self._read(ids)
+            if len(found) == len(ids):
+                return found
+            # What cannot be read is set aside by now, so that others take its place.
+
+    def _claimable(self, priority: int) -> dict[str, object]:
+        return {
+            "priority": priority,
+            "now": micros(self._now),
+            "kinds": json_list(self._request.kinds),
+            "set_aside": json_list(self._set_aside.ids(self._now)),
+        }
 
     def _take(self, chosen: Sequence[Job]) -> bool:
         """Take these jobs. True when one could not be taken."""

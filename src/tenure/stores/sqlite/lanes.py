@@ -20,7 +20,7 @@ from tenure.stores.sqlite.connecting import MEMORY, connect, require_local
 from tenure.stores.sqlite.lane import Connection, InlineLane, Lane, ThreadLane, Transactions
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.transactions import Reading, Writing, checkpoint
-from tenure.stores.sqlite.turns import Turns
+from tenure.stores.sqlite.turns import FileTurn, Turns
 
 
 class Lanes:
@@ -66,8 +66,10 @@ class Lanes:
             await writer.start()
             await reader.start()
         except Exception:
+            turns = self._turns
             if self._forget(writer):
                 await writer.stop()
+                turns.close()
             raise
         return writer, reader
 
@@ -75,7 +77,7 @@ class Lanes:
         """Finish what waits, write the WAL back into the file, and let go of it."""
         self.require_own_process()
         with self._door:
-            reader, writer, blocks = self._reader, self._writer, self._blocks
+            reader, writer, blocks, turns = self._reader, self._writer, self._blocks, self._turns
             self._reader = self._writer = self._blocks = None
         self.opened = self.has_schema = False
         if blocks is not None and blocks.lane is not writer:
@@ -85,6 +87,7 @@ class Lanes:
         if writer is not None:
             await writer.look(checkpoint)
             await writer.stop()
+            turns.close()
 
     async def writer(self) -> Lane:
         """The open store's writer, once no block has its connection."""
@@ -132,7 +135,7 @@ class Lanes:
         with self._door:
             if self._writer is None or self._reader is None:
                 require_local(self._path, self._mounts())
-                self._turns = Turns()
+                self._turns = Turns(self._among_all())
                 transactions = Writing(
                     self._path,
                     wal_bytes_max=self._wal_bytes_max,
@@ -143,6 +146,12 @@ class Lanes:
                 if self._path != MEMORY:
                     self._reader = self._lane("reader", Reading(), read_only=True)
             return self._writer, self._reader
+
+    def _among_all(self) -> FileTurn | None:
+        """Other stores' writers are waited for where there is a thread to wait in, and a file to share."""
+        if self.one_for_all:
+            return None
+        return FileTurn(self._path, seconds=self._busy_seconds, spawn=self._seams.spawn)
 
     def _forget(self, writer: Lane) -> bool:
         """Let the next who connects begin anew. False when somebody has seen to that already."""
