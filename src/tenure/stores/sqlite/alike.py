@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from uuid import UUID
 
 import msgspec
@@ -46,11 +47,21 @@ def write_alike(connection: sqlite3.Connection, writes: Sequence[Alike]) -> int:
     groups: dict[int, list[Alike]] = {}
     for write in writes:
         groups.setdefault(id(write.shared), []).append(write)
-    changed = 0
-    for group in groups.values():
-        shared = group[0].shared
-        events = [write.event for write in group]
-        for event in shared.events:
-            write_rows(connection, "insert_events_alike", events, event)
-        changed += write_rows(connection, shared.statement, [write.row for write in group], shared.parameters)
-    return changed
+    return sum(
+        write_group(connection, group[0].shared, [write.event for write in group], [write.row for write in group])
+        for group in groups.values()
+    )
+
+
+def write_group(
+    connection: sqlite3.Connection,
+    shared: Shared,
+    events: Sequence[Row],
+    rows: Sequence[Row],
+    besides: Mapping[str, object] = MappingProxyType({}),
+) -> int:
+    """Write changes that share all but this, and `besides` what only the statement for their rows takes. How many rows
+    of jobs were changed."""
+    for event in shared.events:
+        write_rows(connection, "insert_events_alike", events, event)
+    return write_rows(connection, shared.statement, rows, {**shared.parameters, **besides})

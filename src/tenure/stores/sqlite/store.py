@@ -235,16 +235,20 @@ class SqliteStore:
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
-        changes = completing.decided(requests)
+        completions = completing.decided(requests)
+        others = [request for place, request in enumerate(requests) if place not in completions.changes]
 
-        def work(connection: sqlite3.Connection) -> list[Outcome]:
+        def work(connection: sqlite3.Connection) -> tuple[datetime | None, list[Outcome]]:
             now, policy_of = self._clock(), self._policies_on(connection)
-            done = completing.complete(connection, changes, now=now) if changes else {}
-            rest = [request for place, request in enumerate(requests) if place not in done]
-            others = iter(changing.perform(connection, rest, now=now, policy_of=policy_of) if rest else ())
-            return [done[place] if place in done else next(others) for place in range(len(requests))]
+            done = completions.write(connection, now)
+            rest = others if done else requests
+            judged = changing.perform(connection, rest, now=now, policy_of=policy_of) if rest else []
+            return now if done else None, judged
 
-        outcomes = await self._write(work)
+        completed_at, judged = await self._write(work)
+        completed = {} if completed_at is None else completions.outcomes(completed_at)
+        rest = iter(judged)
+        outcomes = [completed[place] if place in completed else next(rest) for place in range(len(requests))]
         self._hints.give(hints(outcomes) | (released(outcomes) & self._ruled if self._ruled else set()))
         return outcomes
 
