@@ -5,8 +5,9 @@ their own, through the public API, on PostgreSQL with fsync. Each scenario has a
 measured before and after each: the workers always have something to do, and the queue stays short. It writes a table
 (Markdown), all figures (JSON) and a plot over time (SVG) to the folder that --out names.
 
-By default the workers take few jobs at a time, so that it is they who set the rate: with many at a time it is the cores,
-which whoever enqueues shares, so that an overload has to cost completions and ten times the rate cannot be had at all.
+By default the workers take few jobs at a time, so that it is they who set the rate: with many at a time it is the
+cores, which whoever enqueues shares, so that an overload has to cost completions and a burst of ten times the rate
+cannot be made at all.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ import pytest
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.stores.contract import Applied, ClaimRequest, JobFilter, Request
-from tenure.stores.postgres import floors
-from tenure.stores.postgres.floors import (
+from tenure.stores.postgres import floors, lanes
+from tenure.stores.postgres.floors import Claimer
+from tenure.stores.postgres.lanes import (
     HIGHEST,
     LATE_SECONDS,
     LOWEST,
@@ -24,7 +25,6 @@ from tenure.stores.postgres.floors import (
     TURNED_A_LANE,
     TURNED_LEAST,
     WALKED_LEAST,
-    Claimer,
 )
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import Driver
@@ -45,8 +45,8 @@ def row(number: int, *, priority: int = 0, queue: str = "default") -> dict[str, 
 
 def nothing(number: int, *priorities: int) -> dict[str, Any]:
     """The answer to a claim that has read these lanes until this moment, for nothing."""
-    lanes = {"lane_queues": ["default"] * len(priorities), "lane_priorities": list(priorities)}
-    return {"id": None, "looked_at": NOON + timedelta(seconds=number), **lanes}
+    read = {"lane_queues": ["default"] * len(priorities), "lane_priorities": list(priorities)}
+    return {"id": None, "looked_at": NOON + timedelta(seconds=number), **read}
 
 
 def learn(
@@ -60,9 +60,9 @@ def learn(
 def known(claimer: Claimer, now_seconds: float) -> dict[tuple[str, int], float]:
     """The floors of the lanes that it knows, as seconds after noon."""
     values = claimer.parameters(now_seconds)
-    lanes = zip(values["lane_queues"], values["lane_priorities"], strict=True)
-    floors = [(due_at - NOON).total_seconds() for due_at in values["lane_dues"]]
-    return dict(zip(lanes, floors, strict=True))
+    names = zip(values["lane_queues"], values["lane_priorities"], strict=True)
+    places = [(due_at - NOON).total_seconds() for due_at in values["lane_dues"]]
+    return dict(zip(names, places, strict=True))
 
 
 def gaps(claimer: Claimer, now_seconds: float) -> list[tuple[str, int, int]]:
@@ -171,7 +171,7 @@ class Claims:
 
         async def watched(name: str, values: Any) -> list[asyncpg.Record]:
             answers = await fetch(name, values)
-            if name in ("claim", "claim_lane"):
+            if name in ("claim", "claim_lane", "claim_of_many"):
                 self.walked.append(answers[0]["walked"])
             return answers
 
@@ -211,10 +211,10 @@ def claims(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Claims:
 @pytest.fixture
 def _soon_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk counts as far early, and a full pass is not made again within the test."""
-    monkeypatch.setattr(floors, "WALKED_LEAST", 300)
-    monkeypatch.setattr(floors, "WALKED_A_JOB", 1)
-    monkeypatch.setattr(floors, "PASS_EVERY", 1_000_000)
-    monkeypatch.setattr(floors, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(lanes, "WALKED_LEAST", 300)
+    monkeypatch.setattr(lanes, "WALKED_A_JOB", 1)
+    monkeypatch.setattr(lanes, "PASS_EVERY", 1_000_000)
+    monkeypatch.setattr(lanes, "LATE_SECONDS", 0.0)
 
 
 async def fill(store: PostgresStore, drive: Driver, count: int, **facts: Any) -> list[UUID]:
@@ -233,7 +233,7 @@ async def test_without_a_snapshot_in_the_way_a_claim_reads_little_more_than_it_t
 async def test_dead_entries_are_walked_by_every_claim_as_long_as_nobody_learns(
     store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(floors, "WALKED_LEAST", 10**9)
+    monkeypatch.setattr(lanes, "WALKED_LEAST", 10**9)
     await fill(store, drive, 1000)
     async with old_snapshot(dsn):
         while await claims.next():
@@ -304,7 +304,7 @@ async def test_a_worker_that_has_none_of_the_kinds_does_not_walk_over_all_jobs_e
 async def test_what_commits_a_little_late_is_found_although_claims_have_gone_on(
     store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(floors, "LATE_SECONDS", 60.0)
+    monkeypatch.setattr(lanes, "LATE_SECONDS", 60.0)
     await fill(store, drive, 1)
     late = drive.enqueue("mail")
     other = PostgresStore.from_url(dsn)

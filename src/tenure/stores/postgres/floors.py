@@ -10,43 +10,19 @@ long as claims find what they look for, every one of them is a full pass, and th
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
-from math import inf
-from typing import Any, Protocol
-from uuid import UUID
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 from tenure.stores.contract import ClaimRequest
+from tenure.stores.postgres import lanes
+from tenure.stores.postgres.lanes import NO_ID, Lane, Place, Row, gaps, went_far
+from tenure.stores.postgres.many_lanes import many_lanes
 
-WALKED_LEAST = 2000
-WALKED_A_JOB = 10
-"""A claim has walked far when it read this many entries, and this many for each job that it got."""
-TURNED_LEAST = 50
-TURNED_A_LANE = 10
-TURNED_A_JOB = 0.1
-"""Or this many pages, and these for each lane and each job: entries that are known to be dead are passed over without
-being counted, but the pages that they are on are not."""
-PASS_EVERY = 30
-"""A full pass is made again after this many times the time that the last one took."""
-LATE_SECONDS = 0.2
-"""How late a transaction may commit so that its jobs are still found above the floors."""
 PLAIN_AGAIN_SECONDS = 1.0
 """How long a lane is not asked alone after that was in vain."""
-LOWEST, HIGHEST = -32_769, 32_768
-NO_ID = UUID(int=0)
 BOTTOM = datetime(1, 1, 1, tzinfo=UTC), NO_ID
 CLAIMERS_MAX = 100
-
-Place = tuple[datetime, UUID]
-"""A place in a lane: a due time, and a job."""
-
-
-class Row(Protocol):
-    """One row of a claim's answer, by the names of its columns."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
 
 
 class Floors:
@@ -59,28 +35,20 @@ class Floors:
         """The queues in which these claimers met rules."""
         return {queue for claimer in self._claimers.values() for queue in claimer.ruled}
 
+    def hear(self, queues: Iterable[str] | None) -> None:
+        """These queues got work; None says that any of them may have."""
+        for claimer in self._claimers.values():
+            if claimer.many is not None:
+                claimer.many.hear(queues)
+
     def of(self, request: ClaimRequest) -> Claimer:
         key = request.queues, request.kinds
-        if key not in self._claimers and len(self._claimers) >= CLAIMERS_MAX:
+        if (known := self._claimers.get(key)) is not None:
+            return known
+        if len(self._claimers) >= CLAIMERS_MAX:
             self._claimers.clear()
-        return self._claimers.setdefault(key, Claimer(request.queues))
-
-
-class Lane:
-    """One queue's jobs of one priority, in the order of their due times: how far they were read, and when."""
-
-    def __init__(self, place: Place) -> None:
-        below = place[0] - timedelta(seconds=LATE_SECONDS), NO_ID
-        self._read: deque[tuple[float, Place]] = deque([(-inf, below)])
-
-    def read_to(self, place: Place, now_seconds: float) -> None:
-        self._read.append((now_seconds, max(place, self._read[-1][1])))
-
-    def floor(self, now_seconds: float) -> Place:
-        """How far it had been read a moment ago."""
-        while len(self._read) > 1 and self._read[1][0] <= now_seconds - LATE_SECONDS:
-            self._read.popleft()
-        return self._read[0][1]
+        self._claimers[key] = Claimer(request.queues)
+        return self._claimers[key]
 
 
 class Claimer:
@@ -88,6 +56,8 @@ class Claimer:
 
     def __init__(self, queues: Sequence[str]) -> None:
         self._queues = tuple(dict.fromkeys(queues))
+        self.many = many_lanes(self._queues)
+        """What is known where the queues are many, and not all of them are asked in every claim."""
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._full_at_seconds = 0.0
         self._lane: int | None = None
@@ -117,12 +87,12 @@ class Claimer:
     def parameters(self, now_seconds: float) -> dict[str, Any]:
         """The lanes that are known with their floors, and the gaps between them in which others may be."""
         self._begin_anew_in_time(now_seconds)
-        gaps = [gap for queue in self._queues for gap in self._gaps(queue)]
+        between = [gap for queue in self._queues for gap in self._gaps(queue)]
         floors = [lane.floor(now_seconds) for lane in self._lanes.values()]
         return {
-            "gap_queues": [queue for queue, _, _ in gaps],
-            "gap_lows": [low for _, low, _ in gaps],
-            "gap_highs": [high for _, _, high in gaps],
+            "gap_queues": [queue for queue, _, _ in between],
+            "gap_lows": [low for _, low, _ in between],
+            "gap_highs": [high for _, _, high in between],
             "lane_queues": [queue for queue, _ in self._lanes],
             "lane_priorities": [priority for _, priority in self._lanes],
             "lane_dues": [due_at for due_at, _ in floors],
@@ -130,9 +100,7 @@ class Claimer:
         }
 
     def _gaps(self, queue: str) -> list[tuple[str, int, int]]:
-        known = sorted(priority for of, priority in self._lanes if of == queue)
-        bounds = [LOWEST, *known, HIGHEST]
-        return [(queue, low, high) for low, high in pairwise(bounds) if high - low > 1]
+        return gaps(queue, [priority for of, priority in self._lanes if of == queue])
 
     def learn(self, answers: Sequence[Row], *, began_seconds: float, now_seconds: float) -> None:
         """Take in what a claim got, and how far it had to walk for it. One that got nothing has read all lanes to their
@@ -145,7 +113,7 @@ class Claimer:
         if full and not self._went_far(answers[0], len(rows)):
             return
         if full:
-            self._full_at_seconds = now_seconds + PASS_EVERY * (now_seconds - began_seconds)
+            self._full_at_seconds = now_seconds + lanes.PASS_EVERY * (now_seconds - began_seconds)
         furthest: dict[tuple[str, int], Place] = {}
         for row in rows:
             lane, place = (row["queue"], row["priority"]), (row["due_at"], row["id"])
@@ -157,11 +125,7 @@ class Claimer:
                 self._read(lane, (answers[0]["looked_at"], NO_ID), now_seconds)
 
     def _went_far(self, answer: Row, jobs: int) -> bool:
-        lanes = len(self._queues) + len(answer["lane_queues"] or ())
-        return bool(
-            (answer["walked"] or 0) >= WALKED_LEAST + WALKED_A_JOB * jobs
-            or (answer["turned"] or 0) >= TURNED_LEAST + TURNED_A_LANE * lanes + TURNED_A_JOB * jobs
-        )
+        return went_far(answer, lanes=len(self._queues) + len(answer["lane_queues"] or ()), jobs=jobs)
 
     def _read(self, lane: tuple[str, int], place: Place, now_seconds: float) -> None:
         self._lanes.setdefault(lane, Lane(place)).read_to(place, now_seconds)
