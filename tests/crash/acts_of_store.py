@@ -10,6 +10,7 @@ from tenure.lifecycle.operations import Fail, Progress, Signal
 from tenure.lifecycle.records import Job
 from tenure.stores import Store
 from tenure.stores.contract import Added, MigrationRecord, WorkerRecord
+from tenure.stores.postgres.many_lanes import QUEUES_FEW
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, runner
@@ -81,6 +82,14 @@ async def claim_from_a_lane(scene: Scene) -> list[Job]:
     return await store.claim(request)
 
 
+async def claim_of_many(scene: Scene) -> list[Job]:
+    """By a claimer of so many queues that not all of them are asked in every claim."""
+    queues = ("default", *(f"other-{number}" for number in range(QUEUES_FEW)))
+    return await scene.store.claim(
+        scene.drive.claim_request(limit=3, token=TOKEN, request_id="the-claim", queues=queues)
+    )
+
+
 async def register(scene: Scene) -> None:
     await scene.store.register(WORKER)
 
@@ -149,6 +158,7 @@ ACTS: tuple[Act, ...] = (
     Act("claim and start three", claim_three, four_queued),
     Act("claim one", claim_one, four_queued),
     Act("claim from a lane", claim_from_a_lane, four_alike, only="postgres"),
+    Act("claim of many", claim_of_many, four_queued, only="postgres"),
     *CHANGES,
     *OF_CALLERS,
     *OF_SCHEDULES,

@@ -171,7 +171,7 @@ class Claims:
 
         async def watched(name: str, values: Any) -> list[asyncpg.Record]:
             answers = await fetch(name, values)
-            if name in ("claim", "claim_lane"):
+            if name in ("claim", "claim_lane", "claim_of_many"):
                 self.walked.append(answers[0]["walked"])
             return answers
 

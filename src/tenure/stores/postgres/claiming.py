@@ -20,6 +20,7 @@ from tenure.stores.contract import ClaimRequest, Finding, Outcome, released
 from tenure.stores.postgres.batches import POISON, said
 from tenure.stores.postgres.connections import Connections
 from tenure.stores.postgres.floors import Claimer, Floors
+from tenure.stores.postgres.many_lanes import Ask, ManyLanes
 from tenure.stores.postgres.ruled import claim_by_rules
 
 ASIDE_SECONDS = 60.0
@@ -60,6 +61,8 @@ class Claiming:
 
     async def _by_lanes(self, request: ClaimRequest, claimer: Claimer) -> list[asyncpg.Record] | None:
         """What is due, in order; None when one of the queues has rules."""
+        if claimer.many is not None:
+            return await self._from_many(request, claimer.many)
         began = self._clock.monotonic_seconds()
         if (lane := claimer.lane(began)) is not None:
             answers = await self._connections.fetch(
@@ -79,6 +82,36 @@ class Claiming:
         claimer.learn(answers, began_seconds=began, now_seconds=self._clock.monotonic_seconds())
         return taken(answers)
 
+    async def _from_many(self, request: ClaimRequest, many: ManyLanes) -> list[asyncpg.Record] | None:
+        """The same for many queues: a few lanes are asked, and more as long as nothing is got."""
+        everything, reach = False, many.reach(request.limit)
+        while True:
+            began = self._clock.monotonic_seconds()
+            ask = many.ask(reach, everything=everything, now_seconds=began)
+            answers = await self._answered(request, many, ask, began)
+            if answers[0]["ruled"]:
+                return None
+            if answers[0]["won"] is not None:
+                return answers
+            if (rows := taken(answers)) or ask.suffices:
+                return rows
+            everything, reach = not ask.leaves_some_out, 2 * reach
+
+    async def _answered(self, request: ClaimRequest, many: ManyLanes, ask: Ask, began: float) -> list[asyncpg.Record]:
+        """The answer to what is asked, from which it is learnt if it speaks of lanes."""
+        learnt = False
+        try:
+            values = {**self._parameters(request), **ask.parameters(began), "by_rules": False}
+            answers = await self._connections.fetch("claim_of_many", values)
+            if answers[0]["at"] is not None:
+                now = self._clock.monotonic_seconds()
+                many.learn(ask, answers, limit=request.limit, began_seconds=began, now_seconds=now)
+                learnt = True
+        finally:
+            if not learnt:
+                many.take_back(ask)
+        return answers
+
     async def _by_rules(self, request: ClaimRequest, claimer: Claimer) -> list[asyncpg.Record] | None:
         """What the rules of the queues let through; None when none of them has any."""
         values = {**self._parameters(request), **NO_LANES, "by_rules": True}
@@ -89,6 +122,10 @@ class Claiming:
         if found.again_seconds is not None:
             self._come_again(found.ruled, found.again_seconds)
         return found.answers
+
+    def hear(self, queues: Iterable[str] | None) -> None:
+        """These queues got work; None says that any of them may have."""
+        self._floors.hear(queues)
 
     def freed(self, outcomes: Sequence[Outcome]) -> set[str]:
         """The queues with rules in which these changes let go of a permit that somebody may wait for."""

@@ -10,13 +10,14 @@ long as claims find what they look for, every one of them is a full pass, and th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from tenure.stores.contract import ClaimRequest
 from tenure.stores.postgres import lanes
 from tenure.stores.postgres.lanes import NO_ID, Lane, Place, Row, gaps, went_far
+from tenure.stores.postgres.many_lanes import many_lanes
 
 PLAIN_AGAIN_SECONDS = 1.0
 """How long a lane is not asked alone after that was in vain."""
@@ -34,6 +35,12 @@ class Floors:
         """The queues in which these claimers met rules."""
         return {queue for claimer in self._claimers.values() for queue in claimer.ruled}
 
+    def hear(self, queues: Iterable[str] | None) -> None:
+        """These queues got work; None says that any of them may have."""
+        for claimer in self._claimers.values():
+            if claimer.many is not None:
+                claimer.many.hear(queues)
+
     def of(self, request: ClaimRequest) -> Claimer:
         key = request.queues, request.kinds
         if (known := self._claimers.get(key)) is not None:
@@ -49,6 +56,8 @@ class Claimer:
 
     def __init__(self, queues: Sequence[str]) -> None:
         self._queues = tuple(dict.fromkeys(queues))
+        self.many = many_lanes(self._queues)
+        """What is known where the queues are many, and not all of them are asked in every claim."""
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._full_at_seconds = 0.0
         self._lane: int | None = None

@@ -99,6 +99,7 @@ class PostgresStore:
         self._adding = Adding(self._connections, self._policies, self._bell)
         self.archive = PostgresArchive(self._connections, address, seams)
         self._claiming = Claiming(self._connections, seams.clock, come_again=self._bell.ring_later)
+        self._bell.told = self._claiming.hear
         self.queues = PostgresQueues(self._connections, self._bell.ring)
         self.schedules = PostgresSchedules(self, self._connections, self._policies, self._bell.ring)
 
