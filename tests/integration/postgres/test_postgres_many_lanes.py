@@ -363,6 +363,22 @@ async def test_a_hint_brings_a_job_of_a_queue_that_was_empty(watched: Watched, p
     assert got.index(added.id) == (0 if priority else len(expected) - 1)
 
 
+@pytest.mark.usefixtures("_seldom")
+async def test_a_notification_of_another_process_is_such_a_hint(watched: Watched, other: Driver) -> None:
+    queues = named(100)
+    await fill(other, queues[:-1], 400)
+    assert isinstance(other.store, PostgresStore)
+    await other.store.quiet()
+    async with watched.store.wakeups(queues) as wakeups:
+        assert await wakeups.wait(20), "nobody listens"
+        await watched.claim(queues)
+        urgent = await other.add(queue=queues[-1], priority=3)
+        await eventually(lambda: queues[-1] in watched.knows(queues)._news)
+        watched.asked.clear()
+        assert (await watched.claim(queues))[0].id == urgent.id
+        assert max(watched.asked) <= 3 * LIMIT + many_lanes.NEWS_MAX
+
+
 async def queued(drive: Driver) -> set[UUID]:
     return {job.id for job in (await drive.store.find(JobFilter(statuses=(QUEUED,)), limit=1000)).jobs}
 
