@@ -421,6 +421,21 @@ async def test_who_is_woken_for_a_job_that_somebody_else_got_looks_only_there(wa
 
 
 @pytest.mark.usefixtures("_seldom")
+async def test_a_job_now_and_then_does_not_make_a_pass_over_all_queues_each_time(
+    watched: Watched, other: Driver
+) -> None:
+    queues = named(100)
+    assert await watched.claim(queues) == []
+    for number in range(5):
+        added = await watched.drive.add(queue=queues[number])
+        assert [job.id for job in await watched.claim(queues)] == [added.id]
+        assert await watched.claim(queues) == []
+    assert max(watched.asked[1:]) <= 10
+    untold = await other.add(queue=queues[50])
+    assert [job.id for job in await watched.claim(queues)] == [untold.id], "it was asked without an occasion"
+
+
+@pytest.mark.usefixtures("_seldom")
 async def test_a_job_that_becomes_due_is_found_then(watched: Watched, other: Driver) -> None:
     queues = named(100)
     later = await other.add(queue=queues[40], delay_ms=50)

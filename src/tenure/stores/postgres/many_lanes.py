@@ -3,8 +3,8 @@
 Of each lane a bound is known: a place before which it has nothing to claim. A claim asks the lanes with the first
 bounds, and takes nothing that comes behind the bound of a lane that it does not ask; so the order over all lanes stays
 exact. What it sees of the lanes that it asks are their next bounds. Lanes that have nothing due are left alone until
-what they have becomes due, until a hint names their queue, or until the next pass over all queues, which is made before
-anybody is told that there is nothing, and else as soon as it takes no more than a small share of the time.
+what they have becomes due, until a hint names their queue, or until the next pass over all queues, which is made when
+somebody comes by without an occasion, and else as soon as it takes no more than a small share of the time.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Ask:
     """All queues are."""
     everything: bool = False
     """Every queue."""
+    occasioned: bool = False
+    """It comes upon a hint, or upon a claim that got something."""
 
     @property
     def leaves_some_out(self) -> bool:
@@ -80,9 +82,10 @@ class Ask:
 
     @property
     def suffices(self) -> bool:
-        """Whether there is nothing if this finds nothing. Who was woken by a hint and finds that somebody else was
-        faster need not look everywhere: the last pass over all queues was not long ago."""
-        return self.everything or (bool(self.news) and not self.leaves_some_out)
+        """Whether it may be said that there is nothing if this finds nothing. Who comes because there was something
+        need not look everywhere each time: the last pass over all queues was not long ago, and whoever comes without
+        an occasion makes one."""
+        return self.everything or (self.occasioned and not self.leaves_some_out)
 
     def parameters(self, now_seconds: float) -> dict[str, Any]:
         floors = [lane.floor(now_seconds) for lane in self.lanes]
@@ -121,6 +124,7 @@ class ManyLanes:
         self._unsure = True
         self._full_at_seconds = -inf
         self._far = False
+        self._got_some = False
         self._stretch = 1.0
         self._moment = datetime(1, 1, 1, tzinfo=UTC), 0.0
         """A moment of the database's clock, and of ours."""
@@ -152,7 +156,7 @@ class ManyLanes:
         if not (first or between):
             return self._ask_everything()
         self._mark(first)
-        return Ask(self._asks, first, between, ceiling, news, anew)
+        return Ask(self._asks, first, between, ceiling, news, anew, occasioned=self._got_some or bool(news))
 
     def _ask_from_the_bottom(self) -> Ask:
         news, self._news = list(self._news), {}
@@ -223,7 +227,7 @@ class ManyLanes:
     def learn(self, ask: Ask, answers: Sequence[Row], *, limit: int, began_seconds: float, now_seconds: float) -> None:
         """Take in what a claim got, and what it has seen of the lanes."""
         answer, rows = answers[0], [row for row in answers if row["id"] is not None]
-        self._moment = answer["at"], began_seconds
+        self._moment, self._got_some = (answer["at"], began_seconds), bool(rows)
         if ask.full:
             self._full_at_seconds = now_seconds + lanes.PASS_EVERY * (now_seconds - began_seconds)
             self._far = went_far(answer, lanes=len(self._lanes) + len(answer["head_queues"]), jobs=len(rows))
