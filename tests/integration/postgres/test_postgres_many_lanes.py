@@ -506,7 +506,10 @@ async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(watched: Watche
 async def test_rules_that_one_of_the_queues_is_given_hold_for_the_next_claim(watched: Watched) -> None:
     queues = named(60)
     await fill(watched.drive, queues, 60)
+    await watched.store.queues.put("of-somebody-else", QueueRules(concurrency_max=1), actor=OPERATOR)
     await watched.claim(queues, 1)
+    assert len(await watched.claim(queues, 1)) == 1
+    assert len(watched.asked) == 2, "another queue's rules were taken for one of theirs"
     await watched.store.queues.put(queues[5], QueueRules(concurrency_max=1), actor=OPERATOR)
     await watched.drive.add(queue=queues[5], priority=9)
     await watched.drive.add(queue=queues[5], priority=9)
@@ -597,7 +600,7 @@ async def test_the_plan_reads_along_the_ready_index(dsn: str, drive: Driver, ana
         if analysed:
             connection.execute("analyze tenure.jobs")
             connection.commit()
-        values = {**CLAIM, **given, **ceiling, "queues": listed(queues), "limit": str(LIMIT)}
+        values = {**CLAIM, **given, **ceiling, "queue_lines": "'" + "\n".join(queues) + "'", "limit": str(LIMIT)}
         plan = plan_after_warm_up(connection, "claim_of_many", values)
     scans = [node for node in nodes(plan) if node.get("Relation Name") in ("jobs", "events")]
     assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]

@@ -101,8 +101,8 @@ class Claiming:
         """The answer to what is asked, from which it is learnt if it speaks of lanes."""
         learnt = False
         try:
-            values = {**self._parameters(request), **ask.parameters(began), "by_rules": False}
-            answers = await self._connections.fetch("claim_of_many", values)
+            values = {**self._parameters(request), **ask.parameters(began), "queue_lines": many.queue_lines}
+            answers = await self._connections.fetch("claim_of_many", {**values, "by_rules": False})
             if answers[0]["at"] is not None:
                 now = self._clock.monotonic_seconds()
                 many.learn(ask, answers, limit=request.limit, began_seconds=began, now_seconds=now)

@@ -113,6 +113,9 @@ class ManyLanes:
     """The lanes of one claimer in the order of their bounds."""
 
     def __init__(self, queues: Sequence[str]) -> None:
+        self.queue_lines = "\n".join(queues)
+        """The names of all queues, which have no line breaks: as a list they would be encoded one by one for each
+        claim."""
         self._lanes: dict[str, dict[int, KnownLane]] = {queue: {} for queue in queues}
         self._awake: list[tuple[int, datetime, UUID, str]] = []
         """Lanes that may have something due, first bounds first. Entries whose lanes have another bound by now are

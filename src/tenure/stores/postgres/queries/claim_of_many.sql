@@ -9,10 +9,15 @@
 with recursive previous as materialized (
     select before.body, before.job_ids from tenure.won_before(:request_id) before
 ),
+-- The names of all queues come as lines: mostly no queue has rules, and then they need not be taken apart.
 ruled as materialized (
-    select exists (
-        select from tenure.queues queue where queue.name = any (:queues::text[]) and tenure.has_rules(queue)
-    ) as holds
+    select case
+            when exists (select from tenure.queues queue where tenure.has_rules(queue)) then exists (
+                select from tenure.queues queue
+                where queue.name = any (string_to_array(:queue_lines::text, E'\n')) and tenure.has_rules(queue)
+            )
+            else false
+        end as holds
 ),
 moment as materialized (
     select tenure.clock() as now, pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) as walked,
