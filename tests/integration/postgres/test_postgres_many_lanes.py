@@ -48,6 +48,7 @@ class Told:
     def __init__(self, **heads: int) -> None:
         self.took = 1000.0
         """How long a pass over all queues takes: so long that it is not made again."""
+        self.walked = 0
         self.lanes = ManyLanes([*heads])
         self.learn(self.ask(), (), 1, **heads)
 
@@ -67,7 +68,7 @@ class Told:
             {"queue": queue, "priority": 0, "due_at": place(number)[0], "id": place(number)[1]}
             for queue, number in took
         ] or [{"id": None}]
-        facts = {"at": NOON, "walked": 0, "turned": 0, **seen}
+        facts = {"at": NOON, "walked": self.walked, "turned": 0, **seen}
         answers = [{**row, **facts} for row in rows]
         self.lanes.learn(ask, answers, limit=limit, began_seconds=0.0, now_seconds=self.took if ask.full else 0.0)
 
@@ -169,6 +170,23 @@ class TestWhatIsAsked:
         assert [len(one) for one in turns] == [0, 1, 1, 8]
         assert len(set().union(*turns)) == 10
         assert told.lanes.ask(2, everything=False, now_seconds=2.0 + 120.0).full, "nobody asked for so long"
+
+    def test_where_a_turn_was_a_far_walk_there_are_none_until_a_pass_has_shown_that_they_are_not(self) -> None:
+        told = Told(a=-10, b=-40, c=-30)
+        told.took, told.walked = 2.0, 1_000_000
+        told.learn(told.ask(everything=True), a=-10, b=-40, c=-30)
+        assert not told.lanes.ask(2, everything=False, now_seconds=2.0 + 50.0).anew
+        told.walked = 0
+        full = told.lanes.ask(2, everything=False, now_seconds=2.0 + 61.0)
+        assert full.full
+        told.learn(full, a=-10, b=-40, c=-30)
+        turn = told.lanes.ask(2, everything=False, now_seconds=2.0 + 21.0)
+        assert turn.anew == {"a"}
+        told.walked = 1_000_000
+        told.learn(turn, a=-10, b=-40, c=-30)
+        told.lanes.hear(["b"])
+        again = told.lanes.ask(2, everything=False, now_seconds=2.0 + 50.0)
+        assert (again.anew, again.gaps) == (set(), [("b", lanes.LOWEST, 0), ("b", 0, lanes.HIGHEST)])
 
     def test_not_more_than_so_many_queues_with_hints_are_looked_through_at_once(self) -> None:
         told = Told(**{f"queue_{number}": -number for number in range(1, 2 * many_lanes.NEWS_MAX)})
