@@ -46,6 +46,9 @@ class Told:
     """What is known of some lanes, all of priority 0, to which claims are told what they have seen."""
 
     def __init__(self, **heads: int) -> None:
+        self.took = 1000.0
+        """How long a pass over all queues takes: so long that it is not made again."""
+        self.walked = 0
         self.lanes = ManyLanes([*heads])
         self.learn(self.ask(), (), 1, **heads)
 
@@ -65,9 +68,9 @@ class Told:
             {"queue": queue, "priority": 0, "due_at": place(number)[0], "id": place(number)[1]}
             for queue, number in took
         ] or [{"id": None}]
-        facts = {"at": NOON, "walked": 0, "turned": 0, **seen}
+        facts = {"at": NOON, "walked": self.walked, "turned": 0, **seen}
         answers = [{**row, **facts} for row in rows]
-        self.lanes.learn(ask, answers, limit=limit, began_seconds=0.0, now_seconds=1.0 if ask.full else 0.0)
+        self.lanes.learn(ask, answers, limit=limit, began_seconds=0.0, now_seconds=self.took if ask.full else 0.0)
 
     def order(self) -> list[tuple[str, int]]:
         """The lanes that the next claim could ask, and the seconds from noon of their bounds."""
@@ -158,6 +161,32 @@ class TestWhatIsAsked:
         assert ask.full
         told.lanes.take_back(ask)
         assert told.ask(2).full
+
+    def test_queues_have_their_turns_so_that_a_pass_over_all_takes_a_small_share_of_the_time(self) -> None:
+        told = Told(**{f"queue_{number}": -number for number in range(1, 11)})
+        told.took = 2.0
+        told.learn(told.ask(everything=True), (), 1, **{f"queue_{number}": -number for number in range(1, 11)})
+        turns = [told.lanes.ask(2, everything=False, now_seconds=2.0 + at).anew for at in (1.0, 6.5, 12.5, 60.5)]
+        assert [len(one) for one in turns] == [0, 1, 1, 8]
+        assert len(set().union(*turns)) == 10
+        assert told.lanes.ask(2, everything=False, now_seconds=2.0 + 120.0).full, "nobody asked for so long"
+
+    def test_where_a_turn_was_a_far_walk_there_are_none_until_a_pass_has_shown_that_they_are_not(self) -> None:
+        told = Told(a=-10, b=-40, c=-30)
+        told.took, told.walked = 2.0, 1_000_000
+        told.learn(told.ask(everything=True), a=-10, b=-40, c=-30)
+        assert not told.lanes.ask(2, everything=False, now_seconds=2.0 + 50.0).anew
+        told.walked = 0
+        full = told.lanes.ask(2, everything=False, now_seconds=2.0 + 61.0)
+        assert full.full
+        told.learn(full, a=-10, b=-40, c=-30)
+        turn = told.lanes.ask(2, everything=False, now_seconds=2.0 + 21.0)
+        assert turn.anew == {"a"}
+        told.walked = 1_000_000
+        told.learn(turn, a=-10, b=-40, c=-30)
+        told.lanes.hear(["b"])
+        again = told.lanes.ask(2, everything=False, now_seconds=2.0 + 50.0)
+        assert (again.anew, again.gaps) == (set(), [("b", lanes.LOWEST, 0), ("b", 0, lanes.HIGHEST)])
 
     def test_not_more_than_so_many_queues_with_hints_are_looked_through_at_once(self) -> None:
         told = Told(**{f"queue_{number}": -number for number in range(1, 2 * many_lanes.NEWS_MAX)})
@@ -383,7 +412,7 @@ async def queued(drive: Driver) -> set[UUID]:
     return {job.id for job in (await drive.store.find(JobFilter(statuses=(QUEUED,)), limit=1000)).jobs}
 
 
-async def test_without_a_hint_it_is_found_by_the_next_pass_over_all_queues(
+async def test_without_a_hint_it_is_found_when_its_queue_has_its_turn(
     dsn: str, other: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = PostgresStore.from_url(dsn, seams=replace(SYSTEM, clock=SlowClock()))
@@ -396,6 +425,7 @@ async def test_without_a_hint_it_is_found_by_the_next_pass_over_all_queues(
     while urgent.id not in [job.id for job in await watched.claim(queues)]:
         claims += 1
     assert 0 < claims <= lanes.PASS_EVERY
+    assert max(watched.asked[1:]) < 80, "all queues were looked through at once"
     await store.close()
 
 

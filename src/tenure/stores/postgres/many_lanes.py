@@ -3,8 +3,9 @@
 Of each lane a bound is known: a place before which it has nothing to claim. A claim asks the lanes with the first
 bounds, and takes nothing that comes behind the bound of a lane that it does not ask; so the order over all lanes stays
 exact. What it sees of the lanes that it asks are their next bounds. Lanes that have nothing due are left alone until
-what they have becomes due, until a hint names their queue, or until the next pass over all queues, which is made when
-somebody comes by without an occasion, and else as soon as it takes no more than a small share of the time.
+what they have becomes due, until a hint names their queue, or until their queue has its turn: with each claim so many
+are looked through that all of them together take a small share of the time. Where that would be a far walk, it is made
+at once and seldom; and all queues are looked through when somebody comes by without an occasion.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
+from itertools import cycle, islice
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -125,7 +127,11 @@ class ManyLanes:
         self._news: dict[str, None] = {}
         self._asks = 0
         self._unsure = True
-        self._full_at_seconds = -inf
+        self._turns = cycle(queues)
+        self._owed = 0.0
+        """How many queues should have had their turn by now."""
+        self._owed_at_seconds = 0.0
+        self._pass_seconds = 0.0
         self._far = False
         self._got_some = False
         self._stretch = 1.0
@@ -146,24 +152,40 @@ class ManyLanes:
     def ask(self, reach: int, *, everything: bool, now_seconds: float) -> Ask:
         """What to ask next: so many lanes, or everything."""
         self._asks += 1
-        if self._unsure or now_seconds >= self._full_at_seconds:
+        self._owe(now_seconds)
+        if self._unsure or self._owed >= len(self._lanes):
             return self._ask_from_the_bottom()
-        if everything:
+        if everything or not (self._awake or self._asleep or self._news):
             return self._ask_everything()
-        news = [queue for queue, _ in zip(self._news, range(NEWS_MAX), strict=False)]
+        news = list(islice(self._news, NEWS_MAX))
         for queue in news:
             del self._news[queue]
-        anew = frozenset() if self._far else frozenset(news)
-        between = [gap for queue in news for gap in self._look_again(queue, now_seconds)]
+        looked_through = dict.fromkeys([*news, *self._whose_turn_it_is()])
+        between = [gap for queue in looked_through for gap in self._look_again(queue, now_seconds)]
+        anew: Set[str] = frozenset() if self._far else looked_through.keys()
         first, ceiling = self._first(reach, now_seconds, without=anew)
-        if not (first or between):
+        if not (first or news):
             return self._ask_everything()
         self._mark(first)
         return Ask(self._asks, first, between, ceiling, news, anew, occasioned=self._got_some or bool(news))
 
+    def _owe(self, now_seconds: float) -> None:
+        """All queues have their turn within so many times the time that a pass over them took."""
+        period = lanes.PASS_EVERY * self._pass_seconds
+        passed, self._owed_at_seconds = now_seconds - self._owed_at_seconds, now_seconds
+        self._owed += len(self._lanes) * (passed / period if period else 1.0)
+
+    def _whose_turn_it_is(self) -> list[str]:
+        if self._far or self._owed < 1:
+            return []
+        count = int(self._owed)
+        self._owed -= count
+        return list(islice(self._turns, count))
+
     def _ask_from_the_bottom(self) -> Ask:
         news, self._news = list(self._news), {}
-        self._unsure, self._full_at_seconds = False, inf
+        # Nobody else need make this pass while it is under way.
+        self._unsure, self._owed = False, -inf
         everywhere = [(queue, LOWEST, HIGHEST) for queue in self._lanes]
         return Ask(self._asks, (), everywhere, news=news, anew=self._lanes.keys(), full=True, everything=True)
 
@@ -232,9 +254,13 @@ class ManyLanes:
         answer, rows = answers[0], [row for row in answers if row["id"] is not None]
         self._moment, self._got_some = (answer["at"], began_seconds), bool(rows)
         if ask.full:
-            self._full_at_seconds = now_seconds + lanes.PASS_EVERY * (now_seconds - began_seconds)
-            self._far = went_far(answer, lanes=len(self._lanes) + len(answer["head_queues"]), jobs=len(rows))
-        elif ask.leaves_some_out:
+            self._pass_seconds, self._owed, self._owed_at_seconds = now_seconds - began_seconds, 0.0, now_seconds
+        if ask.anew:
+            # Of every lane that was asked the first job was read, if there was one.
+            asked = len(ask.gaps) + len(answer["head_queues"])
+            far = went_far(answer, lanes=asked, jobs=len(rows) + asked)
+            self._far = far if ask.full else self._far or far
+        if ask.leaves_some_out:
             short = len(rows) < limit
             self._stretch = min(2 * self._stretch, STRETCH_MAX) if short else max(RELAXED * self._stretch, 1.0)
         self._forget(ask)

@@ -91,7 +91,7 @@ class SqliteStore:
     """Jobs in one SQLite file.
 
     `database_clock` is the clock that decides; without one it is the machine's, through the seams. With `inline` all
-    work is done on the caller's thread. Another process that writes is waited for `busy_seconds`, three times over.
+    work is done on the caller's thread. Another process that writes is waited for `busy_seconds`, a few times over.
     """
 
     def __init__(
