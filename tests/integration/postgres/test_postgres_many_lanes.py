@@ -286,6 +286,7 @@ async def in_order(drive: Driver) -> list[UUID]:
     return [job.id for job in sorted(jobs, key=order)]
 
 
+@pytest.mark.requirement("WC-02")
 @pytest.mark.usefixtures("_seldom")
 @pytest.mark.parametrize("limit", [1, 7, 40])
 async def test_the_order_over_all_lanes_is_kept_although_few_are_asked(watched: Watched, limit: int) -> None:
