@@ -24,7 +24,7 @@ demo: $(STAMP) ## Run some hundred jobs, kill a worker in the middle, and show t
 	$(BIN)/tenure demo
 
 test: check ## Run the checks, then the tests
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGUMENTS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGUMENTS)
 
 check: $(STAMP) ## Lint, formatting, types, and who may import whom
 	$(BIN)/ruff check .
