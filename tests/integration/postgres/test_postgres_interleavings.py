@@ -154,7 +154,10 @@ async def test_retention_that_meets_a_deadlock_is_done_again(dsn: str, drive: Dr
         await eventually(lambda: waiting(watcher) == 1)
         await asyncio.to_thread(blocker.execute, "select from tenure.jobs where id = %s for update", [ended[0].id])
         blocker.rollback()
-        assert await pruning == 2
+        # Done again before the other has let go of the job that it got, it passes that one over.
+        pruned = await pruning
+        assert pruned in (1, 2)
+        assert pruned + await prune(drive) == 2
 
 
 async def test_a_claimer_that_freezes_while_it_holds_a_queue_does_not_hold_it_for_long(
