@@ -142,6 +142,8 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 def digests_alike(origins: Sequence[Origin]) -> list[str]:
     """The digests of origins that differ in nothing but id and payload: what they share is written out once."""
+    if len(origins) == 1:
+        return [origins[0].digest()]
     before, after = _facts(msgspec.structs.replace(origins[0], payload=_GAP)).split(_canonical(_GAP).decode())
     return [digest(f"{before}{_canonical(origin.payload).decode()}{after}") for origin in origins]
 
