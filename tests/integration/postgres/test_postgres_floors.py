@@ -19,8 +19,10 @@ from tenure.stores.postgres import floors, lanes
 from tenure.stores.postgres.floors import Claimer
 from tenure.stores.postgres.lanes import (
     HIGHEST,
+    LATE_EVERY_SECONDS,
     LATE_SECONDS,
     LOWEST,
+    NEAR_SECONDS,
     PASS_EVERY,
     TURNED_A_LANE,
     TURNED_LEAST,
@@ -130,6 +132,18 @@ class TestWhatAClaimerKnows:
         assert known(claimer, 1.1) == {("default", 0): pytest.approx(7.0 - LATE_SECONDS)}
         assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 7.0}
         assert known(claimer, 1.1 + LATE_SECONDS) == {("default", 0): 8.0}
+
+    def test_most_claims_go_back_a_short_moment_only(self) -> None:
+        claimer = Claimer(["default"])
+        learn(claimer, row(7), walked=FAR, at=1.0)
+        late = {("default", 0): pytest.approx(7.0 - LATE_SECONDS)}
+        assert known(claimer, 1.0) == late
+        for number, at in ((8, 1.01), (9, 1.02), (10, 1.03)):
+            learn(claimer, row(number), walked=1, at=at)
+        assert known(claimer, 1.031 + NEAR_SECONDS - 0.02) == {("default", 0): 8.0}
+        assert known(claimer, 1.041 + NEAR_SECONDS - 0.02) == {("default", 0): 9.0}
+        assert known(claimer, 1.0 + LATE_EVERY_SECONDS) == late
+        assert known(claimer, 1.011 + LATE_EVERY_SECONDS) == {("default", 0): 10.0}
 
     def test_after_a_far_walk_for_nothing_all_lanes_are_read_to_that_moment(self) -> None:
         claimer = Claimer(["default"])
@@ -305,6 +319,7 @@ async def test_what_commits_a_little_late_is_found_although_claims_have_gone_on(
     store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "LATE_SECONDS", 60.0)
+    monkeypatch.setattr(lanes, "LATE_EVERY_SECONDS", 0.0)
     await fill(store, drive, 1)
     late = drive.enqueue("mail")
     other = PostgresStore.from_url(dsn)

@@ -162,7 +162,10 @@ class TestWhatIsAsked:
         told.lanes.take_back(ask)
         assert told.ask(2).full
 
-    def test_queues_have_their_turns_so_that_a_pass_over_all_takes_a_small_share_of_the_time(self) -> None:
+    def test_queues_have_their_turns_so_that_a_pass_over_all_takes_a_small_share_of_the_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lanes, "PASS_EVERY", 30)
         told = Told(**{f"queue_{number}": -number for number in range(1, 11)})
         told.took = 2.0
         told.learn(told.ask(everything=True), (), 1, **{f"queue_{number}": -number for number in range(1, 11)})
@@ -171,7 +174,10 @@ class TestWhatIsAsked:
         assert len(set().union(*turns)) == 10
         assert told.lanes.ask(2, everything=False, now_seconds=2.0 + 120.0).full, "nobody asked for so long"
 
-    def test_where_a_turn_was_a_far_walk_there_are_none_until_a_pass_has_shown_that_they_are_not(self) -> None:
+    def test_where_a_turn_was_a_far_walk_there_are_none_until_a_pass_has_shown_that_they_are_not(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lanes, "PASS_EVERY", 30)
         told = Told(a=-10, b=-40, c=-30)
         told.took, told.walked = 2.0, 1_000_000
         told.learn(told.ask(everything=True), a=-10, b=-40, c=-30)
