@@ -71,9 +71,9 @@ class Ask:
     anew: Set[str] = frozenset()
     """The queues that are looked through from the bottom, whatever is known of them."""
     full: bool = False
-    """All queues are."""
+    """These are all queues."""
     everything: bool = False
-    """Every queue."""
+    """Every queue is asked, though not always from the bottom."""
     occasioned: bool = False
     """It comes upon a hint, or upon a claim that got something."""
 

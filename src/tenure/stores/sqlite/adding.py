@@ -16,7 +16,7 @@ from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import Added, AddedAlike, Enqueue, without_secret
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.rows import event_row, micros, new_job_row, text
-from tenure.stores.sqlite.statements import Row, parameters, sql, write_rows
+from tenure.stores.sqlite.statements import Row, by_name, sql, write_rows
 
 ReadJob = Callable[[str], Job]
 
@@ -59,11 +59,10 @@ def add_alike(
     ids = [text(request.origin.id) for request in requests]
     payloads = [request.origin.payload for request in requests]
     # An event without a request of its own is named by its job.
-    logged = dict(zip(parameters("insert_events"), event_row(event, ids[0]), strict=True)) | {"request_id": None}
+    logged = by_name("insert_events", event_row(event, ids[0])) | {"request_id": None}
     connection.execute("savepoint add_alike")
     try:
-        row = new_job_row(job, ids[0], policies.keep(connection, job.policy))
-        shared = dict(zip(parameters("insert_jobs"), row, strict=True))
+        shared = by_name("insert_jobs", new_job_row(job, ids[0], policies.keep(connection, job.policy)))
         write_rows(connection, "insert_events_alike", list(zip(ids, digests, strict=True)), logged)
         write_rows(connection, "insert_jobs_alike", list(zip(ids, payloads, strict=True)), shared)
     except sqlite3.IntegrityError:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from uuid import UUID
 
 import msgspec
 
-from tenure.stores.sqlite.statements import Row, parameters, write_rows
+from tenure.stores.sqlite.statements import Row, by_name, write_rows
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -26,11 +25,7 @@ class Shared(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, events: Sequence[Row], row: Row, statement: str) -> Shared:
         """From the events and the row of one of them, as `insert_events` and `update_jobs` would take these."""
-        return cls(
-            [dict(zip(parameters("insert_events"), event, strict=True)) for event in events],
-            statement,
-            dict(zip(parameters("update_jobs"), row, strict=True)),
-        )
+        return cls([by_name("insert_events", event) for event in events], statement, by_name("update_jobs", row))
 
 
 class Alike(msgspec.Struct, frozen=True, gc=False):
@@ -53,15 +48,8 @@ def write_alike(connection: sqlite3.Connection, writes: Sequence[Alike]) -> int:
     )
 
 
-def write_group(
-    connection: sqlite3.Connection,
-    shared: Shared,
-    events: Sequence[Row],
-    rows: Sequence[Row],
-    besides: Mapping[str, object] = MappingProxyType({}),
-) -> int:
-    """Write changes that share all but this, and `besides` what only the statement for their rows takes. How many rows
-    of jobs were changed."""
+def write_group(connection: sqlite3.Connection, shared: Shared, events: Sequence[Row], rows: Sequence[Row]) -> int:
+    """Write changes that share all but this. How many rows of jobs were changed."""
     for event in shared.events:
         write_rows(connection, "insert_events_alike", events, event)
-    return write_rows(connection, shared.statement, rows, {**shared.parameters, **besides})
+    return write_rows(connection, shared.statement, rows, shared.parameters)

@@ -85,7 +85,7 @@ def _perform_wave(
     logged = _logged(connection, [request for request in requests if not _surely_new(request)])
     outcomes: dict[int, Outcome] = {}
     applied: dict[int, Applied] = {}
-    writes: list[AnyWrite] = []
+    writes: list[Write] = []
     for index, request in wave:
         name = (request.job_id, request.request_id)
         job = current.get(name[0])

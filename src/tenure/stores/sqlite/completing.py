@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from tenure.errors import Refused
 from tenure.lifecycle.decide import Change, decide_chain
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Job
-from tenure.stores.contract import Applied, Request, shown
+from tenure.stores.contract import Applied, Outcome, Request, shown
 from tenure.stores.sqlite.alike import Shared, write_group
 from tenure.stores.sqlite.changing import POISON, prepare
 from tenure.stores.sqlite.rows import text
@@ -33,11 +34,10 @@ class Group(msgspec.Struct, frozen=True):
 
     def write(self, connection: sqlite3.Connection, at: datetime) -> int:
         """How many rows of jobs were changed."""
-        whole = prepare(self.first, at)
-        shared = Shared.of(whole.events, whole.row, "complete_jobs")
         # The caller's record need not have the token: it is the actor who must know it.
-        token = None if self.first.actor.token is None else text(self.first.actor.token)
-        return write_group(connection, shared, self.events, self.rows, {"token_before": token})
+        held = replace(self.first.before, token=self.first.actor.token)
+        whole = prepare(replace(self.first, before=held), at)
+        return write_group(connection, Shared.of(whole.events, whole.row, "complete_jobs"), self.events, self.rows)
 
 
 class Completions(msgspec.Struct, frozen=True):
@@ -61,9 +61,15 @@ class Completions(msgspec.Struct, frozen=True):
         connection.execute("release completions")
         return done
 
-    def outcomes(self, at: datetime) -> dict[int, Applied]:
-        """What is said of them once they are written."""
-        return {place: Applied(shown(change), at) for place, change in self.changes.items()}
+    def outcomes(self, at: datetime | None, others: Sequence[Outcome]) -> list[Outcome]:
+        """What is said of all requests: of these, if they were written at this moment, and of all others in order."""
+        if at is None:
+            return list(others)
+        rest, total = iter(others), len(self.changes) + len(others)
+        return [
+            next(rest) if (change := self.changes.get(place)) is None else Applied(shown(change), at)
+            for place in range(total)
+        ]
 
 
 def decided(requests: Sequence[Request]) -> Completions:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from tenure.lifecycle.records import DeadLetter, Event, EventType, Job, Origin, Policy, ReasonCode, Stage
 from tenure.lifecycle.statuses import Status
@@ -172,33 +173,28 @@ def job_of(row: Row, policy_of: PolicyOf) -> Job:
         parent_id=None if parent_id is None else id_of(parent_id),
         redrive_of=None if redrive_of is None else id_of(redrive_of),
     )
-    if row[17:21] == _NO_COUNTS and row[22:26] == _NO_LEASE and row[27:33] == _NO_PAST and row[34:41] == _NO_OUTCOME:
-        # As it was added, as most rows are that are claimed.
-        return Job(
-            origin=origin,
-            status=_STATUS[status],
-            rev=rev,
-            created_at=moment(created_at),
-            updated_at=moment(updated_at),
-            due_at=None if due_at is None else moment(due_at),
-            timeout_at=None if timeout_at is None else moment(timeout_at),
-        )
-    return Job(
+    added = Job(
         origin=origin,
         status=_STATUS[status],
         rev=rev,
         created_at=moment(created_at),
         updated_at=moment(updated_at),
+        due_at=None if due_at is None else moment(due_at),
+        timeout_at=None if timeout_at is None else moment(timeout_at),
+    )
+    if row[17:21] == _NO_COUNTS and row[22:26] == _NO_LEASE and row[27:33] == _NO_PAST and row[34:41] == _NO_OUTCOME:
+        # Most rows that are claimed are still as they were added.
+        return added
+    return replace(
+        added,
         attempt=attempt,
         failures=failures,
         losses=losses,
         lost=lost == 1,
-        due_at=None if due_at is None else moment(due_at),
         owner=owner,
         token=None if token is None else id_of(token),
         lease_expires_at=None if lease_expires_at is None else moment(lease_expires_at),
         heartbeat_deadline_at=None if heartbeat_deadline_at is None else moment(heartbeat_deadline_at),
-        timeout_at=None if timeout_at is None else moment(timeout_at),
         started_at=None if started_at is None else moment(started_at),
         finished_at=None if finished_at is None else moment(finished_at),
         committed_at=None if committed_at is None else moment(committed_at),

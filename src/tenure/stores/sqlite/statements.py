@@ -44,6 +44,11 @@ def parameters(name: str) -> tuple[str, ...]:
     return tuple(statement.parameters[int(number) - 1] for number in _NUMBER.findall(row))
 
 
+def by_name(name: str, row: Row) -> dict[str, object]:
+    """A row of this statement, by the names of its parameters."""
+    return dict(zip(parameters(name), row, strict=True))
+
+
 def write_rows(
     connection: sqlite3.Connection, name: str, rows: Sequence[Row], shared: Mapping[str, object] = _NOTHING
 ) -> int:

@@ -245,10 +245,7 @@ class SqliteStore:
             judged = changing.perform(connection, rest, now=now, policy_of=policy_of) if rest else []
             return now if done else None, judged
 
-        completed_at, judged = await self._write(work)
-        completed = {} if completed_at is None else completions.outcomes(completed_at)
-        rest = iter(judged)
-        outcomes = [completed[place] if place in completed else next(rest) for place in range(len(requests))]
+        outcomes = completions.outcomes(*await self._write(work))
         self._hints.give(hints(outcomes) | (released(outcomes) & self._ruled if self._ruled else set()))
         return outcomes
 
