@@ -263,6 +263,7 @@ async def test_a_store_on_a_link_to_the_file_takes_turns_with_the_others(path: P
         await eventually(lambda: waiting(path) == 1)
         held.go_on.set()
         await asyncio.gather(*adding)
+        assert len(await kinds(store)) == 2
 
 
 # Processes that die or stand still
@@ -296,6 +297,7 @@ os.kill(os.getpid(), 9)
         os.kill(survivor, 0)
         await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
         os.kill(survivor, 0)
+        assert len(await kinds(store)) == 1
 
 
 async def test_a_process_that_stands_still_in_its_turn_holds_nobody_up_for_ever(path: Path, store: SqliteStore) -> None:
@@ -415,6 +417,8 @@ async def test_where_the_kernel_has_no_such_locks_a_store_goes_on_without_turns(
         for _ in range(3):
             await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
         monkeypatch.undo()
+        assert not is_had(turn_of(store))
+    assert len(await kinds(store)) == 3
 
 
 class NoWaiters(SystemSpawner):
@@ -435,6 +439,7 @@ async def test_where_there_is_no_thread_to_wait_in_a_store_goes_on_without_turns
             await Driver(poor).add()
             await Driver(poor).add()
         await Driver(store).add()
+        assert len(await kinds(store)) == 3
 
 
 async def test_where_one_connection_serves_everything_there_are_no_turns(tmp_path: Path) -> None:
