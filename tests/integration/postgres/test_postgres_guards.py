@@ -242,6 +242,122 @@ async def test_a_job_that_cannot_be_is_refused_in_words(dsn: str, jobs: dict[str
         connection.execute(BORN.format(**WELL_BORN).encode())
 
 
+LEASE = {
+    "owner": "'me'",
+    "token": "gen_random_uuid()",
+    "lease_expires_at": "now() + interval '1 minute'",
+    "heartbeat_deadline_at": "now() + interval '1 minute'",
+}
+COUNTS = {"error": "null", "partial_result": "null", "reason": "null", "committed_result": "null", "progress": "null"}
+COUNTS |= {"losses": "0", "failures": "0"}
+TOGETHER = {
+    # What a statement of the store does to many jobs at once: the event of each, and its columns.
+    "claims": (
+        event("it", 3, "claimed", "queued", "running"),
+        {"status": "'running'", "rev": "3", "chain": "2", "was": "status", "attempt": "1", "updated_at": "now()"}
+        | {**LEASE, "started_at": "now()", "result": "null", "finished_at": "null", "committed_at": "null", **COUNTS},
+    ),
+    "completions": (
+        event("it", 4, "succeeded", "running", "succeeded", commits=True),
+        {"status": "'succeeded'", "rev": "4", "chain": "1", "was": "status", "attempt": "1", "updated_at": "now()"}
+        | {**dict.fromkeys(LEASE, "null"), "started_at": "started_at", "result": "'1'"}
+        | {"finished_at": "now()", "committed_at": "now()", **COUNTS},
+    ),
+}
+LACKING = "it lacks what belongs to this status"
+LEASED = "jobs that are claimed or running have a lease, and no others"
+STRANGE = "its outcome does not belong to this status"
+COUNTED = "its counts cannot be"
+ONE_SPOILT = {
+    "claims": {
+        "started_at": ("null", LACKING),
+        **dict.fromkeys(LEASE, ("null", LEASED)),
+        **dict.fromkeys(("result", "error", "partial_result", "reason", "committed_result"), ("'1'", STRANGE)),
+        "finished_at": ("now()", STRANGE),
+        "losses": ("1", COUNTED),
+        "failures": ("2", COUNTED),
+        "progress": ("101", COUNTED),
+        "attempt": ("0", "its events do not say so"),
+        "status": ("'claimed'", "its events do not say so"),
+        "updated_at": ("created_at - interval '1 second'", "time and attempts never go back"),
+    },
+    "completions": {
+        "result": ("null", LACKING),
+        "committed_at": ("null", LACKING),
+        **{column: (value, LEASED) for column, value in LEASE.items()},
+        **dict.fromkeys(("error", "partial_result", "reason", "committed_result"), ("'1'", STRANGE)),
+        "finished_at": ("started_at - interval '1 second'", "its times are out of order"),
+        "started_at": ("created_at - interval '1 second'", "its times are out of order"),
+        "losses": ("1", COUNTED),
+        "failures": ("2", COUNTED),
+        "progress": ("101", COUNTED),
+        "attempt": ("2", "its events do not say so"),
+    },
+}
+EACH_SPOILT = [(what, column) for what, columns in ONE_SPOILT.items() for column in columns]
+
+
+async def three(drive: Driver, what: str) -> list[UUID]:
+    """Jobs to which this can be done."""
+    added = [await drive.add() for _ in range(3)]
+    return [job.id for job in (added if what == "claims" else await drive.claim(limit=3))]
+
+
+def together(what: str, ids: list[UUID], *, told: list[UUID], spoilt: dict[str, str]) -> bytes:
+    """The statement that does it to all of them; the second one of them is spoilt."""
+    step, columns = TOGETHER[what]
+    events = "".join(step.format(it=job_id) for job_id in told)
+    values = {
+        column: f"case id when '{ids[1]}' then {spoilt[column]} else {value} end" if column in spoilt else value
+        for column, value in columns.items()
+    }
+    assignments = ", ".join(f"{column} = {value}" for column, value in values.items())
+    among = ", ".join(f"'{job_id}'" for job_id in ids)
+    return f"{AS_THE_STORE}{events}update tenure.jobs set {assignments} where id in ({among})".encode()
+
+
+@pytest.mark.requirement("LC-02", "LC-10")
+@pytest.mark.parametrize(("what", "column"), EACH_SPOILT)
+async def test_one_spoilt_row_among_many_that_are_alike_is_refused_in_words(
+    dsn: str, drive: Driver, what: str, column: str
+) -> None:
+    ids = await three(drive, what)
+    value, words = ONE_SPOILT[what][column]
+    with psycopg.connect(dsn) as connection:
+        with pytest.raises(psycopg.Error, match=words) as refusal:
+            connection.execute(together(what, ids, told=ids, spoilt={column: value}))
+        connection.rollback()
+        assert refusal.value.sqlstate == "TN002"
+        connection.execute(together(what, ids, told=ids, spoilt={}))
+
+
+@pytest.mark.requirement("LC-10")
+@pytest.mark.parametrize("what", TOGETHER)
+async def test_one_row_without_its_event_among_many_that_are_alike_is_refused(
+    dsn: str, drive: Driver, what: str
+) -> None:
+    ids = await three(drive, what)
+    with psycopg.connect(dsn) as connection:
+        for told in ([ids[0], ids[2]], ids[:1], []):
+            with pytest.raises(psycopg.Error, match="its events do not say so") as refusal:
+                connection.execute(together(what, ids, told=told, spoilt={}))
+            connection.rollback()
+            assert refusal.value.sqlstate == "TN002"
+
+
+@pytest.mark.requirement("LC-10")
+async def test_one_new_job_without_its_event_among_many_is_refused(dsn: str, jobs: dict[str, UUID]) -> None:
+    one = BORN.format(**WELL_BORN)
+    several = one.replace("values (gen_random_uuid()", "select gen_random_uuid()")
+    several = several.replace(" now()) returning", " now() from generate_series(1, 3) returning")
+    with psycopg.connect(dsn) as connection:
+        connection.execute(several.encode())
+        connection.rollback()
+        with pytest.raises(psycopg.Error, match="its events do not say so") as refusal:
+            connection.execute(f"{several} limit 2".encode())
+        assert refusal.value.sqlstate == "TN002"
+
+
 async def test_a_row_that_cannot_be_written_is_set_aside_and_its_batch_goes_through(dsn: str, drive: Driver) -> None:
     await drive.store.add([drive.enqueue() for _ in range(8)])
     jobs = await drive.claim(limit=8)

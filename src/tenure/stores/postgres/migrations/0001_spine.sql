@@ -506,26 +506,66 @@ set jit = off
 as $$
 declare
     bad record;
+    example record;
 begin
-    -- New jobs, mostly, are all as plain as can be, which is soon found out.
-    if tg_op = 'INSERT' and tenure.writer() <> 'import' and not exists (
-        select from fresh
-        left join lateral (
-            select said.attempt
+    -- Most statements are enqueues, claims or completions of jobs that are alike and as plain as can be, which is soon found
+    -- out: their events are looked up by one list of keys. Where as many are found as there are rows, each row has its own,
+    -- since a revision has but one. Whatever is not plain is judged below, where each rule has its words.
+    if tg_op = 'INSERT' then
+        if tenure.writer() <> 'import' and (select count(*) from fresh) = (
+            select count(*)
             from tenure.events said
-            where said.job_id = fresh.id and said.rev = fresh.rev
-            offset 0
-        ) event on true
-        where (event.attempt = 0 and fresh.rev = 1 and fresh.chain = 1 and fresh.status = 'queued'
-            and fresh.attempt = 0 and fresh.failures = 0 and fresh.losses = 0 and not fresh.lost
-            and num_nonnulls(fresh.was, fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at,
-                fresh.started_at, fresh.finished_at, fresh.committed_at, fresh.erased_at, fresh.progress,
-                fresh.committed_result, fresh.result, fresh.partial_result, fresh.error, fresh.reason, fresh.tags) = 0
-            and fresh.due_at is not null and fresh.payload is not null and fresh.updated_at = fresh.created_at
-            and fresh.created_at between '2000-01-01 00:00+00' and '8000-01-01 00:00+00'
-            and fresh.policy_id in (select policy.id from tenure.policies policy)) is not true
-    ) then
-        return null;
+            where said.job_id = any (array(select fresh.id from fresh)) and said.rev = 1 and said.attempt = 0
+        ) and not exists (
+            select from fresh
+            where (fresh.rev = 1 and fresh.chain = 1 and fresh.status = 'queued'
+                and fresh.attempt = 0 and fresh.failures = 0 and fresh.losses = 0 and not fresh.lost
+                and num_nonnulls(fresh.was, fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at,
+                    fresh.started_at, fresh.finished_at, fresh.committed_at, fresh.erased_at, fresh.progress,
+                    fresh.committed_result, fresh.result, fresh.partial_result, fresh.error, fresh.reason, fresh.tags) = 0
+                and fresh.due_at is not null and fresh.payload is not null and fresh.updated_at = fresh.created_at
+                and fresh.created_at between '2000-01-01 00:00+00' and '8000-01-01 00:00+00'
+                and fresh.policy_id in (select policy.id from tenure.policies policy)) is not true
+        ) then
+            return null;
+        end if;
+    else
+        select fresh.rev, fresh.chain, fresh.was, fresh.status, fresh.attempt into example from fresh limit 1;
+        if not found then
+            return null;
+        end if;
+        if tenure.writer() = 'store'
+            and (example.was, example.status, example.chain) in (('queued', 'running', 2), ('running', 'succeeded', 1))
+            and (
+                select written.plain = written.count and told.fitting = written.count and told.count = written.count
+                from (
+                    select count(*), count(*) filter (where fresh.rev = example.rev and fresh.chain = example.chain
+                        and fresh.was = example.was and fresh.status = example.status and fresh.attempt = example.attempt
+                        and case example.status
+                            when 'running' then num_nulls(fresh.owner, fresh.token, fresh.lease_expires_at,
+                                    fresh.heartbeat_deadline_at, fresh.started_at) = 0
+                                and num_nonnulls(fresh.result, fresh.finished_at, fresh.committed_at) = 0
+                            else num_nulls(fresh.result, fresh.finished_at, fresh.committed_at) = 0
+                                and num_nonnulls(fresh.owner, fresh.token, fresh.lease_expires_at,
+                                    fresh.heartbeat_deadline_at) = 0
+                                and fresh.finished_at >= fresh.started_at
+                        end
+                        and num_nonnulls(fresh.error, fresh.partial_result, fresh.reason, fresh.committed_result,
+                            fresh.progress) = 0
+                        and fresh.losses >= 0 and fresh.losses <= fresh.failures and fresh.failures <= fresh.attempt
+                        and fresh.created_at <= fresh.updated_at and fresh.created_at <= fresh.started_at
+                        and fresh.payload is not null) as plain
+                    from fresh
+                ) written, (
+                    select count(*), count(*) filter (where said.rev = example.rev and said.attempt = example.attempt
+                        and said.from_status = example.was and said.to_status = example.status) as fitting
+                    from tenure.events said
+                    where said.job_id = any (array(select fresh.id from fresh))
+                      and said.rev > example.rev - example.chain and said.rev <= example.rev
+                ) told
+            ) then
+            return null;
+        end if;
     end if;
     select fresh.id, fresh.rev, fresh.was, fresh.status, judged.problem into bad
     from fresh
