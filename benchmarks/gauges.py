@@ -1,8 +1,12 @@
-"""What PostgreSQL counts by itself: bytes of its log, rows written, and versions of rows that are left dead."""
+"""What PostgreSQL counts by itself (bytes of its log, rows written, and versions of rows that are left dead), and what
+Linux counts of its cores."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 import asyncpg
 
@@ -49,3 +53,33 @@ class PostgresGauge:
             await connection.close()
         assert row is not None, "an aggregate has one row"
         return {name: float(value) for name, value in row.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """What all cores together have done since the machine started, in ticks."""
+
+    total: int
+    idle: int
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls.of(Path("/proc/stat").read_text(encoding="ascii"))
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """From the first line of /proc/stat. Waiting for a disk is idling; a guest's time is in the user's already.
+
+        >>> Cores.of("cpu  50 0 10 900 40 0 0 0 7 0")
+        Cores(total=1000, idle=940)
+        """
+        user, nice, system, idle, waiting, *rest = map(int, text.split("\n", 1)[0].split()[1:9])
+        return cls(user + nice + system + idle + waiting + sum(rest), idle + waiting)
+
+    def busy_since(self, before: Cores) -> float:
+        """The share of the time since then in which they were not idle.
+
+        >>> Cores(2000, 1240).busy_since(Cores(1000, 940))
+        0.7
+        """
+        return 1 - (self.idle - before.idle) / max(1, self.total - before.total)

@@ -5,9 +5,9 @@ their own, through the public API, on PostgreSQL with fsync. Each scenario has a
 measured before and after each: the workers always have something to do, and the queue stays short. It writes a table
 (Markdown), all figures (JSON) and a plot over time (SVG) to the folder that --out names.
 
-By default the workers take few jobs at a time, so that it is they who set the rate: with many at a time it is the
-cores, which whoever enqueues shares, so that an overload has to cost completions and a burst of ten times the rate
-cannot be made at all.
+By default one worker process takes few jobs at a time, so that it is the worker who sets the rate: with more it is the
+cores, which whoever enqueues and reads shares, so that an overload or a reader has to cost completions and a burst of
+ten times the rate cannot be made at all. How busy the cores were is in the table.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 
 import asyncpg
 
+from benchmarks.gauges import Cores
 from benchmarks.growth_plots import Chart, Line, drawn
 from benchmarks.pressure_report import COLOURS, Outcome, Sample, figures, markdown, rate, slices
 from benchmarks.pressure_worker import crew
@@ -85,7 +86,9 @@ class Measuring:
                 async with lasting(producer.keep(lambda: members.succeeded)):
                     await asyncio.sleep(WARM_UP_SECONDS)
                 async with self._in_the_way(producer, members):
+                    before = Cores.now()
                     samples = await self._watch(members, producer)
+                    busy = Cores.now().busy_since(before)
                     stop_seconds, problem = await _stopped(members)
         finally:
             await app.close()
@@ -93,6 +96,7 @@ class Measuring:
         return Outcome(
             scenario=str(self.scenario),
             samples=samples,
+            cores_busy=busy,
             enqueued=producer.enqueued,
             offered_per_second=self.clean_rate if self.scenario is Scenario.BURST else None,
             burst_per_second=producer.in_bursts / producer.burst_seconds if producer.burst_seconds else None,
@@ -271,7 +275,7 @@ def options_given() -> argparse.Namespace:
     troubles = [str(scenario) for scenario in Scenario if scenario is not Scenario.CLEAN]
     parser.add_argument("--scenarios", nargs="*", default=troubles, choices=troubles)
     parser.add_argument("--clean-seconds", type=float, default=120.0, help="at most, for each of the clean runs")
-    parser.add_argument("--processes", type=int, default=2, help="worker processes")
+    parser.add_argument("--processes", type=int, default=1, help="worker processes")
     parser.add_argument("--concurrency", type=int, default=20, help="jobs at a time in each of them")
     parser.add_argument("--verify-seconds", type=float, default=3600.0, help="limit of `tenure verify`; 0: not run")
     return parser.parse_args()

@@ -18,6 +18,7 @@ COLUMNS = (
     "completions/s",
     "clean before, after",
     "of clean",
+    "cores busy",
     "first, last quarter",
     "waiting at the end",
     "dead rows of jobs, most",
@@ -51,6 +52,8 @@ class Outcome:
 
     scenario: str
     samples: list[Sample]
+    cores_busy: float
+    """The share of all cores that was used meanwhile, by whomever."""
     enqueued: int
     offered_per_second: float | None
     """How many jobs came in, where that was less than could be done; None where there were always more."""
@@ -105,6 +108,7 @@ def verdicts(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
             "clean_per_second": clean,
             "steady": steady,
             "share": share,
+            "cores_busy": outcome.cores_busy,
             "first_quarter_per_second": rate(outcome, until=0.25),
             "last_quarter_per_second": rate(outcome, since=0.75),
             "dead_jobs_most": max(sample.dead_jobs for sample in outcome.samples),
@@ -130,14 +134,14 @@ def markdown(outcomes: Sequence[Outcome], fact: str) -> str:
         fact,
         "",
         f"| {' | '.join(COLUMNS)} |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---|---|",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---|",
     ]
     for outcome, verdict in zip(outcomes, verdicts(outcomes), strict=True):
         clean = "" if outcome.scenario == CLEAN else ", ".join(f"{one:,.0f}" for one in verdict["clean_per_second"])
         stop = outcome.stop_problem or f"clean, {outcome.stop_seconds:.1f} s"
         lines.append(
             f"| {outcome.scenario} | {verdict['seconds']:.0f} | {verdict['per_second']:,.0f} | {clean} "
-            f"| {verdict['share']:.0%}{'' if verdict['steady'] else ' (unsteady)'} "
+            f"| {verdict['share']:.0%}{'' if verdict['steady'] else ' (unsteady)'} | {verdict['cores_busy']:.0%} "
             f"| {verdict['first_quarter_per_second']:,.0f}, {verdict['last_quarter_per_second']:,.0f} "
             f"| {verdict['backlog_at_end']:,} | {verdict['dead_jobs_most']:,} | {stop} | {outcome.verified} |"
         )

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import claimers, filling, growth, growth_plots, memory, pressure, pressure_report
+from benchmarks import claimers, filling, gauges, growth, growth_plots, memory, pressure, pressure_report
 from benchmarks.claimers import Drained, together
 from benchmarks.growth_plots import Chart, Line, drawn
 from benchmarks.growth_report import Cell, Growth, Series, growths, markdown
@@ -32,7 +32,7 @@ def verdict(cells: list[Cell], cost: str = "claim_p99_ms") -> Growth:
     return found
 
 
-@pytest.mark.parametrize("module", [claimers, filling, growth, growth_plots, pressure])
+@pytest.mark.parametrize("module", [claimers, filling, gauges, growth, growth_plots, pressure])
 def test_the_examples_in_the_benchmarks_are_true(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -129,6 +129,7 @@ def outcome(name: str, per_second: int, *, slower_by: int = 0, stop_problem: str
     return Outcome(
         scenario=name,
         samples=samples,
+        cores_busy=0.5,
         enqueued=done,
         offered_per_second=None,
         burst_per_second=None,
