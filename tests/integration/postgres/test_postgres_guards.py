@@ -345,6 +345,25 @@ async def test_one_row_without_its_event_among_many_that_are_alike_is_refused(
             assert refusal.value.sqlstate == "TN002"
 
 
+OTHERWISE = {
+    "claims": event("it", 3, "claimed", "queued", "claimed"),
+    "completions": event("it", 4, "heartbeat", "running", "running"),
+}
+
+
+@pytest.mark.requirement("LC-03", "LC-10")
+@pytest.mark.parametrize("what", TOGETHER)
+async def test_one_row_whose_event_says_otherwise_among_many_that_are_alike_is_refused(
+    dsn: str, drive: Driver, what: str
+) -> None:
+    ids = await three(drive, what)
+    with psycopg.connect(dsn) as connection:
+        connection.execute((AS_THE_STORE + OTHERWISE[what].format(it=ids[2])).encode())
+        with pytest.raises(psycopg.Error, match=f"job {ids[2]} .* its events do not say so") as refusal:
+            connection.execute(together(what, ids, told=ids[:2], spoilt={}))
+        assert refusal.value.sqlstate == "TN002"
+
+
 @pytest.mark.requirement("LC-10")
 async def test_one_new_job_without_its_event_among_many_is_refused(dsn: str, jobs: dict[str, UUID]) -> None:
     one = BORN.format(**WELL_BORN)
