@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
+from types import MappingProxyType
 from uuid import UUID
 
 import psycopg
@@ -174,6 +176,14 @@ def test_the_databases_own_list_of_events_is_the_lifecycles(dsn: str) -> None:
             assert connection.execute(LEGAL, spoilt).fetchone() == (False,)
 
 
+def refuse(connection: psycopg.Connection, statement: str, words: str) -> None:
+    """This must be refused, in these words, and is undone."""
+    with pytest.raises(psycopg.Error, match=words) as refusal:
+        connection.execute(statement.encode())
+    connection.rollback()
+    assert refusal.value.sqlstate == "TN002"
+
+
 SPOILT = {
     "started_at = null": "it lacks what belongs to this status",
     "attempt = 0": "time and attempts never go back",
@@ -204,10 +214,7 @@ async def test_a_change_that_leaves_a_row_as_it_cannot_be_is_refused_in_words(
     change = "update tenure.jobs set rev = 4, was = status, chain = 1, updated_at = clock_timestamp()"
     where = " where id = '{running}'"
     with psycopg.connect(dsn) as connection:
-        with pytest.raises(psycopg.Error, match=SPOILT[spoilt]) as refusal:
-            connection.execute(f"{step}{change}, {spoilt}{where}".format(**jobs).encode())
-        connection.rollback()
-        assert refusal.value.sqlstate == "TN002"
+        refuse(connection, f"{step}{change}, {spoilt}{where}".format(**jobs), SPOILT[spoilt])
         connection.execute(f"{step}{change}{where}".format(**jobs).encode())
 
 
@@ -235,10 +242,7 @@ ILL_BORN = {
 async def test_a_job_that_cannot_be_is_refused_in_words(dsn: str, jobs: dict[str, UUID], column: str) -> None:
     value, words = ILL_BORN[column]
     with psycopg.connect(dsn) as connection:
-        with pytest.raises(psycopg.Error, match=words) as refusal:
-            connection.execute(BORN.format(**{**WELL_BORN, column: value}).encode())
-        connection.rollback()
-        assert refusal.value.sqlstate == "TN002"
+        refuse(connection, BORN.format(**{**WELL_BORN, column: value}), words)
         connection.execute(BORN.format(**WELL_BORN).encode())
 
 
@@ -303,7 +307,7 @@ async def three(drive: Driver, what: str) -> list[UUID]:
     return [job.id for job in (added if what == "claims" else await drive.claim(limit=3))]
 
 
-def together(what: str, ids: list[UUID], *, told: list[UUID], spoilt: dict[str, str]) -> bytes:
+def together(what: str, ids: list[UUID], *, told: list[UUID], spoilt: Mapping[str, str] = MappingProxyType({})) -> str:
     """The statement that does it to all of them; the second one of them is spoilt."""
     step, columns = TOGETHER[what]
     events = "".join(step.format(it=job_id) for job_id in told)
@@ -313,7 +317,7 @@ def together(what: str, ids: list[UUID], *, told: list[UUID], spoilt: dict[str, 
     }
     assignments = ", ".join(f"{column} = {value}" for column, value in values.items())
     among = ", ".join(f"'{job_id}'" for job_id in ids)
-    return f"{AS_THE_STORE}{events}update tenure.jobs set {assignments} where id in ({among})".encode()
+    return f"{AS_THE_STORE}{events}update tenure.jobs set {assignments} where id in ({among})"
 
 
 @pytest.mark.requirement("LC-02", "LC-10")
@@ -324,11 +328,8 @@ async def test_one_spoilt_row_among_many_that_are_alike_is_refused_in_words(
     ids = await three(drive, what)
     value, words = ONE_SPOILT[what][column]
     with psycopg.connect(dsn) as connection:
-        with pytest.raises(psycopg.Error, match=words) as refusal:
-            connection.execute(together(what, ids, told=ids, spoilt={column: value}))
-        connection.rollback()
-        assert refusal.value.sqlstate == "TN002"
-        connection.execute(together(what, ids, told=ids, spoilt={}))
+        refuse(connection, together(what, ids, told=ids, spoilt={column: value}), words)
+        connection.execute(together(what, ids, told=ids).encode())
 
 
 @pytest.mark.requirement("LC-10")
@@ -339,10 +340,7 @@ async def test_one_row_without_its_event_among_many_that_are_alike_is_refused(
     ids = await three(drive, what)
     with psycopg.connect(dsn) as connection:
         for told in ([ids[0], ids[2]], ids[:1], []):
-            with pytest.raises(psycopg.Error, match="its events do not say so") as refusal:
-                connection.execute(together(what, ids, told=told, spoilt={}))
-            connection.rollback()
-            assert refusal.value.sqlstate == "TN002"
+            refuse(connection, together(what, ids, told=told), "its events do not say so")
 
 
 OTHERWISE = {
@@ -359,9 +357,7 @@ async def test_one_row_whose_event_says_otherwise_among_many_that_are_alike_is_r
     ids = await three(drive, what)
     with psycopg.connect(dsn) as connection:
         connection.execute((AS_THE_STORE + OTHERWISE[what].format(it=ids[2])).encode())
-        with pytest.raises(psycopg.Error, match=f"job {ids[2]} .* its events do not say so") as refusal:
-            connection.execute(together(what, ids, told=ids[:2], spoilt={}))
-        assert refusal.value.sqlstate == "TN002"
+        refuse(connection, together(what, ids, told=ids[:2]), f"job {ids[2]} .* its events do not say so")
 
 
 @pytest.mark.requirement("LC-10")
@@ -372,9 +368,7 @@ async def test_one_new_job_without_its_event_among_many_is_refused(dsn: str, job
     with psycopg.connect(dsn) as connection:
         connection.execute(several.encode())
         connection.rollback()
-        with pytest.raises(psycopg.Error, match="its events do not say so") as refusal:
-            connection.execute(f"{several} limit 2".encode())
-        assert refusal.value.sqlstate == "TN002"
+        refuse(connection, f"{several} limit 2", "its events do not say so")
 
 
 async def test_a_row_that_cannot_be_written_is_set_aside_and_its_batch_goes_through(dsn: str, drive: Driver) -> None:
