@@ -39,6 +39,11 @@ CYCLES = 3
 BACK = 0.75
 """Of the rate before: more than one worker of two could do, and less than the machine's own moods take away."""
 BACK_SECONDS = 40.0
+OTHERS = """
+select count(*)
+from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+"""
 
 
 @pytest.fixture
@@ -158,9 +163,13 @@ async def check_back(store: Store, before: float) -> None:
 
 
 async def check_all_well(store: Store, crew: Crew) -> None:
-    """Nobody had to be started again, and the log is in order. It is read once nobody writes any more."""
+    """Nobody had to be started again, and the log is in order. It is read once nobody writes any more: what a worker
+    had sent before it was killed, the server still does, and then ends its session."""
     assert [worker.exit_code for worker in crew.workers] == [None] * WORKERS
     crew.dismiss()
+    await store.close()
+    await until(lambda: crew.database.rows(OTHERS) == [(0,)], "nobody is connected any more")
+    await store.open()
     await check_everything(store)
 
 
