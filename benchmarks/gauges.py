@@ -10,16 +10,10 @@ from typing import Self
 
 import asyncpg
 
+from tests.postgres import OTHERS
+
 LIMIT_SECONDS = 30.0
 LOOK_SECONDS = 0.02
-
-OTHERS = """
-select count(*)
-from pg_stat_activity
-where datname = current_database()
-  and backend_type = 'client backend'
-  and pid <> pg_backend_pid()
-"""
 
 COUNTERS = """
 select pg_current_wal_insert_lsn() - '0/0'::pg_lsn as wal_bytes,

@@ -26,13 +26,13 @@ import asyncpg
 
 from benchmarks.claimers import Drain, divided, drain
 from benchmarks.filling import CLIENT, Filler, filler_for, origin, payload_of
-from benchmarks.gauges import LOOK_SECONDS, OTHERS
+from benchmarks.gauges import LOOK_SECONDS
 from benchmarks.growth_plots import Chart, Line, drawn
 from benchmarks.growth_report import TITLES, Cell, Series, allowance, by_series, figures, growths, markdown
 from tenure.measuring.records import percentile
 from tenure.stores import store_for
 from tenure.stores.contract import Enqueue
-from tests.postgres import PostgresServer
+from tests.postgres import OTHERS, PostgresServer
 
 QUEUE = "growth"
 SMALL_BYTES = 100

@@ -49,6 +49,15 @@ DEFAULT_VERSION = 18
 BUNDLED = {18: "pginstall18", 16: "pginstall"}
 SUPERUSER = "postgres"
 
+OTHERS = """
+select count(*)
+from pg_stat_activity
+where datname = current_database()
+  and backend_type = 'client backend'
+  and pid <> pg_backend_pid()
+"""
+"""How many sessions a database has besides the one that asks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Install:

@@ -26,7 +26,7 @@ from tenure.testing.driver import Driver
 from tests.chaos.checking import check_applied_once, check_everything, ended, queue
 from tests.chaos.processes import Crew, WorkerProcess, until
 from tests.databases import Database
-from tests.postgres import PostgresServer, database_of
+from tests.postgres import OTHERS, PostgresServer, database_of
 
 pytestmark = [pytest.mark.requirement("WC-05"), pytest.mark.timeout(180)]
 
@@ -39,11 +39,6 @@ CYCLES = 3
 BACK = 0.75
 """Of the rate before: more than one worker of two could do, and less than the machine's own moods take away."""
 BACK_SECONDS = 40.0
-OTHERS = """
-select count(*)
-from pg_stat_activity
-where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
-"""
 
 
 @pytest.fixture

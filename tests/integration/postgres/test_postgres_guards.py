@@ -176,7 +176,7 @@ def test_the_databases_own_list_of_events_is_the_lifecycles(dsn: str) -> None:
             assert connection.execute(LEGAL, spoilt).fetchone() == (False,)
 
 
-def refuse(connection: psycopg.Connection, statement: str, words: str) -> None:
+def check_refused(connection: psycopg.Connection, statement: str, words: str) -> None:
     """This must be refused, in these words, and is undone."""
     with pytest.raises(psycopg.Error, match=words) as refusal:
         connection.execute(statement.encode())
@@ -214,7 +214,7 @@ async def test_a_change_that_leaves_a_row_as_it_cannot_be_is_refused_in_words(
     change = "update tenure.jobs set rev = 4, was = status, chain = 1, updated_at = clock_timestamp()"
     where = " where id = '{running}'"
     with psycopg.connect(dsn) as connection:
-        refuse(connection, f"{step}{change}, {spoilt}{where}".format(**jobs), SPOILT[spoilt])
+        check_refused(connection, f"{step}{change}, {spoilt}{where}".format(**jobs), SPOILT[spoilt])
         connection.execute(f"{step}{change}{where}".format(**jobs).encode())
 
 
@@ -242,7 +242,7 @@ ILL_BORN = {
 async def test_a_job_that_cannot_be_is_refused_in_words(dsn: str, jobs: dict[str, UUID], column: str) -> None:
     value, words = ILL_BORN[column]
     with psycopg.connect(dsn) as connection:
-        refuse(connection, BORN.format(**{**WELL_BORN, column: value}), words)
+        check_refused(connection, BORN.format(**{**WELL_BORN, column: value}), words)
         connection.execute(BORN.format(**WELL_BORN).encode())
 
 
@@ -328,7 +328,7 @@ async def test_one_spoilt_row_among_many_that_are_alike_is_refused_in_words(
     ids = await three(drive, what)
     value, words = ONE_SPOILT[what][column]
     with psycopg.connect(dsn) as connection:
-        refuse(connection, together(what, ids, told=ids, spoilt={column: value}), words)
+        check_refused(connection, together(what, ids, told=ids, spoilt={column: value}), words)
         connection.execute(together(what, ids, told=ids).encode())
 
 
@@ -340,7 +340,7 @@ async def test_one_row_without_its_event_among_many_that_are_alike_is_refused(
     ids = await three(drive, what)
     with psycopg.connect(dsn) as connection:
         for told in ([ids[0], ids[2]], ids[:1], []):
-            refuse(connection, together(what, ids, told=told), "its events do not say so")
+            check_refused(connection, together(what, ids, told=told), "its events do not say so")
 
 
 OTHERWISE = {
@@ -357,7 +357,7 @@ async def test_one_row_whose_event_says_otherwise_among_many_that_are_alike_is_r
     ids = await three(drive, what)
     with psycopg.connect(dsn) as connection:
         connection.execute((AS_THE_STORE + OTHERWISE[what].format(it=ids[2])).encode())
-        refuse(connection, together(what, ids, told=ids[:2]), f"job {ids[2]} .* its events do not say so")
+        check_refused(connection, together(what, ids, told=ids[:2]), f"job {ids[2]} .* its events do not say so")
 
 
 @pytest.mark.requirement("LC-10")
@@ -368,7 +368,7 @@ async def test_one_new_job_without_its_event_among_many_is_refused(dsn: str, job
     with psycopg.connect(dsn) as connection:
         connection.execute(several.encode())
         connection.rollback()
-        refuse(connection, f"{several} limit 2", "its events do not say so")
+        check_refused(connection, f"{several} limit 2", "its events do not say so")
 
 
 async def test_a_row_that_cannot_be_written_is_set_aside_and_its_batch_goes_through(dsn: str, drive: Driver) -> None:
