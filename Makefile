@@ -39,7 +39,7 @@ bench-peers: $(STAMP) ## Measure the same work with other libraries, each in an 
 	$(BIN)/python -m benchmarks.peers
 
 simulate: $(STAMP) ## Run the workers on virtual time with seeded faults (SEEDS=2000)
-	$(BIN)/python -m tenure.testing.simulation --seeds $(SEEDS) --processes 2
+	$(BIN)/python -m simulation --seeds $(SEEDS) --processes 2
 
 docs: $(STAMP) ## Write the generated pages of docs/
 	$(BIN)/python -m tools.lifecycle_page

@@ -10,7 +10,7 @@ from typing import Self
 
 import asyncpg
 
-from tests.postgres import OTHERS
+from tests.support.postgres import OTHERS
 
 LIMIT_SECONDS = 30.0
 LOOK_SECONDS = 0.02

@@ -32,7 +32,7 @@ from benchmarks.growth_report import TITLES, Cell, Series, allowance, by_series,
 from tenure.measuring.records import percentile
 from tenure.stores import store_for
 from tenure.stores.contract import Enqueue
-from tests.postgres import OTHERS, PostgresServer
+from tests.support.postgres import OTHERS, PostgresServer
 
 QUEUE = "growth"
 SMALL_BYTES = 100

@@ -17,14 +17,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.lifecycle.limits import QueueRules, Rate
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Role
 from tenure.measuring.records import percentile
 from tenure.stores import store_for
 from tenure.stores.contract import Request, Store
 from tenure.testing.driver import OPERATOR, Driver
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 RULES = {
     "none": None,

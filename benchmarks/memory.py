@@ -27,7 +27,7 @@ from benchmarks.filling import filler_for, payload_of
 from tenure.measuring.records import Effort, Workload
 from tenure.measuring.workloads import Bench
 from tenure.stores import store_for
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 WORKER_BYTES_MAX = 300_000_000

@@ -37,7 +37,7 @@ from tenure.measuring.jobs import app
 from tenure.measuring.lines import Orders
 from tenure.measuring.records import NotMeasured
 from tenure.stores import store_for
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 QUEUE = "pressure"
 SAMPLE_SECONDS = 1.0

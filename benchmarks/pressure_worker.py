@@ -18,7 +18,7 @@ from tenure.measuring.crew import Crew
 from tenure.measuring.jobs import app
 from tenure.measuring.lines import Orders
 from tenure.measuring.member import main
-from tenure.workers.programs import Program
+from tenure.workers.supervisor.process import Program
 
 WORK_SECONDS = 0.001
 

@@ -28,7 +28,7 @@ from tenure.lifecycle.records import Actor, Origin, Policy, Role
 from tenure.seams import SYSTEM
 from tenure.stores import store_for
 from tenure.stores.contract import Applied, ClaimRequest, Enqueue, Request, Store
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 PAYLOAD = '{"to":"ada@example.org","subject":"hello"}'
 POLICY = Policy()

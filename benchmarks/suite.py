@@ -29,7 +29,7 @@ from tenure.measuring.records import Effort, Gauge, Measured, Unmeasured, Worklo
 from tenure.measuring.rounds import Result, measure_one, variants
 from tenure.measuring.workloads import Bench
 from tenure.stores import store_for
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 RAW_QUEUE = "raw"
 

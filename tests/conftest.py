@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.crash.tracing import find_strace
-from tests.postgres import PgBouncer, Postgres, PostgresServer, find_install, find_pgbouncer
+from tests.support.databases import Database
+from tests.support.postgres import PgBouncer, Postgres, PostgresServer, find_install, find_pgbouncer
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-pytest_plugins = ["tests.traceability"]
+pytest_plugins = ["tests.support.traceability"]
 
 OWN_SERVER = pytest.StashKey[PostgresServer]()
 
@@ -100,3 +102,11 @@ def pgbouncer(postgres_server: Postgres) -> Iterator[PgBouncer]:
 def pgbouncer_dsn(pgbouncer: PgBouncer, postgres_dsn: str) -> str:
     """The way through PgBouncer to the same database that `postgres_dsn` leads to directly."""
     return pgbouncer.dsn_like(postgres_dsn)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """An empty database of each kind, not migrated."""
+    if request.param == "sqlite":
+        return Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    return Database(request.getfixturevalue("postgres_dsn"))

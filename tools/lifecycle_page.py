@@ -10,7 +10,7 @@ from uuid import UUID
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.records import BLANKABLE, EventType, Job, Origin, Policy
 from tenure.lifecycle.statuses import HELD, LIVE, QUEUED, RUNNING, TERMINAL, Status, coarse, rank
-from tenure.lifecycle.table import ARROWS, Arrow, By, Guard, legal_events
+from tenure.lifecycle.transitions import ARROWS, Arrow, By, Guard, legal_events
 from tools.generated import notice, table, write
 
 NAME = "lifecycle.md"
@@ -47,8 +47,9 @@ def page() -> str:
 def _sections() -> Iterator[str]:
     yield "# The lifecycle of a job"
     yield (
-        "One table in code (`tenure.lifecycle.table`) decides what may happen to a job. Validators, the guards in the\n"
-        "database and this page are derived from it. [boundaries.md](boundaries.md) says what it does not decide."
+        "One table in code (`tenure.lifecycle.transitions`) decides what may happen to a job. Validators, the\n"
+        "guards in the database and this page are derived from it. [boundaries.md](boundaries.md) lists what it does\n"
+        "not decide."
     )
     yield "## Statuses"
     yield table(["status", "means", "group", "coarse state", "rank"], map(_status_row, Status))

@@ -26,7 +26,7 @@ from benchmarks.peers.figures import Cell, figures_table, plot, ratios_table, re
 from benchmarks.peers.places import NoPlace, place, postgres_server
 from benchmarks.peers.roster import PEERS, TENURE, TENURE_SQLITE, WORKLOADS, Peer
 from benchmarks.peers.targets import targets_table
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 Installed = dict[str, tuple[Path, dict[str, str]]]
 

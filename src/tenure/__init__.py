@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.context import Context
-    from tenure.enqueuing import JobFunction
+    from tenure.client.handle import Handle
+    from tenure.client.job_function import JobFunction
     from tenure.errors import (
         CancelRequested,
         DeadlinePassed,
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
         TransientError,
         ValidationError,
     )
-    from tenure.handles import Handle
+    from tenure.jobs.context import Context
+    from tenure.jobs.middleware import Middleware
     from tenure.lifecycle.backoff import Backoff
-    from tenure.lifecycle.flow import Rate
+    from tenure.lifecycle.limits import Rate
     from tenure.lifecycle.records import Job, Timeouts
     from tenure.lifecycle.statuses import Status
-    from tenure.middleware import Middleware
     from tenure.stores.contract import JobFilter
 
 __version__ = "0.1.0"
@@ -68,22 +68,22 @@ _HOMES = {
     "App": "tenure.app",
     "Backoff": "tenure.lifecycle.backoff",
     "CancelRequested": "tenure.errors",
-    "Context": "tenure.context",
+    "Context": "tenure.jobs.context",
     "DeadlinePassed": "tenure.errors",
     "DependencyUnavailable": "tenure.errors",
-    "Handle": "tenure.handles",
+    "Handle": "tenure.client.handle",
     "InvalidInput": "tenure.errors",
     "Job": "tenure.lifecycle.records",
     "JobCancelled": "tenure.errors",
     "JobFailed": "tenure.errors",
     "JobFilter": "tenure.stores.contract",
-    "JobFunction": "tenure.enqueuing",
+    "JobFunction": "tenure.client.job_function",
     "JobHalted": "tenure.errors",
     "LeaseLost": "tenure.errors",
-    "Middleware": "tenure.middleware",
+    "Middleware": "tenure.jobs.middleware",
     "PermanentError": "tenure.errors",
     "PolicyViolation": "tenure.errors",
-    "Rate": "tenure.lifecycle.flow",
+    "Rate": "tenure.lifecycle.limits",
     "Snooze": "tenure.errors",
     "Status": "tenure.lifecycle.statuses",
     "StoreUnavailable": "tenure.errors",

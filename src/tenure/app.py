@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from tenure.background import BackgroundLoop
-from tenure.context import Context, inside_commit
-from tenure.enqueuing import EnqueueOptions, Enqueuer, JobFunction, Prepared
+from tenure.client.admin import MANY, CancelReport, Operator, RedriveReport
+from tenure.client.handle import Handle
+from tenure.client.job_function import EnqueueOptions, Enqueuer, JobFunction, Prepared
+from tenure.client.queues import AppQueues
+from tenure.client.schedules import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, schedule_of
+from tenure.client.sync import BackgroundLoop
 from tenure.errors import InvalidInput, StoreError, UnknownKind
-from tenure.handles import Handle
-from tenure.kinds import ErrorClasses, Isolation, Kind, Options, Upgrade, error_classes
+from tenure.jobs.context import Context, inside_commit
+from tenure.jobs.definition import ErrorClasses, Isolation, Kind, Options, Upgrade, error_classes
+from tenure.jobs.middleware import Middleware
+from tenure.jobs.settings import database_url
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.records import Actor, DeadLetter, Job, OnExhausted, OnLost, Policy, Role, Timeouts
-from tenure.middleware import Middleware
-from tenure.operating import MANY, CancelReport, Operator, RedriveReport
-from tenure.queueing import AppQueues
-from tenure.scheduling import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, schedule_of
 from tenure.seams import SYSTEM, Seams
-from tenure.settings import database_url
 from tenure.stores import Store, store_for
-from tenure.stores.callers import Caller, caller_for
 from tenure.stores.contract import Added, DeadLetterFilter, JobFilter, JobPage
+from tenure.stores.user_connections import Caller, caller_for
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from tenure.observe.snapshot import Snapshot
-    from tenure.testing.bench import Mode
-    from tenure.testing.mode import OnBench
+    from tenure.testing.harness.harness import Mode
+    from tenure.testing.harness.mode import OnBench
     from tenure.workers.worker import Worker
 
 P = ParamSpec("P")
@@ -330,7 +330,7 @@ class App:
         In plain tests: `with app.testing() as bench:`, `enqueue_sync` and `bench.drain_sync()`. With mode `inline`
         each job is run before its enqueue returns. Afterwards the app is as it was before.
         """
-        from tenure.testing.mode import OnBench
+        from tenure.testing.harness.mode import OnBench
 
         return OnBench(self, mode=mode, now=now)
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from tenure.lifecycle.content import encode
+from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.lifecycle.verify import problems_of
 from tenure.stores.contract import Store
 from tenure.testing.driver import Driver
-from tenure.testing.log_check import all_jobs, check_job, whole_tail
+from tenure.testing.store_check import all_jobs, check_job, whole_tail
 from tests.chaos.processes import until
-from tests.databases import Database
+from tests.support.databases import Database
 
 OWNERS = ("runner", "pool")
 

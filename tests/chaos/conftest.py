@@ -10,15 +10,7 @@ import pytest
 from tenure.stores.contract import Store
 from tests.chaos.checking import prepare_effects
 from tests.chaos.processes import Crew
-from tests.databases import Database
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    """An empty database of each kind, not migrated."""
-    if request.param == "sqlite":
-        return Database(f"sqlite:///{tmp_path / 'jobs.db'}")
-    return Database(request.getfixturevalue("postgres_dsn"))
+from tests.support.databases import Database
 
 
 @pytest.fixture

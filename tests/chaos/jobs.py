@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from tenure.app import App
-from tenure.context import Context
-from tenure.lifecycle.content import encode
+from tenure.jobs.context import Context
+from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.operations import Commit, Complete, Heartbeat, Operation, Progress
 from tenure.lifecycle.records import Job
 from tests.chaos.program import Notes

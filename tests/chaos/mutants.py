@@ -12,10 +12,12 @@ from typing import Any
 from tenure.errors import LeaseLost
 from tenure.lifecycle import decide
 from tenure.lifecycle.decide import Change
-from tenure.lifecycle.table import Guard
-from tenure.stores.contract import answers
-from tenure.stores.postgres import batches, changes
-from tenure.workers import committing, heartbeat, held
+from tenure.lifecycle.transitions import Guard
+from tenure.stores.contract import results
+from tenure.stores.postgres import apply_batch, apply_parameters
+from tenure.workers import leases
+from tenure.workers.commit import commit
+from tenure.workers.maintenance import heartbeat
 
 
 def match_by_id_alone() -> None:
@@ -26,22 +28,22 @@ def match_by_id_alone() -> None:
     _trust_for_ever()
     _believe_that_it_is_ours()
     decide._require_lease = lambda job, operation, actor: None
-    _replace(answers, "judge", _without_lease)
+    _replace(results, "judge", _without_lease)
     _unguard_sql()
 
 
 def keep_the_effect_without_the_mark() -> None:
     """The commit block is committed although its mark was refused: the effect is not fenced by the lease."""
     _trust_for_ever()
-    write = committing.Committer.write
+    write = commit.Committer.write
 
-    async def lenient(self: committing.Committer, *arguments: Any) -> Any:
+    async def lenient(self: commit.Committer, *arguments: Any) -> Any:
         try:
             return await write(self, *arguments)
         except LeaseLost:
             return self._held.job
 
-    committing.Committer.write = lenient  # type: ignore[assignment,method-assign]
+    commit.Committer.write = lenient  # type: ignore[assignment,method-assign]
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
@@ -58,19 +60,19 @@ def _replace(module: Any, name: str, around: Callable[..., Any]) -> None:
 def _trust_for_ever() -> None:
     """The worker itself doubts its lease when that has run out; this one asks the store in any case."""
 
-    def limit(self: committing.Committer, asked_seconds: float | None) -> float:
+    def limit(self: commit.Committer, asked_seconds: float | None) -> float:
         return asked_seconds or 5.0
 
-    committing.Committer.seconds_left = limit  # type: ignore[method-assign]
+    commit.Committer.seconds_left = limit  # type: ignore[method-assign]
     heartbeat.Heart.doubt = lambda self: None  # type: ignore[method-assign]
 
 
 def _believe_that_it_is_ours() -> None:
-    def adopt(self: held.Held, job: Any) -> bool:
+    def adopt(self: leases.Held, job: Any) -> bool:
         self.job = job
         return True
 
-    held.Held.adopt = adopt  # type: ignore[method-assign]
+    leases.Held.adopt = adopt  # type: ignore[method-assign]
 
 
 def _without_lease(judge: Callable[..., Change], job: Any, operations: Any, actor: Any, **named: Any) -> Change:
@@ -82,16 +84,16 @@ def _without_lease(judge: Callable[..., Change], job: Any, operations: Any, acto
 
 def _unguard_sql() -> None:
     """In PostgreSQL the statement has the guards. It is told that the row's own lease was meant."""
-    row = changes._row
+    row = apply_parameters._row
 
     def unguarded(change: Change, after: Any) -> tuple[Any, ...]:
         values = list(row(change, after))
         if change.guard is Guard.LIVE_LEASE:
-            values[changes._CHANGE.index("tokens")] = None
-            values[changes._CHANGE.index("guards")] = Guard.NOTHING
+            values[apply_parameters._CHANGE.index("tokens")] = None
+            values[apply_parameters._CHANGE.index("guards")] = Guard.NOTHING
         return tuple(values)
 
-    changes._row = unguarded
+    apply_parameters._row = unguarded
     # The lean statements always match the token; their changes can go the common way.
     for shortcut in ("is_heartbeat", "is_completion"):
-        setattr(batches, shortcut, lambda change: False)
+        setattr(apply_batch, shortcut, lambda change: False)

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from tests.chaos.program import Notes, Program
-from tests.databases import Database
-from tests.supervised import wait_until
+from tests.support.child_programs import wait_until
+from tests.support.databases import Database
 
 ROOT = Path(__file__).parents[2]
 LOCK_SECONDS = 0.2

@@ -20,7 +20,7 @@ from tests.chaos.checking import (
     queue,
 )
 from tests.chaos.processes import Crew
-from tests.databases import Database
+from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("LC-05", "SM-02"), pytest.mark.timeout(150)]
 

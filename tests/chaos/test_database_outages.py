@@ -18,15 +18,15 @@ import psycopg
 import pytest
 
 from tenure.errors import StoreUnavailable
-from tenure.lifecycle.content import encode
+from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import LIVE
 from tenure.stores.contract import EventFilter, JobFilter, Store
 from tenure.testing.driver import Driver
 from tests.chaos.checking import check_applied_once, check_everything, ended, queue
 from tests.chaos.processes import Crew, WorkerProcess, until
-from tests.databases import Database
-from tests.postgres import OTHERS, PostgresServer, database_of
+from tests.support.databases import Database
+from tests.support.postgres import OTHERS, PostgresServer, database_of
 
 pytestmark = [pytest.mark.requirement("WC-05"), pytest.mark.timeout(180)]
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from tenure.lifecycle.content import load
+from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import EventType
 from tenure.stores.contract import Store
 from tests.chaos.checking import (
@@ -25,7 +25,7 @@ from tests.chaos.checking import (
     queue,
 )
 from tests.chaos.processes import Crew, WorkerProcess, until
-from tests.databases import Database
+from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("EL-07"), pytest.mark.timeout(150)]
 

@@ -8,7 +8,7 @@ from tenure.lifecycle.records import EventType
 from tenure.stores.contract import Store
 from tests.chaos.checking import check_applied_once, ended, history, of_type, queue
 from tests.chaos.processes import Crew, until
-from tests.databases import Database
+from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-05"), pytest.mark.timeout(150)]
 

@@ -13,7 +13,7 @@ from tenure.stores.contract import Store
 from tests.chaos.checking import check_applied_once, check_recovered_in_time, ended, history, of_type, queue
 from tests.chaos.processes import Crew, WorkerProcess
 from tests.chaos.program import Point
-from tests.databases import Database
+from tests.support.databases import Database
 
 pytestmark = [
     pytest.mark.requirement("EL-05", "EL-06", "EL-08", "SM-02", "SM-03", "SM-07", "WC-10"),

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.lifecycle.content import load
+from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Timeouts
 from tenure.lifecycle.statuses import FAILED, SUCCEEDED
 from tenure.stores.contract import Store
 from tests.chaos.checking import check_everything, ended, history, lease_end, of_type, queue
 from tests.chaos.processes import Crew, until
-from tests.databases import Database
+from tests.support.databases import Database
 
 pytestmark = pytest.mark.timeout(150)
 

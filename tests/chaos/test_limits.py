@@ -13,14 +13,14 @@ from uuid import UUID
 
 import pytest
 
-from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.lifecycle.limits import QueueRules, Rate
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import HELD
 from tenure.stores.contract import Store
 from tenure.testing.driver import OPERATOR, Driver
 from tests.chaos.checking import check_everything, ended
 from tests.chaos.processes import Crew, until
-from tests.databases import Database
+from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-02", "WC-05"), pytest.mark.timeout(240)]
 

@@ -11,7 +11,7 @@ import pytest
 from tenure.stores.contract import Store
 from tests.chaos.checking import check_applied_once, ended, queue
 from tests.chaos.processes import Crew, until
-from tests.databases import Database
+from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-05", "EL-08", "SM-02"), pytest.mark.timeout(150)]
 

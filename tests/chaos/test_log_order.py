@@ -8,8 +8,8 @@ from tenure.lifecycle.operations import Commit, Heartbeat
 from tenure.stores import store_for
 from tenure.stores.contract import Applied, Store
 from tenure.testing.driver import Driver
-from tenure.testing.log_check import whole_tail
-from tests.databases import Database
+from tenure.testing.store_check import whole_tail
+from tests.support.databases import Database
 
 POLICY = {"lease_seconds": 60.0}
 

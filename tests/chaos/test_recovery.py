@@ -13,7 +13,7 @@ from tenure.testing.driver import Driver
 from tests.chaos.checking import check_everything, of_type
 from tests.chaos.processes import Crew, until
 from tests.chaos.program import Point
-from tests.databases import Database
+from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-10", "SM-07"), pytest.mark.timeout(150)]
 

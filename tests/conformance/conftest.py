@@ -9,11 +9,11 @@ import pytest
 
 import tenure
 from tenure.testing.driver import Driver
-from tenure.testing.log_check import check_store
+from tenure.testing.store_check import check_store
 from tests.conformance.places import Place, opened
-from tests.databases import Database
-from tests.manual_postgres import copied_database, prepared_database
-from tests.postgres import Postgres
+from tests.support.databases import Database
+from tests.support.manual_postgres import copied_database, prepared_database
+from tests.support.postgres import Postgres
 
 
 @pytest.fixture(scope="session")

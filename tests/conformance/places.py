@@ -12,9 +12,7 @@ from uuid import UUID
 import psycopg
 
 import tenure
-from tenure.lifecycle.vocabularies import Told, vocabulary
-from tenure.lifecycle.vocabularies.words import stories
-from tenure.operating import Operator
+from tenure.client.admin import Operator
 from tenure.seams import Seams
 from tenure.stores import Store
 from tenure.stores.postgres.store import PostgresStore
@@ -22,9 +20,11 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import OPERATOR, Driver
-from tenure.workers.recovery import RecoveryWorker
-from tests.databases import Database
-from tests.manual_postgres import PostgresClock
+from tenure.vocabularies import Told, vocabulary
+from tenure.vocabularies.vocabulary import stories
+from tenure.workers.maintenance.recovery import RecoveryWorker
+from tests.support.databases import Database
+from tests.support.manual_postgres import PostgresClock
 from tools.requirements_page import chapters, proofs_in
 
 

@@ -16,15 +16,15 @@ from tenure.errors import InvalidInput, PayloadRefused, UnknownKind
 from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.operations import Complete, Fail, Heartbeat, Progress, Start
 from tenure.lifecycle.records import Timeouts
-from tenure.lifecycle.vocabularies import Told, vocabulary
-from tenure.lifecycle.vocabularies.words import epoch_ms, stories
 from tenure.testing.driver import ERROR, Driver
-from tenure.testing.log_check import whole_tail
-from tests.command import tenure as command
+from tenure.testing.store_check import whole_tail
+from tenure.vocabularies import Told, vocabulary
+from tenure.vocabularies.vocabulary import epoch_ms, stories
 from tests.conformance.places import Place, check_complete, told_by
-from tests.databases import Database
-from tests.sample_jobs import one_of_each
-from tests.working import working
+from tests.support.command import tenure as command
+from tests.support.databases import Database
+from tests.support.in_process_worker import working
+from tests.support.sample_jobs import one_of_each
 
 WORDS = "engine"
 OPEN = {

@@ -13,16 +13,16 @@ import tenure
 from tenure.errors import AlreadyCommitted, LeaseLost
 from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.operations import Cancel, Commit, Complete, Fail, Requeue, Retry, Stall
-from tenure.lifecycle.vocabularies import vocabulary
-from tenure.lifecycle.vocabularies.words import stories
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
-from tests.command import tenure as command
+from tenure.vocabularies import vocabulary
+from tenure.vocabularies.vocabulary import stories
 from tests.conformance.ledger_workers import duplicate
 from tests.conformance.places import HandWritten, Place, check_complete, told_by
-from tests.databases import Database
-from tests.sample_jobs import one_of_each
-from tests.workforce import all_at_once
-from tests.working import working
+from tests.support.command import tenure as command
+from tests.support.databases import Database
+from tests.support.in_process_worker import working
+from tests.support.sample_jobs import one_of_each
+from tests.support.worker_processes import all_at_once
 
 WORDS = "ledger"
 OPEN: dict[str, str] = {

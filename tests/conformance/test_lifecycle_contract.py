@@ -29,7 +29,7 @@ from tenure.lifecycle.records import Job
 from tenure.testing.contract import StoreContract
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, runner
 from tests.conformance.places import HandWritten, Place, check_complete
-from tests.sample_jobs import one_of_each
+from tests.support.sample_jobs import one_of_each
 from tools.generated import ROOT
 
 WORDS = "contract"

@@ -26,14 +26,14 @@ from tenure.lifecycle.operations import (
     Start,
 )
 from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job, ReasonCode, Stage
-from tenure.lifecycle.vocabularies import vocabulary
 from tenure.stores.contract import ClaimRequest, DeadLetterFilter, EventFilter
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, runner
-from tenure.testing.log_check import check_leases, check_monotonic
+from tenure.testing.store_check import check_leases, check_monotonic
+from tenure.vocabularies import vocabulary
 from tests.conformance.places import Place, check_complete, told_by
-from tests.patience import eventually
-from tests.sample_jobs import one_of_each
-from tests.working import is_renewed, working
+from tests.support.in_process_worker import is_renewed, working
+from tests.support.sample_jobs import one_of_each
+from tests.support.waiting import eventually
 
 WORDS = "machine"
 OPEN = {

@@ -25,13 +25,13 @@ from tenure.lifecycle.operations import (
     Start,
 )
 from tenure.lifecycle.records import Actor, ReasonCode, Role, Stage, Timeouts
-from tenure.lifecycle.vocabularies import vocabulary
 from tenure.seams import SYSTEM
 from tenure.stores.contract import OutboxMessage
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, runner
+from tenure.vocabularies import vocabulary
 from tests.conformance.places import Place, check_complete, told_by
-from tests.sample_jobs import one_of_each
-from tests.working import working
+from tests.support.in_process_worker import working
+from tests.support.sample_jobs import one_of_each
 
 WORDS = "worker"
 OPEN = {

@@ -12,7 +12,7 @@ from tenure.lifecycle.operations import Verb
 from tenure.lifecycle.records import Job
 from tenure.stores import Store, store_for
 from tenure.testing.driver import Driver
-from tests.patience import eventually
+from tests.support.waiting import eventually
 
 LONG = {"lease_seconds": 3600.0, "heartbeat_seconds": 1200.0}
 ABANDONED = {"lease_seconds": 3600.0, "heartbeat_seconds": 0.01}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from tenure.archive.exporting import Export
-from tenure.archive.importing import import_file
-from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.archive.exporter import Export
+from tenure.archive.importer import import_file
+from tenure.lifecycle.limits import QueueRules, Rate
 from tenure.lifecycle.operations import Commit, Complete, Fail, Signal
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Schedule

@@ -13,8 +13,8 @@ import asyncpg
 from tenure.errors import InvalidInput
 from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Job
-from tenure.stores.callers import Caller, caller_for
 from tenure.stores.contract import Added, Applied, Artifact, OutboxMessage, Outcome, Request
+from tenure.stores.user_connections import Caller, caller_for
 from tenure.testing.driver import Driver, runner
 from tests.crash.acts import LONG, Act, Scene, job_id, running
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.lifecycle.limits import QueueRules, Rate
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import QueueRecord
 from tenure.testing.driver import OPERATOR, Driver

@@ -7,7 +7,7 @@ from typing import Any
 from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, QUEUED, SUCCEEDED, Status
 from tenure.seams import SYSTEM
-from tenure.workers import recovery
+from tenure.workers.maintenance import recovery
 from tests.crash.acts import ABANDONED, Act, Scene, running
 
 BATCH = 3

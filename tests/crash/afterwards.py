@@ -16,7 +16,7 @@ from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.stores import Store, store_for
 from tenure.stores.contract import Added, Applied, Busy, Failure, MigrationRecord, QueueRecord, Repeated
 from tenure.testing.driver import Driver
-from tenure.testing.log_check import check_store
+from tenure.testing.store_check import check_store
 from tests.crash.acts import Act, Scene
 from tests.crash.mortals import Mortals
 from tests.crash.places import Place, State, cleaned

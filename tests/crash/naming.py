@@ -12,12 +12,12 @@ from pathlib import Path
 
 import psycopg
 
-from tenure.stores import callers, postgres, sql_files, sqlite
+from tenure.stores import postgres, sql_files, sqlite, user_connections
 from tenure.stores.sqlite.statements import GROUPS, _for_rows, takes_rows
 
 FOLDERS = {
     "sqlite": [Path(sqlite.__path__[0])],
-    "postgres": [Path(postgres.__path__[0]), Path(callers.__path__[0])],
+    "postgres": [Path(postgres.__path__[0]), Path(user_connections.__path__[0])],
 }
 """What lies in the callers' folder is asked of PostgreSQL alone: on SQLite callers run the store's own statements."""
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import psycopg
 
 from tests.crash.acts import EFFECTS
-from tests.supervised import wait_until
+from tests.support.child_programs import wait_until
 
 State = dict[str, list[dict[str, Any]]]
 """Every table with its rows. Moments are only known to be there, since no two runs have the same."""

@@ -13,11 +13,11 @@ import pytest
 
 from tenure.errors import StoreUnavailable
 from tenure.stores.contract import Added
-from tenure.stores.sqlite import lanes
-from tenure.stores.sqlite.connecting import connect
+from tenure.stores.sqlite import connections
+from tenure.stores.sqlite.connect import connect
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import Driver
-from tenure.testing.log_check import check_store
+from tenure.testing.store_check import check_store
 from tests.crash.acts_of_store import ACTS
 from tests.crash.afterwards import check_after_crash, check_works, plan
 from tests.crash.mortals import Mortals
@@ -92,7 +92,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
         opened.append(connection)
         return connection
 
-    monkeypatch.setattr(lanes, "connect", connecting)
+    monkeypatch.setattr(connections, "connect", connecting)
     return opened
 
 

@@ -16,8 +16,8 @@ from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.seams import SYSTEM
 from tenure.stores import Store, store_for
 from tenure.testing.driver import Driver
-from tenure.testing.log_check import check_store
-from tenure.workers.recovery import RecoveryWorker
+from tenure.testing.store_check import check_store
+from tenure.workers.maintenance.recovery import RecoveryWorker
 from tests.crash.acts import job_id, wait_until_seen
 from tests.crash.acts_of_recovery import DYING, FATES
 from tests.crash.afterwards import Plan, crossed, lasting_store, prepare

@@ -16,9 +16,9 @@ import psycopg
 from psycopg import sql
 
 from tenure.testing.driver import Driver
-from tests.databases import Database
-from tests.postgres import PostgresServer
-from tests.sample_jobs import one_of_each
+from tests.support.databases import Database
+from tests.support.postgres import PostgresServer
+from tests.support.sample_jobs import one_of_each
 
 FOLDER = Path(__file__).parent
 TABLES = ("policies", "jobs", "events", "claims", "dead_letters", "signals", "answers")

@@ -16,7 +16,7 @@ from tenure.lifecycle.verify import problems_of
 from tenure.stores import migrations_for, script_for
 from tenure.stores.contract import JobFilter, Store
 from tenure.testing.driver import CLIENT, RECOVERY, Driver
-from tests.databases import Database
+from tests.support.databases import Database
 
 FOLDER = Path(__file__).parent
 

@@ -11,9 +11,9 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
-from tenure.testing.model import ModelStore
-from tests.manual_postgres import PostgresClock, copied_database
-from tests.postgres import Postgres
+from tenure.testing.model.store import ModelStore
+from tests.support.manual_postgres import PostgresClock, copied_database
+from tests.support.postgres import Postgres
 
 
 class Bench:

@@ -18,9 +18,9 @@ from tenure.stores.contract import Commits, Enqueue, JobFilter
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, Driver
-from tenure.workers.committing import Committer
-from tenure.workers.held import Held
-from tenure.workers.recovery import RecoveryWorker
+from tenure.workers.commit.commit import Committer
+from tenure.workers.leases import Held
+from tenure.workers.maintenance.recovery import RecoveryWorker
 
 HOUR_SECONDS = 3600.0
 NOBODY = UUID(int=0)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.manual_postgres import prepared_database
 from tests.mutants.bench import Bench
-from tests.postgres import Postgres
+from tests.support.manual_postgres import prepared_database
+from tests.support.postgres import Postgres
 
 
 @pytest.fixture(scope="session")

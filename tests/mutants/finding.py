@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from simulation.invariants import Broken
 from tenure.errors import StoreError, TenureError
-from tenure.testing.simulation.watching import Broken
 
 _NAME = re.compile(r"[a-z_]+")
 

@@ -16,28 +16,28 @@ from typing import Any, Protocol
 
 from hypothesis import HealthCheck, Phase, settings
 
+from simulation.faults import Options
+from simulation.runs import simulate_all
 from tenure.cli import verify
 from tenure.cli.output import Silent
 from tenure.lifecycle.operations import Verb
 from tenure.seams import Seams
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.testing import history
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract import StoreContract
 from tenure.testing.driver import Driver
-from tenure.testing.log_check import check_store
-from tenure.testing.simulation.faults import Options
-from tenure.testing.simulation.runs import simulate_all
-from tests.databases import Database
-from tests.expected_lifecycle import HELD, RULES
-from tests.integration import test_roles as roles
+from tenure.testing.history import checker
+from tenure.testing.store_check import check_store
+from tests.lifecycle import test_decide_exhaustively as verdicts
 from tests.mutants.bench import Bench, opened
 from tests.mutants.finding import cases_of, found_by, wants
 from tests.mutants.life import live
 from tests.property import test_lockstep as lockstep
-from tests.situations import SITUATIONS, Scene, Situation, Stand
-from tests.unit import test_decide_exhaustively as verdicts
+from tests.support.databases import Database
+from tests.support.expected_lifecycle import HELD, RULES
+from tests.support.situations import SITUATIONS, Scene, Situation, Stand
+from tests.workers import test_roles as roles
 
 TEST_SECONDS_MAX = 60.0
 SEEDS_MAX = 150
@@ -343,10 +343,10 @@ class History:
 
     async def _run(self, bench: Bench) -> None:
         async with bench.store(self.store) as (store, clock):
-            seen = history.History("client")
-            told = history.recorded(store, seen, now=ManualClock().now)
+            seen = checker.History("client")
+            told = checker.recorded(store, seen, now=ManualClock().now)
             await live(Scene(Driver(told), clock))
-            problems = history.check_history(seen, await history.snapshot(store))
+            problems = checker.check_history(seen, await checker.snapshot(store))
         assert problems == [], "; ".join(map(str, problems))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenure.lifecycle.operations import Signal
 from tenure.testing.driver import CLIENT
-from tests.situations import SITUATIONS, Scene
+from tests.support.situations import SITUATIONS, Scene
 
 
 async def live(scene: Scene) -> None:

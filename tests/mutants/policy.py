@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure.lifecycle import backoff, claiming, decide, evolve, table
+from tenure.lifecycle import backoff, claim_order, decide, evolve, transitions
 from tenure.lifecycle.operations import Verb
 from tenure.lifecycle.statuses import LIVE, SUCCEEDED
 from tenure.stores import contract
+from tests.lifecycle import test_backoff as backoffs
 from tests.mutants.editing import Edits
 from tests.mutants.layers import Kit, Simulator, Unit, Verdicts
 from tests.mutants.mutant import Mutant
-from tests.unit import test_backoff as backoffs
 
 
 def complete_by_id_alone(edits: Edits) -> None:
@@ -53,8 +53,8 @@ def heartbeat_revives(edits: Edits) -> None:
 
 
 def claim_of_a_committed_job(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(table.ARROW_OF[Verb.CLAIM], after_commit=True)
-    edits.item(table.ARROW_OF, Verb.CLAIM, arrow)
+    arrow = msgspec.structs.replace(transitions.ARROW_OF[Verb.CLAIM], after_commit=True)
+    edits.item(transitions.ARROW_OF, Verb.CLAIM, arrow)
 
 
 def committed_stays_due(edits: Edits) -> None:
@@ -78,18 +78,18 @@ def cancel_keeps_the_lease(edits: Edits) -> None:
 
 
 def retry_without_end(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(table.ARROW_OF[Verb.RETRY], when=None)
-    edits.item(table.ARROW_OF, Verb.RETRY, arrow)
+    arrow = msgspec.structs.replace(transitions.ARROW_OF[Verb.RETRY], when=None)
+    edits.item(transitions.ARROW_OF, Verb.RETRY, arrow)
 
 
 def ended_job_is_changed(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(table.ARROW_OF[Verb.CANCEL], sources=LIVE | {SUCCEEDED}, after_commit=True)
-    edits.item(table.ARROW_OF, Verb.CANCEL, arrow)
+    arrow = msgspec.structs.replace(transitions.ARROW_OF[Verb.CANCEL], sources=LIVE | {SUCCEEDED}, after_commit=True)
+    edits.item(transitions.ARROW_OF, Verb.CANCEL, arrow)
 
 
 def two_commits(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(table.ARROW_OF[Verb.COMMIT], after_commit=True)
-    edits.item(table.ARROW_OF, Verb.COMMIT, arrow)
+    arrow = msgspec.structs.replace(transitions.ARROW_OF[Verb.COMMIT], after_commit=True)
+    edits.item(transitions.ARROW_OF, Verb.COMMIT, arrow)
 
 
 def another_body_is_accepted(edits: Edits) -> None:
@@ -105,8 +105,8 @@ def unseeded_jitter(edits: Edits) -> None:
 
 
 def lost_job_in_company(edits: Edits) -> None:
-    edits.python(claiming.batch, " or (job.losses and taken)", "")
-    edits.python(claiming.batch, "if job.losses:", "if False:")
+    edits.python(claim_order.batch, " or (job.losses and taken)", "")
+    edits.python(claim_order.batch, "if job.losses:", "if False:")
 
 
 MUTANTS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tenure.lifecycle import flow
-from tenure.stores import ruling
+from tenure.lifecycle import limits
+from tenure.stores import limits as limited_claims
 from tests.mutants.editing import Edits
 from tests.mutants.layers import Kit
 from tests.mutants.mutant import Mutant
@@ -12,15 +12,15 @@ POSTGRES, SQLITE = "tenure.stores.postgres", "tenure.stores.sqlite"
 
 
 def permit_not_taken(edits: Edits) -> None:
-    edits.python(flow.Gate.let_through, "self._begun[key] += 1", "pass")
+    edits.python(limits.Gate.let_through, "self._begun[key] += 1", "pass")
 
 
 def rate_forgets_at_once(edits: Edits) -> None:
-    edits.python(flow.Spent.recent, "if began > horizon:", "if began >= _slice(rate, moment):")
+    edits.python(limits.Spent.recent, "if began > horizon:", "if began >= _slice(rate, moment):")
 
 
 def turn_stands_still(edits: Edits) -> None:
-    edits.python(ruling.Choice._note, "if gate.rules.fair:", "if False:")
+    edits.python(limited_claims.Choice._note, "if gate.rules.fair:", "if False:")
 
 
 def postgres_without_the_queues_lock(edits: Edits) -> None:

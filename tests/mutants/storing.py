@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tenure.lifecycle.operations import Verb
 from tenure.stores import contract
-from tenure.stores.sqlite import adding, changing, claiming
-from tenure.testing import model_rows
-from tenure.testing.model import ModelStore
+from tenure.stores.sqlite import apply, claim, enqueue
+from tenure.testing.model import rows
+from tenure.testing.model.store import ModelStore
 from tests.mutants.editing import Edits
 from tests.mutants.layers import History, Kit, Lockstep, Simulator, StoreVerdicts, Verify
 from tests.mutants.mutant import Mutant
@@ -15,7 +15,7 @@ SQLITE = "tenure.stores.sqlite"
 
 
 def sqlite_without_revision(edits: Edits) -> None:
-    edits.python(changing.current_jobs, "job.rev != rev or job.erased_at is not None", "job.erased_at is not None")
+    edits.python(apply.current_jobs, "job.rev != rev or job.erased_at is not None", "job.erased_at is not None")
     edits.sql(SQLITE, "update_jobs", "\n    and tenure_jobs.rev = changed.rev_before")
 
 
@@ -32,17 +32,17 @@ def sqlite_claims_what_is_not_due(edits: Edits) -> None:
 
 
 def sqlite_claim_is_forgotten(edits: Edits) -> None:
-    edits.python(claiming.claim, "if won is not None:", "if False:")
-    edits.python(claiming.claim, "if claiming.taken:", "if claiming.taken and won is None:")
+    edits.python(claim.claim, "if won is not None:", "if False:")
+    edits.python(claim.claim, "if claiming.taken:", "if claiming.taken and won is None:")
 
 
 def sqlite_claim_of_another(edits: Edits) -> None:
-    edits.python(claiming._again, "body != request.body()", "False")
+    edits.python(claim._again, "body != request.body()", "False")
 
 
 def sqlite_row_without_event(edits: Edits) -> None:
     edits.python(
-        changing._write_each,
+        apply._write_each,
         "for write in writes for event",
         "for write in writes if write.after.status != 'halted' for event",
     )
@@ -50,9 +50,9 @@ def sqlite_row_without_event(edits: Edits) -> None:
 
 def sqlite_event_without_row(edits: Edits) -> None:
     edits.python(
-        changing._write_each, "[write.row for write in writes]", "[w.row for w in writes if w.after.status != 'halted']"
+        apply._write_each, "[write.row for write in writes]", "[w.row for w in writes if w.after.status != 'halted']"
     )
-    edits.python(changing._write, "if changed != len(writes):", "if False:")
+    edits.python(apply._write, "if changed != len(writes):", "if False:")
 
 
 def sqlite_complete_without_token(edits: Edits) -> None:
@@ -64,16 +64,16 @@ def sqlite_complete_at_expiry(edits: Edits) -> None:
 
 
 def sqlite_dead_letter_without_record(edits: Edits) -> None:
-    edits.python(changing.prepare, "DeadLetter | Signal", "Signal")
+    edits.python(apply.prepare, "DeadLetter | Signal", "Signal")
 
 
 def sqlite_time_goes_back(edits: Edits) -> None:
-    edits.python(changing.when, "at = moment_of(change.before, now)", "at = now")
+    edits.python(apply.when, "at = moment_of(change.before, now)", "at = now")
 
 
 def delayed_jobs_in_memory(edits: Edits) -> None:
     edits.python(
-        adding.add_alike,
+        enqueue.add_alike,
         'connection.execute("savepoint add_alike")',
         'if requests[0].delay_ms: return AddedAlike(job, requests)\n    connection.execute("savepoint add_alike")',
     )
@@ -88,15 +88,15 @@ def enqueue_acknowledged_and_forgotten(edits: Edits) -> None:
 
 
 def model_dedupe_not_checked(edits: Edits) -> None:
-    edits.python(model_rows.same_dedupe, "next(live, None)", "None")
+    edits.python(rows.same_dedupe, "next(live, None)", "None")
 
 
 def sqlite_dedupe_not_checked(edits: Edits) -> None:
-    edits.python(adding._duplicate, "if origin.dedupe_key is None:", "if True:")
+    edits.python(enqueue._duplicate, "if origin.dedupe_key is None:", "if True:")
 
 
 def sqlite_other_enqueue_under_a_used_id(edits: Edits) -> None:
-    edits.python(adding._asked_before, "digest != origin.digest() or detail != request.detail", "False")
+    edits.python(enqueue._asked_before, "digest != origin.digest() or detail != request.detail", "False")
 
 
 def secret_is_shown(edits: Edits) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from tenure.lifecycle.operations import Verb
-from tenure.stores.postgres import changes
-from tests.integration.postgres.test_postgres_contention import (
-    test_a_repetition_waits_for_the_claim_that_is_under_way,
-)
-from tests.integration.postgres.test_postgres_interleavings import (
-    test_a_job_that_came_while_a_claim_waited_for_its_rules_begins_before_it_is_claimed,
-)
-from tests.integration.postgres.test_postgres_log import test_the_tail_waits_for_a_transaction_that_commits_late
+from tenure.stores.postgres import apply_parameters
 from tests.mutants.checks import batches_lock_in_the_order_of_ids
 from tests.mutants.editing import Edits
 from tests.mutants.layers import Kit, OnPostgres, StoreVerdicts
 from tests.mutants.mutant import Mutant
+from tests.stores.postgres.test_contention import test_a_repetition_waits_for_the_claim_that_is_under_way
+from tests.stores.postgres.test_interleavings import (
+    test_a_job_that_came_while_a_claim_waited_for_its_rules_begins_before_it_is_claimed,
+)
+from tests.stores.postgres.test_log import test_the_tail_waits_for_a_transaction_that_commits_late
 
 POSTGRES = "tenure.stores.postgres"
 
@@ -103,7 +101,7 @@ def postgres_row_without_event(edits: Edits) -> None:
 
 
 def postgres_dead_letter_without_record(edits: Edits) -> None:
-    edits.python(changes.apply_parameters, "letters.append((event.job_id, operation.stage))", "pass")
+    edits.python(apply_parameters.apply_parameters, "letters.append((event.job_id, operation.stage))", "pass")
 
 
 def postgres_locks_in_the_callers_order(edits: Edits) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from simulation.random_streams import Chance
 from tenure.seams import SystemRandom
-from tenure.testing.simulation.chance import Chance
-from tenure.workers import outcomes, recovery
-from tenure.workers.committing import Committer
-from tenure.workers.heartbeat import Heart
+from tenure.workers.commit.commit import Committer
+from tenure.workers.completer import Settler
+from tenure.workers.execution import outcomes
+from tenure.workers.maintenance import recovery
+from tenure.workers.maintenance.heartbeat import Heart
+from tenure.workers.maintenance.recovery import RecoveryWorker
 from tenure.workers.pool import Pool
-from tenure.workers.recovery import RecoveryWorker
-from tenure.workers.settling import Settler
 from tests.mutants.checks import (
     a_block_whose_mark_is_refused_leaves_nothing_behind,
     recovery_goes_by_the_clock_of_the_database,
@@ -17,9 +18,9 @@ from tests.mutants.checks import (
 from tests.mutants.editing import Edits
 from tests.mutants.layers import Kit, Roles, Simulator, Unit
 from tests.mutants.mutant import Mutant
-from tests.unit import test_outcomes as outcome_tests
-from tests.unit import test_remedies as remedies
-from tests.unit import test_seams as seams
+from tests.project import test_seams as seams
+from tests.workers.execution import test_outcomes as outcome_tests
+from tests.workers.maintenance import test_recovery_policy as remedies
 
 
 def one_token_for_all(edits: Edits) -> None:

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tenure.errors import Refused, TenureError
-from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.lifecycle.limits import QueueRules, Rate
 from tenure.lifecycle.operations import (
     Ack,
     Cancel,
@@ -83,11 +83,11 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY
-from tenure.testing.log_check import check_store
-from tenure.testing.model import ModelStore
-from tests.expected_lifecycle import RULES
-from tests.manual_postgres import PostgresClock, copied_database, prepared_database
-from tests.postgres import Postgres
+from tenure.testing.model.store import ModelStore
+from tenure.testing.store_check import check_store
+from tests.support.expected_lifecycle import RULES
+from tests.support.manual_postgres import PostgresClock, copied_database, prepared_database
+from tests.support.postgres import Postgres
 
 KINDS = ("a", "b")
 QUEUES = ("default", "slow")

@@ -12,15 +12,15 @@ from itertools import islice
 import msgspec
 import pytest
 
+from simulation.faults import Fault, Options
+from simulation.runs import simulate_all
+from simulation.shrink import arguments, shrunk
+from simulation.tally import Tally
+from simulation.world import Result
 from tenure.lifecycle import decide as deciding
 from tenure.lifecycle.schedules import Firing
 from tenure.stores.contract import Added, Enqueue
-from tenure.testing.model_schedules import ModelSchedules
-from tenure.testing.simulation.faults import Fault, Options
-from tenure.testing.simulation.runs import simulate_all
-from tenure.testing.simulation.shrinking import arguments, shrunk
-from tenure.testing.simulation.tally import Tally
-from tenure.testing.simulation.world import Result
+from tenure.testing.model.schedules import ModelSchedules
 
 SEEDS = 2000
 """Of these, one in ten over SQLite in memory, the others over the model."""
@@ -97,9 +97,9 @@ def test_without_any_fault_nothing_is_lost_and_nothing_is_repeated() -> None:
 def test_a_broken_guard_is_found_and_the_run_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "_require_lease", lambda *_: None)
     monkeypatch.setattr(deciding, "judge", _judge_without_lease)
-    from tenure.stores.contract import answers
+    from tenure.stores.contract import results
 
-    monkeypatch.setattr(answers, "judge", _judge_without_lease)
+    monkeypatch.setattr(results, "judge", _judge_without_lease)
     failing = next(islice((r for r in simulate_all(range(200), Options()) if r.problem is not None), 1), None)
     assert failing is not None, "200 runs without fencing, and nothing was noticed"
     small = shrunk(failing)

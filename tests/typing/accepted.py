@@ -1,4 +1,4 @@
-"""What a type checker must accept, and the types that it must find. Never run: tests/unit/test_typing.py checks it."""
+"""What a type checker must accept, and the types that it must find. Checked by tests/project/test_typing.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 
 import tenure
-from tenure.enqueuing import Enqueuer, Prepared
-from tenure.testing.bench import Bench
-from tenure.testing.report import Report
+from tenure.client.job_function import Enqueuer, Prepared
+from tenure.testing.harness.harness import Bench
+from tenure.testing.harness.report import Report
 
 app = tenure.App("sqlite:///never.db")
 

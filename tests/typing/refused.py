@@ -1,4 +1,4 @@
-"""What a type checker must refuse, each mistake on a line of its own. Never run: tests/unit/test_typing.py checks it.
+"""What a type checker must refuse, each mistake on a line of its own. Checked by tests/project/test_typing.py.
 
 The comment on a line says which error it must be; a comment on a line that has none is an error too.
 """
@@ -6,7 +6,7 @@ The comment on a line says which error it must be; a comment on a line that has 
 from __future__ import annotations
 
 import tenure
-from tenure.enqueuing import Enqueuer
+from tenure.client.job_function import Enqueuer
 
 app = tenure.App("sqlite:///never.db")
 

@@ -13,7 +13,7 @@ import tenure
 from benchmarks.peers.drivers.postgres import Books, ledger
 from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
 from tenure.cli.worker import collect_less
-from tenure.enqueuing import JobFunction
+from tenure.client.job_function import JobFunction
 
 CONCURRENCY = 2000
 BOOKS = Books(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from tenure.errors import InvalidInput
-from tenure.settings import DATABASE_DEFAULT, DATABASE_VARIABLE
+from tenure.jobs.settings import DATABASE_DEFAULT, DATABASE_VARIABLE
 from tenure.stores import store_for
 
 if TYPE_CHECKING:

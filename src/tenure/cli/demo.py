@@ -21,7 +21,7 @@ from tenure.cli.output import Exit, complain, counted, progress, say, say_json
 from tenure.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from tenure.cli.demo_play import Findings, Play
+    from tenure.cli.demo_run import Findings, Play
 
 JOBS_LEAST, JOBS_MOST = 50, 100_000
 LOG_LINES = 20
@@ -39,7 +39,7 @@ def demo(*, jobs: int, keep: Path | None, as_json: bool) -> int:
 
     Exit code 0 only if nothing was lost, nothing was done twice, and every record is what its log says.
     """
-    from tenure.cli.demo_play import Play
+    from tenure.cli.demo_run import Play
 
     with _folder(keep) as folder:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tenure
 from tenure.app import Declares
-from tenure.enqueuing import Prepared
+from tenure.client.job_function import Prepared
 from tenure.seams import SYSTEM
 
 QUEUE = "demo"

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import click
 
-from tenure.cli.choosing import (
+from tenure.cli.database import common_options, opened, run
+from tenure.cli.filters import (
     at_most,
     job_id,
     letter_filter,
@@ -19,12 +20,11 @@ from tenure.cli.choosing import (
     require_choice,
     require_consent,
 )
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.job_output import brief, facts_of, job_facts, say_attempts, say_job, say_letter
 from tenure.cli.output import Exit, complain, say, say_json, say_table
-from tenure.cli.showing import brief, facts_of, job_facts, say_attempts, say_job, say_letter
+from tenure.client.admin import DiscardReport, Operator, RedriveReport
 from tenure.errors import Refused, TenureError
 from tenure.lifecycle.records import DeadLetter, Execution, Job
-from tenure.operating import DiscardReport, Operator, RedriveReport
 
 if TYPE_CHECKING:
     from tenure.stores.contract import Added, DeadLetterPage

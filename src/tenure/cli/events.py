@@ -7,7 +7,7 @@ import click
 from tenure.cli.database import common_options
 from tenure.cli.tail import START, tell_log
 from tenure.cli.vocabulary import some_vocabularies
-from tenure.lifecycle.vocabularies import vocabularies as vocabularies_named
+from tenure.vocabularies import vocabularies as vocabularies_named
 
 
 @click.command()

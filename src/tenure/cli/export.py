@@ -12,13 +12,13 @@ from typing import IO, cast
 
 import click
 
-from tenure.archive.exporting import Export
-from tenure.archive.lines import Footer
+from tenure.archive.exporter import Export
+from tenure.archive.format import Footer
 from tenure.cli.database import common_options, opened, run, without_password
 from tenure.cli.output import Exit, Progress, counted, progress, say, say_json
 from tenure.cli.vocabulary import some_vocabularies
-from tenure.lifecycle.vocabularies import Vocabulary
-from tenure.lifecycle.vocabularies import vocabularies as vocabularies_named
+from tenure.vocabularies import Vocabulary
+from tenure.vocabularies import vocabularies as vocabularies_named
 
 STANDARD_OUTPUT = "-"
 SHOWN_EVERY = 500

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tenure.archive.importing import Seen, import_seen, look_at
+from tenure.archive.importer import Seen, import_seen, look_at
 from tenure.cli.database import common_options, connected, run, without_password
 from tenure.cli.output import Exit, Progress, counted, progress, say, say_json
 

@@ -10,7 +10,8 @@ from uuid import UUID
 import click
 import msgspec
 
-from tenure.cli.choosing import (
+from tenure.cli.database import common_options, opened, run
+from tenure.cli.filters import (
     at_most,
     job_filter,
     job_filters,
@@ -21,9 +22,7 @@ from tenure.cli.choosing import (
     require_choice,
     require_consent,
 )
-from tenure.cli.database import common_options, opened, run
-from tenure.cli.output import Exit, complain, counted, say, say_json, say_table
-from tenure.cli.showing import (
+from tenure.cli.job_output import (
     JOB_HEADINGS,
     facts_of,
     job_facts,
@@ -35,14 +34,15 @@ from tenure.cli.showing import (
     say_letter,
     say_provenance,
 )
+from tenure.cli.output import Exit, complain, counted, say, say_json, say_table
 from tenure.cli.tail import tail
 from tenure.cli.vocabulary import logs_of, one_vocabulary, say_one, say_page
+from tenure.client.admin import CancelReport, Operator
 from tenure.errors import JobNotFound, Refused, TenureError
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
 from tenure.lifecycle.statuses import CANCELLED, LIVE
-from tenure.lifecycle.vocabularies import vocabulary as vocabulary_named
-from tenure.operating import CancelReport, Operator
+from tenure.vocabularies import vocabulary as vocabulary_named
 
 if TYPE_CHECKING:
     from tenure.stores.contract import ArtifactRecord, JobPage

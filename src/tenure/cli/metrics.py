@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tenure.seams import SYSTEM
 
 if TYPE_CHECKING:
-    from tenure.observe.depths import Level
+    from tenure.observe.database_gauges import Level
     from tenure.observe.snapshot import Snapshot
     from tenure.stores import Store
 
@@ -32,9 +32,9 @@ async def served(
     if wanted is None:
         yield
         return
-    from tenure.observe.depths import Depths
+    from tenure.observe.database_gauges import Depths
+    from tenure.observe.metrics_server import PATH, Address, MetricsServer
     from tenure.observe.prometheus import Collector, text
-    from tenure.observe.serving import PATH, Address, MetricsServer
 
     depths: Depths | None = None
 

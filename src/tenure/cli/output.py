@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from tenure.errors import InvalidInput, StoreError, TenureError
-from tenure.observe.lines import printable
+from tenure.observe.log_format import printable
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tenure.cli.choosing import operator
 from tenure.cli.database import common_options, opened, run
+from tenure.cli.filters import operator
 from tenure.cli.output import Exit, complain, say, say_json, say_table
-from tenure.lifecycle.flow import NO_RULES, QueueRules, Rate
+from tenure.lifecycle.limits import NO_RULES, QueueRules, Rate
 
 if TYPE_CHECKING:
     from tenure.stores.contract import QueueRecord, Store

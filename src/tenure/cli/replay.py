@@ -8,13 +8,13 @@ from uuid import UUID
 
 import click
 
-from tenure.cli.choosing import Moment, job_id, moment_of, moment_or_age, operator
 from tenure.cli.database import common_options, opened, run
+from tenure.cli.filters import Moment, job_id, moment_of, moment_or_age, operator
+from tenure.cli.job_output import facts_of, job_facts, say_events, say_job
 from tenure.cli.output import Exit, complain, counted, say, say_json
-from tenure.cli.showing import facts_of, job_facts, say_events, say_job
+from tenure.client.admin import Operator
 from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.records import Event, Job
-from tenure.operating import Operator
 
 
 @click.command()

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from tenure.cli.choosing import operator
+from tenure.cli.app_loader import find_app
 from tenure.cli.database import common_options, opened, run
-from tenure.cli.importing import find_app
+from tenure.cli.filters import operator
 from tenure.cli.output import Exit, say, say_json, say_table, shown
+from tenure.client.schedules import AppSchedules, Schedule, ScheduleRecord, upcoming
 from tenure.errors import InvalidInput, UnknownKind
-from tenure.lifecycle.content import parse
+from tenure.lifecycle.json_text import parse
 from tenure.lifecycle.records import Policy
-from tenure.scheduling import AppSchedules, Schedule, ScheduleRecord, upcoming
 
 if TYPE_CHECKING:
-    from tenure.enqueuing import Prepared
+    from tenure.client.job_function import Prepared
     from tenure.stores.contract import Store
 
 HEADINGS = ("schedule", "cron", "timezone", "kind", "queue", "missed", "next", "last", "paused", "by")
@@ -107,7 +107,7 @@ def put(
 
 def _call(target: str, kind: str, payload: str, given: dict[str, Any]) -> Prepared[Any]:
     """The call that the app's own job makes of this payload, with the options that belong to its jobs taken out."""
-    from tenure.enqueuing import EnqueueOptions, Enqueuer
+    from tenure.client.job_function import EnqueueOptions, Enqueuer
 
     app = find_app(target)
     known = app.kinds.get(kind)

@@ -10,7 +10,7 @@ import click
 from tenure.cli.database import common_options, opened, run, without_password
 from tenure.cli.output import Exit, counted, say, say_json, say_table, table
 from tenure.seams import SYSTEM
-from tenure.staffing import alive, unserved
+from tenure.views.unserved import alive, unserved
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -8,16 +8,16 @@ from uuid import UUID
 
 import click
 
-from tenure.cli.choosing import job_id
 from tenure.cli.database import common_options, opened, run
+from tenure.cli.filters import job_id
+from tenure.cli.job_output import event_line, facts_of
 from tenure.cli.output import Exit, complain, say, say_json_line
-from tenure.cli.showing import event_line, facts_of
 from tenure.cli.vocabulary import Interpreter, say_told, some_vocabularies
 from tenure.lifecycle.records import Event
-from tenure.lifecycle.vocabularies import Told, Vocabulary
-from tenure.lifecycle.vocabularies import vocabularies as vocabularies_named
+from tenure.observe.event_stream import follow, follow_job
 from tenure.seams import SYSTEM
-from tenure.tailing import follow, follow_job
+from tenure.vocabularies import Told, Vocabulary
+from tenure.vocabularies import vocabularies as vocabularies_named
 
 START, NOW = "start", "now"
 

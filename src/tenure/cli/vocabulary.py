@@ -10,12 +10,12 @@ from uuid import UUID
 import click
 import msgspec
 
+from tenure.cli.job_output import JOB_HEADINGS, job_row
 from tenure.cli.output import aligned, counted, say, say_json, say_json_line, say_table, shown
-from tenure.cli.showing import JOB_HEADINGS, job_row
 from tenure.lifecycle.records import Event, Job, Origin
 from tenure.lifecycle.statuses import TERMINAL
-from tenure.lifecycle.vocabularies import AT_ONCE_MAX, Story, Told, Vocabulary, known, tell
-from tenure.lifecycle.vocabularies.words import stories
+from tenure.vocabularies import AT_ONCE_MAX, Story, Told, Vocabulary, known, tell
+from tenure.vocabularies.vocabulary import stories
 
 if TYPE_CHECKING:
     from tenure.stores.contract import JobPage, Reads

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tenure.cli.app_loader import ModuleBroken, find_app
 from tenure.cli.database import connected, run
-from tenure.cli.importing import ModuleBroken, find_app
-from tenure.cli.logs import LEVELS, set_up_logs
+from tenure.cli.logging_setup import LEVELS, set_up_logs
 from tenure.cli.metrics import served
 from tenure.cli.output import Exit, complain
-from tenure.cli.stopping import ABORT, STOP, Stopping
-from tenure.cli.summary import Summary, duration, in_words
+from tenure.cli.stop_signals import ABORT, STOP, Stopping
+from tenure.cli.worker_summary import Summary, duration, in_words
 from tenure.errors import StoreUnavailable
 from tenure.seams import SYSTEM
-from tenure.workers import reporting
-from tenure.workers.outages import Outage
-from tenure.workers.reporting import Line, Report
+from tenure.workers.reconnect import Outage
+from tenure.workers.supervisor import channel
+from tenure.workers.supervisor.channel import Line, Report
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.observe.depths import Level
+    from tenure.observe.database_gauges import Level
     from tenure.workers.worker import Worker
 
 PROCESSES_MAX = 256
@@ -105,7 +105,7 @@ def worker(*, processes: int, supervised: int | None, **wishes: Any) -> int:
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     set_up_logs(wanted.log_level, as_json=wanted.as_json, colour=colour)
     if processes > 1 and supervised is None:
-        from tenure.cli.supervise import supervise
+        from tenure.cli.worker_processes import supervise
 
         return run(supervise(wanted, processes))
     try:
@@ -159,7 +159,7 @@ async def _work(app: App, wanted: Wishes, line: Line | None) -> int:
         made.stop()
 
     if line is not None:
-        line.listen(lambda letter: stopping.ask(ABORT if letter == reporting.ABORT else STOP))
+        line.listen(lambda letter: stopping.ask(ABORT if letter == channel.ABORT else STOP))
     stopping.heed(stop=stop, abort=abort)
     async with served(
         wanted.metrics if line is None else None,
@@ -175,8 +175,8 @@ async def _work(app: App, wanted: Wishes, line: Line | None) -> int:
 
 def standing(*, processes: int, running: int) -> list[Level]:
     """How things stand in this command, as gauges."""
-    from tenure.observe.catalogue import PROCESSES, RUNNING
-    from tenure.observe.depths import Level
+    from tenure.observe.database_gauges import Level
+    from tenure.observe.metrics import PROCESSES, RUNNING
 
     return [Level(PROCESSES.name, (), processes), Level(RUNNING.name, (), running)]
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.content import check_seconds
+from tenure.lifecycle.json_text import check_seconds
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):

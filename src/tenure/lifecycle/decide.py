@@ -13,12 +13,12 @@ from itertools import pairwise
 import msgspec
 
 from tenure.errors import AlreadyCommitted, IllegalTransition, LeaseLost, NotAuthorised, NotYet, RevisionConflict
-from tenure.lifecycle.content import digest
 from tenure.lifecycle.evolve import after_ms, evolve
+from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.operations import Claim, Heartbeat, Operation, Said, Verb
 from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Job
 from tenure.lifecycle.statuses import HELD, Status
-from tenure.lifecycle.table import ARROW_OF, Arrow, By, Guard, allowed_from
+from tenure.lifecycle.transitions import ARROW_OF, Arrow, By, Guard, allowed_from
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

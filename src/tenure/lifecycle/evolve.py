@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.lifecycle.content import load
+from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Job, Origin, Policy
 from tenure.lifecycle.statuses import QUEUED, RETRY, RUNNING, WAITING
 

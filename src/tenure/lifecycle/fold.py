@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.lifecycle.content import digest
 from tenure.lifecycle.evolve import born, evolve
+from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Origin, execution_id
 from tenure.lifecycle.statuses import HELD
-from tenure.lifecycle.table import legal_events
+from tenure.lifecycle.transitions import legal_events
 
 _LEGAL = legal_events()
 _ENDS_EXECUTION = frozenset(

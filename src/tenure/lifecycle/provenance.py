@@ -14,8 +14,8 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput, NotYet
-from tenure.lifecycle.content import load
 from tenure.lifecycle.fold import executions
+from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Policy
 from tenure.lifecycle.statuses import HELD, Status
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.content import check_integer, check_seconds, digest
+from tenure.lifecycle.json_text import check_integer, check_seconds, digest
 from tenure.lifecycle.statuses import HELD, LIVE, Coarse, Status, Word, coarse
 
 CONTRACT_VERSION = 1

@@ -13,12 +13,12 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.content import digest, load
 from tenure.lifecycle.fold import BrokenLog, contents_of, differences, fold
 from tenure.lifecycle.invariants import violations
+from tenure.lifecycle.json_text import digest, load
 from tenure.lifecycle.records import DeadLetter, Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
-from tenure.lifecycle.table import ARROWS
+from tenure.lifecycle.transitions import ARROWS
 
 VALUE_LENGTH_MAX = 80
 

@@ -13,7 +13,7 @@ import msgspec
 from tenure.measuring.lines import GO, RELEASE, STOP, Orders, Standing, lines
 from tenure.measuring.records import NotMeasured
 from tenure.seams import SYSTEM
-from tenure.workers.programs import Program
+from tenure.workers.supervisor.process import Program
 
 START_SECONDS_MOST = 60.0
 STOP_SECONDS_MOST = 20.0

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, RETRY, STALLED, SUCCEEDED
-from tenure.observe import catalogue
-from tenure.observe.catalogue import BUCKETS_SECONDS, KINDS_MAX, OTHER
+from tenure.observe import metrics
+from tenure.observe.metrics import BUCKETS_SECONDS, KINDS_MAX, OTHER
 from tenure.observe.snapshot import Count, Distribution, Snapshot
 
 LOST = "lost"
@@ -127,7 +127,7 @@ def rejections(refused: Counter[str], kinds: Iterable[str]) -> Snapshot:
     for kind, count in list(refused.items()):
         label = kind if kind in found else OTHER
         found[label] = found.get(label, 0) + count
-    return Snapshot(tuple(Count(catalogue.REJECTIONS.name, (kind,), count) for kind, count in found.items()))
+    return Snapshot(tuple(Count(metrics.REJECTIONS.name, (kind,), count) for kind, count in found.items()))
 
 
 def _used(of: _OfKind) -> bool:
@@ -136,16 +136,16 @@ def _used(of: _OfKind) -> bool:
 
 def _counts(kind: str, of: _OfKind) -> list[Count]:
     plain = (
-        (catalogue.CLAIMS, of.claims),
-        (catalogue.LEASE_RENEWALS, of.renewals),
-        (catalogue.RETRIES, of.retries),
-        (catalogue.FAILURES, of.failures),
-        (catalogue.DEAD_LETTERS, of.dead_letters),
+        (metrics.CLAIMS, of.claims),
+        (metrics.LEASE_RENEWALS, of.renewals),
+        (metrics.RETRIES, of.retries),
+        (metrics.FAILURES, of.failures),
+        (metrics.DEAD_LETTERS, of.dead_letters),
     )
     by_word = (
-        (catalogue.CLAIM_CONFLICTS, of.conflicts),
-        (catalogue.LEASE_EXPIRIES, of.expiries),
-        (catalogue.ATTEMPTS, of.outcomes),
+        (metrics.CLAIM_CONFLICTS, of.conflicts),
+        (metrics.LEASE_EXPIRIES, of.expiries),
+        (metrics.ATTEMPTS, of.outcomes),
     )
     return [
         *(Count(metric.name, (kind,), value) for metric, value in plain),
@@ -159,6 +159,6 @@ def _counts(kind: str, of: _OfKind) -> list[Count]:
 
 def _distributions(kind: str, of: _OfKind) -> list[Distribution]:
     return [
-        Distribution(catalogue.QUEUE_WAIT.name, (kind,), tuple(of.wait_counts), of.wait_seconds),
-        Distribution(catalogue.RUN.name, (kind,), tuple(of.run_counts), of.run_seconds),
+        Distribution(metrics.QUEUE_WAIT.name, (kind,), tuple(of.wait_counts), of.wait_seconds),
+        Distribution(metrics.RUN.name, (kind,), tuple(of.run_counts), of.run_seconds),
     ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tenure.observe.catalogue import METRICS, Metric, Shape
-from tenure.observe.depths import Level
-from tenure.observe.extras import missing
+from tenure.observe.database_gauges import Level
+from tenure.observe.metrics import METRICS, Metric, Shape
+from tenure.observe.optional_packages import missing
 from tenure.observe.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import msgspec
 
-from tenure.observe.catalogue import BUCKETS_SECONDS
+from tenure.observe.metrics import BUCKETS_SECONDS
 
 Labels = tuple[str, ...]
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from tenure.context import Context
 from tenure.errors import CancelRequested, Snooze
+from tenure.jobs.context import Context
+from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.records import Origin
-from tenure.middleware import Middleware
-from tenure.observe.extras import missing
+from tenure.observe.optional_packages import missing
 
 try:
     from opentelemetry import trace

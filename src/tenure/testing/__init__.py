@@ -12,4 +12,4 @@ if find_spec("pytest") is not None:
     import pytest
 
     # A failed assertion of the kit should say what it saw, as one in a test file does.
-    pytest.register_assert_rewrite("tenure.testing.contract", "tenure.testing.log_check", "tenure.testing.driver")
+    pytest.register_assert_rewrite("tenure.testing.contract", "tenure.testing.store_check", "tenure.testing.driver")

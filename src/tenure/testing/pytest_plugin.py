@@ -18,8 +18,8 @@ import pytest
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.testing.bench import Bench, Mode
-    from tenure.testing.world import BenchClock
+    from tenure.testing.harness.environment import BenchClock
+    from tenure.testing.harness.harness import Bench, Mode
 
 
 class PutsOnBench(Protocol):
@@ -31,7 +31,7 @@ class PutsOnBench(Protocol):
 @pytest.fixture
 def tenure_clock() -> BenchClock:
     """The clock of every bench of this test. It stands still until a bench or the test moves it."""
-    from tenure.testing.world import BenchClock
+    from tenure.testing.harness.environment import BenchClock
 
     return BenchClock()
 
@@ -39,7 +39,7 @@ def tenure_clock() -> BenchClock:
 @pytest.fixture
 def tenure_testing(tenure_clock: BenchClock) -> Iterator[PutsOnBench]:
     """`bench = tenure_testing(app)`, in async tests and in plain ones; the app is itself again after the test."""
-    from tenure.testing.mode import OnBench
+    from tenure.testing.harness.mode import OnBench
 
     with ExitStack() as benches:
 

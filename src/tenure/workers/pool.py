@@ -10,12 +10,12 @@ from typing import Protocol
 from uuid import UUID
 
 from tenure.errors import StoreUnavailable, TenureError
-from tenure.lifecycle.content import digest
+from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Job
 from tenure.observe.meter import Meter
 from tenure.seams import Seams
 from tenure.stores.contract import ClaimRequest, Claims, Wakeups
-from tenure.workers.outages import Outage
+from tenure.workers.reconnect import Outage
 
 BATCH_LEAST, BATCH_MAX = 50, 500
 TRUST_LEAST = 0.2

@@ -15,27 +15,27 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.kinds import Isolation as Place
-from tenure.kinds import Kind
-from tenure.lifecycle.content import check_integer, check_name, check_seconds
+from tenure.jobs.definition import Isolation as Place
+from tenure.jobs.definition import Kind
+from tenure.jobs.middleware import Middleware
+from tenure.lifecycle.json_text import check_integer, check_name, check_seconds
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.schedules import Schedule
-from tenure.middleware import Middleware
-from tenure.observe.counted_store import counted
+from tenure.observe.counting_store import counted
 from tenure.observe.meter import LOST, Meter
 from tenure.observe.snapshot import Snapshot
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
-from tenure.workers.borrowing import Borrow
-from tenure.workers.caretaking import Caretaker, OpenStore
-from tenure.workers.held import Held, HeldJobs, Interruption
-from tenure.workers.isolation import Isolation, Tasks, Threads
-from tenure.workers.metering import Timed
+from tenure.workers.commit.user_connection import Borrow
+from tenure.workers.completer import Settler
+from tenure.workers.execution.attempt import Site
+from tenure.workers.execution.executors import Isolation, Tasks, Threads
+from tenure.workers.execution.process.parent import Processes
+from tenure.workers.execution.runner import TIDY_SECONDS, Runner
+from tenure.workers.execution.timed import Timed
+from tenure.workers.leases import Held, HeldJobs, Interruption
+from tenure.workers.maintenance.service import Caretaker, OpenStore
 from tenure.workers.pool import Pool
-from tenure.workers.processes import Processes
-from tenure.workers.runner import TIDY_SECONDS, Runner
-from tenure.workers.runs import Site
-from tenure.workers.settling import Settler
 
 CLAIM_SECONDS_MAX = 5.0
 

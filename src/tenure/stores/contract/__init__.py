@@ -6,20 +6,21 @@ elsewhere, proves itself with `tenure.testing.contract.StoreContract`.
 
 from __future__ import annotations
 
-from tenure.stores.contract.answers import (
-    Applied,
-    Busy,
-    Failure,
-    Outcome,
-    Repeated,
-    hint_for,
-    hints,
-    released,
-    settle,
-    shown,
-    without_secret,
-)
 from tenure.stores.contract.archive import Archives, NotEmpty, NotRestored, Restoring, Snapshot
+from tenure.stores.contract.protocols import (
+    Adds,
+    Claims,
+    Commits,
+    Hears,
+    Performs,
+    Reads,
+    Recovers,
+    Registers,
+    Retains,
+    Store,
+    Transaction,
+    Wakeups,
+)
 from tenure.stores.contract.queues import QueueRecord, Queues
 from tenure.stores.contract.records import (
     Artifact,
@@ -49,19 +50,18 @@ from tenure.stores.contract.requests import (
     all_alike,
     waves,
 )
-from tenure.stores.contract.roles import (
-    Adds,
-    Claims,
-    Commits,
-    Hears,
-    Performs,
-    Reads,
-    Recovers,
-    Registers,
-    Retains,
-    Store,
-    Transaction,
-    Wakeups,
+from tenure.stores.contract.results import (
+    Applied,
+    Busy,
+    Failure,
+    Outcome,
+    Repeated,
+    hint_for,
+    hints,
+    released,
+    settle,
+    shown,
+    without_secret,
 )
 from tenure.stores.contract.schedules import Fires, Schedules, Soonest
 

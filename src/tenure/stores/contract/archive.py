@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import StoreError, TenureError
-from tenure.lifecycle.flow import QueueRules, Spent
+from tenure.lifecycle.limits import QueueRules, Spent
 from tenure.lifecycle.records import DeadLetter, Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecord

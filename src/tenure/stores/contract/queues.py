@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from tenure.lifecycle.flow import QueueRules
+from tenure.lifecycle.limits import QueueRules
 from tenure.lifecycle.records import Actor
 
 

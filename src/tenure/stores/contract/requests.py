@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.content import encode
+from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Actor, Job, Origin, Role
 

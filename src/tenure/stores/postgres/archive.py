@@ -19,6 +19,7 @@ import msgspec
 from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.seams import Seams
+from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
 from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord
 from tenure.stores.contract.archive import (
     AnswerRecord,
@@ -51,8 +52,7 @@ from tenure.stores.postgres.connections import (
 )
 from tenure.stores.postgres.cursors import NO_ID
 from tenure.stores.postgres.policies import KnownPolicies
-from tenure.stores.postgres.reading import jobs_of
-from tenure.stores.shelving import FIRST_PAGES, columns_of, facts_of
+from tenure.stores.postgres.reads import jobs_of
 from tenure.stores.sql_files import numbered
 
 T = TypeVar("T", bound=msgspec.Struct)

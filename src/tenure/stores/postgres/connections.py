@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 
 from tenure.errors import GuardViolated, InvalidInput, StoreError, StoreUnavailable, UsedAfterFork
-from tenure.stores.postgres.pooling import Connection, Pool
+from tenure.stores.postgres.connection_pool import Connection, Pool
 from tenure.stores.sql_files import numbered
 
 PACKAGE = "tenure.stores.postgres"

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.content import check_moment, check_text
+from tenure.lifecycle.json_text import check_moment, check_text
 
 NO_ID = UUID(int=0)
 

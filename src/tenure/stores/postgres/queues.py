@@ -9,13 +9,13 @@ import asyncpg
 import msgspec
 
 from tenure.errors import StoreUnavailable
-from tenure.lifecycle.content import check_name, encode
-from tenure.lifecycle.flow import QueueRules
+from tenure.lifecycle.json_text import check_name, encode
+from tenure.lifecycle.limits import QueueRules
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
+from tenure.stores.limits import columns_of
 from tenure.stores.postgres.connections import COLLISIONS_MAX, Connections, Session, fetch
-from tenure.stores.postgres.ruled import rules_from
-from tenure.stores.ruling import columns_of
+from tenure.stores.postgres.limited_claim import rules_from
 
 
 class PostgresQueues:

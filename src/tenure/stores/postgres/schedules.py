@@ -11,17 +11,17 @@ import asyncpg
 import msgspec
 
 from tenure.errors import InvalidInput, RequestIdReused, StoreError
-from tenure.lifecycle.content import encode
+from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Policy
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
-from tenure.stores.blocks import require_outside
-from tenure.stores.checks import check_page
+from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import Added, Enqueue
 from tenure.stores.contract.schedules import Soonest
-from tenure.stores.postgres.adding import added_of, enqueue_parameters
 from tenure.stores.postgres.connections import ABOUT_A_ROW, REUSED_STATE, Connections
+from tenure.stores.postgres.enqueue import added_of, enqueue_parameters
 from tenure.stores.postgres.policies import KnownPolicies
-from tenure.stores.schedule_checks import check_firing, check_schedule
+from tenure.stores.schedule_validation import check_firing, check_schedule
+from tenure.stores.validation import check_page
 
 _ALWAYS = datetime(1, 1, 2, tzinfo=UTC)
 _PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))

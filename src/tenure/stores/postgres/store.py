@@ -14,25 +14,12 @@ from uuid import UUID
 import asyncpg
 
 from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused, TenureError
-from tenure.lifecycle.content import check_text, encode
+from tenure.lifecycle.json_text import check_text, encode
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
-from tenure.lifecycle.table import allowed_from
+from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import SYSTEM, Seams
-from tenure.stores.blocks import require_outside
-from tenure.stores.checks import (
-    check_after,
-    check_age,
-    check_claim,
-    check_dead_letter_filter,
-    check_enqueues,
-    check_event_filter,
-    check_handling,
-    check_job_filter,
-    check_page,
-    check_request,
-    check_worker,
-)
+from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import (
     Added,
     Artifact,
@@ -61,23 +48,36 @@ from tenure.stores.contract import (
     without_secret,
 )
 from tenure.stores.postgres import rows as row
-from tenure.stores.postgres.adding import Adding
+from tenure.stores.postgres.apply import Performing
+from tenure.stores.postgres.apply_batch import Batches
 from tenure.stores.postgres.archive import PostgresArchive
-from tenure.stores.postgres.batches import Batches
-from tenure.stores.postgres.block import PostgresBlock
-from tenure.stores.postgres.claiming import Claiming
+from tenure.stores.postgres.claim import Claiming
+from tenure.stores.postgres.commit_block import PostgresBlock
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
 from tenure.stores.postgres.cursors import before_transaction, event_cursor, tail_cursor
-from tenure.stores.postgres.examination import examine
-from tenure.stores.postgres.migrating import apply_pending, schema_state
-from tenure.stores.postgres.performing import Performing
+from tenure.stores.postgres.doctor import examine
+from tenure.stores.postgres.enqueue import Adding
+from tenure.stores.postgres.migrate import apply_pending, schema_state
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.queues import PostgresQueues
-from tenure.stores.postgres.reading import jobs_by_id, jobs_of
-from tenure.stores.postgres.rehearsing import rehearse
+from tenure.stores.postgres.reads import jobs_by_id, jobs_of
 from tenure.stores.postgres.schedules import PostgresSchedules
 from tenure.stores.postgres.wakeups import Bell
+from tenure.stores.postgres.warm_up import rehearse
 from tenure.stores.schema import require_fit
+from tenure.stores.validation import (
+    check_after,
+    check_age,
+    check_claim,
+    check_dead_letter_filter,
+    check_enqueues,
+    check_event_filter,
+    check_handling,
+    check_job_filter,
+    check_page,
+    check_request,
+    check_worker,
+)
 
 _ALWAYS = datetime(1, 1, 1, tzinfo=UTC)
 _NEVER = datetime(9999, 1, 1, tzinfo=UTC)

@@ -20,6 +20,7 @@ import msgspec
 from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.seams import Seams
+from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
 from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord
 from tenure.stores.contract.archive import (
     AnswerRecord,
@@ -37,15 +38,14 @@ from tenure.stores.contract.archive import (
     StreamRecord,
     Totals,
 )
-from tenure.stores.shelving import FIRST_PAGES, columns_of, facts_of
-from tenure.stores.sqlite import belongings, reading
-from tenure.stores.sqlite.connecting import MEMORY, connect
-from tenure.stores.sqlite.lane import Connection, InlineLane, Lane, ThreadLane, Work
-from tenure.stores.sqlite.lanes import Lanes
+from tenure.stores.sqlite import belongings, reads
+from tenure.stores.sqlite.connect import MEMORY, connect
+from tenure.stores.sqlite.connections import Lanes
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.rows import dead_letter_of, event_row, micros, moment, text
 from tenure.stores.sqlite.statements import Row, sql, write_rows
 from tenure.stores.sqlite.transactions import Reading, open_gate
+from tenure.stores.sqlite.writer_thread import Connection, InlineLane, Lane, ThreadLane, Work
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -145,7 +145,7 @@ class SqliteSnapshot:
 
     async def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
         after: str | None = None
-        while (page := await self._lane.look(partial(reading.tail, after=after, limit=limit))).events:
+        while (page := await self._lane.look(partial(reads.tail, after=after, limit=limit))).events:
             after = page.position
             yield page.events
 
@@ -156,7 +156,7 @@ class SqliteSnapshot:
             yield page
 
     async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        return await self._lane.look(partial(reading.history, job_ids=job_ids))
+        return await self._lane.look(partial(reads.history, job_ids=job_ids))
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
         return await self._lane.look(partial(belongings.artifact, job_id=job_id, name=name))
@@ -165,7 +165,7 @@ class SqliteSnapshot:
         def policy_of(policy_id: int) -> Policy:
             return self._policies.of(connection, policy_id)
 
-        page = reading.find(connection, JobFilter(), after=after, limit=limit, policy_of=policy_of)
+        page = reads.find(connection, JobFilter(), after=after, limit=limit, policy_of=policy_of)
         ids = {"ids": _encode([str(job.id) for job in page.jobs]).decode()}
         letters = {row[0]: dead_letter_of(row) for row in connection.execute(sql("letters_of_jobs"), ids)}
         signals = _by_job(_rows(connection, name="signals_of_jobs", parameters=ids), SignalRecord)
@@ -208,7 +208,7 @@ class SqliteRestoring:
         await self._written([partial(_execute, name="restore_artifact", facts=_facts(record) | {"body": body})])
 
     async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        return await self._lane.look(partial(reading.history, job_ids=job_ids))
+        return await self._lane.look(partial(reads.history, job_ids=job_ids))
 
     async def stray(self) -> UUID | None:
         rows = await self._lane.look(partial(_rows, name="stray_event", parameters={}))

@@ -11,7 +11,7 @@ from uuid import UUID
 from tenure.errors import InvalidInput, LeaseLost
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, without_secret
-from tenure.stores.sqlite.reading import read_one
+from tenure.stores.sqlite.reads import read_one
 from tenure.stores.sqlite.rows import PolicyOf, micros, moment
 from tenure.stores.sqlite.statements import sql
 

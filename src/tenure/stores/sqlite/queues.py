@@ -9,15 +9,15 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from tenure.lifecycle.content import check_name
-from tenure.lifecycle.flow import QueueRules
+from tenure.lifecycle.json_text import check_name
+from tenure.lifecycle.limits import QueueRules
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
-from tenure.stores.ruling import columns_of, rules_of
-from tenure.stores.sqlite.lane import Work
-from tenure.stores.sqlite.retaining import note_operator
+from tenure.stores.limits import columns_of, rules_of
+from tenure.stores.sqlite.retention import note_operator
 from tenure.stores.sqlite.rows import maybe_moment, micros, moment
 from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.writer_thread import Work
 
 T = TypeVar("T")
 

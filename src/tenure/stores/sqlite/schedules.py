@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 
 from tenure.errors import StoreError
-from tenure.lifecycle.content import encode
+from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
-from tenure.stores.checks import check_page
 from tenure.stores.contract import Added, Enqueue
 from tenure.stores.contract.schedules import Soonest
-from tenure.stores.schedule_checks import check_firing, check_next, check_schedule
-from tenure.stores.sqlite import adding, reading
+from tenure.stores.schedule_validation import check_firing, check_next, check_schedule
+from tenure.stores.sqlite import enqueue, reads
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.queues import Runs
-from tenure.stores.sqlite.retaining import note_operator
+from tenure.stores.sqlite.retention import note_operator
 from tenure.stores.sqlite.rows import PolicyOf, maybe_micros, maybe_moment, micros, moment
 from tenure.stores.sqlite.statements import Row, sql
+from tenure.stores.validation import check_page
 
 _ALWAYS = datetime(1, 1, 2, tzinfo=UTC)
 _PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))
@@ -120,12 +120,12 @@ class SqliteSchedules:
         if not requests:
             return []
         policy_of = self._policies_on(connection)
-        return adding.add(
+        return enqueue.add(
             connection,
             requests,
             now=now,
             policies=self._policies,
-            read=lambda job_id: reading.read_one(connection, job_id, policy_of),
+            read=lambda job_id: reads.read_one(connection, job_id, policy_of),
         )
 
     def _one(self, connection: sqlite3.Connection, name: str) -> ScheduleRecord | None:

@@ -16,22 +16,10 @@ from uuid import UUID
 
 from tenure.errors import InvalidInput, RowPoisoned, SchemaMismatch
 from tenure.lifecycle import fold
-from tenure.lifecycle.content import check_text
+from tenure.lifecycle.json_text import check_text
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job, Policy
 from tenure.seams import SYSTEM, Seams
-from tenure.stores.blocks import require_outside
-from tenure.stores.checks import (
-    check_age,
-    check_claim,
-    check_dead_letter_filter,
-    check_enqueues,
-    check_event_filter,
-    check_handling,
-    check_job_filter,
-    check_page,
-    check_request,
-    check_worker,
-)
+from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import (
     Added,
     AddedAlike,
@@ -61,28 +49,33 @@ from tenure.stores.contract import (
     released,
 )
 from tenure.stores.schema import require_fit
-from tenure.stores.sqlite import (
-    adding,
-    belongings,
-    changing,
-    claiming,
-    completing,
-    examining,
-    migrating,
-    reading,
-    registering,
-    retaining,
-)
+from tenure.stores.sqlite import apply, belongings, complete, enqueue, reads, retention
+from tenure.stores.sqlite import claim as claiming
+from tenure.stores.sqlite import doctor as examining
+from tenure.stores.sqlite import migrate as migrating
+from tenure.stores.sqlite import workers as registering
 from tenure.stores.sqlite.archive import SqliteArchive
-from tenure.stores.sqlite.block import SqliteBlock
-from tenure.stores.sqlite.connecting import BUSY_SECONDS, MEMORY, machine_mounts
-from tenure.stores.sqlite.lane import Work
-from tenure.stores.sqlite.lanes import Lanes
+from tenure.stores.sqlite.commit_block import SqliteBlock
+from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY, machine_mounts
+from tenure.stores.sqlite.connections import Lanes
 from tenure.stores.sqlite.queues import SqliteQueues
 from tenure.stores.sqlite.rows import PolicyOf
 from tenure.stores.sqlite.schedules import SqliteSchedules
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX
 from tenure.stores.sqlite.wakeups import Hints
+from tenure.stores.sqlite.writer_thread import Work
+from tenure.stores.validation import (
+    check_age,
+    check_claim,
+    check_dead_letter_filter,
+    check_enqueues,
+    check_event_filter,
+    check_handling,
+    check_job_filter,
+    check_page,
+    check_request,
+    check_worker,
+)
 
 T = TypeVar("T")
 
@@ -191,22 +184,22 @@ class SqliteStore:
     async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
         alike = bool(requests) and all_alike(requests)
         check_enqueues(requests, alike=alike)
-        digests = adding.alike_digests(requests) if alike else None
+        digests = enqueue.alike_digests(requests) if alike else None
         if after is not None:
             await after
 
         def work(connection: sqlite3.Connection) -> Sequence[Added]:
             now, policies, policy_of = self._clock(), self._lanes.policies, self._policies_on(connection)
             if digests is not None:
-                new = adding.add_alike(connection, requests, digests, now=now, policies=policies)
+                new = enqueue.add_alike(connection, requests, digests, now=now, policies=policies)
                 if new is not None:
                     return new
-            return adding.add(
+            return enqueue.add(
                 connection,
                 requests,
                 now=now,
                 policies=policies,
-                read=lambda job_id: reading.read_one(connection, job_id, policy_of),
+                read=lambda job_id: reads.read_one(connection, job_id, policy_of),
             )
 
         added = await self._write(work)
@@ -235,14 +228,14 @@ class SqliteStore:
     async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
-        completions = completing.decided(requests)
+        completions = complete.decided(requests)
         others = [request for place, request in enumerate(requests) if place not in completions.changes]
 
         def work(connection: sqlite3.Connection) -> tuple[datetime | None, list[Outcome]]:
             now, policy_of = self._clock(), self._policies_on(connection)
             done = completions.write(connection, now)
             rest = others if done else requests
-            judged = changing.perform(connection, rest, now=now, policy_of=policy_of) if rest else []
+            judged = apply.perform(connection, rest, now=now, policy_of=policy_of) if rest else []
             return now if done else None, judged
 
         outcomes = completions.outcomes(*await self._write(work))
@@ -252,7 +245,7 @@ class SqliteStore:
     async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_page(limit)
         found = await self._read(
-            lambda connection: reading.unattended(
+            lambda connection: reads.unattended(
                 connection, after=after, limit=limit, now=self._clock(), policy_of=self._policies_on(connection)
             )
         )
@@ -262,44 +255,44 @@ class SqliteStore:
         return [job for job in found if isinstance(job, Job)]
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
-        return await self._read(lambda connection: reading.read(connection, job_ids, self._policies_on(connection)))
+        return await self._read(lambda connection: reads.read(connection, job_ids, self._policies_on(connection)))
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
         check_job_filter(wanted)
         check_page(limit)
         return await self._read(
-            lambda connection: reading.find(
+            lambda connection: reads.find(
                 connection, wanted, after=after, limit=limit, policy_of=self._policies_on(connection)
             )
         )
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        return await self._read(lambda connection: reading.history(connection, job_ids))
+        return await self._read(lambda connection: reads.history(connection, job_ids))
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
         check_event_filter(wanted)
         check_page(limit)
-        return await self._read(lambda connection: reading.events(connection, wanted, after=after, limit=limit))
+        return await self._read(lambda connection: reads.events(connection, wanted, after=after, limit=limit))
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
         check_page(limit)
-        return await self._read(lambda connection: reading.tail(connection, after=after, limit=limit))
+        return await self._read(lambda connection: reads.tail(connection, after=after, limit=limit))
 
     async def end(self) -> str:
-        return await self._read(reading.end)
+        return await self._read(reads.end)
 
     async def executions(self, job_id: UUID) -> list[Execution]:
         return fold.executions((await self.history([job_id]))[job_id])
 
     async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
-        return await self._read(lambda connection: reading.dead_letter(connection, job_id))
+        return await self._read(lambda connection: reads.dead_letter(connection, job_id))
 
     async def dead_letters(
         self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
     ) -> DeadLetterPage:
         check_dead_letter_filter(wanted)
         check_page(limit)
-        return await self._read(lambda connection: reading.dead_letters(connection, wanted, after=after, limit=limit))
+        return await self._read(lambda connection: reads.dead_letters(connection, wanted, after=after, limit=limit))
 
     async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
         return await self._read(lambda connection: belongings.artifacts(connection, job_id))
@@ -321,7 +314,7 @@ class SqliteStore:
         return await self._read(lambda connection: registering.stats(connection, now=self._clock()))
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
-        return await self._read(lambda connection: reading.signals(connection, job_id))
+        return await self._read(lambda connection: reads.signals(connection, job_id))
 
     async def now(self) -> datetime:
         self._lanes.require_open()
@@ -332,7 +325,7 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> int:
             now = self._clock()
-            return retaining.prune(connection, before=now - age, limit=limit, actor=actor, now=now)
+            return retention.prune(connection, before=now - age, limit=limit, actor=actor, now=now)
 
         return await self._write(work)
 
@@ -341,14 +334,14 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> int:
             now = self._clock()
-            return retaining.blank(connection, before=now - age, limit=limit, actor=actor, now=now)
+            return retention.blank(connection, before=now - age, limit=limit, actor=actor, now=now)
 
         return await self._write(work)
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
         check_text(reason, "reason", length_max=2000)
         return await self._write(
-            lambda connection: retaining.erase(
+            lambda connection: retention.erase(
                 connection,
                 job_id,
                 reason=reason,
@@ -361,7 +354,7 @@ class SqliteStore:
     async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
         check_handling(job_ids, how)
         return await self._write(
-            lambda connection: retaining.deal_with(connection, job_ids, how=how, actor=actor, now=self._clock())
+            lambda connection: retention.deal_with(connection, job_ids, how=how, actor=actor, now=self._clock())
         )
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from tenure.stores.sqlite.connecting import MEMORY
+from tenure.stores.sqlite.connect import MEMORY
 from tenure.stores.sqlite.statements import sql
 
 WAL_BYTES_MAX = 32 * 1024 * 1024

@@ -35,29 +35,29 @@ import pytest
 import pytest_asyncio
 
 from tenure.stores.contract import Store
-from tenure.testing.contract.adding import AddingContract
 from tenure.testing.contract.archive import ArchiveContract
 from tenure.testing.contract.batches import BatchContract
-from tenure.testing.contract.belongings import BelongingsContract
-from tenure.testing.contract.claiming import ClaimContract
+from tenure.testing.contract.claim import ClaimContract
 from tenure.testing.contract.clock import DatabaseClock
-from tenure.testing.contract.committing import CommitContract
+from tenure.testing.contract.commit import CommitContract
+from tenure.testing.contract.commit_blocks import TransactionContract
 from tenure.testing.contract.dead_letters import DeadLetterContract
 from tenure.testing.contract.endings import EndingContract
-from tenure.testing.contract.forgetting import ForgettingContract
-from tenure.testing.contract.input import InputContract
+from tenure.testing.contract.enqueue import AddingContract
 from tenure.testing.contract.leases import LeaseContract
+from tenure.testing.contract.outbox_and_artifacts import BelongingsContract
 from tenure.testing.contract.queues import QueueContract
-from tenure.testing.contract.reading import ReadingContract
+from tenure.testing.contract.reads import ReadingContract
 from tenure.testing.contract.requests import RequestContract
+from tenure.testing.contract.retention import ForgettingContract
 from tenure.testing.contract.schedulers import SchedulerContract
 from tenure.testing.contract.schedules import ScheduleContract
-from tenure.testing.contract.statements import StatementContract
-from tenure.testing.contract.transactions import TransactionContract
+from tenure.testing.contract.user_sql import StatementContract
+from tenure.testing.contract.validation import InputContract
 from tenure.testing.contract.waiting import WaitingContract
 from tenure.testing.contract.workers import WorkerContract
 from tenure.testing.driver import Driver
-from tenure.testing.log_check import check_store
+from tenure.testing.store_check import check_store
 
 __all__ = ["DatabaseClock", "StoreContract"]
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tenure.errors import LeaseLost
-from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.lifecycle.limits import QueueRules, Rate
 from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Fail, Heartbeat, Progress, Retry, Signal, Suspend
 from tenure.lifecycle.records import Event, Job, Policy, ReasonCode, Stage
 from tenure.lifecycle.schedules import Schedule
@@ -22,8 +22,8 @@ from tenure.stores.contract.archive import SHELVES, Kept, Restoring, Runs, Shelv
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
-from tenure.testing.log_check import check_store, whole_tail
-from tenure.testing.model import ModelStore
+from tenure.testing.model.store import ModelStore
+from tenure.testing.store_check import check_store, whole_tail
 
 T = TypeVar("T")
 BURIAL = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)

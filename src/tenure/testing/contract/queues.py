@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.flow import QueueRules, Rate
+from tenure.lifecycle.limits import QueueRules, Rate
 from tenure.lifecycle.operations import Complete, Release, Requeue, Stall
 from tenure.lifecycle.records import Job
 from tenure.testing.contract.clock import DatabaseClock

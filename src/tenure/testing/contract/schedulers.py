@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from tenure.jobs.time_zones import zone_of
 from tenure.lifecycle.cron import due_times, parse_cron
 from tenure.lifecycle.schedules import next_time
 from tenure.seams import SYSTEM
@@ -14,8 +15,7 @@ from tenure.testing.clock import START
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.schedules import fired, put, schedule
 from tenure.testing.driver import Driver
-from tenure.workers.cron import Scheduler
-from tenure.zones import zone_of
+from tenure.workers.maintenance.scheduler import Scheduler
 
 
 class SchedulerContract:

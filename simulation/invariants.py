@@ -1,0 +1,83 @@
+"""Looks at every event as it is written, and says at once when a promise is broken."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from tenure.lifecycle.records import Event, EventType, Role
+from tenure.lifecycle.statuses import HELD, Status, rank
+from tenure.lifecycle.transitions import legal_events
+
+LEGAL = legal_events()
+OWNERS = frozenset({EventType.HEARTBEAT, EventType.PROGRESS, EventType.COMMITTED, EventType.RETRY_SCHEDULED})
+"""Events that only the holder of a running lease can cause."""
+
+
+class Broken(Exception):
+    """A promise was broken. The message says which, and where in the log."""
+
+
+class Watch:
+    """One job, as its events tell it."""
+
+    __slots__ = ("at", "commits", "lease_until", "owner", "rev", "status", "step")
+
+    def __init__(self) -> None:
+        self.rev = 0
+        self.status: Status | None = None
+        self.step = (0, 0, 0)
+        self.at: datetime | None = None
+        self.commits = 0
+        self.lease_until: datetime | None = None
+        self.owner: str | None = None
+
+    def see(self, event: Event) -> None:
+        """Take in the next event, or say what is wrong with it."""
+        _require(event.rev == self.rev + 1, event, f"revision {event.rev} follows {self.rev}")
+        _require(event.from_status == self.status, event, f"it starts from {event.from_status}, not {self.status}")
+        _require((event.type, event.from_status, event.to_status) in LEGAL, event, "the table has no such arrow")
+        _require(self.at is None or event.at >= self.at, event, "time goes back")
+        _require(event.type is not EventType.CLAIMED or self.status not in HELD, event, "it is claimed while held")
+        self._see_lease(event)
+        self._see_step(event)
+        self.commits += event.commits
+        _require(self.commits <= 1, event, "it is committed twice")
+        self.rev, self.status, self.at = event.rev, event.to_status, event.at
+
+    def _see_lease(self, event: Event) -> None:
+        if event.type is EventType.CLAIMED:
+            self.owner = event.owner
+        if event.actor.startswith(f"{Role.RUNNER}:"):
+            _require(event.owner == self.owner, event, f"{self.owner} holds the lease")
+        if event.type in OWNERS or (event.type is EventType.SUCCEEDED and event.cause is None):
+            ends = self.lease_until
+            _require(ends is not None and event.at < ends, event, f"its lease ended at {ends}")
+        if event.type is EventType.CLAIMED or (event.type is EventType.HEARTBEAT and event.until_at is not None):
+            self.lease_until = event.until_at
+        elif event.to_status not in HELD:
+            self.lease_until = None
+
+    def _see_step(self, event: Event) -> None:
+        requeued = event.type is EventType.REQUEUED or (self.step[2] == 1 and event.type is not EventType.CLAIMED)
+        step = (event.attempt, rank(event.to_status, requeued=requeued))
+        _require(step >= self.step[:2], event, f"(attempt, rank) falls from {self.step[:2]} to {step}")
+        _require(
+            event.attempt == self.step[0] + (event.type is EventType.CLAIMED), event, "an attempt is counted wrongly"
+        )
+        self.step = (*step, int(requeued))
+
+
+class Watches:
+    """Every job of a log."""
+
+    def __init__(self) -> None:
+        self.by_job: dict[UUID, Watch] = {}
+
+    def see(self, event: Event) -> None:
+        self.by_job.setdefault(event.job_id, Watch()).see(event)
+
+
+def _require(holds: bool, event: Event, says: str) -> None:
+    if not holds:
+        raise Broken(f"job {event.job_id}, revision {event.rev} ({event.type} by {event.actor} at {event.at}): {says}")

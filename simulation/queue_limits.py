@@ -1,0 +1,98 @@
+"""Rules for the queue in some of the runs: no limit is ever passed, whatever breaks, and none keeps work for ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from simulation.invariants import Broken
+from simulation.random_streams import Chance
+from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.records import Actor, Event, EventType, Origin, Role
+from tenure.lifecycle.statuses import HELD
+from tenure.stores.contract import Store
+
+SHARE = 1 / 4
+"""How many of the runs have rules."""
+QUEUE = "default"
+KEYS = ["", "a", "b", "c"]
+"""The empty one stands for none."""
+FATE = Actor(Role.CLIENT, "fate")
+
+
+class Limits:
+    """The rules of one run, and what is held under them as the log tells it."""
+
+    def __init__(self, chance: Chance) -> None:
+        self.hold = chance.happens(SHARE)
+        concurrency, of_key, count = chance.whole(3, 6), chance.whole(1, 2), chance.whole(4, 8)
+        by_key, rated, fair = chance.happens(0.5), chance.happens(0.5), chance.happens(0.5)
+        self.rules = QueueRules(
+            concurrency_max=concurrency,
+            key_concurrency_max=of_key if by_key else None,
+            rate=Rate(count, 2.0) if rated else None,
+            fair=fair,
+        )
+        self._pauses = chance.happens(0.4)
+        self._pause_at, self._pause_seconds = chance.between(1.0, 15.0), chance.between(1.0, 8.0)
+        self._chance = chance
+        self._keys: dict[UUID, str | None] = {}
+        self._held: dict[UUID, str | None] = {}
+        self._starts: list[datetime] = []
+        self.reached = 0
+        """How often a limit was just reached: so often somebody had to wait."""
+
+    async def begin(self, store: Store) -> None:
+        if self.hold:
+            await store.queues.put(QUEUE, self.rules, actor=FATE)
+
+    async def pause(self, store: Store, sleep: Callable[[float], Awaitable[None]]) -> bool:
+        """Pause the queue for a while, in some of the runs; whether this was one."""
+        if not (self.hold and self._pauses):
+            return False
+        await sleep(self._pause_at)
+        await store.queues.pause(QUEUE, actor=FATE)
+        await sleep(self._pause_seconds)
+        await store.queues.resume(QUEUE, actor=FATE)
+        return True
+
+    def keyed(self, origin: Origin) -> Origin:
+        """The call with a key by chance, where rules hold."""
+        if not self.hold:
+            return origin
+        self._keys[origin.id] = key = self._chance.pick(KEYS) or None
+        return msgspec.structs.replace(origin, partition_key=key)
+
+    def see(self, event: Event) -> None:
+        """Take in the next event of the log, or say which limit it breaks."""
+        if not self.hold:
+            return
+        if event.type is EventType.CLAIMED:
+            self._held[event.job_id] = self._keys.get(event.job_id)
+            self._starts.append(event.at)
+            self._check()
+        elif event.to_status not in HELD:
+            self._held.pop(event.job_id, None)
+
+    def _check(self) -> None:
+        most, of_key = self.rules.concurrency_max, self.rules.key_concurrency_max
+        by_key = Counter(key for key in self._held.values() if key is not None)
+        if most is not None and len(self._held) > most:
+            raise Broken(f"{len(self._held)} jobs are held at once, and {most} may be")
+        if of_key is not None and by_key and max(by_key.values()) > of_key:
+            raise Broken(f"of one key {max(by_key.values())} jobs are held at once, and {of_key} may be")
+        self.reached += len(self._held) == most or of_key in by_key.values()
+
+    def check_rate(self) -> None:
+        """That no stretch of the rate's time saw more starts than allowed. Only for runs whose clock never jumped."""
+        rate = self.rules.rate
+        if not self.hold or rate is None:
+            return
+        starts, stretch = sorted(self._starts), timedelta(seconds=rate.seconds)
+        for first, last in zip(starts, starts[rate.count :], strict=False):
+            if last - first < stretch:
+                raise Broken(f"{rate.count + 1} jobs started between {first} and {last}, and {rate.count} may")

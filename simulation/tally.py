@@ -1,0 +1,72 @@
+"""What many runs came to together, and whether they showed what they were meant to show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from simulation.faults import Fault
+from simulation.world import Result
+
+SOMETIMES = (
+    "crashed while holding jobs",
+    "crashed inside a commit",
+    "commit refused",
+    "paused past a lease",
+    "enqueue repeated",
+    "reconciled",
+    "request answered from the log",
+    "lease lost",
+    "conflict decided anew",
+    "stalled",
+    "released",
+    "cancelled",
+    "dead_lettered",
+    "schedule fired",
+    "fired by somebody else",
+    "missed times made up for",
+    "limit reached",
+    "queue paused",
+)
+"""What must have happened in some run: a fault that never had an effect shows nothing."""
+
+
+class Tally:
+    """The sum of many results."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.operations = 0
+        self.faults: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+        self.failed: list[Result] = []
+        self.least: dict[str, int] = {}
+        """The fewest jobs, requests and faults that any one run had."""
+        self._without: set[Fault] = set()
+
+    def add(self, result: Result) -> None:
+        self.runs += 1
+        self.operations += result.operations
+        self.faults.update(result.faults)
+        self.seen.update(result.seen)
+        sizes = {"jobs": result.jobs, "operations": result.operations, "faults": sum(result.faults.values())}
+        self.least = {what: min(many, self.least.get(what, many)) for what, many in sizes.items()}
+        self._without.update(result.options.without)
+        if result.problem is not None:
+            self.failed.append(result)
+
+    def missing(self) -> list[str]:
+        """Faults that never happened, and effects that none of them ever had."""
+        faults = [fault.value for fault in Fault if fault not in self._without and not self.faults[fault]]
+        return faults + [what for what in SOMETIMES if not self.seen[what]]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "runs": self.runs,
+            "operations": self.operations,
+            "least": self.least,
+            "faults": dict(self.faults),
+            "seen": dict(self.seen),
+            "missing": self.missing(),
+            "failed": [{"seed": result.seed, "problem": result.problem} for result in self.failed],
+        }

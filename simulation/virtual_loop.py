@@ -1,0 +1,230 @@
+"""Virtual time, and processes that can be frozen or killed at any await.
+
+A node is a simulated process: whatever its code schedules carries its name in a context variable. When it is dead,
+nothing of it ever runs again, not even a `finally`; when it is paused, everything waits until it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import selectors
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from datetime import datetime, timedelta
+from typing import Any
+
+from simulation.random_streams import Chance
+from tenure.testing.clock import START
+
+CLOSING_TRIES = 20
+
+THE_NODE: ContextVar[Node | None] = ContextVar("tenure_simulated_node", default=None)
+
+
+class Node:
+    """One simulated process: what it is called, and whether it runs."""
+
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
+        self.name, self.loop = name, loop
+        self.dead = False
+        self.paused = False
+        self.steps = 0
+        self.dies_at_step: int | None = None
+        self.when_dead: Callable[[], None] = lambda: None
+        self._backlog: list[asyncio.Handle] = []
+
+    def kill(self) -> None:
+        """As with SIGKILL: from now on nothing of it runs."""
+        if not self.dead:
+            self.dead = True
+            self._backlog.clear()
+            self.when_dead()
+
+    def pause(self) -> None:
+        """As with SIGSTOP."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """As with SIGCONT: everything that became due in the meantime runs now."""
+        self.paused = False
+        self.loop.make_ready(self._backlog)
+        self._backlog = []
+
+    def may_run(self, handle: asyncio.Handle) -> bool:
+        """Whether this process takes its next step now: not if it is dead, dies right here, or must wait."""
+        if self.dead:
+            return False
+        if self.paused:
+            self._backlog.append(handle)
+            return False
+        self.steps += 1
+        if self.dies_at_step is not None and self.steps >= self.dies_at_step:
+            self.kill()
+            return False
+        return True
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer as soon as nothing is left to do."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self._now_seconds = 0.0
+        self._ready: deque[asyncio.Handle]  # the usual loop's own, also filled by what it does itself
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_set = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.turns = 0
+        super().__init__(_Nobody())
+
+    def time(self) -> float:
+        return self._now_seconds
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers_set += 1
+        heapq.heappush(self._timers, (when, self._timers_set, timer))
+        return timer
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """Nothing is thrown away before the run ends, so that no `finally` of the dead runs meanwhile."""
+        task = super().create_task(coro, **options)
+        self._tasks.append(task)
+        return task
+
+    def close(self) -> None:
+        """Throw away what the dead have left. While a coroutine is closed its task must live on: a time limit inside
+        holds the task, and whoever lets go of the last hold on it would close the coroutine a second time. What their
+        `finally`s schedule belongs here too, and not to a loop that lives on."""
+        asyncio._set_running_loop(self)  # noqa: SLF001 - it is meant for loops, and this is one
+        try:
+            for task in self._tasks:
+                if not task.done():
+                    _close(task.get_coro())
+        finally:
+            asyncio._set_running_loop(None)  # noqa: SLF001
+        self._tasks.clear()
+        self._timers.clear()
+        super().close()
+
+    def make_ready(self, handles: Iterable[asyncio.Handle]) -> None:
+        """Let what could not run before run in the next turn."""
+        self._ready.extend(handles)
+
+    def _run_once(self) -> None:
+        """One turn, without the world that the usual loop would have to look at. What is ready at the same moment runs
+        in an order of chance: nobody may rely on another."""
+        self.turns += 1
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        batch: list[Any] = [*self._ready]
+        self._ready.clear()
+        if not batch:
+            if not timers:
+                raise Deadlock("nothing is ready, and nothing is due")
+            self._now_seconds = max(self._now_seconds, timers[0][0])
+        while timers and timers[0][0] <= self._now_seconds:
+            batch.append(heapq.heappop(timers)[2])
+        if len(batch) > 1:
+            self._chance.shuffle(batch)
+        for handle in batch:
+            if handle.cancelled():
+                continue
+            node = handle._context.get(THE_NODE)  # noqa: SLF001 - nobody else knows it
+            if node is None or node.may_run(handle):
+                handle._run()  # noqa: SLF001
+
+
+class DatabaseClock:
+    """The database's clock: the loop's time, and what it was set forward or back by."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.offset_seconds = 0.0
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=round(self._loop.time() + self.offset_seconds, 6))
+
+    def monotonic_seconds(self) -> float:
+        return self._loop.time()
+
+    def advance(self, seconds: float) -> None:
+        self.offset_seconds += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)  # noqa: TID251 - the loop's time is virtual
+
+
+def _close(body: Any) -> None:
+    """Close a coroutine, however often it waits for something in its `finally`s."""
+    for _ in range(CLOSING_TRIES):
+        with suppress(Exception):
+            body.close()
+            return
+
+
+class Deadlock(Exception):
+    """Nothing is ready, and no timer is set: whoever waits would wait for ever."""
+
+
+class _Nobody(selectors.BaseSelector):
+    """There is no outside, and nobody ever calls from there."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = selectors.SelectorKey(fileobj, 0, events, data)
+        self._keys[fileobj] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+class Begun(Coroutine[Any, Any, None]):
+    """A coroutine that was begun by hand and waits for something: a task can see to the rest of it."""
+
+    def __init__(self, body: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._body, self._waits_for = body, waits_for
+
+    def send(self, value: Any) -> Any:
+        if self._waits_for is not None:
+            waits_for, self._waits_for = self._waits_for, None
+            return waits_for
+        return self._body.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._body.throw(*error)
+
+    def close(self) -> None:
+        self._body.close()
+
+    def __await__(self) -> Any:
+        return self._body.__await__()
+
+
+def in_node(node: Node, function: Callable[[], Any]) -> Any:
+    """Call the function as part of this process: what it schedules belongs there."""
+    context = copy_context()
+    context.run(THE_NODE.set, node)
+    return context.run(function)

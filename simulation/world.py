@@ -1,0 +1,378 @@
+"""One run: some workers, a client, one database, faults by chance; then quiet, until everything has come to an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterable
+from contextvars import Context
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from simulation import sample_jobs
+from simulation.faults import Fault, Options
+from simulation.invariants import Broken, Watches
+from simulation.network import Bell, WiredBlock, WiredStore
+from simulation.queue_limits import Limits
+from simulation.random_streams import Chance
+from simulation.schedules import Ticks
+from simulation.virtual_loop import Begun, DatabaseClock, Node, VirtualLoop, in_node
+from tenure.app import App
+from tenure.client.admin import Operator
+from tenure.errors import LeaseLost, Refused, RevisionConflict, StoreUnavailable
+from tenure.lifecycle.records import Event
+from tenure.seams import Seams, SystemSpawner
+from tenure.stores.contract import Added, Failure, Outcome, Repeated, Store
+from tenure.stores.sqlite.store import SqliteStore
+from tenure.testing.history.checker import History, check_history, recorded, snapshot
+from tenure.testing.model.store import ModelStore
+from tenure.testing.store_check import all_jobs, check_store
+from tenure.workers.worker import Worker, WorkerOptions
+
+QUIET_SECONDS_MAX = 600.0
+OPERATIONS_LEAST = 200
+"""A run that had fewer requests than this is given more jobs."""
+
+MUTATES = ("add", "claim", "fire", "perform", "commit")
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to. `problem` is None when every promise held."""
+
+    seed: int
+    options: Options
+    problem: str | None
+    trace: str
+    operations: int
+    jobs: int
+    faults: dict[str, int]
+    seen: dict[str, int]
+    seconds: float
+
+
+class World:
+    """Everything that a run has."""
+
+    def __init__(self, seed: int, options: Options) -> None:
+        self.seed, self.options = seed, options
+        self.chance = Chance(seed)
+        self.loop = VirtualLoop(self.chance.of("order"))
+        self.clock = DatabaseClock(self.loop)
+        self.store = self._new_store()
+        self.faulty = True
+        self.outage = False
+        self.bells: dict[Bell, frozenset[str]] = {}
+        self.blocks: dict[WiredBlock, Node] = {}
+        self.operations = 0
+        self.faults: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+        self.broken: BaseException | None = None
+        self._watches = Watches()
+        self._histories: dict[str, History] = {}
+        self._position: str | None = None
+        self._trace = sha256()
+        self._workers: dict[Node, Worker] = {}
+        self._born = 0
+        self._closing = False
+        self._hint_chance = self.chance.of("hints")
+        self._ticks = Ticks(self.chance.of("schedules"))
+        self._limits = Limits(self.chance.of("limits"))
+        self._scheduled = 0
+        self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
+        sample_jobs.declare(self.app, self.clock.sleep)
+
+    def _new_store(self) -> Store:
+        if self.options.store == "model":
+            return ModelStore(self.clock)  # type: ignore[arg-type]
+        seams = self._seams(self.chance.of("database"))
+        return SqliteStore(":memory:", seams=seams, database_clock=self.clock.now, inline=True)
+
+    def _seams(self, chance: Chance) -> Seams:
+        return Seams(clock=self.clock, random=chance, spawn=SystemSpawner())
+
+    # What the network tells.
+
+    def note(self, node: Node, what: str, fault: Fault | None) -> None:
+        """A request sets out. The trace is the whole run: two runs with the same one are the same."""
+        self.operations += 1
+        if fault is not None:
+            self.faults[fault] += 1
+        self._trace.update(f"{self.loop.time():.9f} {node.name} {what} {fault or ''}\n".encode())
+
+    async def served(self, what: str) -> None:
+        """The database has done something: look at what it wrote."""
+        if what.startswith(MUTATES):
+            for event in await self._new_events():
+                self.seen[event.type] += 1
+                if event.cause == "reconciled":
+                    self.seen["reconciled"] += 1
+                self._trace.update(f"{event.job_id}/{event.rev} {event.type} {event.at}\n".encode())
+                try:
+                    self._watches.see(event)
+                    self._limits.see(event)
+                except Broken as broken:
+                    self._break(broken)
+
+    def answered(self, outcomes: Iterable[Outcome], *, inside: bool = False) -> None:
+        """A process has heard what became of its requests, or of a mark inside its transaction."""
+        for outcome in outcomes:
+            if inside and isinstance(outcome, Failure):
+                self.seen["commit refused"] += 1
+            match outcome:
+                case Repeated():
+                    self.seen["request answered from the log"] += 1
+                case Failure(LeaseLost()):
+                    self.seen["lease lost"] += 1
+                case Failure(RevisionConflict()):
+                    self.seen["conflict decided anew"] += 1
+
+    def fired(self, added: list[Added] | None) -> None:
+        """A scheduler has heard what became of a firing."""
+        if added is None:
+            self.seen["fired by somebody else"] += 1
+        else:
+            self.seen["schedule fired"] += bool(added)
+            self.seen["missed times made up for"] += len(added) > 1
+            self._scheduled += len(added)
+            self.ring({one.job.queue for one in added})
+
+    async def _new_events(self) -> list[Event]:
+        after = self._position
+        page = await self.store.tail(after=after, limit=1000)
+        if self._position != after:
+            # Two things were served at once, and the other one has looked meanwhile: each event is to be seen once.
+            return await self._new_events()
+        self._position = page.position
+        return page.events
+
+    def ring(self, names: Iterable[str]) -> None:
+        wanted = set(names)
+        for bell, names_heard in list(self.bells.items()):
+            if not names_heard.isdisjoint(wanted):
+                lost = self.faulty and Fault.HINT_LOST not in self.options.without and self._hint_chance.happens(0.2)
+                if lost:
+                    self.faults[Fault.HINT_LOST] += 1
+                else:
+                    bell.ring()
+
+    def serve(self, body: Coroutine[Any, Any, None]) -> None:
+        """What the database does on a request that has just arrived: mostly at once, and without a task of its own."""
+        try:
+            waits_for = body.send(None)
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001 - the requests' own errors belong to whoever asked
+            self._break(error)
+            return
+        self.spawn_outside(Begun(body, waits_for))
+
+    def spawn_outside(self, body: Coroutine[Any, Any, Any]) -> None:
+        """Something that belongs to no process: the database, or fate."""
+        task = self.loop.create_task(body, context=Context())
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._closing:
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        self.broken = self.broken or error
+
+    # Processes.
+
+    def _start_worker(self) -> None:
+        self._born += 1
+        node = Node(f"worker-{self._born}", self.loop)
+        chance = self.chance.of(node.name)
+        seams = self._seams(chance)
+
+        async def open_store() -> Any:
+            return self._wired(node, chance.of("wire"))
+
+        options = WorkerOptions(
+            concurrency=4, poll_seconds=4.0, scan_seconds=4.0, grace_seconds=4.0, in_thread=False, name=node.name
+        )
+        worker = Worker(kinds=self.app.kinds, open_store=open_store, seams=seams, options=options)
+        self._workers[node] = worker
+        node.when_dead = lambda: self._died(node)
+        in_node(node, lambda: self.loop.create_task(self._live(node, worker)))
+
+    def _wired(self, node: Node, chance: Chance) -> Any:
+        """A process's own way to the store. What it asks for and hears is written down, to be checked at the end."""
+        wired: Any = WiredStore(self, node, chance)
+        return recorded(wired, self._histories.setdefault(node.name, History(node.name)), now=self.clock.now)
+
+    async def _live(self, node: Node, worker: Worker) -> None:
+        try:
+            await worker.run()
+        except Exception as error:  # noqa: BLE001 - a worker that fails is what this is looking for
+            self._break(error)
+        if not self._closing:
+            self._workers.pop(node, None)
+            self.spawn_outside(self._replace())
+
+    def _died(self, node: Node) -> None:
+        worker = self._workers.pop(node, None)
+        if worker is not None and worker.running:
+            self.seen["crashed while holding jobs"] += 1
+        for block, owner in list(self.blocks.items()):
+            if owner is node:
+                self.seen["crashed inside a commit"] += 1
+                block.abandon()
+        self.spawn_outside(self._replace())
+
+    async def _replace(self) -> None:
+        await self.clock.sleep(self.chance.of(f"replace-{self._born}").between(0.1, 4.0))
+        if not self._closing:
+            self._start_worker()
+
+    # Fate.
+
+    async def _befall(self, number: int) -> None:
+        chance = self.chance.of(f"fault-{number}")
+        kind = Fault(chance.pick([Fault.CRASH, Fault.CRASH, Fault.PAUSE, Fault.STOP, Fault.OUTAGE, Fault.CLOCK_JUMP]))
+        await self.clock.sleep(chance.between(0.5, self.options.faulty_seconds))
+        steps, seconds, which = chance.whole(1, 150), chance.between(0.5, 14.0), chance.fraction()
+        if kind in self.options.without or not self.faulty:
+            return
+        self.faults[kind] += 1
+        nodes = [node for node in self._workers if not (node.dead or node.paused)]
+        if kind is Fault.OUTAGE:
+            await self._go_away(seconds)
+        elif kind is Fault.CLOCK_JUMP:
+            self.clock.advance(seconds if which < 0.5 else -seconds)
+        elif nodes:
+            await self._strike(kind, nodes[int(which * len(nodes))], steps, seconds)
+
+    async def _strike(self, kind: Fault, node: Node, steps: int, seconds: float) -> None:
+        if kind is Fault.CRASH:
+            node.dies_at_step = node.steps + steps
+        elif kind is Fault.STOP:
+            in_node(node, self._workers[node].stop)
+        else:
+            if seconds > sample_jobs.LEASE_SECONDS and self._workers[node].running:
+                self.seen["paused past a lease"] += 1
+            node.pause()
+            await self.clock.sleep(seconds)
+            node.resume()
+
+    async def _pause_queue(self) -> None:
+        self.seen["queue paused"] += await self._limits.pause(self.store, self.clock.sleep)
+
+    async def _go_away(self, seconds: float) -> None:
+        self.outage = True
+        await self.clock.sleep(seconds)
+        self.outage = False
+
+    # The client.
+
+    async def _enqueue(self, node: Node) -> None:
+        chance = self.chance.of("calls")
+        store = self._wired(node, chance.of("wire"))
+        operator = Operator(store, actor=self.app.client, seams=self.app.seams)
+        self.acknowledged: list[Any] = []
+        calls = 0
+        while calls + self._scheduled < self.options.jobs or self.operations < OPERATIONS_LEAST:
+            calls += 1
+            await self.clock.sleep(chance.between(0.0, 1.5 * self.options.faulty_seconds / self.options.jobs))
+            call = sample_jobs.a_call(self.app, chance).enqueue
+            await self._add(store, msgspec.structs.replace(call, origin=self._limits.keyed(call.origin)))
+            which, hard, asks = chance.fraction(), chance.happens(0.5), chance.happens(0.2)
+            if asks and self.acknowledged:
+                job_id = self.acknowledged[int(which * len(self.acknowledged))]
+                try:
+                    await operator.cancel(job_id, hard=hard)
+                except (Refused, StoreUnavailable):
+                    continue
+
+    async def _add(self, store: Any, request: Any) -> None:
+        """Sent again under the same id until it is answered, as a careful caller does."""
+        for _ in range(30):
+            try:
+                [added] = await store.add([request])
+            except StoreUnavailable:
+                self.seen["enqueue repeated"] += 1
+                await self.clock.sleep(0.5)
+            else:
+                self.acknowledged.append(added.job.id)
+                return
+
+    # The run.
+
+    async def run(self) -> None:
+        """Both phases, and the last look."""
+        await self.store.migrate()
+        await self.store.open()
+        await self._ticks.begin(self.store)
+        await self._limits.begin(self.store)
+        self.spawn_outside(self._pause_queue())
+        for _ in range(self.options.nodes):
+            self._start_worker()
+        client = Node("client", self.loop)
+        calls = in_node(client, lambda: self.loop.create_task(self._enqueue(client)))
+        for number in range(self.options.process_faults):
+            self.spawn_outside(self._befall(number))
+        await self._until(self.options.faulty_seconds)
+        self.faulty = False
+        await self._drain(calls)
+        if self.broken is None:
+            await self._last_look()
+
+    async def _until(self, seconds: float) -> None:
+        while self.loop.time() < seconds and self.broken is None:
+            await self.clock.sleep(0.5)
+
+    async def _drain(self, calls: asyncio.Task[None]) -> None:
+        limit_seconds = self.loop.time() + QUIET_SECONDS_MAX
+        quiet_at = self.clock.now()
+        while self.broken is None:
+            await self.clock.sleep(1.0)
+            settled = await self._ticks.settled(self.store, quiet_at)
+            jobs = await all_jobs(self.store)
+            if calls.done() and settled and not any(job.live for job in jobs):
+                await self._ticks.check(self.store, jobs, quiet_at)
+                return
+            if self.loop.time() > limit_seconds:
+                left = [f"{job!r} due {job.due_at}" for job in jobs if job.live]
+                raise Broken(f"{len(left)} jobs did not come to an end: {left[:3]}")
+
+    async def _last_look(self) -> None:
+        await check_store(self.store)
+        self.seen["limit reached"] += self._limits.reached
+        if not self.faults[Fault.CLOCK_JUMP]:
+            self._limits.check_rate()
+        history = History.merged(list(self._histories.values()))
+        problems = check_history(history, await snapshot(self.store, clock=self.clock), drained=True)
+        if problems:
+            raise Broken("; ".join(f"{problem.code}: {problem.says}" for problem in problems[:3]))
+        jobs = {job.id: job for job in await all_jobs(self.store)}
+        missing = [job_id for job_id in self.acknowledged if job_id not in jobs]
+        if missing:
+            raise Broken(f"acknowledged and lost: {missing}")
+        effects = Counter(
+            msgspec.json.decode(job.origin.payload)["of"] for job in jobs.values() if job.kind == "effect"
+        )
+        for job in jobs.values():
+            if job.kind == "commits" and effects[str(job.id)] != int(job.committed):
+                raise Broken(f"job {job.id} is {job.status} and its effect was applied {effects[str(job.id)]} times")
+
+    def result(self) -> Result:
+        return Result(
+            seed=self.seed,
+            options=self.options,
+            problem=None if self.broken is None else f"{type(self.broken).__name__}: {self.broken}",
+            trace=self._trace.hexdigest()[:16],
+            operations=self.operations,
+            jobs=len(self._watches.by_job),
+            faults=dict(sorted(self.faults.items())),
+            seen=dict(sorted(self.seen.items())),
+            seconds=round(self.loop.time(), 3),
+        )
+
+    def close(self) -> None:
+        """Let everything go."""
+        self._closing = True
+        self.loop.set_exception_handler(lambda _loop, _context: None)
+        self.loop.close()

@@ -1,0 +1,1 @@
+"""What `App` is made of: job functions, handles, and the administration of jobs, queues and schedules."""

@@ -1,0 +1,288 @@
+"""Choosing among due jobs by the rules of their queues: the same for every store.
+
+The choice is a conversation. It asks a store what it needs to know, one question after the other, all inside the
+claim's transaction and under a lock on the queues that have rules, so that two claims never spend one permit. It never
+looks at more than so many jobs and keys, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from heapq import merge
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.claim_order import batch, candidate_order
+from tenure.lifecycle.limits import NO_RULES, NOTHING_SPENT, Candidate, Gate, QueueRules, Rate, Spent, in_turns
+
+WALK = 1000
+"""How many due jobs of a queue are looked at in the order of claiming, where some of them may have to wait."""
+GLANCE = 4
+"""At first so many times as many as are wanted: mostly those in front can go."""
+WALK_FAIR = 200
+"""The same in a queue whose keys take turns, for the jobs that have no key."""
+KEYS_LEAST, KEYS = 20, 200
+KEY_ROUNDS = 10
+"""How many keys are looked at and asked for at once, and how often, before the next claim goes on from there."""
+
+
+class RuledQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue with rules as a claim finds it."""
+
+    name: str
+    rules: QueueRules = NO_RULES
+    paused: bool = False
+    turn: str = ""
+    """The key whose turn was last; the empty text comes before all of them."""
+    spent: Spent = NOTHING_SPENT
+
+
+class InOrder(msgspec.Struct, frozen=True):
+    """The first due jobs of a queue, in the order of claiming. Answer: candidates."""
+
+    queue: str
+    limit: int
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """The keys after this one under which jobs of a queue wait, in the order of keys. Answer: texts."""
+
+    queue: str
+    after: str
+    limit: int
+
+
+class OfKeys(msgspec.Struct, frozen=True):
+    """The first due jobs of each of these keys. Answer: candidates, those of each key in the order of claiming."""
+
+    queue: str
+    keys: tuple[str, ...]
+    each: int
+
+
+class HeldOf(msgspec.Struct, frozen=True):
+    """How many jobs of a queue are claimed or running. Answer: counts by key."""
+
+    queue: str
+
+
+class SpentOf(msgspec.Struct, frozen=True):
+    """What these keys of a queue have spent. Answer: by key, without those that have spent nothing."""
+
+    queue: str
+    keys: tuple[str, ...]
+
+
+Question = InOrder | Keys | OfKeys | HeldOf | SpentOf
+Asking = Generator[Question, Any, "Choice"]
+
+RULE_COLUMNS = (
+    "concurrency_max",
+    "key_concurrency_max",
+    "rate_count",
+    "rate_seconds",
+    "key_rate_count",
+    "key_rate_seconds",
+    "fair",
+)
+"""The columns in which a store keeps the rules of a queue."""
+
+
+def rules_of(columns: Sequence[Any]) -> QueueRules:
+    """The rules in these columns."""
+    concurrency_max, key_concurrency_max, count, seconds, key_count, key_seconds, fair = columns
+    return QueueRules(
+        concurrency_max=concurrency_max,
+        key_concurrency_max=key_concurrency_max,
+        rate=None if count is None else Rate(count, seconds),
+        key_rate=None if key_count is None else Rate(key_count, key_seconds),
+        fair=bool(fair),
+    )
+
+
+def columns_of(rules: QueueRules) -> dict[str, Any]:
+    """The columns of these rules, by name."""
+    rates = [(None, None) if rate is None else (rate.count, rate.seconds) for rate in (rules.rate, rules.key_rate)]
+    values = (rules.concurrency_max, rules.key_concurrency_max, *rates[0], *rates[1], rules.fair)
+    return dict(zip(RULE_COLUMNS, values, strict=True))
+
+
+spent_of = msgspec.json.Decoder(Spent).decode
+
+
+def spent_text(spent: Spent) -> str:
+    """How a store keeps what was spent; `spent_of` reads it."""
+    return msgspec.json.encode(spent).decode()
+
+
+class Choice:
+    """The jobs to be claimed, in order, and what is to be noted once they are."""
+
+    def __init__(self, chosen: list[Candidate], gates: Mapping[str, Gate], walked_to: Mapping[str, str]) -> None:
+        self.chosen, self._gates, self._walked_to = chosen, gates, walked_to
+
+    @property
+    def again_at(self) -> datetime | None:
+        """When it is worth asking again, if a rate kept jobs back."""
+        return min((gate.again_at for gate in self._gates.values() if gate.again_at is not None), default=None)
+
+    def notes(self, taken: Iterable[UUID], at: datetime) -> list[Note]:
+        """What the claim must write down about each queue, if these of the chosen were taken at that moment."""
+        ids = set(taken)
+        notes = [self._note(queue, gate, ids, at) for queue, gate in self._gates.items()]
+        return [note for note in notes if note is not None]
+
+    def _note(self, queue: str, gate: Gate, ids: set[UUID], at: datetime) -> Note | None:
+        started = [one for one in self.chosen if one.queue == queue and one.id in ids]
+        turn = self._walked_to.get(queue)
+        if gate.rules.fair:
+            turn = next((one.key for one in reversed(started) if one.key is not None), turn)
+        spent, by_key = gate.spending(started, at), gate.spending_by_key(started, at)
+        if turn is None and spent is None and not by_key:
+            return None
+        rate = gate.rules.key_rate
+        until = {key: over_at for key, one in by_key.items() if rate and (over_at := one.over_at(rate)) is not None}
+        return Note(queue=queue, turn=turn, spent=spent, spent_by_key=by_key, until=until)
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim leaves for the next one to know. None leaves what is there."""
+
+    queue: str
+    turn: str | None
+    spent: Spent | None
+    spent_by_key: dict[str, Spent]
+    until: dict[str, datetime]
+    """When what a key has spent can be forgotten."""
+
+
+def answered(asking: Asking, answer: Callable[[Question], Any]) -> Choice:
+    """The choice, once every question of it is answered here and now."""
+    try:
+        question = next(asking)
+        while True:
+            question = asking.send(answer(question))
+    except StopIteration as end:
+        choice: Choice = end.value
+        return choice
+
+
+def choose(queues: Sequence[str], limit: int, *, ruled: Mapping[str, RuledQueue], now: datetime) -> Asking:
+    """Choose up to `limit` due jobs of these queues, by priority and age except where a queue's own rules say
+    otherwise."""
+    gates: dict[str, Gate] = {}
+    walked_to: dict[str, str] = {}
+    offers: list[Iterable[Candidate]] = []
+    for queue in dict.fromkeys(queues):
+        here = ruled.get(queue)
+        if here is None:
+            offers.append((yield InOrder(queue, limit)))
+        elif not here.paused:
+            gate = gates[queue] = yield from _gate(here, now)
+            offers.append((yield from _offers(here, gate, limit, walked_to)))
+    chosen = batch(merge(*offers, key=candidate_order), limit, admits=lambda one: _admitted(one, gates))
+    return Choice(chosen, gates, walked_to)
+
+
+def _admitted(one: Candidate, gates: Mapping[str, Gate]) -> bool:
+    gate = gates.get(one.queue)
+    return gate is None or gate.let_through(one.key)
+
+
+def _gate(here: RuledQueue, now: datetime) -> Generator[Question, Any, Gate]:
+    held = (yield HeldOf(here.name)) if here.rules.counts_held else {}
+    return Gate(here.rules, now, held=held, spent=here.spent)
+
+
+def _offers(
+    here: RuledQueue, gate: Gate, limit: int, walked_to: dict[str, str]
+) -> Generator[Question, Any, Iterable[Candidate]]:
+    if gate.room == 0:
+        return []
+    first: list[Candidate]
+    if not here.rules.by_key:
+        first = yield InOrder(here.name, limit)
+        return first
+    if here.rules.fair:
+        keyless = [one for one in (yield InOrder(here.name, WALK_FAIR)) if one.key is None]
+        keys, candidates = yield from _round(here, gate, limit, walked_to)
+        return in_turns([*candidates, *keyless[:limit]], keys)
+    wanted = limit if gate.room is None else min(limit, gate.room)
+    for many in (min(WALK, GLANCE * wanted), WALK):
+        first = yield InOrder(here.name, many)
+        yield from _learn_spent(here, gate, [one.key for one in first if one.key is not None])
+        if len(first) < many or gate.has_room_for(wanted, (one.key for one in first)):
+            return first
+    # So many jobs of keys that may not go stand in front that those of others are looked for by their keys.
+    _, more = yield from _round(here, gate, limit, walked_to)
+    known = {one.id for one in first}
+    return sorted([*first, *(one for one in more if one.id not in known)], key=candidate_order)
+
+
+def _round(
+    here: RuledQueue, gate: Gate, limit: int, walked_to: dict[str, str]
+) -> Generator[Question, Any, tuple[list[str], list[Candidate]]]:
+    """The keys that may go next, from the one whose turn was last, and the first jobs of each.
+
+    Jobs may wait under a key of which none is due, or none of our kinds: so it goes on until enough are found.
+    """
+    looked = _Looked(here.name, gate, limit)
+    after, wrapped = here.turn, not here.turn
+    for _ in range(KEY_ROUNDS):
+        found: list[str] = yield Keys(here.name, after, KEYS)
+        yield from _learn_spent(here, gate, found)
+        yield from looked.at(found)
+        if looked.enough:
+            break
+        if len(found) == KEYS:
+            after = walked_to[here.name] = found[-1]
+        elif wrapped:
+            break
+        else:
+            after, wrapped = "", True
+    yield from looked.deeper()
+    return list(looked.keys), looked.candidates
+
+
+class _Looked:
+    """The first jobs of keys that may go, as far as they were looked at."""
+
+    def __init__(self, queue: str, gate: Gate, limit: int) -> None:
+        self._queue, self._gate, self._limit = queue, gate, limit
+        self._wanted = limit if gate.room is None else min(limit, gate.room)
+        self._deep: list[str] = []
+        self.keys: dict[str, None] = {}
+        self.candidates: list[Candidate] = []
+
+    @property
+    def enough(self) -> bool:
+        return self._gate.has_room_for(self._wanted, (one.key for one in self.candidates))
+
+    def at(self, found: Sequence[str]) -> Generator[Question, Any, None]:
+        """Look at these keys, a few at a time, until there is enough."""
+        fresh = [key for key in found if key not in self.keys and self._gate.admits_key(key)]
+        for start in range(0, len(fresh), max(self._limit, KEYS_LEAST)):
+            if self.enough:
+                return
+            some = fresh[start : start + max(self._limit, KEYS_LEAST)]
+            each = self._limit // len(some) + 1
+            offered: list[Candidate] = yield OfKeys(self._queue, tuple(some), each)
+            counts = Counter(one.key for one in offered)
+            self.keys |= dict.fromkeys(some)
+            self.candidates += offered
+            self._deep += [key for key in some if counts[key] == each]
+
+    def deeper(self) -> Generator[Question, Any, None]:
+        """Where the others leave room, look for more under those keys that had as many as were asked for."""
+        if self._deep and not self.enough:
+            others = [one for one in self.candidates if one.key not in self._deep]
+            self.candidates = [*others, *(yield OfKeys(self._queue, tuple(self._deep), self._limit))]
+
+
+def _learn_spent(here: RuledQueue, gate: Gate, keys: Iterable[str]) -> Generator[Question, Any, None]:
+    if here.rules.key_rate is not None and (asked := tuple(dict.fromkeys(keys))):
+        gate.learn((yield SpentOf(here.name, asked)))

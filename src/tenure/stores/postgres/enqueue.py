@@ -1,0 +1,163 @@
+"""New jobs: as the arrays that `enqueue.sql` takes, and as the records that come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tenure.errors import JobNotFound, RequestIdReused
+from tenure.lifecycle.evolve import after_ms, born
+from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin, digests_alike
+from tenure.lifecycle.statuses import QUEUED
+from tenure.stores.contract import Added, AddedAlike, Enqueue
+from tenure.stores.postgres.connections import REUSED_STATE, Fetches
+from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.reads import jobs_by_id
+from tenure.stores.postgres.rows import arrays, once
+from tenure.stores.postgres.wakeups import CHANNEL, Bell
+
+
+class Adding:
+    """Adds jobs, each batch in a transaction of its own: by a plain insert where that will do. In somebody's open
+    transaction it would not, since meeting a job that is there would end that transaction."""
+
+    def __init__(self, fetches: Fetches, policies: KnownPolicies, bell: Bell) -> None:
+        self._fetches, self._policies, self._bell = fetches, policies, bell
+
+    async def add(
+        self, requests: Sequence[Enqueue], *, alike: bool, after: Awaitable[object] | None
+    ) -> Sequence[Added]:
+        """The jobs that the requests led to. Whoever waits for their queues is told."""
+        first = requests[0].origin
+        if alike and first.dedupe_key is None and first.request_id is None:
+            new = await self._add_alike(requests, after)
+            if new is not None:
+                return new
+        elif after is not None:
+            await after
+        added = await add(self._fetches, self._policies, requests)
+        self._bell.ring({one.job.queue for one in added if one.created})
+        return added
+
+    async def _add_alike(self, requests: Sequence[Enqueue], after: Awaitable[object] | None) -> AddedAlike | None:
+        """The new jobs of requests that have no keys; None where one of them may have been asked before."""
+        first = requests[0]
+        told = after is None and self._bell.may_go_along()
+        values = {
+            **_alike_parameters(requests),
+            "policy": await self._policies.number(first.origin.policy),
+            "notify": CHANNEL if told else None,
+        }
+        if after is not None:
+            await after
+        try:
+            answers = await self._fetches.fetch("enqueue_alike", values)
+        except asyncpg.UniqueViolationError:
+            return None
+        if not answers:
+            return None
+        self._bell.ring({first.origin.queue}, told=told)
+        return AddedAlike(new_job(first, answers[0]["now"]), requests)
+
+
+def _alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:
+    """The arrays and values of `enqueue_alike.sql`."""
+    first = requests[0]
+    shared = {name: getattr(first.origin, name) for name in _SHARED}
+    payloads = once([request.origin.payload for request in requests])
+    return {
+        **shared,
+        "ids": [request.origin.id for request in requests],
+        "payloads": payloads,
+        "digests": digests_alike([request.origin for request in requests[: len(payloads)]]),
+        "tags": _tags(first.origin),
+        "delay_ms": first.delay_ms,
+        "queued_ms": first.origin.policy.queued_ms,
+        "detail": first.detail,
+        "actor": str(first.actor),
+        "version": CONTRACT_VERSION,
+    }
+
+
+_SHARED = (
+    "kind", "queue", "priority", "correlation_id", "trace", "submitted_by", "partition_key", "parent_id", "redrive_of",
+)  # fmt: skip
+
+
+async def add(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue]) -> list[Added]:
+    """The jobs that the requests led to, in their order."""
+    numbers = [await policies.number(request.origin.policy) for request in requests]
+    try:
+        answers = await fetches.fetch("enqueue", enqueue_parameters(requests, numbers))
+    except asyncpg.PostgresError as problem:
+        if problem.sqlstate == REUSED_STATE:
+            raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
+        raise
+    added = await added_of(fetches, policies, requests, answers)
+    for one, answer in zip(added, answers, strict=True):
+        if one is None:
+            raise JobNotFound(answer["job_id"])
+    return [one for one in added if one is not None]
+
+
+async def added_of(
+    fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue], answers: Sequence[asyncpg.Record]
+) -> list[Added | None]:
+    """The jobs of these answers, in their order; None for one that was there and that retention has removed since."""
+    there = await jobs_by_id(fetches, policies, [answer["job_id"] for answer in answers if not answer["created"]])
+    added: list[Added | None] = []
+    for request, answer in zip(requests, answers, strict=True):
+        if answer["created"]:
+            added.append(Added(new_job(request, answer["created_at"]), created=True))
+        else:
+            met = there.get(answer["job_id"])
+            added.append(None if met is None else Added(met, created=False))
+    return added
+
+
+def enqueue_parameters(requests: Sequence[Enqueue], numbers: list[int]) -> dict[str, Any]:
+    """The arrays of `enqueue.sql`. `numbers` are those of the jobs' policies."""
+    rows = [_enqueue_row(request, number) for request, number in zip(requests, numbers, strict=True)]
+    return {**arrays(rows, _ENQUEUE), "version": CONTRACT_VERSION}
+
+
+_ENQUEUE = (
+    "ids", "kinds", "queues", "priorities", "payloads", "policies", "dedupe_keys", "request_ids", "correlation_ids",
+    "traces", "submitters", "tags", "partition_keys", "parents", "redrives", "delays_ms", "digests", "details",
+    "actors",
+)  # fmt: skip
+
+
+def _enqueue_row(request: Enqueue, policy: int) -> tuple[Any, ...]:
+    origin = request.origin
+    return (
+        origin.id, origin.kind, origin.queue, origin.priority, origin.payload, policy, origin.dedupe_key,
+        origin.request_id, origin.correlation_id, origin.trace, origin.submitted_by, _tags(origin),
+        origin.partition_key, origin.parent_id, origin.redrive_of, request.delay_ms, origin.digest(), request.detail,
+        str(request.actor),
+    )  # fmt: skip
+
+
+def _tags(origin: Origin) -> str | None:
+    return None if origin.tags is None else msgspec.json.encode(origin.tags, order="sorted").decode()
+
+
+def new_job(request: Enqueue, at: datetime) -> Job:
+    """The record of a job that was added at this moment."""
+    event = Event(
+        job_id=request.origin.id,
+        rev=1,
+        type=EventType.ENQUEUED,
+        from_status=None,
+        to_status=QUEUED,
+        at=at,
+        attempt=0,
+        actor=str(request.actor),
+        request_id=request.request_id,
+        until_at=after_ms(at, request.delay_ms or None),
+    )
+    return born(request.origin, event)

@@ -1,0 +1,132 @@
+"""What `doctor` has to say about a file: whether its settings hold what the store promises."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from tenure.errors import RowPoisoned
+from tenure.stores.contract import Finding, SchemaState
+from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs, paused
+from tenure.stores.sqlite.connect import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system
+from tenure.stores.sqlite.queues import queues_known
+from tenure.stores.sqlite.rows import micros
+from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, wal_bytes
+
+SYNCHRONOUS_FULL = 2
+
+
+def examine(
+    connection: sqlite3.Connection,
+    path: str,
+    *,
+    mounts: str,
+    schema: SchemaState,
+    set_aside: Sequence[RowPoisoned],
+    now: datetime,
+) -> list[Finding]:
+    """Everything that was looked at, good or bad."""
+    return [
+        version(sqlite3.sqlite_version_info),
+        journal(path, connection.execute("pragma journal_mode").fetchone()[0]),
+        synchronous(connection.execute("pragma synchronous").fetchone()[0]),
+        place(path, mounts),
+        integrity([row[0] for row in connection.execute("pragma quick_check(10)")]),
+        wal(wal_bytes(path)),
+        migrations(schema),
+        *poisoned(set_aside),
+        *(unstaffed(connection, now) if schema.current else ()),
+        *(paused(queues_known(connection)) if schema.current else ()),
+    ]
+
+
+def missing_file(path: str) -> Finding:
+    return Finding("error", "file", f"{path} does not exist", "run `tenure migrate`, which creates it")
+
+
+def version(found: Sequence[int]) -> Finding:
+    says = f"SQLite {'.'.join(map(str, found))}"
+    if tuple(found) >= SQLITE_SAFE_RESET:
+        return Finding("ok", "version", says)
+    return Finding(
+        "warning",
+        "version",
+        f"{says} has a rare race between a checkpoint and a writer that can damage the file (fixed in 3.51.3); "
+        f"tenure switches automatic checkpoints off and truncates the WAL itself, under the write lock",
+        "open the file with nothing else that checkpoints, or set wal_autocheckpoint = 0 there; upgrade when you can",
+    )
+
+
+def journal(path: str, mode: str) -> Finding:
+    if mode == "wal" or path == MEMORY:
+        return Finding("ok", "journal", f"journal mode {mode}")
+    return Finding(
+        "warning",
+        "journal",
+        f"journal mode {mode}: this file cannot be switched to WAL, so that readers and the writer wait for each other",
+        "close other programs that have the file open, and look at the file system",
+    )
+
+
+def synchronous(level: int) -> Finding:
+    if level >= SYNCHRONOUS_FULL:
+        return Finding("ok", "synchronous", "commits are synced to the disk before they are acknowledged")
+    return Finding("error", "synchronous", f"synchronous = {level}: a power cut can lose acknowledged commits")
+
+
+def place(path: str, mounts: str) -> Finding:
+    if path == MEMORY:
+        return Finding("warning", "place", "the database is in memory and ends with this process", "use a file")
+    kind = file_system(Path(path).resolve(), mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        return Finding("error", "place", f"on a network file system ({kind})", "move the file to a local disk")
+    return Finding("ok", "place", f"on a local file system ({kind or 'unknown'})")
+
+
+def integrity(answers: Sequence[str]) -> Finding:
+    if list(answers) == ["ok"]:
+        return Finding("ok", "integrity", "quick_check found nothing")
+    return Finding(
+        "error", "integrity", "; ".join(answers), "restore the file from a backup, or try sqlite3's .recover"
+    )
+
+
+def wal(size_bytes: int) -> Finding:
+    says = f"the WAL has {size_bytes} bytes"
+    if size_bytes <= 4 * WAL_BYTES_MAX:
+        return Finding("ok", "wal", says)
+    return Finding("warning", "wal", says, "a reader keeps a long transaction open, so that no checkpoint can finish")
+
+
+def migrations(schema: SchemaState) -> Finding:
+    if schema.min_code_version > schema.code_version:
+        says = f"the file needs code that knows schema {schema.min_code_version}; this is {schema.code_version}"
+        return Finding("error", "schema", says, "upgrade tenure")
+    if schema.changed:
+        says = f"migration {schema.changed[0]} differs from what was applied"
+        return Finding("error", "schema", says, "install the tenure that migrated the file")
+    if schema.pending:
+        names = ", ".join(f"{migration.number:04d}_{migration.name}" for migration in schema.pending)
+        return Finding("error", "schema", f"not applied yet: {names}", "run `tenure migrate`")
+    return Finding("ok", "schema", f"schema {max(schema.applied, default=0)} is applied")
+
+
+def poisoned(set_aside: Sequence[RowPoisoned]) -> Iterator[Finding]:
+    for problem in set_aside:
+        yield Finding("error", "poisoned job", str(problem), "run `tenure verify`, and mend or remove the row")
+
+
+def unstaffed(connection: sqlite3.Connection, now: datetime) -> list[Finding]:
+    """Kinds that are due and that nobody runs."""
+    parameters = {
+        "now": micros(now),
+        "seen_after": micros(now - timedelta(seconds=SEEN_SECONDS)),
+        "looked_at": LOOKED_AT_MAX,
+        "kinds": KINDS_MAX,
+    }
+    return nobody_runs(
+        (kind, jobs, bool(more)) for kind, jobs, more in connection.execute(sql("unstaffed"), parameters)
+    )

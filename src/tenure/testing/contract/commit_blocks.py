@@ -1,0 +1,350 @@
+"""Transactions of the callers' own: everything in one takes effect together, or nothing does."""
+
+# ruff: noqa: PT012 - a transaction is one thing, with everything in it
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tenure.errors import (
+    DeadlinePassed,
+    InvalidInput,
+    LeaseLost,
+    RequestIdReused,
+    RevisionConflict,
+    StoreError,
+)
+from tenure.lifecycle.operations import Cancel, Commit, Complete, Heartbeat, Progress
+from tenure.lifecycle.records import Actor, Role
+from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
+from tenure.seams import SYSTEM
+from tenure.stores.contract import Applied, Failure, JobFilter, Repeated, Store, Transaction, without_secret
+from tenure.testing.contract.clock import DatabaseClock
+from tenure.testing.contract.outbox_and_artifacts import artifact, message
+from tenure.testing.driver import CLIENT, OPERATOR, Driver
+
+LONG_SECONDS = 3.0
+SHORT_SECONDS = 0.05
+PATIENCE_SECONDS = 10.0
+
+
+class Change(Exception):
+    """What a caller raises to leave a transaction behind."""
+
+
+async def until_late(tx: Transaction) -> None:
+    """Wait until the transaction says that its time is up."""
+    ends_at = SYSTEM.clock.monotonic_seconds() + PATIENCE_SECONDS
+    while SYSTEM.clock.monotonic_seconds() < ends_at:
+        try:
+            await tx.add([])
+        except DeadlinePassed:
+            return
+        await SYSTEM.clock.sleep(0.01)
+    raise AssertionError("the deadline never came")
+
+
+WRITES: dict[str, Callable[[Store, Driver], Awaitable[Any]]] = {
+    "add": lambda store, drive: store.add([drive.enqueue()]),
+    "claim": lambda store, drive: store.claim(drive.claim_request()),
+    "perform": lambda store, drive: store.perform([drive.request(drive.random.job_id(), Cancel(), actor=CLIENT)]),
+    "prune": lambda store, _: store.prune(older_than_seconds=1, actor=OPERATOR),
+    "blank": lambda store, _: store.blank(older_than_seconds=1, actor=OPERATOR),
+    "erase": lambda store, drive: store.erase(drive.random.job_id(), reason="asked", actor=OPERATOR),
+    "deal_with": lambda store, drive: store.deal_with([drive.random.job_id()], how="discarded", actor=OPERATOR),
+    "unregister": lambda store, _: store.unregister("worker-1"),
+    "transaction": lambda store, _: store.transaction(deadline_seconds=1).__aenter__(),
+}
+
+
+class TransactionContract:
+    """`transaction` and what is done with it, but for SQL."""
+
+    @pytest.mark.requirement("EL-04")
+    async def test_everything_in_a_transaction_takes_effect_together(self, drive: Driver) -> None:
+        job = await drive.running()
+        request = drive.enqueue("next")
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            [added] = await tx.add([request])
+            await tx.attach(job, [artifact()])
+            await tx.post([message(drive)], job=job)
+            outcome = await tx.perform(drive.request(job, Commit("7"), fresh=True))
+            assert (added.created, added.job.status) == (True, QUEUED)
+            assert isinstance(outcome, Applied)
+            assert (await drive.job(job.id)).rev == job.rev, "it shows before it is committed"
+            assert await drive.store.read([request.origin.id]) == {}
+        assert await drive.job(job.id) == without_secret(outcome.job)
+        assert (await drive.job(job.id)).committed_result == "7"
+        assert await drive.job(request.origin.id) == added.job
+        assert [made.name for made in await drive.store.artifacts(job.id)] == ["report.txt"]
+
+    @pytest.mark.requirement("EL-04")
+    async def test_an_error_inside_leaves_nothing_behind(self, drive: Driver) -> None:
+        job = await drive.running()
+        before, request = await drive.seen(job.id), drive.enqueue()
+        with pytest.raises(Change):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.add([request])
+                await tx.attach(job, [artifact()])
+                await tx.post([message(drive)], job=job)
+                await tx.perform(drive.request(job, Commit("7"), fresh=True))
+                raise Change
+        assert await drive.seen(job.id) == before
+        assert await drive.seen(request.origin.id) == (None, [])
+        assert await drive.store.artifacts(job.id) == []
+        assert (await drive.apply(job, Complete("8"))).status is SUCCEEDED
+
+    async def test_a_transaction_that_did_nothing_is_committed_all_the_same(self, drive: Driver) -> None:
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            assert await tx.add([]) == []
+        with pytest.raises(StoreError, match="has ended"):
+            await tx.add([])
+
+    # Changes of jobs.
+
+    async def test_several_changes_follow_each_other(self, drive: Driver) -> None:
+        job = await drive.running()
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            for operation in (Progress(50), Heartbeat(), Commit("1")):
+                outcome = await tx.perform(drive.request(job, operation, fresh=True))
+                assert isinstance(outcome, Applied)
+                job = outcome.job
+            outcome = await tx.perform(drive.request(job.id, Cancel(), actor=CLIENT))
+            assert isinstance(outcome, Failure)
+        assert await drive.types_of(job.id) == ["enqueued", "claimed", "started", "progress", "heartbeat", "committed"]
+
+    @pytest.mark.requirement("SM-05")
+    async def test_a_heartbeat_inside_renews_the_lease_only_once_half_of_its_time_is_gone(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        job = await drive.running(policy={"lease_seconds": 100, "heartbeat_seconds": 60})
+        for seconds, renewed in ((40, False), (20, True)):
+            clock.advance(seconds)
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                outcome = await tx.perform(drive.request(job, Heartbeat()))
+            assert isinstance(outcome, Applied)
+            before, job = job, outcome.job
+            assert (outcome.renewed, job.lease_expires_at != before.lease_expires_at) == (renewed, renewed)
+            assert (await drive.job(job.id)).lease_expires_at == job.lease_expires_at
+            assert (await drive.events_of(job.id))[-1].until_at == (job.lease_expires_at if renewed else None)
+
+    @pytest.mark.requirement("LC-07")
+    async def test_a_request_that_was_applied_before_is_a_repetition(self, drive: Driver) -> None:
+        job = await drive.running()
+        request = drive.request(job, Commit("1"), fresh=True)
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            assert isinstance(await tx.perform(request), Applied)
+            assert isinstance(await tx.perform(request), Repeated)
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            assert isinstance(await tx.perform(request), Repeated)
+        assert (await drive.types_of(job.id)).count("committed") == 1
+
+    @pytest.mark.requirement("LC-04")
+    async def test_a_conflict_is_answered_with_the_current_record_and_can_be_decided_anew(self, drive: Driver) -> None:
+        job = await drive.running()
+        await drive.apply(job, Heartbeat())
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            outcome = await tx.perform(drive.request(job, Commit("1"), fresh=True))
+            assert isinstance(outcome, Failure)
+            assert isinstance(outcome.error, RevisionConflict)
+            current = outcome.error.current
+            assert current is not None
+            assert isinstance(await tx.perform(drive.request(current, Commit("1"), fresh=True)), Applied)
+        assert (await drive.job(job.id)).committed
+
+    @pytest.mark.requirement("EL-04", "LC-05")
+    async def test_under_a_lease_that_has_ended_nothing_is_applied(self, drive: Driver, clock: DatabaseClock) -> None:
+        job = await drive.running(policy={"lease_seconds": 10})
+        request = drive.enqueue()
+        clock.advance(10)
+        with pytest.raises(LeaseLost):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.add([request])
+                outcome = await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                assert isinstance(outcome, Failure)
+                raise outcome.error
+        assert (await drive.job(job.id)).committed is False
+        assert await drive.seen(request.origin.id) == (None, [])
+
+    @pytest.mark.requirement("LC-05")
+    async def test_the_lease_of_somebody_else_is_refused(self, drive: Driver) -> None:
+        job = await drive.running()
+        stranger = drive.request(job.id, Commit("1"), actor=Actor(Role.RUNNER, "worker-1", drive.random.token()))
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            outcome = await tx.perform(stranger)
+            assert isinstance(outcome, Failure)
+            assert isinstance(outcome.error, LeaseLost)
+        assert (await drive.job(job.id)).rev == job.rev
+
+    @pytest.mark.requirement("EL-03")
+    async def test_of_two_transactions_that_commit_one_job_one_does(self, drive: Driver) -> None:
+        job = await drive.running()
+
+        async def commit(number: int) -> bool:
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                outcome = await tx.perform(drive.request(job, Commit(str(number)), fresh=True))
+                return isinstance(outcome, Applied)
+
+        assert sum(await at_once(commit(1), commit(2), commit(3))) == 1
+        assert (await drive.types_of(job.id)).count("committed") == 1
+
+    # New jobs.
+
+    async def test_a_job_that_is_there_is_found_by_its_dedupe_key(self, drive: Driver) -> None:
+        there = await drive.add(dedupe_key="ada")
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            first, second = await tx.add([drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="bob")])
+            [third] = await tx.add([drive.enqueue(dedupe_key="bob")])
+        assert (first.created, first.job.id) == (False, there.id)
+        assert (second.created, third.created, third.job.id) == (True, False, second.job.id)
+
+    async def test_a_job_that_was_rolled_back_leaves_its_dedupe_key_free(self, drive: Driver) -> None:
+        with pytest.raises(Change):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.add([drive.enqueue(dedupe_key="ada")])
+                raise Change
+        [added] = await drive.store.add([drive.enqueue(dedupe_key="ada")])
+        assert added.created
+
+    async def test_a_policy_that_was_first_seen_in_a_transaction_that_was_rolled_back_is_kept_by_the_next(
+        self, drive: Driver
+    ) -> None:
+        policy = {"max_attempts": 3, "lease_seconds": 12.5}
+        with pytest.raises(Change):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.add([drive.enqueue(policy=policy)])
+                raise Change
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            [added] = await tx.add([drive.enqueue(policy=policy)])
+        again = await drive.add(policy=policy)
+        assert (await drive.job(added.job.id)).policy == again.policy == added.job.policy
+
+    @pytest.mark.requirement("WC-12")
+    async def test_of_several_transactions_that_add_one_dedupe_key_one_makes_the_job(self, drive: Driver) -> None:
+        async def add() -> bool:
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                [added] = await tx.add([drive.enqueue(dedupe_key="ada")])
+                return added.created
+
+        assert sum(await at_once(add(), add(), add())) == 1
+        assert len((await drive.store.find(JobFilter(dedupe_key="ada"))).jobs) == 1
+
+    async def test_a_request_id_that_was_used_for_another_job_spoils_the_transaction(self, drive: Driver) -> None:
+        await drive.add(request_id="mine", payload="1")
+        request = drive.enqueue()
+        with pytest.raises(RequestIdReused):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.add([request])
+                await tx.add([drive.enqueue(request_id="mine", payload="2")])
+        assert await drive.seen(request.origin.id) == (None, [])
+
+    # What fails.
+
+    async def test_an_error_that_was_caught_inside_spoils_the_transaction_all_the_same(self, drive: Driver) -> None:
+        job = await drive.running()
+        before = await drive.seen(job.id)
+        with pytest.raises(StoreError, match="nothing of this transaction is kept"):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                with pytest.raises(InvalidInput):
+                    await tx.add([drive.enqueue("")])
+                with pytest.raises(StoreError, match="nothing of this transaction is kept"):
+                    await tx.add([drive.enqueue()])
+        assert await drive.seen(job.id) == before
+
+    @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "1", None])
+    async def test_a_deadline_that_is_none_is_refused(self, drive: Driver, seconds: Any) -> None:
+        with pytest.raises(InvalidInput, match="deadline_seconds"):
+            async with drive.store.transaction(deadline_seconds=seconds):
+                pass
+
+    @pytest.mark.parametrize("write", WRITES)
+    async def test_inside_a_transaction_the_store_itself_says_to_use_it(self, drive: Driver, write: str) -> None:
+        request = drive.enqueue()
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            await tx.add([request])
+            with pytest.raises(StoreError, match="use tx"):
+                await WRITES[write](drive.store, drive)
+        assert (await drive.job(request.origin.id)).status is QUEUED
+        await drive.add()
+
+    # Its time.
+
+    @pytest.mark.requirement("EL-04")
+    async def test_a_transaction_that_is_open_for_too_long_is_rolled_back_at_once(self, drive: Driver) -> None:
+        job = await drive.running()
+        request = drive.enqueue()
+        with pytest.raises(DeadlinePassed, match=r"deadline passed.*rolled back"):
+            async with drive.store.transaction(deadline_seconds=SHORT_SECONDS) as tx:
+                await tx.add([request])
+                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await until_late(tx)
+                with pytest.raises(DeadlinePassed):
+                    await tx.perform(drive.request(job, Commit("1")))
+        assert (await drive.job(job.id)).status is RUNNING
+        assert not (await drive.job(job.id)).committed
+        assert await drive.seen(request.origin.id) == (None, [])
+        assert (await drive.apply(job, Complete("2"))).result == "2"
+
+    async def test_others_go_on_once_the_time_of_a_transaction_is_up_though_it_is_not_left(self, drive: Driver) -> None:
+        job = await drive.running()
+        late, done = asyncio.Event(), asyncio.Event()
+
+        async def hang() -> None:
+            try:
+                async with drive.store.transaction(deadline_seconds=SHORT_SECONDS) as tx:
+                    await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                    await until_late(tx)
+                    late.set()
+                    await done.wait()
+            finally:
+                # On a slow machine the time may be up before the change is made: then the others go on as well.
+                late.set()
+
+        async def go_on() -> None:
+            await late.wait()
+            try:
+                async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                    await tx.add([drive.enqueue(dedupe_key="second")])
+                await drive.apply(job, Complete("2"))
+            finally:
+                done.set()
+
+        hung, _ = await at_once(refused_late(hang()), go_on())
+        assert hung
+        assert (await drive.job(job.id)).result == "2"
+
+    async def test_when_its_task_is_cancelled_a_transaction_is_rolled_back(self, drive: Driver) -> None:
+        job = await drive.running()
+        inside = asyncio.Event()
+
+        async def hang() -> None:
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = SYSTEM.spawn.task(hang(), name="hang")
+        await asyncio.wait_for(inside.wait(), PATIENCE_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await drive.apply(job, Complete("2"))).result == "2"
+
+
+async def at_once(*bodies: Any) -> list[Any]:
+    async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
+        tasks = [group.create_task(body) for body in bodies]
+    return [task.result() for task in tasks]
+
+
+async def refused_late(body: Any) -> bool:
+    try:
+        await body
+    except DeadlinePassed:
+        return True
+    return False

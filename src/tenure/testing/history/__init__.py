@@ -1,0 +1,1 @@
+"""The history checker: compares what clients observed with what the database holds."""

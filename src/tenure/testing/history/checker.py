@@ -1,0 +1,101 @@
+"""The history checker: what clients saw, and what the database has in the end, must tell one story.
+
+A program or a simulation writes down each request and its answer in a `History`; `snapshot` reads the database once
+everything is quiet; `check_history` says what does not fit. Nothing is repaired, and nothing is taken on trust: the
+answers, the rows, each job's log and the tail are held against each other and against the lifecycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.records import Event, Job
+from tenure.seams import SYSTEM, Clock
+from tenure.stores.contract import Store
+from tenure.testing.history.job_log import job_problems, log_problems
+from tenure.testing.history.problems import Code, Problem
+from tenure.testing.history.recording import recorded
+from tenure.testing.history.records import Call, Effect, Failed, History, Invoked, Ok, Record, Unknown
+from tenure.testing.history.requests import effect_problems, request_problems, written
+from tenure.testing.history.tail import dedupe_problems, tail_problems
+from tenure.testing.store_check import all_jobs, whole_tail
+
+__all__ = [
+    "Call",
+    "Code",
+    "Effect",
+    "Failed",
+    "History",
+    "Invoked",
+    "Ok",
+    "Problem",
+    "Record",
+    "Snapshot",
+    "Unknown",
+    "check_history",
+    "recorded",
+    "snapshot",
+]
+
+HISTORIES_AT_ONCE = 500
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that a database has of its jobs: their rows, each one's own log, and the whole log in its order."""
+
+    jobs: tuple[Job, ...]
+    logs: dict[UUID, tuple[Event, ...]]
+    tail: tuple[Event, ...]
+
+
+async def snapshot(store: Store, *, clock: Clock = SYSTEM.clock) -> Snapshot:
+    """Read everything. Not one moment's truth: nobody may write meanwhile, and nothing may be pruned before."""
+    jobs = await all_jobs(store)
+    tail = await whole_tail(store, expected=sum(job.rev for job in jobs), clock=clock)
+    job_ids = list(dict.fromkeys([job.id for job in jobs] + [event.job_id for event in tail]))
+    logs: dict[UUID, tuple[Event, ...]] = {}
+    for begin in range(0, len(job_ids), HISTORIES_AT_ONCE):
+        histories = await store.history(job_ids[begin : begin + HISTORIES_AT_ONCE])
+        logs.update({job_id: tuple(events) for job_id, events in histories.items()})
+    return Snapshot(tuple(jobs), logs, tuple(tail))
+
+
+def check_history(
+    history: History, database: Snapshot, *, drained: bool = False, effect_kinds: Collection[str] | None = None
+) -> list[Problem]:
+    """Every promise that is broken; none when all is well.
+
+    `drained` says that everything should have come to an end. `effect_kinds` are the kinds whose commit must have an
+    effect in the history; by default those of which at least one job had one. Requests and effects that were not
+    written down are not looked for, so a history of some of the processes can be checked too.
+    """
+    log = written({job.id: job for job in database.jobs}, database.logs)
+    return [
+        *_each_job(database),
+        *tail_problems(database.logs, database.tail),
+        *dedupe_problems(database.jobs, database.tail),
+        *request_problems(history.asked(), log),
+        *effect_problems(history.effects(), log, kinds=effect_kinds),
+        *(_live_left(database.jobs) if drained else ()),
+    ]
+
+
+def _each_job(database: Snapshot) -> Iterator[Problem]:
+    known = set[UUID]()
+    for job in database.jobs:
+        known.add(job.id)
+        yield from job_problems(job, database.logs.get(job.id, ()))
+    for job_id, events in database.logs.items():
+        if job_id not in known and events:
+            yield Problem(Code.NO_JOB, f"the log has {len(events)} events of it, and there is no such job", job_id)
+            yield from log_problems(job_id, events)
+
+
+def _live_left(jobs: Sequence[Job]) -> Iterator[Problem]:
+    for job in jobs:
+        if job.live:
+            says = f"it is still {job.status} at attempt {job.attempt}, due {job.due_at}, owned by {job.owner}"
+            yield Problem(Code.LIVE_LEFT, says, job.id)

@@ -1,0 +1,206 @@
+"""One job: whether its log is a chain of steps that the lifecycle allows, and whether its row says what its log says.
+
+Where a step is wrong in several ways, the one that says most is named: a second claim of a held job is two leases at
+once, and only therefore a break in the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from uuid import UUID
+
+from tenure.lifecycle.decide import clock_allows
+from tenure.lifecycle.evolve import born, evolve
+from tenure.lifecycle.fold import contents_of
+from tenure.lifecycle.operations import Complete, Fail, Operation, Verb
+from tenure.lifecycle.records import Event, EventType, Job, Role
+from tenure.lifecycle.statuses import HELD, TERMINAL, Status, rank
+from tenure.lifecycle.transitions import ARROWS, Arrow, legal_events
+from tenure.lifecycle.verify import Flaw, problems_of
+from tenure.testing.history.problems import Code, Problem
+
+_LEGAL = legal_events()
+_ARROW_OF: Mapping[tuple[EventType, Status, Role], Arrow] = {
+    (arrow.event, source, by.role): arrow for arrow in ARROWS for source in arrow.sources for by in arrow.by
+}
+"""Who may write what from where. No two arrows share all three, so the arrow can be told from its event."""
+
+_OF_FLAW = {
+    Flaw.NO_EVENTS: Code.NO_EVENTS,
+    Flaw.BROKEN_LOG: Code.BROKEN_LOG,
+    Flaw.DIFFERS: Code.ROW_DIFFERS,
+    Flaw.ORIGIN: Code.ORIGIN_CHANGED,
+    Flaw.CONTENT: Code.CONTENT_CHANGED,
+    Flaw.INVARIANT: Code.ROW_INVARIANT,
+}
+
+
+def job_problems(job: Job, events: Sequence[Event]) -> list[Problem]:
+    """Everything that is wrong with one job."""
+    if job.token is not None:
+        secret = [Problem(Code.SECRET_SHOWN, "a read of it shows the token of its lease", job.id)]
+    else:
+        secret = []
+    if not events:
+        says = f"its row is {job.status} at revision {job.rev}, and its log is empty"
+        return [*secret, Problem(Code.NO_EVENTS, says, job.id)]
+    log = log_problems(job.id, events)
+    row = list(_row(job, in_order(events), log_is_sound=not log))
+    sound = not log and all(problem.code is not Code.BROKEN_LOG for problem in row)
+    return [*secret, *log, *row, *(_judged(job, events) if sound else ())]
+
+
+def log_problems(job_id: UUID, events: Sequence[Event]) -> list[Problem]:
+    """What the log alone shows, without the row."""
+    ordered = in_order(events)
+    return [*_revisions(job_id, events), *_chain(ordered), *_leases(ordered), *_commits(ordered)]
+
+
+def in_order(events: Sequence[Event]) -> list[Event]:
+    """By revision and each once: what is wrong with that is said once, and the rest can still be looked at."""
+    by_rev = {event.rev: event for event in reversed(events)}
+    return [by_rev[rev] for rev in sorted(by_rev)]
+
+
+def _revisions(job_id: UUID, events: Sequence[Event]) -> Iterator[Problem]:
+    expected, latest, seen = 1, 0, set[int]()
+    for event in events:
+        if event.rev in seen:
+            yield Problem(Code.REVISION_REPEATED, f"{event.type} is there twice", job_id, event.rev)
+        elif event.rev < latest:
+            yield Problem(Code.REVISION_ORDER, f"{event.type} comes after revision {latest}", job_id, event.rev)
+        seen.add(event.rev)
+        latest = max(latest, event.rev)
+    for rev in sorted(seen):
+        if rev != expected:
+            says = f"is missing; {rev} is the next that is there"
+            yield Problem(Code.REVISION_GAP, says, job_id, expected)
+        expected = rev + 1
+
+
+def _chain(events: Sequence[Event]) -> Iterator[Problem]:
+    first = events[0]
+    if first.rev == 1 and (first.type is not EventType.ENQUEUED or first.from_status is not None):
+        yield _at(first, Code.CHAIN_BROKEN, f"the log begins with {first.type} from {first.from_status}")
+    requeued = False
+    for before, event in pairwise(events):
+        fell_from = rank(before.to_status, requeued=requeued)
+        requeued = event.type is EventType.REQUEUED or (requeued and event.type is not EventType.CLAIMED)
+        if event.at < before.at:
+            yield _at(event, Code.TIME_BACK, f"{event.type} is dated {event.at}, and follows {before.at}")
+        # Across a gap in the revisions nothing can be said about the step: what is missing led there.
+        if event.rev == before.rev + 1:
+            step = (before.attempt, fell_from), (event.attempt, rank(event.to_status, requeued=requeued))
+            yield from _step(before, event, *step)
+
+
+def _step(before: Event, event: Event, was: tuple[int, int], now: tuple[int, int]) -> Iterator[Problem]:
+    claims = event.type is EventType.CLAIMED
+    legal = (event.type, event.from_status, event.to_status) in _LEGAL
+    if before.to_status in TERMINAL:
+        yield _at(event, Code.TERMINAL_CHANGED, f"{event.type} follows the end, which was {before.to_status}")
+    elif claims and before.to_status in HELD:
+        yield _at(event, Code.LEASE_OVERLAP, f"{event.owner} claims it while the lease of attempt {was[0]} is held")
+    elif now < was:
+        yield _at(event, Code.RANK_FELL, f"(attempt, rank) falls from {was} to {now} by {event.type}")
+    elif event.attempt != before.attempt + claims:
+        yield _at(event, Code.ATTEMPT_MISCOUNTED, f"{event.type} is of attempt {event.attempt} after {before.attempt}")
+    elif event.from_status is not before.to_status:
+        yield _at(event, Code.CHAIN_BROKEN, f"{event.type} starts from {event.from_status} after {before.to_status}")
+    elif not legal:
+        says = f"the table has no {event.type} from {event.from_status} to {event.to_status}"
+        yield _at(event, Code.ILLEGAL_STEP, says)
+    elif _arrow(event) is None:
+        yield _at(event, Code.NOT_AUTHORISED, f"{event.actor} has no authority for {event.type}")
+
+
+def _leases(events: Sequence[Event]) -> Iterator[Problem]:
+    """No owner's event at or after the moment at which its lease ended."""
+    until: datetime | None = None
+    for before, event in pairwise([events[0], *events]):
+        arrow = _arrow(event)
+        by = None if arrow is None else arrow.authority(_role(event) or Role.CLIENT)
+        # An event is never dated before the one that it follows. Where both have the same moment, the database's clock
+        # may have been set back in between, and the lease may still have run by it.
+        certain = event.at > before.at
+        if by is not None and by.with_lease and certain and until is not None and event.at >= until:
+            yield _at(event, Code.LEASE_ENDED, f"{event.type} by {event.actor} at {event.at}, the lease ended {until}")
+        if event.type is EventType.CLAIMED or (event.type is EventType.HEARTBEAT and event.until_at is not None):
+            until = event.until_at
+        elif event.to_status not in HELD:
+            until = None
+
+
+def _commits(events: Sequence[Event]) -> Iterator[Problem]:
+    commit: Event | None = None
+    for event in events:
+        arrow = _arrow(event)
+        if commit is None:
+            commit = event if event.commits else None
+        elif event.commits:
+            yield _at(event, Code.COMMITTED_TWICE, f"{event.type} commits it again, after revision {commit.rev}")
+        elif arrow is not None and not arrow.after_commit:
+            yield _at(event, Code.AFTER_COMMIT, f"{event.type} of a job whose effect was applied at {commit.at}")
+
+
+def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[Problem]:
+    endless = job.status in TERMINAL and events[-1].to_status not in TERMINAL
+    if endless:
+        says = f"its row is {job.status}, and its log ends with {events[-1].type}: nothing tells how it came to its end"
+        yield Problem(Code.NO_END_EVENT, says, job.id)
+    for found in problems_of(job, events):
+        explained = (found.flaw is Flaw.BROKEN_LOG and not log_is_sound) or (found.flaw is Flaw.DIFFERS and endless)
+        if not explained:
+            yield Problem(_OF_FLAW[found.flaw], found.says, job.id, found.rev)
+
+
+def _judged(job: Job, events: Sequence[Event]) -> Iterator[Problem]:
+    """Whether the record, as each event found it, allowed that event. Only for a log that can be replayed."""
+    contents = contents_of(job)
+    current = born(job.origin, events[0])
+    for before, event in pairwise(events):
+        arrow = _arrow(event)
+        content = contents.get(event.digest or "")
+        if arrow is not None:
+            yield from _allowed(current, event, arrow, content, follows=event.request_id == before.request_id)
+        current = evolve(current, event, content)
+
+
+def _allowed(job: Job, event: Event, arrow: Arrow, content: str | None, *, follows: bool) -> Iterator[Problem]:
+    # An event is dated at the database's time or later, and these guards, once open, stay open. A step that follows
+    # another in one change has no guard of its own.
+    if not follows and not clock_allows(job, arrow.guard, event.at):
+        says = f"{event.type} at {event.at}: due {job.due_at}, lease until {job.lease_expires_at}, "
+        says += f"heartbeat until {job.heartbeat_deadline_at}, time up at {job.timeout_at}"
+        yield _at(event, Code.TOO_EARLY, says)
+    by = arrow.authority(_role(event) or Role.CLIENT)
+    if arrow.verb is Verb.COMPLETE and content is None:
+        return  # It was erased, so whether it is the committed one cannot be told.
+    operation = Complete(content or "") if arrow.verb is Verb.COMPLETE else _as_failure(event)
+    for condition in (arrow.when, None if by is None else by.when):
+        if condition is not None and not condition.holds(job, operation):
+            yield _at(event, Code.AGAINST_POLICY, f"{event.type} by {event.actor} is only for when {condition.says}")
+
+
+def _as_failure(event: Event) -> Operation:
+    """All that the table's conditions look at in any other request: whether an error was a permanent one."""
+    return Fail("null", permanent=event.cause == "permanent_error")
+
+
+def _arrow(event: Event) -> Arrow | None:
+    role = _role(event)
+    return None if event.from_status is None or role is None else _ARROW_OF.get((event.type, event.from_status, role))
+
+
+def _role(event: Event) -> Role | None:
+    name = event.actor.partition(":")[0]
+    return Role(name) if name in _ROLES else None
+
+
+_ROLES = frozenset(Role)
+
+
+def _at(event: Event, code: Code, says: str) -> Problem:
+    return Problem(code, says, event.job_id, event.rev)

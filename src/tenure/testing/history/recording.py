@@ -1,0 +1,172 @@
+"""A store that writes down what is asked of it and what it answers. It changes neither."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Any, cast
+
+from tenure.errors import StoreUnavailable, TenureError
+from tenure.lifecycle.records import Job
+from tenure.stores.contract import (
+    Added,
+    Applied,
+    Busy,
+    ClaimRequest,
+    Enqueue,
+    Failure,
+    Outcome,
+    Request,
+    Store,
+    Transaction,
+)
+from tenure.testing.history.records import Call, History
+
+Now = Callable[[], datetime]
+Settle = Callable[[], None]
+
+
+def recorded(store: Store, history: History, *, now: Now) -> Store:
+    """The same store, with its enqueues, claims and changes written down in the history, dated by `now`."""
+    # What is not written down goes through by name, which a type checker cannot see.
+    return cast("Store", _Recorded(store, history, now))
+
+
+class _Recorded:
+    def __init__(self, store: Store, history: History, now: Now) -> None:
+        self._store, self._history, self._now = store, history, now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
+        if after is not None:
+            await after
+        calls = self.invoke_adds(requests)
+        with _answering(calls):
+            added = await self._store.add(requests)
+        for call, one in zip(calls, added, strict=True):
+            call.ok(one.job.id, created=one.created)
+        return added
+
+    async def claim(self, request: ClaimRequest) -> list[Job]:
+        op = "claim+start" if request.start else "claim"
+        call = self._history.invoke(op, request.request_id, None, self._now())
+        with _answering([call]):
+            jobs = await self._store.claim(request)
+        call.ok(*(job.id for job in jobs))
+        return jobs
+
+    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+        calls = [self.invoke(request) for request in requests]
+        with _answering(calls):
+            outcomes = await self._store.perform(requests)
+        for call, outcome in zip(calls, outcomes, strict=True):
+            _settle(call, outcome)
+        return outcomes
+
+    @asynccontextmanager
+    async def transaction(self, *, deadline_seconds: float) -> AsyncIterator[Transaction]:
+        """What is asked inside is answered by the transaction's end."""
+        block = _RecordedBlock(self)
+        try:
+            async with self._store.transaction(deadline_seconds=deadline_seconds) as tx:
+                try:
+                    yield cast("Transaction", block.around(tx))
+                except BaseException:
+                    block.refuse("rolled back")
+                    raise
+        except BaseException as error:
+            _answer(block.calls(), error)
+            raise
+        block.settle()
+
+    def invoke(self, request: Request) -> Call:
+        op = "+".join(operation.verb for operation in request.operations)
+        return self._history.invoke(op, request.request_id, request.job_id, self._now())
+
+    def invoke_adds(self, requests: Iterable[Enqueue]) -> list[Call]:
+        at = self._now()
+        return [self._history.invoke("enqueue", one.request_id, one.origin.id, at) for one in requests]
+
+
+class _RecordedBlock:
+    """One transaction. An ok inside it is a promise that only its end keeps."""
+
+    def __init__(self, outer: _Recorded) -> None:
+        self._outer = outer
+        self._tx: Transaction | None = None
+        self._promised: list[tuple[Call, Settle]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def around(self, tx: Transaction) -> _RecordedBlock:
+        self._tx = tx
+        return self
+
+    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+        calls = self._outer.invoke_adds(requests)
+        added: list[Added] = await self._asking(calls, lambda tx: tx.add(requests))
+        for call, one in zip(calls, added, strict=True):
+            self._promised.append((call, _ok(call, one)))
+        return added
+
+    async def perform(self, request: Request) -> Outcome:
+        call = self._outer.invoke(request)
+        outcome: Outcome = await self._asking([call], lambda tx: tx.perform(request))
+        self._promised.append((call, lambda: _settle(call, outcome)))
+        return outcome
+
+    async def _asking(self, calls: list[Call], ask: Callable[[Transaction], Awaitable[Any]]) -> Any:
+        assert self._tx is not None, "a block is used only inside its transaction"
+        with _answering(calls):
+            return await ask(self._tx)
+
+    def calls(self) -> list[Call]:
+        calls = [call for call, _ in self._promised]
+        self._promised = []
+        return calls
+
+    def refuse(self, why: str) -> None:
+        for call in self.calls():
+            call.failed(why)
+
+    def settle(self) -> None:
+        for _, settle in self._promised:
+            settle()
+
+
+def _ok(call: Call, added: Added) -> Settle:
+    return lambda: call.ok(added.job.id, created=added.created)
+
+
+def _settle(call: Call, outcome: Outcome) -> None:
+    if isinstance(outcome, Failure):
+        _answer([call], outcome.error)
+    elif isinstance(outcome, Applied):
+        job = outcome.job
+        call.ok(job.id, rev=job.rev, status=job.status)
+    elif isinstance(outcome, Busy):
+        call.failed("Busy")
+    else:
+        call.ok(outcome.job.id)
+
+
+@contextmanager
+def _answering(calls: Sequence[Call]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        _answer(calls, error)
+        raise
+
+
+def _answer(calls: Iterable[Call], error: BaseException) -> None:
+    """What an error says about the requests: our own say that nothing was written, all others leave it open."""
+    for call in calls:
+        if isinstance(error, TenureError) and not isinstance(error, StoreUnavailable):
+            call.failed(type(error).__name__)
+        else:
+            call.unknown()

@@ -1,0 +1,1 @@
+"""The model store: dictionaries and `decide`, the oracle that other stores are compared with."""

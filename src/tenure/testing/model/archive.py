@@ -1,0 +1,211 @@
+"""The model's archive: a copy is its snapshot, and what is restored is built in a copy that takes the model's place.
+
+Of claims, answers and messages the model does not know when they came about: it says, at the beginning of its time.
+"""
+
+# ruff: noqa: SLF001 - this is a part of the model, in a file of its own
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.limits import Spent
+from tenure.lifecycle.records import Event
+from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.seams import SYSTEM
+from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, QueueRecord
+from tenure.stores.contract.archive import (
+    AnswerRecord,
+    ClaimRecord,
+    Kept,
+    KeySpent,
+    MessageRecord,
+    NotEmpty,
+    NotRestored,
+    QueueState,
+    Restoring,
+    Shelved,
+    Snapshot,
+    StreamRecord,
+    Totals,
+)
+from tenure.testing.clock import START
+from tenure.testing.model.queues import RuleBook
+from tenure.testing.model.rows import Answer, WonClaim
+
+if TYPE_CHECKING:
+    from tenure.testing.model.store import ModelStore
+
+
+T = TypeVar("T")
+
+
+class ModelArchive:
+    """The archive of a model."""
+
+    def __init__(self, model: ModelStore) -> None:
+        self._model = model
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Snapshot]:
+        yield ModelSnapshot(self._model.copy(), at=await self._model.now())
+
+    @asynccontextmanager
+    async def restoring(self, *, runs: int) -> AsyncIterator[Restoring]:
+        self._require_empty()
+        copy = self._model.copy()
+        yield ModelRestoring(copy)
+        self._require_empty()
+        self._model.become(copy)
+
+    def _require_empty(self) -> None:
+        model = self._model
+        tables = {"jobs": model._rows, "claims": model._claims, "answers": model._answers, "messages": model._outbox}
+        tables |= {"queues": model._books, "schedules": model._schedules}
+        if held := [name for name, rows in tables.items() if rows]:
+            raise NotEmpty("the model", held)
+
+
+class ModelSnapshot:
+    """A copy, which nobody else changes."""
+
+    store = "model"
+
+    def __init__(self, model: ModelStore, *, at: datetime) -> None:
+        self._model, self.at = model, at
+
+    async def totals(self) -> Totals:
+        return Totals(len(self._model._rows), len(self._model._log))
+
+    async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
+        for page in _pages(sorted(self._shelf(kind), key=str), limit):
+            yield page
+
+    async def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
+        for page in _pages(self._model._log, limit):
+            yield page
+
+    async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
+        for page in _pages(self._model._rows_after(None), limit):
+            yield [await self._kept(job.id) for job in page]
+
+    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        return await self._model.history(job_ids)
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
+        return await self._model.artifact(job_id, name)
+
+    def _shelf(self, kind: type[Shelved]) -> list[Shelved]:
+        model, at = self._model, START
+        if kind is ClaimRecord:
+            won = model._claims.items()
+            return [ClaimRecord(request_id=name, body=one.body, job_ids=one.job_ids, at=at) for name, one in won]
+        if kind is MessageRecord:
+            posted = model._outbox.values()
+            return [MessageRecord(sequence=n, at=at, **msgspec.structs.asdict(message)) for n, message in posted]
+        if kind is StreamRecord:
+            last = {message.aggregate: number for number, message in sorted(model._outbox.values(), key=lambda m: m[0])}
+            return [StreamRecord(aggregate=name, written=n, delivered=0, failures=0) for name, n in last.items()]
+        if kind is ScheduleRecord:
+            return [*model._schedules.values()]
+        if kind is QueueState:
+            return [_queue_state(book) for book in model._books.values()]
+        if kind is KeySpent:
+            return [
+                KeySpent(queue=queue, key=key, spent=spent, until_at=at)
+                for queue, book in model._books.items()
+                for key, spent in book.spent_by_key.items()
+            ]
+        return []
+
+    async def _kept(self, job_id: UUID) -> Kept:
+        model = self._model
+        answers = [(name, answer) for name, answer in sorted(model._answers.items()) if answer.job_id == job_id]
+        return Kept(
+            job=(await model.read([job_id]))[job_id],
+            dead_letter=await model.dead_letter(job_id),
+            signals=tuple(await model.signals(job_id)),
+            answers=tuple(
+                AnswerRecord(request_id=name, job_id=job_id, digest=one.body[0], detail=one.body[1], at=START)
+                for name, one in answers
+            ),
+            artifacts=tuple(await model.artifacts(job_id)),
+        )
+
+
+class ModelRestoring:
+    """Fills a copy."""
+
+    def __init__(self, model: ModelStore) -> None:
+        self._model = model
+
+    async def shelve(self, records: Sequence[Shelved]) -> None:
+        for record in records:
+            if isinstance(record, ClaimRecord):
+                self._model._claims[record.request_id] = WonClaim(record.body, record.job_ids)
+            elif isinstance(record, MessageRecord):
+                facts = {name: getattr(record, name) for name in OutboxMessage.__struct_fields__}
+                self._model._outbox[record.id] = (record.sequence, OutboxMessage(**facts))
+            elif isinstance(record, ScheduleRecord):
+                self._model._schedules[record.name] = record
+            elif isinstance(record, QueueState):
+                self._model._books[record.name] = _book(record)
+            elif isinstance(record, KeySpent):
+                book = self._model._books[record.queue]
+                spent = book.spent_by_key | {record.key: record.spent}
+                self._model._books[record.queue] = msgspec.structs.replace(book, spent_by_key=spent)
+
+    async def log(self, events: Sequence[Event]) -> None:
+        for place, event in enumerate(events):
+            if any(there.rev == event.rev for there in self._model._histories.get(event.job_id, ())):
+                raise NotRestored(place, "a revision has one event")
+            self._model._append([event])
+
+    async def jobs(self, kept: Sequence[Kept]) -> None:
+        model = self._model
+        for place, one in enumerate(kept):
+            job_id, history = one.job.id, model._histories.get(one.job.id, [])
+            if job_id in model._rows or [event.rev for event in history] != list(range(1, one.job.rev + 1)):
+                raise NotRestored(place, "a job comes once, with its whole log")
+            said = {"correlation_id": one.job.origin.correlation_id, "trace": one.job.origin.trace}
+            model._replace_events(msgspec.structs.replace(event, **said) for event in list(history))
+            token = SYSTEM.random.token() if one.job.held else None
+            model._rows[job_id] = msgspec.structs.replace(one.job, token=token)
+            model._bodies[job_id] = (history[0].digest or "", history[0].detail)
+            if one.dead_letter is not None:
+                model._dead_letters[job_id] = one.dead_letter
+            if one.signals:
+                model._signals[job_id] = list(one.signals)
+            model._answers |= {its.request_id: Answer((its.digest, its.detail), job_id) for its in one.answers}
+
+    async def artifact(self, record: ArtifactRecord, body: bytes) -> None:
+        made = Artifact(name=record.name, media_type=record.media_type, body=body)
+        self._model._artifacts[record.job_id, record.name] = (record, made)
+
+    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        return await self._model.history(job_ids)
+
+    async def stray(self) -> UUID | None:
+        return next((job_id for job_id in self._model._histories if job_id not in self._model._rows), None)
+
+
+def _queue_state(book: RuleBook) -> QueueState:
+    record, spent = book.record, book.spent if book.spent != Spent() else None
+    facts = {name: getattr(record, name) for name in ("name", "rules", "paused_at", "updated_at")}
+    return QueueState(turn=book.turn, spent=spent, **facts)
+
+
+def _book(state: QueueState) -> RuleBook:
+    facts = {name: getattr(state, name) for name in ("name", "rules", "paused_at", "updated_at")}
+    return RuleBook(record=QueueRecord(**facts), turn=state.turn, spent=state.spent or Spent())
+
+
+def _pages(items: Sequence[T], limit: int) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), limit):
+        yield items[first : first + limit]

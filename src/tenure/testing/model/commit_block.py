@@ -1,0 +1,86 @@
+"""A transaction of the model: what happens in it happens on a copy, which takes the model's place at the end.
+
+Where somebody else has changed the model meanwhile, everything is asked again on what is there now. The model has no
+SQL, so the caller's own statements are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenure.errors import StoreError
+from tenure.lifecycle.records import Job
+from tenure.seams import SYSTEM
+from tenure.stores.commit_block import Block
+from tenure.stores.contract import Added, Artifact, Enqueue, OutboxMessage, Outcome, Request
+
+if TYPE_CHECKING:
+    from tenure.testing.model.store import ModelStore
+
+T = TypeVar("T")
+
+
+class ModelBlock(Block):
+    """Buffers what it is asked, and applies it on exit."""
+
+    def __init__(self, model: ModelStore, *, deadline_seconds: float) -> None:
+        # The model's clock is the database's; a deadline is measured by a clock that goes.
+        super().__init__(model, deadline_seconds=deadline_seconds, clock=SYSTEM.clock)
+        self._model = model
+        self._before = self._copy = model.copy()
+        self._asked: list[tuple[Callable[[ModelStore], Awaitable[object]], object]] = []
+
+    async def _begin(self) -> None:
+        self._before, self._copy = self._model.copy(), self._model.copy()
+
+    async def _commit(self) -> None:
+        await self._catch_up()
+        self._model.become(self._copy)
+
+    async def _catch_up(self) -> None:
+        """Where somebody else has changed the model meanwhile, ask everything again on what is there now."""
+        if self._model.is_like(self._before):
+            return
+        self._before, self._copy = self._model.copy(), self._model.copy()
+        for ask, answer in self._asked:
+            if type(await ask(self._copy)) is not type(answer):
+                raise StoreError("somebody else changed what this transaction has read; try again")
+
+    async def _let_go(self) -> None:
+        self._asked = []
+
+    def _abandon(self) -> None:
+        self._copy = self._before
+
+    def _tell(self, names: set[str]) -> None:
+        return None
+
+    async def _execute(self, sql: str, values: Sequence[Any]) -> int:
+        raise StoreError("the model has no SQL; use a real store for statements of your own")
+
+    async def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+        raise StoreError("the model has no SQL; use a real store for statements of your own")
+
+    async def _add(self, requests: Sequence[Enqueue]) -> list[Added]:
+        return await self._ask(lambda model: model.add(requests))
+
+    async def _perform(self, request: Request) -> Outcome:
+        async def perform(model: ModelStore) -> Outcome:
+            [outcome] = await model.perform([request])
+            return outcome
+
+        return await self._ask(perform)
+
+    async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
+        await self._ask(lambda model: model.post(messages))
+
+    async def _attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
+        return await self._ask(lambda model: model.attach(job, artifacts))
+
+    async def _ask(self, ask: Callable[[ModelStore], Awaitable[T]]) -> T:
+        """As in a database where each statement sees what others have committed by then."""
+        await self._catch_up()
+        answer = await ask(self._copy)
+        self._asked.append((ask, answer))
+        return answer

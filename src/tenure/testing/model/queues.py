@@ -1,0 +1,159 @@
+"""Queues in the model: what operators said of them, and claims by their rules.
+
+It answers the questions of a choice by looking at every job there is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tenure.lifecycle.claim_order import candidate_order
+from tenure.lifecycle.json_text import check_name
+from tenure.lifecycle.limits import NO_RULES, Candidate, QueueRules, Spent
+from tenure.lifecycle.records import Actor, Job
+from tenure.lifecycle.statuses import READY
+from tenure.stores.commit_block import require_outside
+from tenure.stores.contract import ClaimRequest, QueueRecord
+from tenure.stores.limits import (
+    Choice,
+    HeldOf,
+    InOrder,
+    Keys,
+    Note,
+    OfKeys,
+    Question,
+    RuledQueue,
+    SpentOf,
+    answered,
+    choose,
+)
+from tenure.testing.clock import ManualClock
+from tenure.testing.model.rows import claimable
+
+Rows = dict[Any, Job]
+
+
+class RuleBook(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model knows of a queue."""
+
+    record: QueueRecord
+    turn: str = ""
+    spent: Spent = Spent()
+    spent_by_key: dict[str, Spent] = {}
+
+    @property
+    def ruled(self) -> bool:
+        return self.record.paused_at is not None or self.record.rules != NO_RULES
+
+
+class ModelQueues:
+    """The operator's part of the model, over its books and rows."""
+
+    def __init__(self, model: object, books: dict[str, RuleBook], rows: Rows, clock: ManualClock) -> None:
+        self._model, self._books, self._rows, self._clock = model, books, rows, clock
+
+    async def known(self) -> list[QueueRecord]:
+        return [self._shown(self._books[name]) for name in sorted(self._books)]
+
+    async def put(self, name: str, rules: QueueRules, *, actor: Actor) -> QueueRecord:
+        return self._keep(self._there(name), rules=rules)
+
+    async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
+        book = self._there(name)
+        return self._keep(book, paused_at=book.record.paused_at or self._clock.now())
+
+    async def resume(self, name: str, *, actor: Actor) -> QueueRecord | None:
+        book = self._there(name)
+        return self._keep(book, paused_at=None) if name in self._books else None
+
+    async def forget(self, name: str, *, actor: Actor) -> bool:
+        self._there(name)
+        return self._books.pop(name, None) is not None
+
+    def _there(self, name: str) -> RuleBook:
+        check_name(name, "queue")
+        require_outside(self._model)
+        record = QueueRecord(name=name, rules=NO_RULES, paused_at=None, updated_at=self._clock.now())
+        return self._books.get(name, RuleBook(record=record))
+
+    def _keep(self, book: RuleBook, **changed: Any) -> QueueRecord:
+        """A record that says the same as before is left as it is."""
+        record = msgspec.structs.replace(book.record, **changed)
+        if record != book.record or record.name not in self._books:
+            record = msgspec.structs.replace(record, updated_at=self._clock.now())
+        kept = self._books[record.name] = msgspec.structs.replace(book, record=record)
+        return self._shown(kept)
+
+    def _shown(self, book: RuleBook) -> QueueRecord:
+        held = sum(job.held and job.queue == book.record.name for job in self._rows.values())
+        return msgspec.structs.replace(book.record, held=held)
+
+
+def choice_by_rules(
+    request: ClaimRequest, books: dict[str, RuleBook], jobs: Iterable[Job], now: datetime
+) -> Choice | None:
+    """The jobs that the rules let through; None where no queue has any."""
+    ruled = {
+        name: RuledQueue(
+            name=name,
+            rules=book.record.rules,
+            paused=book.record.paused_at is not None,
+            turn=book.turn,
+            spent=book.spent,
+        )
+        for name, book in books.items()
+        if name in request.queues and book.ruled
+    }
+    if not ruled:
+        return None
+    here = [job for job in jobs if job.queue in request.queues]
+    asking = choose(request.queues, request.limit, ruled=ruled, now=now)
+    return answered(asking, lambda question: _answer(question, request, books, here, now))
+
+
+def _answer(
+    question: Question, request: ClaimRequest, books: dict[str, RuleBook], jobs: Sequence[Job], now: datetime
+) -> Any:
+    mine = [job for job in jobs if job.queue == question.queue]
+    match question:
+        case InOrder(_, limit):
+            return _due(mine, request, now)[:limit]
+        case Keys(_, after, limit):
+            waiting = {job.origin.partition_key for job in mine if job.status in READY and job.due_at is not None}
+            return sorted(key for key in waiting if key is not None and key > after)[:limit]
+        case OfKeys(_, keys, each):
+            due = _due(mine, request, now)
+            return [one for key in keys for one in [one for one in due if one.key == key][:each]]
+        case HeldOf():
+            return Counter(job.origin.partition_key for job in mine if job.held)
+        case SpentOf(queue, keys):
+            spent = books[queue].spent_by_key
+            return {key: spent[key] for key in keys if key in spent}
+
+
+def _due(jobs: Iterable[Job], request: ClaimRequest, now: datetime) -> list[Candidate]:
+    due = [
+        Candidate(job.id, job.queue, job.origin.partition_key, job.origin.priority, job.due_at, job.losses)
+        for job in jobs
+        if claimable(job, request, now) and job.due_at is not None
+    ]
+    return sorted(due, key=candidate_order)
+
+
+def noted(books: dict[str, RuleBook], notes: Iterable[Note]) -> dict[str, RuleBook]:
+    """The books after a claim."""
+    kept = dict(books)
+    for note in notes:
+        book = kept[note.queue]
+        kept[note.queue] = msgspec.structs.replace(
+            book,
+            turn=book.turn if note.turn is None else note.turn,
+            spent=book.spent if note.spent is None else note.spent,
+            spent_by_key={**book.spent_by_key, **note.spent_by_key},
+        )
+    return kept

@@ -1,0 +1,338 @@
+"""The oracle: a store that is nothing but dictionaries and `decide`. It is for comparing, and not offered to users.
+
+Everything happens at once and in order, so there are no locks, no races and no SQL that could be wrong. What a real
+store answers, writes and shows must be what this one does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
+from itertools import islice
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import RequestIdReused
+from tenure.lifecycle.claim_order import batch, claim_order
+from tenure.lifecycle.decide import Change, decide_chain, moment_of, renewal_due, unroll
+from tenure.lifecycle.evolve import born
+from tenure.lifecycle.fold import executions
+from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
+from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
+from tenure.lifecycle.records import Event, EventType, Execution, Job
+from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.stores.commit_block import require_outside
+from tenure.stores.contract import (
+    Added,
+    Applied,
+    ClaimRequest,
+    DeadLetterFilter,
+    DeadLetterPage,
+    Enqueue,
+    EventFilter,
+    EventPage,
+    Finding,
+    JobFilter,
+    JobPage,
+    MigrationRecord,
+    Outcome,
+    Request,
+    SchemaState,
+    SignalRecord,
+    Stats,
+    Transaction,
+    Wakeups,
+    settle,
+    shown,
+    without_secret,
+)
+from tenure.stores.findings import SEEN_SECONDS, nobody_runs, paused
+from tenure.stores.validation import (
+    check_claim,
+    check_dead_letter_filter,
+    check_enqueue,
+    check_event_filter,
+    check_job_filter,
+    check_page,
+    check_request,
+)
+from tenure.testing.clock import ManualClock
+from tenure.testing.model.archive import ModelArchive
+from tenure.testing.model.commit_block import ModelBlock
+from tenure.testing.model.queues import ModelQueues, RuleBook, choice_by_rules, noted
+from tenure.testing.model.retention import Forgetting
+from tenure.testing.model.rows import (
+    POSITION_DIGITS,
+    Answer,
+    WonClaim,
+    body_of,
+    claimable,
+    enqueued,
+    event_matches,
+    is_due,
+    job_matches,
+    letter_matches,
+    needs_attention,
+    position,
+    same_answer,
+    same_dedupe,
+    same_enqueue,
+    tallies,
+)
+from tenure.testing.model.schedules import ModelSchedules
+
+
+class _NoWakeups:
+    async def wait(self, timeout_seconds: float) -> bool:
+        return False
+
+
+class ModelStore(Forgetting):
+    """Rows by id, events by job and in the order of the log, and what hangs on them."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self._claims: dict[str, WonClaim] = {}
+        self._schedules: dict[str, ScheduleRecord] = {}
+        self._books: dict[str, RuleBook] = {}
+        self._next_position = 1
+
+    @property
+    def queues(self) -> ModelQueues:
+        return ModelQueues(self, self._books, self._rows, self._clock)
+
+    def copy(self) -> ModelStore:
+        """Another model in the same state, which goes its own way."""
+        twin = ModelStore(self._clock)
+        for name, value in vars(self).items():
+            if isinstance(value, dict):
+                vars(twin)[name] = {key: list(item) if isinstance(item, list) else item for key, item in value.items()}
+            else:
+                vars(twin)[name] = list(value) if isinstance(value, list) else value
+        return twin
+
+    def is_like(self, other: ModelStore) -> bool:
+        return vars(self) == vars(other)
+
+    def become(self, other: ModelStore) -> None:
+        vars(self).update(vars(other.copy()))
+
+    @property
+    def archive(self) -> ModelArchive:
+        return ModelArchive(self)
+
+    @property
+    def schedules(self) -> ModelSchedules:
+        return ModelSchedules(self, lambda: self._schedules, self._clock, self.add)
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def migrate(self) -> list[MigrationRecord]:
+        return []
+
+    async def schema(self) -> SchemaState:
+        return SchemaState(applied=[1], pending=[], unknown=[], changed=[], min_code_version=1, code_version=1)
+
+    async def doctor(self) -> list[Finding]:
+        now = self._clock.now()
+        seen = [worker for worker in self._workers.values() if now - worker.seen_at < timedelta(seconds=SEEN_SECONDS)]
+        known = {kind for worker in seen if worker.stopped_at is None for kind in worker.kinds}
+        due = Counter(job.kind for job in self._rows.values() if is_due(job, now) and job.kind not in known)
+        kinds = sorted(due.items(), key=lambda one: (-one[1], one[0]))
+        return [*nobody_runs((kind, jobs, False) for kind, jobs in kinds), *paused(await self.queues.known())]
+
+    async def now(self) -> datetime:
+        return self._clock.now()
+
+    # Adding
+
+    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+        for request in requests:
+            check_enqueue(request)
+        if after is not None:
+            await after
+        require_outside(self)
+        rows, bodies, remembered = dict(self._rows), dict(self._bodies), dict(self._answers)
+        written: list[Event] = []
+        answers: list[Added] = []
+        for request in requests:
+            there = same_answer(request, rows, remembered) or same_enqueue(request, rows, bodies)
+            if there is None and (there := same_dedupe(request, rows.values())) is not None:
+                remembered[request.request_id] = Answer(body_of(request), there.id)
+            if there is not None:
+                answers.append(Added(without_secret(there), created=False))
+                continue
+            event = enqueued(request, self._clock.now())
+            job = born(request.origin, event)
+            rows[job.id], bodies[job.id] = job, body_of(request)
+            written.append(event)
+            answers.append(Added(job, created=True))
+        self._rows, self._bodies, self._answers = rows, bodies, remembered
+        self._append(written)
+        return answers
+
+    # Claiming
+
+    async def prepare(self) -> None: ...
+
+    async def claim(self, request: ClaimRequest) -> list[Job]:
+        check_claim(request)
+        require_outside(self)
+        body, won = request.body(), self._claims.get(request.request_id)
+        if won is None:
+            won = WonClaim(body, tuple(job.id for job in self._take(request)))
+            if won.job_ids:
+                self._claims[request.request_id] = won
+        if won.body != body:
+            raise RequestIdReused(request.request_id)
+        return [without_secret(self._rows[job_id], request.actor) for job_id in won.job_ids if job_id in self._rows]
+
+    def _take(self, request: ClaimRequest) -> list[Job]:
+        now = self._clock.now()
+        choice = choice_by_rules(request, self._books, self._rows.values(), now)
+        if choice is None:
+            wanted = [job for job in self._rows.values() if claimable(job, request, now)]
+            taken = batch(sorted(wanted, key=claim_order), request.limit)
+        else:
+            taken = [self._rows[one.id] for one in choice.chosen]
+            at = max((now, *(job.updated_at for job in taken)))
+            self._books = noted(self._books, choice.notes((job.id for job in taken), at))
+        operations = (Claim(request.token), Start()) if request.start else (Claim(request.token),)
+        for job in taken:
+            change = decide_chain(job, operations, request.actor, request_id=request.request_id)
+            self._write(change, now)
+        return taken
+
+    @asynccontextmanager
+    async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Wakeups]:
+        yield _NoWakeups()
+
+    # Performing
+
+    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+        for request in requests:
+            check_request(request)
+        require_outside(self)
+        return [self._perform(request) for request in requests]
+
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+        return ModelBlock(self, deadline_seconds=deadline_seconds)
+
+    def _perform(self, request: Request) -> Outcome:
+        logged = [event for event in self._histories.get(request.job_id, ()) if event.request_id == request.request_id]
+        verdict = settle(self._rows.get(request.job_id), request, logged=logged, now=self._clock.now())
+        return self._write(verdict, self._clock.now()) if isinstance(verdict, Change) else verdict
+
+    def _write(self, change: Change, now: datetime) -> Applied:
+        at = moment_of(change.before, now)
+        renewed = any(step.renews for step in change.steps) and renewal_due(change.before, at)
+        events, after = unroll(change, at, renewed=renewed)
+        self._rows[after.id] = after
+        self._append(events)
+        for operation, event in zip(change.operations, events, strict=True):
+            if isinstance(operation, DeadLetter):
+                self._dead_letters[after.id] = self._letter(operation, after, event)
+            elif isinstance(operation, Signal):
+                signal = SignalRecord(
+                    job_id=after.id, rev=event.rev, name=operation.name, payload=operation.payload, at=at
+                )
+                self._signals.setdefault(after.id, []).append(signal)
+        return Applied(shown(change), at, renewed)
+
+    def _letter(self, operation: DeadLetter, job: Job, event: Event) -> DeadLetterRecord:
+        leases = [past for past in self._histories[job.id] if past.type in (EventType.CLAIMED, EventType.HEARTBEAT)]
+        owners = [past.owner for past in leases if past.type is EventType.CLAIMED]
+        ends = [past.until_at for past in leases if past.until_at is not None]
+        return DeadLetterRecord(
+            job_id=job.id,
+            reason_code=operation.reason_code,
+            stage=operation.stage,
+            last_error=operation.error,
+            attempts=job.attempt,
+            at=event.at,
+            last_owner=owners[-1] if owners else None,
+            last_lease_expires_at=ends[-1] if ends else None,
+            correlation_id=job.origin.correlation_id,
+        )
+
+    def _append(self, events: Iterable[Event]) -> None:
+        for event in events:
+            placed = msgspec.structs.replace(event, position=f"{self._next_position:0{POSITION_DIGITS}d}")
+            self._next_position += 1
+            self._log.append(placed)
+            self._histories.setdefault(event.job_id, []).append(placed)
+
+    # Recovering
+
+    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        check_page(limit)
+        now = self._clock.now()
+        found = [job for job in self._rows_after(after) if needs_attention(job, now)]
+        return [without_secret(job) for job in found[:limit]]
+
+    # Reading
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        return {job_id: without_secret(self._rows[job_id]) for job_id in job_ids if job_id in self._rows}
+
+    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        check_job_filter(wanted)
+        check_page(limit)
+        found = [without_secret(job) for job in self._rows_after(after) if job_matches(job, wanted)]
+        return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        return {job_id: list(self._histories.get(job_id, ())) for job_id in job_ids}
+
+    async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        check_event_filter(wanted)
+        return self._page(lambda event: event_matches(event, wanted), after=after, limit=limit)
+
+    async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        return self._page(lambda _: True, after=after, limit=limit)
+
+    async def end(self) -> str:
+        return position(self._log[-1].position if self._log else None)
+
+    def _page(self, wanted: Callable[[Event], bool], *, after: str | None, limit: int) -> EventPage:
+        check_page(limit)
+        begin = position(after)
+        first = bisect_right(self._log, begin, key=lambda event: event.position or "")
+        found = list(islice(filter(wanted, self._log[first:]), limit))
+        return EventPage(found, (found[-1].position or begin) if found else begin)
+
+    async def executions(self, job_id: UUID) -> list[Execution]:
+        return executions(self._histories.get(job_id, ()))
+
+    async def dead_letter(self, job_id: UUID) -> DeadLetterRecord | None:
+        return self._dead_letters.get(job_id)
+
+    async def dead_letters(
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+    ) -> DeadLetterPage:
+        check_dead_letter_filter(wanted)
+        check_page(limit)
+        buried = [(self._dead_letters[job.id], job) for job in self._rows_after(after) if job.id in self._dead_letters]
+        found = [letter for letter, job in buried if letter_matches(letter, job, wanted)]
+        return DeadLetterPage(found[:limit], found[limit - 1].job_id if len(found) > limit else None)
+
+    async def signals(self, job_id: UUID) -> list[SignalRecord]:
+        return list(self._signals.get(job_id, ()))
+
+    # Working
+
+    async def stats(self) -> Stats:
+        return Stats(
+            at=self._clock.now(),
+            tallies=tallies(self._rows.values(), self._clock.now()),
+            workers=await self.workers(),
+            dead_letters=sum(letter.handled_at is None for letter in self._dead_letters.values()),
+        )

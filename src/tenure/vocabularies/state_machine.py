@@ -1,0 +1,162 @@
+"""The words of the job state machine v1 (SM): assigned for claimed, and `job_…` for events.
+
+It names nine events and allows additions, so that what it has no name for is `job_` and our type: each transition is
+one event there too. A heartbeat that renewed the lease has a name of its own. Whatever waits to be run again is
+queued; a job that a limit has halted was cancelled by policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from tenure.lifecycle.fold import executions
+from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.statuses import (
+    CANCELLED,
+    CLAIMED,
+    DEAD_LETTERED,
+    FAILED,
+    HALTED,
+    QUEUED,
+    RETRY,
+    RUNNING,
+    STALLED,
+    SUCCEEDED,
+    WAITING,
+)
+from tenure.vocabularies.vocabulary import Fields, Said, Story, Vocabulary, detail_of, payload_of, value_of
+
+STATUSES = {
+    QUEUED: "queued",
+    CLAIMED: "assigned",
+    RUNNING: "running",
+    WAITING: "queued",
+    RETRY: "queued",
+    STALLED: "queued",
+    SUCCEEDED: "succeeded",
+    FAILED: "failed",
+    CANCELLED: "cancelled",
+    HALTED: "cancelled",
+    DEAD_LETTERED: "dead_lettered",
+}
+HEARTBEAT, LEASE_RENEWED = "job_heartbeat", "job_lease_renewed"
+NAMED: dict[EventType, tuple[str, ...]] = {
+    EventType.CLAIMED: ("job_claimed",),
+    EventType.STARTED: ("job_started",),
+    EventType.HEARTBEAT: (HEARTBEAT, LEASE_RENEWED),
+    EventType.SUCCEEDED: ("job_succeeded",),
+    EventType.FAILED: ("job_failed",),
+    EventType.CANCELLED: ("job_cancelled",),
+    EventType.HALTED: ("job_cancelled",),
+    EventType.DEAD_LETTERED: ("job_dead_lettered",),
+    EventType.COMPENSATED: ("job_compensated",),
+}
+"""What the state machine has a name of its own for."""
+EVENTS = {one: NAMED.get(one, (f"job_{one.value}",)) for one in EventType}
+
+
+def _write(job: Job, events: Sequence[Event]) -> Fields:
+    fields: Fields = {
+        "id": str(job.id),
+        "job_type": job.kind,
+        "payload": payload_of(job),
+        "state": STATUSES[job.status],
+        "attempts": job.attempt,
+        "max_attempts": job.policy.max_attempts,
+        "owner": job.owner,
+        "lease_expires_at": job.lease_expires_at,
+        "next_attempt_at": job.due_at if job.live and not job.held else None,
+        "cancel_requested": job.cancel_requested,
+        "correlation_id": job.origin.correlation_id,
+        "trace_id": _trace_id(job.origin.trace),
+        "created_at": job.created_at,
+        "updated_at": job.updated_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+        "result": value_of(job.result),
+        "error": value_of(job.error),
+        "reason": job.reason,
+    }
+    if job.status is DEAD_LETTERED:
+        fields["dead_letter"] = _dead_letter(job, events)
+    return fields
+
+
+def _dead_letter(job: Job, events: Sequence[Event]) -> Fields:
+    """The record of the dead letter, as far as the log has it: erasure blanks its stage and its error."""
+    runs = executions(events)
+    return {
+        "reason_code": events[-1].cause,
+        "stage": detail_of(events[-1]).get("stage"),
+        "last_error": value_of(job.last_error),
+        "attempts": job.attempt,
+        "last_owner": runs[-1].lease_owner if runs else None,
+        "last_lease_expires_at": runs[-1].lease_expires_at if runs else None,
+        "correlation_id": job.origin.correlation_id,
+    }
+
+
+def _speak(story: Story) -> Said:
+    event = story.event
+    name = _name(event)
+    yield (
+        name,
+        {
+            "id": event.id,
+            "job_id": str(event.job_id),
+            "type": name,
+            "ts": event.at,
+            "actor": event.actor,
+            "correlation_id": event.correlation_id,
+            "trace_id": _trace_id(event.trace),
+            "cause": event.cause,
+            "payload": _payload(event),
+            "version": event.version,
+        },
+    )
+
+
+def _name(event: Event) -> str:
+    if event.type is EventType.HEARTBEAT:
+        return HEARTBEAT if event.until_at is None else LEASE_RENEWED
+    return EVENTS[event.type][0]
+
+
+def _payload(event: Event) -> Fields:
+    payload: Fields = {
+        **detail_of(event),
+        "from": None if event.from_status is None else STATUSES[event.from_status],
+        "to": STATUSES[event.to_status],
+        "attempt": event.attempt,
+        "rev": event.rev,
+    }
+    if event.until_at is not None:
+        payload.update(_until(event, event.until_at))
+    return payload
+
+
+def _until(event: Event, until_at: datetime) -> Fields:
+    leased = event.type in (EventType.CLAIMED, EventType.HEARTBEAT)
+    return {"lease_expires_at" if leased else "next_attempt_at": until_at}
+
+
+def _trace_id(trace: str | None) -> str | None:
+    """The trace's own id out of a W3C `traceparent`; anything else is taken for the id itself.
+
+    >>> _trace_id("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    '4bf92f3577b34da6a3ce929d0e0e4736'
+    """
+    parts = (trace or "").split("-")
+    return parts[1] if len(parts) == 4 else trace
+
+
+MACHINE = Vocabulary(
+    name="machine",
+    about="the job state machine v1 (SM)",
+    statuses=STATUSES,
+    events=EVENTS,
+    write=_write,
+    speak=_speak,
+    content=frozenset({"payload", "result", "error", "dead_letter"}),
+)

@@ -1,0 +1,321 @@
+"""The commit boundary: the user's own SQL, the result, artifacts, messages and further jobs in one transaction.
+
+The mark is the last statement before COMMIT, so that the job's row is locked briefly, and it is fenced like every
+write of an owner: under a lease that was lost, nothing inside takes effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Protocol
+from uuid import UUID
+
+from tenure.errors import (
+    AlreadyCommitted,
+    DeadlinePassed,
+    InvalidInput,
+    LeaseLost,
+    RevisionConflict,
+    StoreError,
+    StoreUnavailable,
+)
+from tenure.jobs.context import inside_commit
+from tenure.lifecycle.json_text import check_seconds, check_text, encode
+from tenure.lifecycle.operations import Commit, Complete, Operation
+from tenure.lifecycle.records import Job
+from tenure.lifecycle.transitions import allowed_from
+from tenure.seams import Seams
+from tenure.stores.contract import (
+    Applied,
+    Artifact,
+    Busy,
+    Commits,
+    Enqueue,
+    Failure,
+    OutboxMessage,
+    Outcome,
+    Repeated,
+    Request,
+    Transaction,
+)
+from tenure.stores.validation import check_artifacts
+from tenure.workers.commit.portal import Bridge, Step
+from tenure.workers.leases import Held
+from tenure.workers.reconnect import Outage
+
+RACES_MAX = 20
+MARGIN = 0.1
+"""The share of the trusted time that is kept back, so that a block ends before its lease does."""
+
+
+class Prepared(Protocol):
+    """A checked call that is not queued yet: what `job.request(…)` returns."""
+
+    @property
+    def enqueue(self) -> Enqueue: ...
+
+
+class Extras:
+    """What goes along with the commit: jobs, messages and artifacts, kept until the block is left."""
+
+    def __init__(self, job: Job, seams: Seams, artifacts: Sequence[Artifact]) -> None:
+        self._job, self._seams = job, seams
+        self.enqueues: list[Enqueue] = []
+        self.messages: list[OutboxMessage] = []
+        self.artifacts = list(artifacts)
+
+    def enqueue(self, prepared: Prepared) -> UUID:
+        """Queue a call with the commit: `tx.enqueue(send.request("ada"))`. The id of the job to be."""
+        request = prepared.enqueue
+        self.enqueues.append(request)
+        return request.origin.id
+
+    def outbox(
+        self, topic: str, body: Any, *, aggregate: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> UUID:
+        """Tell the outside with the commit. Messages of one aggregate are delivered in the order of their commits."""
+        message = OutboxMessage(
+            id=self._seams.random.job_id(),
+            topic=check_text(topic, "topic", length_max=200),
+            body=encode(body, where=f"message {topic}"),
+            aggregate=check_text(aggregate or str(self._job.id), "aggregate", length_max=500),
+            headers=None if headers is None else encode(dict(headers), where="headers"),
+        )
+        self.messages.append(message)
+        return message.id
+
+    def attach(self, name: str, body: bytes, *, media_type: str = "application/octet-stream") -> None:
+        """Keep a named artifact with the commit."""
+        self.artifacts.append(Artifact(name=name, media_type=media_type, body=body))
+
+
+class CommitTransaction(Extras):
+    """What `async with ctx.commit()` gives: statements of the user's own, and what goes along with them."""
+
+    def __init__(self, inner: Transaction, job: Job, seams: Seams, artifacts: Sequence[Artifact]) -> None:
+        super().__init__(job, seams, artifacts)
+        self._inner = inner
+
+    async def execute(self, sql: str, *values: Any) -> int:
+        """Run one statement; values are `$1`, `$2`, … on every database. How many rows it touched."""
+        return await self._inner.execute(sql, *values)
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """The rows of one query, by column name."""
+        return await self._inner.fetch(sql, *values)
+
+
+class PlainTransaction:
+    """The same for `with ctx.commit()` in plain functions."""
+
+    def __init__(self, tx: CommitTransaction, do: Callable[[Step], Any]) -> None:
+        self._tx, self._do = tx, do
+        self.enqueue = tx.enqueue
+        self.outbox = tx.outbox
+        self.attach = tx.attach
+
+    def execute(self, sql: str, *values: Any) -> int:
+        touched: int = self._do(lambda: self._tx.execute(sql, *values))
+        return touched
+
+    def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._do(lambda: self._tx.fetch(sql, *values))
+        return rows
+
+
+class CommitBlock:
+    """A commit that is about to happen: enter it with `async with`, or with `with` in a plain function."""
+
+    def __init__(
+        self,
+        opened: Callable[[], AbstractAsyncContextManager[CommitTransaction]],
+        loop: asyncio.AbstractEventLoop,
+        seams: Seams,
+    ) -> None:
+        self._opened, self._loop, self._seams = opened, loop, seams
+
+    async def __aenter__(self) -> CommitTransaction:
+        self._context = self._opened()
+        tx = await self._context.__aenter__()
+        self._inside = inside_commit.set(self)
+        return tx
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        inside_commit.reset(self._inside)
+        await self._context.__aexit__(kind, error, at)
+
+    def __enter__(self) -> PlainTransaction:
+        refuse_inside_loop()
+        self._bridge = Bridge(self._opened(), self._loop, self._seams.spawn)
+        tx = PlainTransaction(self._bridge.enter(), self._bridge.do)
+        self._inside = inside_commit.set(self)
+        return tx
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        inside_commit.reset(self._inside)
+        self._bridge.leave(error)
+
+
+class BlockTime:
+    """How long a block may be open. Plain code cannot be interrupted, so the clock is looked at as well."""
+
+    def __init__(self, seconds: float, job: Job, seams: Seams) -> None:
+        self._seconds, self._job, self._clock = seconds, job, seams.clock
+        self._ends_at_seconds = self._clock.monotonic_seconds() + seconds
+
+    @property
+    def _left_seconds(self) -> float:
+        return self._ends_at_seconds - self._clock.monotonic_seconds()
+
+    def check(self) -> None:
+        if self._left_seconds <= 0:
+            raise self._passed()
+
+    @asynccontextmanager
+    async def limited(self, limit: Callable[[float], AbstractAsyncContextManager[Any]]) -> AsyncIterator[None]:
+        timeout = limit(self._left_seconds)
+        try:
+            async with timeout:
+                yield
+        except TimeoutError as late:
+            if isinstance(timeout, asyncio.Timeout) and timeout.expired():
+                raise self._passed() from late
+            raise
+
+    def _passed(self) -> DeadlinePassed:
+        return DeadlinePassed(
+            f"job {self._job.id}: the commit block was open for more than {self._seconds:.3g} s and was rolled back; "
+            f"do slow work before the block, or give the job a longer lease"
+        )
+
+
+class _NotDoneBefore(Exception):
+    """Rolls back what was only tried to see whether it had been done."""
+
+
+class Committer:
+    """Commits for one held job. `store` gives the store of the running event loop."""
+
+    def __init__(self, held: Held, seams: Seams, store: Callable[[], Awaitable[Commits]]) -> None:
+        self._held, self._seams, self._store = held, seams, store
+        self.artifacts: list[Artifact] = []
+
+    def attach(self, artifact: Artifact) -> None:
+        """Keep an artifact for the commit, or refuse it where the mistake is made."""
+        if self._held.job.committed:
+            raise self._committed("attach", "artifacts go along with the commit")
+        check_artifacts([*self.artifacts, artifact])
+        self.artifacts.append(artifact)
+
+    @asynccontextmanager
+    async def block(self, result: str, *, deadline_seconds: float | None) -> AsyncIterator[CommitTransaction]:
+        """The transaction, committed with the mark when it is left normally."""
+        limit_seconds = self.seconds_left(deadline_seconds)
+        store = await self._store()
+        time = BlockTime(limit_seconds, self._held.job, self._seams)
+        # The limit is inside, not around the COMMIT: interrupted there, nobody could say that it was rolled back.
+        async with store.transaction(deadline_seconds=limit_seconds) as inner, time.limited(asyncio.timeout):
+            tx = CommitTransaction(inner, self._held.job, self._seams, self.artifacts)
+            yield tx
+            job = await self.write(inner, tx, result)
+        self.done(job)
+
+    async def write(self, inner: Transaction, extras: Extras, result: str) -> Job:
+        """Everything that goes along, then the mark. The record once it is written."""
+        if extras.enqueues:
+            await inner.add(extras.enqueues)
+        if extras.artifacts:
+            await inner.attach(self._held.job, extras.artifacts)
+        if extras.messages:
+            await inner.post(extras.messages, job=self._held.job)
+        return (await self.mark(inner.perform, Commit(result), self._held.request_id("commit"))).job
+
+    async def complete(self, result: str) -> Job:
+        """End a job that has artifacts and no commit block: both in one transaction. An outage is ridden out: before
+        it is tried again, the log is asked whether it was done."""
+        operation, request_id = Complete(result), self._held.request_id("complete")
+        outage = Outage(self._seams)
+        try:
+            return await self._complete(operation, request_id)
+        except StoreUnavailable:
+            await outage.pause()
+        while True:
+            try:
+                done = await self._done_before(operation, request_id)
+                return done or await self._complete(operation, request_id)
+            except StoreUnavailable:
+                await outage.pause()
+
+    async def _complete(self, operation: Complete, request_id: str) -> Job:
+        store = await self._store()
+        async with store.transaction(deadline_seconds=self.seconds_left(None)) as inner:
+            await inner.attach(self._held.job, self.artifacts)
+            return (await self.mark(inner.perform, operation, request_id)).job
+
+    async def _done_before(self, operation: Complete, request_id: str) -> Job | None:
+        """The record, if this request was written before; what would be written only now is undone again."""
+        store = await self._store()
+        try:
+            async with store.transaction(deadline_seconds=self.seconds_left(None)) as inner:
+                written = await self.mark(inner.perform, operation, request_id)
+                if isinstance(written, Applied):
+                    raise _NotDoneBefore
+        except _NotDoneBefore:
+            return None
+        return written.job
+
+    async def mark(
+        self, perform: Callable[[Request], Awaitable[Outcome]], operation: Operation, request_id: str
+    ) -> Applied | Repeated:
+        """Write the mark, or raise why not. A heartbeat that came in between is no reason."""
+        held = self._held
+        for _ in range(RACES_MAX):
+            match await perform(held.request(operation, request_id)):
+                case Applied() | Repeated() as written:
+                    return written
+                case Failure(RevisionConflict(current=Job() as current)) if held.adopt(current):
+                    continue
+                case Busy():
+                    continue
+                case Failure(LeaseLost() as refusal):
+                    held.lose()
+                    raise refusal
+                case Failure(error):
+                    raise error
+        raise StoreError(f"job {held.job.id} changed {RACES_MAX} times while it was to be committed; try again later")
+
+    def done(self, job: Job) -> None:
+        self._held.adopt(job)
+        self.artifacts = []
+
+    def seconds_left(self, asked_seconds: float | None) -> float:
+        """How long a block may be open: less than the lease is trusted for, and no longer than was asked for."""
+        held = self._held
+        if held.job.committed:
+            raise self._committed("commit", "it has one commit, ever")
+        left = held.trusted_until_seconds - self._seams.clock.monotonic_seconds()
+        if held.lost or left <= 0:
+            raise LeaseLost(held.job, "commit")
+        if asked_seconds is not None:
+            check_seconds(asked_seconds, "deadline_seconds", least=0.001)
+        return min(left * (1 - MARGIN), float("inf") if asked_seconds is None else asked_seconds)
+
+    def _committed(self, asked: str, why: str) -> AlreadyCommitted:
+        job = self._held.job
+        return AlreadyCommitted(job, asked, allowed=allowed_from(job.status, committed=True), why=why)
+
+
+def refuse_inside_loop() -> None:
+    """Plain code has a thread of its own; on the event loop's it would wait for itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise InvalidInput("ctx.commit", "`with` would block the running event loop here; write `async with ctx.commit(…)`")

@@ -1,0 +1,1 @@
+"""Execution of attempts: invoke the function, decide the outcome, record it."""

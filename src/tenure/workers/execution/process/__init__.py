@@ -1,0 +1,1 @@
+"""Jobs in child processes: the parent's side, the child's side, and their protocol."""

@@ -1,0 +1,1 @@
+"""The maintenance thread: heartbeats, recovery, schedules, registration."""

@@ -1,0 +1,187 @@
+"""A figure stands for work that was done: what fails, dies or hangs on the way is said, and never counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from benchmarks import raw_limit, suite
+from benchmarks.gauges import PostgresGauge
+from tenure.measuring import workloads
+from tenure.measuring.crew import crew_of
+from tenure.measuring.jobs import app, hold, nothing
+from tenure.measuring.lines import Orders
+from tenure.measuring.records import Effort, NotMeasured, Unmeasured, Workload
+from tenure.measuring.rounds import measure_one, measure_rounds
+from tenure.measuring.workloads import Bench
+from tenure.stores import JobFilter
+from tests.support.child_programs import is_alive
+from tests.support.command import tenure
+from tests.support.databases import Database
+from tests.support.waiting import eventually
+
+EFFORT = Effort(jobs=60, samples=2, running=10, concurrency=20)
+
+
+@pytest.fixture
+async def migrated(database: Database) -> Database:
+    async with database.opened():
+        return database
+
+
+def orders(database: Database) -> Orders:
+    return Orders(database=database.url, queue="here", concurrency=5)
+
+
+async def test_a_job_that_did_not_succeed_leaves_no_figure(migrated: Database, tmp_path: Path) -> None:
+    bench = Bench(migrated.url, effort=EFFORT, folder=tmp_path)
+    app.database = migrated.url
+    async with app:
+        handles = await app.enqueue_many(map(nothing.options(queue=bench.queue).request, range(3)))
+        await handles[1].cancel(hard=True)
+        with pytest.raises(NotMeasured, match=r"3 of 3 jobs did not succeed: job .* is queued"):
+            await bench._verified([*handles])
+        with pytest.raises(NotMeasured, match=r"1 of 1 jobs did not succeed: job .* is cancelled"):
+            await bench._verified([handles[1]])
+
+
+async def test_a_job_that_somebody_ends_meanwhile_is_waited_for_in_vain_and_said(
+    migrated: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workloads, "LIMIT_SECONDS", 3.0)
+
+    async def meddle() -> Mapping[str, float]:
+        """A gauge is read once the jobs are queued, and before they are run."""
+        async with migrated.opened() as store:
+            jobs = (await store.find(JobFilter(), limit=1)).jobs
+        async with app:
+            await app.cancel(jobs[0].id, hard=True)
+        return {}
+
+    bench = Bench(migrated.url, effort=EFFORT, folder=tmp_path, gauge=meddle)
+    found = await measure_one(bench, Workload.DRAIN, 1)
+    assert isinstance(found, Unmeasured)
+    assert "have done 60 jobs: 59 succeeded" in found.why
+
+
+async def test_what_a_bench_gives_up_on_is_not_left_in_the_queue(
+    migrated: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workloads, "LIMIT_JOBS_PER_SECOND", 1e9)
+    monkeypatch.setattr(workloads, "LIMIT_SECONDS", 0.0)
+    bench = Bench(migrated.url, effort=EFFORT, folder=tmp_path)
+    with pytest.raises(NotMeasured, match="after 0 s"):
+        await bench.measure(Workload.DRAIN)
+    async with migrated.opened() as store:
+        jobs = (await store.find(JobFilter(queues=(bench.queue,)), limit=1000)).jobs
+    assert len(jobs) == 60
+    assert not any(job.live for job in jobs)
+
+
+async def test_a_worker_that_dies_is_noticed_at_once_and_the_other_is_ended(migrated: Database, tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    async def lose_one() -> None:
+        async with crew_of(2, orders(migrated), log=tmp_path / "log") as crew:
+            pids.extend(program.pid for program in crew._programs)
+            crew.go()
+            os.kill(pids[1], signal.SIGKILL)
+            await crew.have_succeeded(5, seconds=60)
+
+    with pytest.raises(NotMeasured, match="a worker ended before they have done 5 jobs"):
+        await lose_one()
+    assert len(pids) == 2
+    assert not any(map(is_alive, pids))
+
+
+async def test_a_worker_that_does_not_end_as_it_should_spoils_the_round(migrated: Database, tmp_path: Path) -> None:
+    with pytest.raises(NotMeasured, match="a worker did not end as it should"):
+        async with crew_of(1, orders(migrated), log=tmp_path / "log") as crew:
+            os.kill(crew._programs[0].pid, signal.SIGKILL)
+
+
+async def test_a_worker_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    missing = Database(f"sqlite:///{tmp_path / 'nowhere' / 'jobs.db'}")
+    with pytest.raises(NotMeasured, match="a worker ended before they are up") as caught:
+        async with crew_of(1, orders(missing), log=tmp_path / "log"):
+            raise AssertionError("they cannot be up")
+    assert "the workers' log ends with" in str(caught.value)
+    assert "nowhere" in str(caught.value)
+
+
+async def test_a_worker_does_nothing_before_it_is_told_to_go(migrated: Database, tmp_path: Path) -> None:
+    app.database = migrated.url
+    async with app, crew_of(1, orders(migrated), log=tmp_path / "log") as crew:
+        [handle] = await app.enqueue_many([nothing.options(queue="here").request(1)])
+        assert await (await app.store()).workers() == []
+        assert (await handle.refresh()).attempt == 0
+        crew.go()
+        await crew.have_succeeded(1, seconds=60)
+        assert (await handle.wait(timeout_seconds=10)).result == "null"
+        assert crew.last_success_seconds > 0
+        assert crew.rss_bytes > 10 * 2**20
+    assert [program.exit_code for program in crew._programs] == [0]
+
+
+async def test_what_is_held_runs_until_it_is_let_go(migrated: Database, tmp_path: Path) -> None:
+    app.database = migrated.url
+    async with app, crew_of(1, orders(migrated), log=tmp_path / "log") as crew:
+        handles = await app.enqueue_many(map(hold.options(queue="here").request, range(3)))
+        crew.go()
+        await crew.are_running(3, seconds=60)
+        assert crew.succeeded == 0
+        crew.release()
+        await crew.have_succeeded(3, seconds=60)
+        await eventually(lambda: crew.running == 0)
+        assert [(await handle.wait(timeout_seconds=10)).result for handle in handles] == ["null"] * 3
+
+
+async def test_rounds_are_interleaved_and_told_of(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    async with database.opened():
+        bench = Bench(database.url, effort=Effort(jobs=10, samples=1), folder=tmp_path)
+    told: list[tuple[str, float]] = []
+    wanted = [(Workload.ENQUEUE_ONE, 1), (Workload.ENQUEUE_MANY, 1)]
+    found = await measure_rounds(bench, wanted, rounds=2, told=lambda label, share: told.append((label, share)))
+    assert [one.workload for one in found] == [Workload.ENQUEUE_ONE, Workload.ENQUEUE_MANY] * 2
+    assert [share for _, share in told] == [0.0, 0.25, 0.5, 0.75]
+    assert told[3][0] == "round 2 of 2: enqueue-many"
+
+
+async def test_the_loop_by_hand_writes_the_rows_that_a_worker_writes(postgres_dsn: str, tmp_path: Path) -> None:
+    """So that the share of the raw limit compares like with like: the counters agree, and the log is whole."""
+    database, gauge = Database(postgres_dsn), PostgresGauge(postgres_dsn)
+    async with database.opened():
+        pass
+    ours = await Bench(postgres_dsn, effort=EFFORT, folder=tmp_path, gauge=gauge).measure(Workload.DRAIN)
+    app.database = postgres_dsn
+    async with app:
+        await app.enqueue_many(map(nothing.options(queue="raw").request, range(60)))
+    before = await gauge()
+    assert raw_limit.drain(postgres_dsn, "raw", processes=1)[0] == 60
+    after = await gauge()
+    for name in ("rows_inserted", "rows_updated", "rows_deleted"):
+        # A worker also writes down itself and each of its claims, which sixty jobs have to bear.
+        assert ours.gauged[name] == pytest.approx((after[name] - before[name]) / 60, abs=0.2), name
+    assert ours.gauged["rows_inserted"] >= 2
+    assert ours.gauged["wal_bytes"] > 500
+    answer = tenure("verify", "--database", postgres_dsn, "--json")
+    assert (answer.code, answer.json["jobs"]) == (0, 120), answer.out
+    async with database.opened() as store:
+        jobs = (await store.find(JobFilter(queues=("raw",)), limit=100)).jobs
+    assert {(job.status, job.result, job.attempt, job.rev) for job in jobs} == {("succeeded", "null", 1, 4)}
+
+
+async def test_the_suite_writes_a_table_figures_and_a_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "suite --stores sqlite --workloads enqueue-many drain --processes 1 --rounds 2 --jobs 50"
+    monkeypatch.setattr("sys.argv", [*words.split(), "--out", str(tmp_path / "out")])
+    code = await suite.run(suite.options_given(), tmp_path)
+    assert code == 0
+    assert {path.name for path in tmp_path.iterdir()} >= {"results.json", "results.md", "results.svg"}
+    assert "| drain, 1 process | SQLite | 50 |" in capsys.readouterr().out

@@ -1,0 +1,168 @@
+"""`tenure stats` in a process of its own, on real databases."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.lifecycle.operations import Complete, Fail
+from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
+from tenure.stores import Store
+from tenure.stores.contract import Stats, Tally, WorkerRecord
+from tenure.testing.clock import ManualClock
+from tenure.testing.driver import ERROR, Driver
+from tenure.views.unserved import ALIVE_SECONDS, Unserved, alive, unserved
+from tests.support.child_programs import wait_until
+from tests.support.command import Answer, tenure
+from tests.support.databases import Database
+from tests.support.sample_jobs import BURIED
+from tests.support.terminal import terminal
+
+
+def stats(database: Database, *options: str) -> Answer:
+    return tenure("stats", "--database", database.url, *options)
+
+
+async def worker(store: Store, name: str, **facts: Any) -> WorkerRecord:
+    at = await store.now()
+    given = {"host": "h", "pid": 7, "version": "1.2", "queues": ("default",), "kinds": ("mail",), "concurrency": 4}
+    record = WorkerRecord(id=name, started_at=at, seen_at=at, **{**given, **facts})
+    await store.register(record)
+    return record
+
+
+async def populate(store: Store) -> None:
+    driver = Driver(store)
+    for _ in range(2):
+        await driver.add("mail")
+    await driver.add("mail", delay_ms=3_600_000)
+    await driver.add("bill", queue="cash")
+    await driver.running(kind="mail")
+    await driver.apply(await driver.running(kind="done"), Complete("1"))
+    await driver.apply(await driver.running(kind="mail"), Fail(ERROR))
+    await driver.apply(await driver.running(kind="mail"), BURIED)
+    await worker(store, "worker-1")
+    await worker(store, "worker-2", queues=("cash",), kinds=("mail", "other"))
+    await worker(store, "worker-3", queues=("cash",), kinds=("bill",))
+    await store.unregister("worker-3")
+
+
+async def test_jobs_are_counted_per_queue_kind_and_status_with_workers_and_what_nobody_runs(
+    database: Database,
+) -> None:
+    async with database.opened() as store:
+        await populate(store)
+    answer = stats(database, "--json")
+    assert answer.code == 0, answer
+    counted = {(row["queue"], row["kind"], row["status"]): (row["jobs"], row["due"]) for row in answer.json["jobs"]}
+    assert counted == {
+        ("default", "mail", "queued"): (3, 2),
+        ("default", "mail", "running"): (1, 0),
+        ("default", "mail", "failed"): (1, 0),
+        ("default", "mail", "dead_lettered"): (1, 0),
+        ("default", "done", "succeeded"): (1, 0),
+        ("cash", "bill", "queued"): (1, 1),
+    }
+    ages = {row["kind"]: row["oldest_due_seconds"] for row in answer.json["jobs"] if row["status"] == "queued"}
+    assert all(0 <= age < 600 for age in ages.values())
+    assert [one["id"] for one in answer.json["workers"]] == ["worker-1", "worker-2"]
+    assert answer.json["unserved"] == [{"queue": "cash", "kind": "bill", "jobs": 1}]
+    assert answer.json["dead_letters"] == 1
+
+
+async def test_the_same_in_words(database: Database) -> None:
+    async with database.opened() as store:
+        await populate(store)
+    answer = stats(database)
+    assert (answer.code, answer.err) == (0, "")
+    for words in (
+        "8 jobs",
+        "2 workers alive",
+        "kinds with jobs that no living worker runs",
+        "1 dead letter that nobody",
+    ):
+        assert words in answer.out
+    assert any(line.split()[:5] == ["default", "mail", "queued", "3", "2"] for line in answer.out.splitlines())
+    assert any(line.split() == ["cash", "bill", "1"] for line in answer.out.splitlines())
+
+
+async def test_an_empty_database_has_nothing_to_count(database: Database) -> None:
+    async with database.opened():
+        pass
+    answer = stats(database)
+    assert answer.code == 0
+    assert answer.out == "0 jobs\n0 workers alive\n0 dead letters that nobody has dealt with\n"
+    assert stats(database, "--json").json["jobs"] == []
+
+
+async def test_watching_redraws_on_a_terminal_until_interrupted(database: Database) -> None:
+    async with database.opened() as store:
+        await populate(store)
+        with terminal("stats", "--watch", "0.1", "--database", database.url) as shown:
+            shown.read_until("8 jobs")
+            await Driver(store).add("mail")
+            shown.read_until("9 jobs")
+            shown.interrupt()
+            assert shown.end() == 130
+            assert "Traceback" not in shown.text
+
+
+async def test_watching_elsewhere_writes_the_lines_anew(database: Database, tmp_path: Path) -> None:
+    async with database.opened() as store:
+        await Driver(store).add()
+    lines = tmp_path / "lines"
+    with lines.open("wb") as out:
+        command = [sys.executable, "-m", "tenure", "stats", "--watch", "0.1", "--database", database.url]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True)
+    try:
+        assert wait_until(lambda: lines.read_text().count("1 job\n") >= 2, seconds=60)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[1].strip() == "tenure: interrupted"
+        assert process.returncode == 130
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def test_watching_makes_no_one_document_and_no_pause_of_nothing() -> None:
+    for options, says in (
+        (("--json", "--watch", "1"), "--json is one document"),
+        (("--watch", "0"), "not in the range"),
+    ):
+        answer = tenure("stats", *options)
+        assert (answer.code, answer.out) == (2, "")
+        assert says in answer.err
+
+
+async def test_a_database_without_schema_is_not_fit(database: Database) -> None:
+    answer = stats(database)
+    assert (answer.code, answer.out) == (3, "")
+    assert "tenure migrate" in answer.err
+
+
+def seen(clock: ManualClock, *workers: WorkerRecord, tallies: list[Tally]) -> Stats:
+    return Stats(at=clock.now(), tallies=tallies, workers=list(workers), dead_letters=0)
+
+
+@pytest.mark.parametrize("silent_seconds", [0.0, ALIVE_SECONDS, ALIVE_SECONDS + 1])
+def test_a_worker_that_was_not_seen_for_long_serves_nobody(silent_seconds: float) -> None:
+    clock = ManualClock()
+    at = clock.now()
+    facts: dict[str, Any] = {"host": "h", "pid": 7, "version": "1", "concurrency": 1, "started_at": at, "seen_at": at}
+    record = WorkerRecord(id="worker-1", queues=("default",), kinds=("mail",), **facts)
+    clock.advance(silent_seconds)
+    tallies = [
+        Tally(queue="default", kind="mail", status=QUEUED, jobs=2),
+        Tally(queue="default", kind="mail", status=RUNNING, jobs=1),
+        Tally(queue="default", kind="mail", status=SUCCEEDED, jobs=9),
+        Tally(queue="post", kind="mail", status=QUEUED, jobs=1),
+    ]
+    there = silent_seconds <= ALIVE_SECONDS
+    now = seen(clock, record, tallies=tallies)
+    assert alive(now) == ([record] if there else [])
+    assert unserved(now) == ([] if there else [Unserved("default", "mail", 3)]) + [Unserved("post", "mail", 1)]

@@ -1,0 +1,163 @@
+"""Gauges of the database: what they show, how seldom it is read for them, and what an outage looks like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import pytest
+
+from tenure.errors import StoreUnavailable
+from tenure.lifecycle.statuses import QUEUED, SUCCEEDED
+from tenure.observe.database_gauges import REST_SECONDS_LEAST, SHARE, Depths, Level, levels
+from tenure.observe.metrics import OTHER, QUEUES_MAX
+from tenure.seams import Seams
+from tenure.stores.contract import Stats, Store, Tally, WorkerRecord
+from tenure.testing.clock import ManualClock
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def worker(*, seen_seconds_ago: float = 1.0, kinds: tuple[str, ...] = ("mail",)) -> WorkerRecord:
+    seen = AT - timedelta(seconds=seen_seconds_ago)
+    return WorkerRecord(
+        id=f"w-{seen_seconds_ago}", host="h", pid=1, version="1", queues=("default",), kinds=kinds, concurrency=1,
+        started_at=seen, seen_at=seen,
+    )  # fmt: skip
+
+
+def stats(*tallies: Tally, workers: tuple[WorkerRecord, ...] = (), dead_letters: int = 0) -> Stats:
+    return Stats(at=AT, tallies=list(tallies), workers=list(workers), dead_letters=dead_letters)
+
+
+def tally(queue: str = "default", kind: str = "mail", jobs: int = 1, *, waited_seconds: float | None = None) -> Tally:
+    due_at = None if waited_seconds is None else AT - timedelta(seconds=waited_seconds)
+    due = 0 if waited_seconds is None else jobs
+    return Tally(queue=queue, kind=kind, status=QUEUED, jobs=jobs, due=due, oldest_due_at=due_at)
+
+
+def shown(found: list[Level]) -> dict[tuple[str, ...], float]:
+    return {(level.metric.removeprefix("tenure_"), *level.labels): level.value for level in found}
+
+
+def test_a_queue_is_shown_as_a_whole_and_its_oldest_job_is_the_oldest_of_all_kinds() -> None:
+    found = shown(
+        levels(
+            stats(
+                tally(jobs=3, waited_seconds=10),
+                tally(kind="bill", jobs=2, waited_seconds=40),
+                Tally(queue="default", kind="mail", status=SUCCEEDED, jobs=9),
+                tally(queue="later"),
+                workers=(worker(), worker(seen_seconds_ago=3600)),
+                dead_letters=4,
+            )
+        )
+    )
+    assert found == {
+        ("jobs", "default", "queued"): 5,
+        ("jobs", "default", "succeeded"): 9,
+        ("jobs", "later", "queued"): 1,
+        ("jobs_due", "default"): 5,
+        ("jobs_due", "later"): 0,
+        ("oldest_due_seconds", "default"): 40,
+        ("oldest_due_seconds", "later"): 0,
+        ("open_dead_letters",): 4,
+        ("workers",): 1,
+        ("jobs_unserved",): 3,
+    }
+
+
+def test_queues_beyond_the_limit_are_shown_together_and_the_largest_keep_their_names() -> None:
+    many = [tally(queue=f"q-{number:04}", jobs=1 + (number == 500)) for number in range(1000)]
+    found = shown(levels(stats(*many)))
+    queues = {labels[1] for labels in found if labels[0] == "jobs"}
+    assert len(queues) == QUEUES_MAX + 1
+    assert "q-0500" in queues
+    assert found["jobs", OTHER, "queued"] == 1000 - QUEUES_MAX
+    assert sum(value for labels, value in found.items() if labels[0] == "jobs") == 1001
+
+
+class Scene:
+    """A database that answers after a while, does not answer, or never does."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.readings = self.closings = self.openings = 0
+        self.takes_seconds = 0.0
+        self.problem: Exception | None = None
+
+    async def stats(self) -> Stats:
+        self.readings += 1
+        self.clock.advance(self.takes_seconds)
+        if self.problem is not None:
+            raise self.problem
+        return stats(tally())
+
+    async def close(self) -> None:
+        self.closings += 1
+
+    async def open_store(self) -> Store:
+        self.openings += 1
+        return cast(Store, self)
+
+
+@asynccontextmanager
+async def reading() -> AsyncIterator[tuple[Scene, Depths]]:
+    scene = Scene(ManualClock())
+    depths = Depths(scene.open_store, Seams(clock=scene.clock))
+    try:
+        yield scene, depths
+    finally:
+        await depths.close()
+
+
+async def test_one_reading_serves_all_who_look_until_it_is_time_for_the_next() -> None:
+    async with reading() as (scene, depths):
+        for _ in range(5):
+            assert shown(depths.read())["database_up",] == 1
+        assert (scene.readings, scene.openings) == (1, 1)
+        scene.clock.advance(REST_SECONDS_LEAST)
+        depths.read()
+        assert (scene.readings, scene.openings) == (2, 1)
+    assert scene.closings == 1
+
+
+async def test_a_large_database_is_read_for_a_small_share_of_the_time() -> None:
+    async with reading() as (scene, depths):
+        scene.takes_seconds = 4.0
+        began = scene.clock.monotonic_seconds()
+        for _ in range(2000):
+            depths.read()
+            scene.clock.advance(0.5)
+        passed = scene.clock.monotonic_seconds() - began
+        assert scene.readings * scene.takes_seconds <= passed * SHARE + scene.takes_seconds
+        assert scene.readings > 5
+
+
+@pytest.mark.parametrize("problem", [StoreUnavailable("gone"), TimeoutError()])
+async def test_what_cannot_be_read_is_not_shown_and_said_not_to_be_up(problem: Exception) -> None:
+    async with reading() as (scene, depths):
+        scene.problem = problem
+        assert shown(depths.read()) == {("database_up",): 0}
+        assert scene.closings == 1
+        scene.problem = None
+        scene.clock.advance(REST_SECONDS_LEAST)
+        assert shown(depths.read())["jobs", "default", "queued"] == 1
+        assert scene.openings == 2
+
+
+async def test_a_database_that_never_answers_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure.observe.database_gauges.READ_SECONDS_MOST", 0.05)
+    async with reading() as (scene, depths):
+        scene.stats = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+        assert shown(depths.read()) == {("database_up",): 0}
+
+
+async def test_nothing_is_read_after_the_end() -> None:
+    async with reading() as (scene, depths):
+        pass
+    assert depths.read() == []
+    assert scene.readings == 0

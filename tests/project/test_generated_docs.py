@@ -1,0 +1,135 @@
+"""The generated pages are what their sources say, and a requirement that nobody asked for is noticed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenure.lifecycle.records import EventType
+from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.transitions import ARROWS
+from tools import lifecycle_page, requirements_page
+from tools.generated import DOCS, ROOT, committed
+from tools.requirements_page import Proof, UnknownRequirement, known_numbers, proofs_in
+
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+"""A link to another file, without the place in it."""
+
+
+def test_the_lifecycle_page_is_what_the_table_says() -> None:
+    stale = "docs/lifecycle.md is stale: run `python -m tools.lifecycle_page`"
+    assert committed(lifecycle_page.NAME) == lifecycle_page.page(), stale
+
+
+def test_the_requirements_page_is_what_the_tests_say() -> None:
+    stale = "docs/requirements.md is stale: run `python -m tools.requirements_page`"
+    assert committed(requirements_page.NAME) == requirements_page.page(), stale
+
+
+def test_the_index_leads_to_every_page_and_every_decision() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = [page for page in [*DOCS.glob("*.md"), *DOCS.glob("decisions/*.md")] if page.name != "index.md"]
+    assert len(pages) > len(list(DOCS.glob("*.md")))
+    assert [page.name for page in pages if f"({page.relative_to(DOCS)})" not in index] == []
+
+
+def test_no_link_from_one_page_to_another_leads_nowhere() -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    links = [(page, link) for page in pages for link in LINK.findall(page.read_text(encoding="utf-8"))]
+    assert len(links) > len(pages)
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.requirement("LC-01", "LC-10")
+def test_the_lifecycle_page_speaks_of_every_status_operation_and_event() -> None:
+    page = lifecycle_page.page()
+    assert page.count("```mermaid") == 2
+    for word in [*Status, *EventType, *(arrow.verb for arrow in ARROWS)]:
+        assert f"| `{word}` |" in page, word
+
+
+def test_a_table_that_changes_makes_another_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = lifecycle_page.page()
+    monkeypatch.setattr(lifecycle_page, "ARROWS", ARROWS[:-1])
+    assert lifecycle_page.page() != before
+
+
+def test_marks_on_functions_classes_modules_and_parameters_all_count() -> None:
+    source = """
+import pytest
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("LC-01")]
+
+@pytest.mark.requirement("LC-02", "LC-03")
+async def test_one(): ...
+
+@pytest.mark.requirement("SM-01")
+class TestMany:
+    @pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.requirement("EL-01"))])
+    def test_two(self, x): ...
+
+    def helper(self): ...
+"""
+    assert set(proofs_in(source, "t.py")) == {
+        *(Proof(number, "t.py", "test_one") for number in ("LC-01", "LC-02", "LC-03")),
+        *(Proof(number, "t.py", "TestMany::test_two") for number in ("LC-01", "SM-01", "EL-01")),
+    }
+
+
+@pytest.mark.parametrize("argument", ['"LC-99"', '"lc-01"', "7", "number", 'f"LC-0{1}"'])
+def test_a_mark_that_names_no_known_requirement_is_an_error(argument: str) -> None:
+    source = f"@pytest.mark.requirement({argument})\ndef test_one(): ...\n"
+    with pytest.raises(UnknownRequirement, match=r"t\.py:1"):
+        list(proofs_in(source, "t.py"))
+
+
+def test_a_mark_on_something_that_is_no_test_is_an_error() -> None:
+    source = '@pytest.mark.requirement("LC-01")\ndef check_one(): ...\n'
+    with pytest.raises(UnknownRequirement, match="is not a test"):
+        list(proofs_in(source, "t.py"))
+
+
+def test_a_requirement_without_a_test_is_shown_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements_page, "all_proofs", lambda: {Proof("LC-01", "tests/t.py", "test_one")})
+    page = requirements_page.page()
+    assert page.count("**open** |") == len(known_numbers()) - 1
+    assert "[tests/t.py](../tests/t.py): `test_one`" in page
+    assert f"1 of {len(known_numbers())} have tests." in page
+
+
+def test_all_requirements_are_listed() -> None:
+    counts = {chapter.prefix: len(chapter.requirements) for chapter in requirements_page.chapters()}
+    assert counts == {"LC": 15, "SM": 21, "WC": 13, "EL": 8, "EH": 11}
+
+
+@pytest.mark.parametrize(("number", "code"), [("LC-07", 0), ("LC-70", 4)])
+def test_collecting_a_test_with_an_unknown_number_fails(tmp_path: Path, number: str, code: int) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = requirement(id): what it shows\n", encoding="utf-8")
+    source = f"import pytest\n@pytest.mark.requirement(*['{number}'])\ndef test_one(): ...\n"
+    (tmp_path / "test_it.py").write_text(source, encoding="utf-8")
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.support.traceability", "-q", "test_it.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert answer.returncode == code, answer.stdout + answer.stderr
+    assert ("LC-70" in answer.stderr) is (code != 0)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in sorted(DOCS.rglob("*.md")):
+        for link in _links(page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.relative_to(ROOT)} links to {link}"
+
+
+def _links(text: str) -> list[str]:
+    targets = (part.partition(")")[0] for part in text.split("](")[1:])
+    return [target.partition("#")[0] for target in targets if "://" not in target and not target.startswith("#")]

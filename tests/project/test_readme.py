@@ -1,0 +1,105 @@
+"""The code in README.md and the programs in examples/ do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from tests.support.child_programs import wait_until
+from tests.support.command import tenure
+from tests.support.databases import Database
+from tests.support.running_command import started
+from tools.generated import ROOT
+
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
+
+
+def run(script: str | Path, *, folder: Path, **env: str) -> str:
+    """What a program prints."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
+    command = [sys.executable, str(script)] if isinstance(script, Path) else [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, cwd=folder, env={**clean, **env}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_block_of_code_in_the_readme_is_one_that_is_run_here() -> None:
+    assert len(BLOCKS) == 3
+
+
+def test_the_quickstart_works_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(BLOCKS[0])
+    (tmp_path / "program.py").write_text(BLOCKS[1])
+    with started("worker", "shop:app", folder=tmp_path) as worker:
+        assert run(tmp_path / "program.py", folder=tmp_path) == "hello, Ada\n"
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0, worker.log
+
+
+def bookings(database: Path) -> list[tuple[str, int]]:
+    with closing(sqlite3.connect(database, timeout=30)) as connection:
+        return connection.execute("select order_name, cents from bookings").fetchall()
+
+
+def test_the_payment_of_the_readme_is_booked_once(tmp_path: Path) -> None:
+    database = tmp_path / "shop.db"
+    (tmp_path / "shop.py").write_text(BLOCKS[2])
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("create table bookings (order_name text, cents integer)")
+    run("from shop import pay; pay.enqueue_sync('order-7', 1200)", folder=tmp_path)
+    with started("worker", "shop:app", folder=tmp_path) as worker:
+        assert wait_until(lambda: bookings(database) != [], seconds=30), worker.log
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0, worker.log
+    assert bookings(database) == [("order-7", 1200)]
+
+
+def test_the_first_steps_can_be_taken(tmp_path: Path) -> None:
+    greeting, *events = run(ROOT / "examples" / "first_steps.py", folder=tmp_path).splitlines()
+    assert greeting == "hello, Ada"
+    assert events[-1] == "  succeeded (attempt 2)"
+    assert tenure("verify", "--database", "sqlite:///first_steps.db", cwd=tmp_path).code == 0
+
+
+def test_the_example_of_a_payment_books_it_once_on_every_database(database: Database, tmp_path: Path) -> None:
+    assert tenure("migrate", "--database", database.url).code == 0
+    printed = run(ROOT / "examples" / "pay_once.py", folder=tmp_path, TENURE_DATABASE=database.url)
+    assert printed.splitlines() == [
+        "one job: True",
+        "receipt for order-7",
+        "booked: [{'order_name': 'order-7', 'cents': 1200}]",
+    ]
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"first_steps.py", "pay_once.py"}
+
+
+def test_the_two_commands_for_developers_are_there() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    planned = subprocess.run(
+        ["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert "tenure demo" in planned
+    for command in ("make demo", "make test"):
+        assert f"\n{command} " in readme
+
+
+def blocks_of(page: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_on_queues_says_what_happens(tmp_path: Path) -> None:
+    [program] = blocks_of("queues.md")
+    assert run(program, folder=tmp_path) == "mail 20 paused 0\n"

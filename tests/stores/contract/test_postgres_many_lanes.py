@@ -1,0 +1,29 @@
+"""PostgreSQL passes the kit also where every claimer is taken for one of many queues."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tenure.stores.contract import Store
+from tenure.stores.postgres import many_lanes
+from tenure.stores.postgres.store import PostgresStore
+from tenure.testing.contract import StoreContract
+from tests.support.manual_postgres import PostgresClock
+
+
+class TestManyLanes(StoreContract):
+    sql_prefix = "tenure."
+
+    @pytest.fixture
+    def clock(self, postgres_clock: PostgresClock) -> PostgresClock:
+        return postgres_clock
+
+    @pytest.fixture
+    async def store(self, manual_dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+        monkeypatch.setattr(many_lanes, "QUEUES_FEW", 0)
+        store = PostgresStore.from_url(manual_dsn)
+        await store.open()
+        yield store
+        await store.close()

@@ -1,0 +1,460 @@
+"""Stores on one SQLite file, of one process and of several, take turns; and nothing rests on that."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tenure.errors import StoreUnavailable
+from tenure.seams import SYSTEM, Handle, Seams, SystemSpawner
+from tenure.stores.contract import JobFilter
+from tenure.stores.sqlite.file_lock import FileTurn
+from tenure.stores.sqlite.store import SqliteStore
+from tenure.testing.driver import Driver
+from tests.support.waiting import eventually
+
+PLENTY_SECONDS = 30
+FOR_EVER_SECONDS = 3600.0
+"""Who waits as long as this was not woken."""
+
+LOCKS = Path("/proc/locks")
+pytestmark = pytest.mark.skipif(not LOCKS.exists(), reason="only Linux tells who waits for a lock")
+
+PREAMBLE = """
+import asyncio, os, sys
+from datetime import UTC, datetime
+from tenure.seams import SYSTEM
+from tenure.stores.sqlite.store import SqliteStore
+from tenure.stores.sqlite.file_lock import FileTurn
+from tenure.testing.driver import Driver
+path = sys.argv[1]
+"""
+TAKES_THE_TURN = """
+turn = FileTurn(path, seconds=3600, spawn=SYSTEM.spawn)
+print("asking", flush=True)
+turn.take()
+print("has it", flush=True)
+sys.stdin.readline()
+turn.give_back()
+print("gave it back", flush=True)
+sys.stdin.readline()
+"""
+
+
+class Child:
+    """Another process that has the file's path as its argument, says something, and is told to go on."""
+
+    def __init__(self, script: str, path: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PREAMBLE + script, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def says(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self, word: str = "go on") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=PLENTY_SECONDS)
+
+
+@contextmanager
+def child(script: str, path: Path) -> Iterator[Child]:
+    process = Child(script, path)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@asynccontextmanager
+async def opened(store: SqliteStore) -> AsyncIterator[SqliteStore]:
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    """One that would wait for ever for its turn."""
+    store = SqliteStore(path, busy_seconds=FOR_EVER_SECONDS)
+    await store.migrate()
+    async with opened(store):
+        yield store
+
+
+def turn_of(store: SqliteStore) -> FileTurn:
+    turn = store._lanes._turns._among_all
+    assert turn is not None
+    return turn
+
+
+def is_had(turn: FileTurn) -> bool:
+    return turn._mine
+
+
+@contextmanager
+def other_has_turn(path: Path) -> Iterator[None]:
+    turn = FileTurn(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
+    turn.take()
+    try:
+        assert is_had(turn)
+        yield
+    finally:
+        turn.close()
+
+
+def waiting(path: Path, ending: str = "-turn") -> int:
+    """How many wait for the kernel's lock on the file beside this one."""
+    beside = Path(f"{path}{ending}")
+    number = f":{beside.stat().st_ino} " if beside.exists() else None
+    return sum(1 for line in LOCKS.read_text().splitlines() if "->" in line and number is not None and number in line)
+
+
+class Held:
+    """A clock for a store, which asks for the time once it has a transaction: there it stays until it is let go."""
+
+    def __init__(self) -> None:
+        self.inside, self.go_on = threading.Event(), threading.Event()
+
+    def now(self) -> datetime:
+        self.inside.set()
+        assert self.go_on.wait(PLENTY_SECONDS)
+        return datetime.now(UTC)
+
+    async def entered(self) -> None:
+        assert await asyncio.to_thread(self.inside.wait, PLENTY_SECONDS)
+
+
+async def kinds(store: SqliteStore) -> list[str]:
+    """In the order in which they were written."""
+    written = [event.job_id for event in (await store.tail()).events]
+    jobs = await store.read(written)
+    return [jobs[job_id].kind for job_id in written]
+
+
+# In order
+
+
+async def test_a_store_that_has_more_to_write_lets_another_in_between(path: Path, store: SqliteStore) -> None:
+    held = Held()
+    async with opened(SqliteStore(path, database_clock=held.now)) as busy, asyncio.timeout(PLENTY_SECONDS):
+        adding = [asyncio.create_task(Driver(busy).add("first"))]
+        await held.entered()
+        adding += [asyncio.create_task(Driver(busy).add("second")), asyncio.create_task(Driver(store).add("other"))]
+        await eventually(lambda: waiting(path) == 1)
+        held.go_on.set()
+        await asyncio.gather(*adding)
+    assert await kinds(store) == ["first", "other", "second"]
+
+
+async def test_a_process_that_asks_again_at_once_comes_after_who_waited(path: Path, store: SqliteStore) -> None:
+    turn = FileTurn(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
+    turn.take()
+    with child(TAKES_THE_TURN, path) as other:
+        assert other.says() == "asking"
+        await eventually(lambda: waiting(path) == 1)
+        turn.give_back()
+        asking = asyncio.create_task(asyncio.to_thread(turn.take))
+        assert await asyncio.to_thread(other.says) == "has it"
+        await eventually(lambda: waiting(path) == 1)
+        assert not is_had(turn)
+        other.tell()
+        await asyncio.wait_for(asking, PLENTY_SECONDS)
+        assert is_had(turn)
+    turn.close()
+
+
+async def test_several_processes_that_write_without_pause_come_forward_together(path: Path, store: SqliteStore) -> None:
+    script = """
+async def main():
+    store = SqliteStore(path)
+    await store.open()
+    drive = Driver(store)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(60):
+        await drive.add(f"of-{os.getpid()}")
+    print("done", flush=True)
+    sys.stdin.readline()
+asyncio.run(main())
+"""
+    children = [Child(script, path) for _ in range(4)]
+    try:
+        assert [one.says() for one in children] == ["ready"] * 4
+        for one in children:
+            one.tell()
+        assert [await asyncio.to_thread(one.says) for one in children] == ["done"] * 4
+    finally:
+        for one in children:
+            one.end()
+    written = await kinds(store)
+    last = {kind: place for place, kind in enumerate(written)}
+    until_first_was_done = written[: min(last.values()) + 1]
+    assert len(last) == 4
+    assert min(until_first_was_done.count(kind) for kind in last) >= 20
+
+
+async def test_blocks_and_writers_of_several_stores_take_turns_and_none_is_stuck(
+    path: Path, store: SqliteStore
+) -> None:
+    async with (
+        opened(SqliteStore(path, busy_seconds=FOR_EVER_SECONDS)) as other,
+        opened(SqliteStore(path, busy_seconds=FOR_EVER_SECONDS)) as third,
+        asyncio.timeout(PLENTY_SECONDS),
+    ):
+
+        async def blocks(one: SqliteStore) -> None:
+            for _ in range(15):
+                async with one.transaction(deadline_seconds=PLENTY_SECONDS) as tx:
+                    await tx.add([Driver(one).enqueue("block")])
+
+        async def adds(one: SqliteStore) -> None:
+            for _ in range(15):
+                await Driver(one).add("added")
+
+        await asyncio.gather(*(work(one) for one in (store, other, third) for work in (blocks, adds)))
+    written = await kinds(store)
+    assert (written.count("block"), written.count("added")) == (45, 45)
+
+
+async def test_a_store_on_a_link_to_the_file_takes_turns_with_the_others(path: Path, store: SqliteStore) -> None:
+    link = path.parent / "link.db"
+    link.symlink_to(path)
+    held = Held()
+    async with opened(SqliteStore(link, database_clock=held.now)) as busy, asyncio.timeout(PLENTY_SECONDS):
+        adding = [asyncio.create_task(Driver(busy).add())]
+        await held.entered()
+        adding.append(asyncio.create_task(Driver(store).add()))
+        await eventually(lambda: waiting(path) == 1)
+        held.go_on.set()
+        await asyncio.gather(*adding)
+        assert len(await kinds(store)) == 2
+
+
+# Processes that die or stand still
+
+
+async def test_the_turn_of_a_process_that_is_killed_goes_to_the_next(path: Path, store: SqliteStore) -> None:
+    with child(TAKES_THE_TURN, path) as other:
+        assert [other.says(), other.says()] == ["asking", "has it"]
+        adding = asyncio.create_task(Driver(store).add())
+        await eventually(lambda: waiting(path) == 1)
+        assert not adding.done()
+    await asyncio.wait_for(adding, PLENTY_SECONDS)
+
+
+async def test_a_child_that_was_forked_does_not_keep_the_turn_of_its_dead_parent(
+    path: Path, store: SqliteStore
+) -> None:
+    script = """
+turn = FileTurn(path, seconds=3600, spawn=SYSTEM.spawn)
+turn.take()
+child = os.fork()
+if child == 0:
+    sys.stdin.read()
+    os._exit(0)
+print(child, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    with child(script, path) as parent:
+        survivor = int(parent.says())
+        parent.process.wait(PLENTY_SECONDS)
+        os.kill(survivor, 0)
+        await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
+        os.kill(survivor, 0)
+        assert len(await kinds(store)) == 1
+
+
+async def test_a_process_that_stands_still_in_its_turn_holds_nobody_up_for_ever(path: Path, store: SqliteStore) -> None:
+    async with opened(SqliteStore(path, busy_seconds=0.2)) as hasty, asyncio.timeout(PLENTY_SECONDS):
+        with child(TAKES_THE_TURN, path) as other:
+            assert [other.says(), other.says()] == ["asking", "has it"]
+            other.stop()
+            for _ in range(50):
+                await Driver(hasty).add()
+            assert waiting(path) == 1, "it was waited for once, and that goes on behind the writes"
+            other.go_on()
+            other.tell()
+            assert other.says() == "gave it back"
+            await eventually(lambda: waiting(path) == 0)
+            with other_has_turn(path):
+                adding = asyncio.create_task(Driver(hasty).add())
+                await eventually(lambda: waiting(path) == 1)
+            await adding
+
+
+async def test_a_process_that_stands_still_as_the_next_holds_nobody_up_for_ever(path: Path, store: SqliteStore) -> None:
+    async with opened(SqliteStore(path, busy_seconds=0.2)) as hasty, asyncio.timeout(PLENTY_SECONDS):
+        with child(TAKES_THE_TURN, path) as other:
+            with other_has_turn(path):
+                assert other.says() == "asking"
+                await eventually(lambda: waiting(path) == 1)
+                other.stop()
+            for _ in range(50):
+                await Driver(hasty).add()
+            assert waiting(path, "-next") == 1
+
+
+async def test_a_process_that_stands_still_in_a_transaction_makes_the_file_unavailable(
+    path: Path, store: SqliteStore
+) -> None:
+    script = """
+def clock():
+    print("inside", flush=True)
+    sys.stdin.readline()
+    return datetime.now(UTC)
+
+async def main():
+    store = SqliteStore(path, database_clock=clock)
+    await store.open()
+    await Driver(store).add("theirs")
+    print("done", flush=True)
+    sys.stdin.readline()
+asyncio.run(main())
+"""
+    async with opened(SqliteStore(path, busy_seconds=0.05)) as hasty, asyncio.timeout(PLENTY_SECONDS):
+        with child(script, path) as other:
+            assert other.says() == "inside"
+            other.stop()
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match=r"locked.*same id"):
+                    await Driver(hasty).add()
+            other.go_on()
+            other.tell()
+            assert other.says() == "done"
+            await Driver(hasty).add("ours")
+    assert await kinds(store) == ["theirs", "ours"]
+
+
+async def test_a_store_that_is_closed_gives_its_turn_back_also_where_a_transaction_was_open(
+    path: Path, store: SqliteStore
+) -> None:
+    other = SqliteStore(path)
+    await other.open()
+    with pytest.raises(StoreUnavailable, match="closed"):  # noqa: PT012 - a transaction is one thing
+        async with other.transaction(deadline_seconds=3) as tx:
+            await tx.add([Driver(other).enqueue()])
+            assert is_had(turn_of(other))
+            await other.close()
+    await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
+    assert not is_had(turn_of(store))
+
+
+async def test_a_store_that_is_closed_while_its_waiter_waits_leaves_the_line_later(
+    path: Path, store: SqliteStore
+) -> None:
+    hasty = SqliteStore(path, busy_seconds=0.05)
+    await hasty.open()
+    with other_has_turn(path):
+        await Driver(hasty).add()
+        await hasty.close()
+        assert waiting(path) == 1
+    await eventually(lambda: waiting(path) == 0)
+    await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
+
+
+# Without turns
+
+
+@pytest.mark.parametrize("ending", ["-next", "-turn"])
+async def test_where_its_files_cannot_be_opened_a_store_goes_on_without_turns(path: Path, ending: str) -> None:
+    Path(f"{path}{ending}").mkdir()
+    store, other = SqliteStore(path), SqliteStore(path)
+    await store.migrate()
+    async with opened(store), opened(other), asyncio.timeout(PLENTY_SECONDS):
+        await asyncio.gather(*(Driver(one).add() for one in (store, other) for _ in range(10)))
+        assert len((await store.find(JobFilter())).jobs) == 20
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "when it has to wait"])
+async def test_where_the_kernel_has_no_such_locks_a_store_goes_on_without_turns(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    real = fcntl.flock
+
+    def flock(file: int, operation: int) -> None:
+        if not waits or operation == fcntl.LOCK_EX:
+            raise OSError(errno.ENOLCK, "No locks available")
+        real(file, operation)
+
+    with other_has_turn(path):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        for _ in range(3):
+            await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
+        monkeypatch.undo()
+        assert not is_had(turn_of(store))
+    assert len(await kinds(store)) == 3
+
+
+class NoWaiters(SystemSpawner):
+    """There are threads for lanes, but none to wait for a turn in."""
+
+    def thread(self, body: Callable[[], None], *, name: str) -> Handle:
+        if name == "tenure-sqlite-turn":
+            raise RuntimeError("can't start new thread")
+        return super().thread(body, name=name)
+
+
+async def test_where_there_is_no_thread_to_wait_in_a_store_goes_on_without_turns(
+    path: Path, store: SqliteStore
+) -> None:
+    poor = SqliteStore(path, seams=Seams(spawn=NoWaiters()), busy_seconds=FOR_EVER_SECONDS)
+    async with opened(poor), asyncio.timeout(PLENTY_SECONDS):
+        with other_has_turn(path):
+            await Driver(poor).add()
+            await Driver(poor).add()
+        await Driver(store).add()
+        assert len(await kinds(store)) == 3
+
+
+async def test_where_one_connection_serves_everything_there_are_no_turns(tmp_path: Path) -> None:
+    for store in (SqliteStore(tmp_path / "jobs.db", inline=True), SqliteStore(":memory:")):
+        await store.migrate()
+        async with opened(store):
+            await Driver(store).add()
+    assert not list(tmp_path.glob("*-turn"))
+    assert not list(Path.cwd().glob(":memory:*"))
+
+
+async def test_who_alone_writes_a_file_needs_no_thread_to_wait_in(path: Path, store: SqliteStore) -> None:
+    other = SqliteStore(path, seams=Seams(spawn=NoWaiters()))
+    async with opened(other):
+        for _ in range(5):
+            await Driver(other).add()
+            await Driver(store).add()
+        assert turn_of(other)._usable

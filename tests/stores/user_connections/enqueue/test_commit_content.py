@@ -1,0 +1,203 @@
+"""Messages and artifacts that go along with the mark of a commit, on every kind of connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from tenure.errors import InvalidInput, LeaseLost
+from tenure.lifecycle.operations import Commit
+from tenure.lifecycle.records import Actor, Job, Role
+from tenure.seams import SYSTEM
+from tenure.stores.contract import Applied, Artifact, Failure, OutboxMessage, Outcome, Repeated, Request, Store
+from tenure.stores.user_connections import Caller, caller_for
+from tenure.testing.driver import Driver
+from tests.support.databases import Database
+from tests.support.user_connections import Lent
+
+Look = Callable[[Any], Any]
+BODY = bytes(range(256)) * 4
+ARTIFACTS = (
+    Artifact(name="ß.bin", media_type="application/x-test", body=BODY),
+    Artifact(name="empty", media_type="text/plain", body=b""),
+)
+
+
+@pytest.fixture
+def caller(lent: Lent, database: Database) -> Caller:
+    return caller_for(lent.connection, database.url)
+
+
+@pytest.fixture
+def job(look: Look, own_name: str) -> Job:
+    """A job that somebody runs, with their token."""
+    running: Job = look(lambda store: Driver(store).running(kind=own_name))
+    return running
+
+
+def message(aggregate: str, n: int, *, known_as: UUID | None = None) -> OutboxMessage:
+    headers = '{"h":"%s:x"}' if n == 1 else None
+    body = f'{{"n":{n}}}'
+    return OutboxMessage(id=known_as or uuid4(), topic=f"t{n}", body=body, aggregate=aggregate, headers=headers)
+
+
+def marked(
+    lent: Lent,
+    caller: Caller,
+    job: Job,
+    *,
+    messages: Sequence[OutboxMessage] = (),
+    artifacts: Sequence[Artifact] = (),
+    token: UUID | None = None,
+) -> Outcome:
+    actor = Actor(Role.RUNNER, "worker-1", token or job.token)
+    request = Request(job=job, operations=(Commit("1"),), actor=actor, request_id="mark-1", fresh=True)
+    if caller.is_async:
+        outcome: Outcome = lent.wait(caller.perform(request, messages=messages, artifacts=artifacts))
+        return outcome
+    return caller.perform_sync(request, messages=messages, artifacts=artifacts)
+
+
+def outbox_of(job: Job, database: Database) -> Callable[[Store], Any]:
+    """What others see in the outbox of this job, and how far its streams have come."""
+    prefix = "tenure_" if database.is_sqlite else "tenure."
+    messages = f"select aggregate, sequence, topic, body, headers from {prefix}outbox where job_id = $1"
+    streams = f"select aggregate, written, due_at from {prefix}streams where aggregate like $1 order by aggregate"
+    job_id: Any = str(job.id) if database.is_sqlite else job.id
+
+    async def look(store: Store) -> Any:
+        async with store.transaction(deadline_seconds=5) as tx:
+            written = [tuple(row.values()) for row in await tx.fetch(f"{messages} order by 1, 2", job_id)]
+            rows = await tx.fetch(streams, f"{job.kind}%")
+            return written, [(row["aggregate"], row["written"], row["due_at"] is not None) for row in rows]
+
+    return look
+
+
+def artifacts_of(job: Job) -> Callable[[Store], Any]:
+    return lambda store: store.artifacts(job.id)
+
+
+@pytest.mark.requirement("EL-04", "SM-20")
+def test_messages_and_artifacts_take_effect_with_the_callers_commit(
+    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+) -> None:
+    a, b = f"{job.kind}-a", f"{job.kind}-b"
+    messages = [message(b, 1), message(a, 2), message(b, 3)]
+    assert isinstance(marked(lent, caller, job, messages=messages, artifacts=ARTIFACTS), Applied)
+    assert (look(artifacts_of(job)), look(lambda store: store.read([job.id]))[job.id].committed) == ([], False)
+    lent.commit()
+    written, streams = look(outbox_of(job, database))
+    assert written == [
+        (a, 1, "t2", '{"n":2}', None),
+        (b, 1, "t1", '{"n":1}', '{"h":"%s:x"}'),
+        (b, 2, "t3", '{"n":3}', None),
+    ]
+    assert streams == [(a, 1, True), (b, 2, True)]
+    records = look(artifacts_of(job))
+    assert [(one.name, one.attempt, one.media_type, one.bytes) for one in records] == [
+        ("empty", 1, "text/plain", 0),
+        ("ß.bin", 1, "application/x-test", len(BODY)),
+    ]
+    assert look(lambda store: store.artifact(job.id, "ß.bin")).body == BODY
+
+
+def test_numbers_go_on_where_the_aggregate_stands(
+    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+) -> None:
+    async def before(store: Store) -> None:
+        async with store.transaction(deadline_seconds=5) as tx:
+            await tx.post([message(job.kind, 7)], job=job)
+
+    look(before)
+    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 8)]), Applied)
+    lent.commit()
+    written, streams = look(outbox_of(job, database))
+    assert [(row[1], row[2]) for row in written] == [(1, "t7"), (2, "t8")]
+    assert streams == [(job.kind, 2, True)]
+
+
+def test_what_is_rolled_back_leaves_no_message_and_no_artifact(
+    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+) -> None:
+    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS), Applied)
+    lent.rollback()
+    assert (look(artifacts_of(job)), look(outbox_of(job, database))) == ([], ([], []))
+
+
+def test_a_mark_that_is_refused_writes_no_message_and_no_artifact(
+    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+) -> None:
+    outcome = marked(
+        lent, caller, job, token=SYSTEM.random.token(), messages=[message(job.kind, 1)], artifacts=ARTIFACTS
+    )
+    assert isinstance(outcome, Failure)
+    assert isinstance(outcome.error, LeaseLost)
+    lent.commit()
+    assert (look(artifacts_of(job)), look(outbox_of(job, database))) == ([], ([], []))
+
+
+def test_a_mark_that_was_made_before_writes_nothing_again(
+    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+) -> None:
+    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS), Applied)
+    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 2)], artifacts=ARTIFACTS), Repeated)
+    lent.commit()
+    written, _ = look(outbox_of(job, database))
+    assert (len(look(artifacts_of(job))), [row[2] for row in written]) == (2, ["t1"])
+
+
+def test_a_message_id_that_was_used_before_is_refused_and_the_transaction_goes_on(
+    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+) -> None:
+    known = message(job.kind, 1)
+
+    async def before(store: Store) -> None:
+        async with store.transaction(deadline_seconds=5) as tx:
+            await tx.post([known])
+
+    look(before)
+    again = message(job.kind, 2, known_as=known.id)
+    with pytest.raises(InvalidInput, match=str(known.id)):
+        marked(lent, caller, job, messages=[again], artifacts=ARTIFACTS)
+    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 3)]), Applied)
+    lent.commit()
+    written, streams = look(outbox_of(job, database))
+    assert ([(row[1], row[2]) for row in written], streams) == ([(2, "t3")], [(job.kind, 2, True)])
+    assert look(artifacts_of(job)) == []
+
+
+def test_an_artifact_name_that_the_job_has_is_refused_and_the_transaction_goes_on(
+    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+) -> None:
+    # No job has artifacts before its commit, unless somebody put them there by hand.
+    columns = "(job_id, name, attempt, media_type, body, bytes, at)"
+    table, at = ("tenure_artifacts", "0") if database.is_sqlite else ("tenure.artifacts", "now()")
+    lent.execute(f"insert into {table} {columns} values ('{job.id}', 'empty', 1, 'x', '', 0, {at})")
+    with pytest.raises(InvalidInput, match="'empty' already"):
+        marked(lent, caller, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS)
+    assert isinstance(marked(lent, caller, job, artifacts=ARTIFACTS[:1]), Applied)
+    lent.commit()
+    assert [one.name for one in look(artifacts_of(job))] == ["empty", "ß.bin"]
+    assert look(outbox_of(job, database)) == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["psycopg_plain", "sqlite_legacy"], indirect=True)
+def test_what_no_store_could_hold_is_refused_at_the_door(lent: Lent, caller: Caller, job: Job, look: Look) -> None:
+    twice = message("a", 1)
+    wrong: list[dict[str, Any]] = [
+        {"messages": [twice, twice]},
+        {"messages": [OutboxMessage(id=uuid4(), topic="t", body="{", aggregate="a")]},
+        {"messages": [OutboxMessage(id=uuid4(), topic="", body="1", aggregate="a")]},
+        {"artifacts": [ARTIFACTS[0], ARTIFACTS[0]]},
+        {"artifacts": [Artifact(name="", media_type="x", body=b"")]},
+        {"artifacts": [Artifact(name="x", media_type="x", body="text")]},  # type: ignore[arg-type]
+    ]
+    for belongings in wrong:
+        with pytest.raises(InvalidInput):
+            marked(lent, caller, job, **belongings)
+    lent.commit()
+    assert not look(lambda store: store.read([job.id]))[job.id].committed

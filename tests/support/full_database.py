@@ -1,0 +1,80 @@
+"""A database that holds something of everything, for tests that move whole databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.operations import Commit, Complete, Fail, Progress, Retry, Signal
+from tenure.lifecycle.records import Job, Policy
+from tenure.lifecycle.schedules import Schedule
+from tenure.stores import Store
+from tenure.stores.contract import Artifact, OutboxMessage
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, runner
+from tests.support.sample_jobs import BURIED, one_of_each
+
+BIG = '"' + "ä" * 120_000 + '"'
+LATE = datetime(2999, 1, 1, tzinfo=UTC)
+
+
+async def full_life(store: Store) -> list[Job]:
+    """Jobs in every status, erased and blanked ones, dead letters that were dealt with, and what stands beside them."""
+    drive = Driver(store)
+    jobs = await one_of_each(drive)
+    jobs += [await _tried_again(drive), await _erased(drive), await _with_belongings(drive)]
+    for how in ("redriven", "discarded"):
+        buried = await drive.apply(await drive.running(correlation_id="order-7"), BURIED)
+        await store.deal_with([buried.id], how=how, actor=OPERATOR)
+        jobs.append(buried)
+    await _queues_and_schedules(store)
+    await _refused_twins(drive)
+    assert await store.blank(older_than_seconds=0, actor=OPERATOR) > 0
+    return jobs
+
+
+async def _tried_again(drive: Driver) -> Job:
+    """Failures whose errors nobody kept, but for the last: only their digests are left."""
+    job = await drive.running(kind="again", payload=BIG, tags={"tenant": "x", "area": "ö"}, trace="00-ab-cd-01")
+    for number in range(3):
+        await drive.apply(job, Progress(10, "a word"), Progress(20 + number), Retry(f'"{number}"', delay_seconds=0))
+        [job] = await drive.claim(kinds=("again",))
+    return await drive.apply(job, Complete(BIG))
+
+
+async def _erased(drive: Driver) -> Job:
+    job = await drive.running(kind="erased", payload='{"name":"ada"}', tags={"name": "ada"}, correlation_id="c")
+    await drive.apply(job.id, Signal("approved", '"by ada"'), actor=CLIENT)
+    for operation in (Progress(5, "ada"), Fail(ERROR)):
+        await drive.apply(job.id, operation, actor=runner(job))
+    return await drive.store.erase(job.id, reason="asked for", actor=OPERATOR)
+
+
+async def _with_belongings(drive: Driver) -> Job:
+    job = await drive.running(kind="made", partition_key="ada", submitted_by="ada")
+    async with drive.store.transaction(deadline_seconds=3) as tx:
+        made = [("report", b"\x00\xff" * 50_000), ("log", b"")]
+        await tx.attach(job, [Artifact(name=name, media_type="text/plain", body=body) for name, body in made])
+        for aggregate in ("b", "a", "b"):
+            message = OutboxMessage(
+                id=drive.random.job_id(), topic="paid", body="{}", aggregate=aggregate, headers="{}"
+            )
+            await tx.post([message], job=job)
+        await tx.perform(drive.request(job, Commit("1"), fresh=True))
+    return await drive.job(job.id)
+
+
+async def _queues_and_schedules(store: Store) -> None:
+    await store.queues.put("slow", QueueRules(concurrency_max=3, key_rate=Rate(9, 60.0)), actor=OPERATOR)
+    await store.queues.pause("slower", actor=OPERATOR)
+    tags = {"b": "2", "a": "1"}
+    schedule = Schedule(name="yearly", cron="@yearly", kind="mail", payload="{}", policy=Policy(), tags=tags)
+    await store.schedules.put(schedule, next_at=LATE, paused=True, expected_rev=0, actor=OPERATOR)
+    drive = Driver(store)
+    await drive.add(queue="slow", partition_key="ada", kind="keyed")
+    assert len(await drive.claim(queues=("slow",), kinds=("keyed",))) == 1
+
+
+async def _refused_twins(drive: Driver) -> None:
+    """One that was answered by another job, under an id of its own."""
+    await drive.add("twin", dedupe_key="x", delay_ms=3_600_000)
+    await drive.add("twin", dedupe_key="x", request_id="order-9")

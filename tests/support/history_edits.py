@@ -1,0 +1,277 @@
+"""Edits of a story: of a row, a log, the tail, or of what clients saw.
+
+An edit of a log is carried through to the row and the tail, where it does not say otherwise: that is what a store with
+such a bug would have left behind. What only contradicts itself in one place would be too easy to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.evolve import born, evolve
+from tenure.lifecycle.fold import contents_of
+from tenure.lifecycle.json_text import digest
+from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.statuses import CLAIMED
+from tenure.testing.driver import ERROR
+from tenure.testing.history.checker import Effect, Failed, History, Invoked, Ok, Record, Snapshot, Unknown
+from tests.support.recorded_history import LEASE_SECONDS, Story
+
+Edit = Callable[[Story], Story]
+Events = tuple[Event, ...]
+CHANGED = msgspec.structs.replace
+
+
+# Edits of the database
+
+
+def row(name: str, **changes: Any) -> Edit:
+    """The row alone says something else."""
+
+    def edit(story: Story) -> Story:
+        job = CHANGED(story.job(name), **changes)
+        return story.stored(_with_row(story.database, job))
+
+    return edit
+
+
+def origin(name: str, **changes: Any) -> Edit:
+    def edit(story: Story) -> Story:
+        job = story.job(name)
+        return story.stored(_with_row(story.database, CHANGED(job, origin=CHANGED(job.origin, **changes))))
+
+    return edit
+
+
+def log(name: str, change: Callable[[Events], Sequence[Event]], *, in_row: bool = True, in_tail: bool = True) -> Edit:
+    """The log says something else, and so do the row and the tail, unless they are kept out of it."""
+
+    def edit(story: Story) -> Story:
+        job = story.job(name)
+        events = tuple(change(story.database.logs[job.id]))
+        database = CHANGED(story.database, logs={**story.database.logs, job.id: events})
+        if in_tail:
+            database = CHANGED(database, tail=tuple(_retold(database.tail, job.id, events)))
+        if in_row and events:
+            database = _with_row(database, _replayed(job, events))
+        return story.stored(database)
+
+    return edit
+
+
+def tail(change: Callable[[Events], Sequence[Event]]) -> Edit:
+    def edit(story: Story) -> Story:
+        return story.stored(CHANGED(story.database, tail=tuple(change(story.database.tail))))
+
+    return edit
+
+
+def tail_of(name: str, change: Callable[[list[Event]], Sequence[Event]]) -> Edit:
+    """The events of one job in the tail, put back into the places that they had."""
+
+    def edit(story: Story) -> Story:
+        job_id = story.jobs[name]
+        others = [event for event in story.database.tail if event.job_id != job_id]
+        own = change([event for event in story.database.tail if event.job_id == job_id])
+        return story.stored(CHANGED(story.database, tail=(*own, *others)))
+
+    return edit
+
+
+def vanished(name: str, *, row_only: bool = False) -> Edit:
+    """The job is not there, or only its row is not."""
+
+    def edit(story: Story) -> Story:
+        database, job_id = story.database, story.jobs[name]
+        database = CHANGED(database, jobs=tuple(job for job in database.jobs if job.id != job_id))
+        if not row_only:
+            logs = {key: events for key, events in database.logs.items() if key != job_id}
+            database = CHANGED(
+                database, logs=logs, tail=tuple(event for event in database.tail if event.job_id != job_id)
+            )
+        return story.stored(database)
+
+    return edit
+
+
+def _with_row(database: Snapshot, changed: Job) -> Snapshot:
+    return CHANGED(database, jobs=tuple(changed if job.id == changed.id else job for job in database.jobs))
+
+
+def _replayed(job: Job, events: Sequence[Event]) -> Job:
+    """The row that these events leave, whether they are legal or not."""
+    contents = {**contents_of(job), digest(ERROR): ERROR}
+    replayed = born(job.origin, events[0])
+    for event in events[1:]:
+        replayed = evolve(replayed, event, contents.get(event.digest or ""))
+    return replayed
+
+
+def _retold(told: Sequence[Event], job_id: UUID, events: Sequence[Event]) -> Iterator[Event]:
+    """The tail with these events of the job: each in its old place, a new one right after the one that it follows."""
+    places = {event.rev: float(place) for place, event in enumerate(told) if event.job_id == job_id}
+    order = [(float(place), 0, event) for place, event in enumerate(told) if event.job_id != job_id]
+    last = 0.0
+    for number, event in enumerate(events):
+        last = places.get(event.rev, last)
+        order.append((last, number, event))
+    return (event for _, _, event in sorted(order, key=lambda one: one[:2]))
+
+
+# Changes of one job's events
+
+
+def without(rev: int) -> Callable[[Events], list[Event]]:
+    return lambda events: [event for event in events if event.rev != rev]
+
+
+def skipped(rev: int) -> Callable[[Events], list[Event]]:
+    """As if it had never been written, and the later ones had its number."""
+    return lambda events: [CHANGED(event, rev=event.rev - (event.rev > rev)) for event in events if event.rev != rev]
+
+
+def until(rev: int) -> Callable[[Events], Events]:
+    return lambda events: events[:rev]
+
+
+def different(rev: int, **changes: Any) -> Callable[[Events], list[Event]]:
+    """One event says something else; `-1` is the last."""
+
+    def change(events: Events) -> list[Event]:
+        wanted = rev if rev > 0 else len(events) + 1 + rev
+        return [CHANGED(event, **changes) if event.rev == wanted else event for event in events]
+
+    return change
+
+
+def later(rev: int, seconds: float) -> Callable[[Events], list[Event]]:
+    """One event is dated that much later."""
+
+    def change(events: Events) -> list[Event]:
+        wanted = rev if rev > 0 else len(events) + 1 + rev
+        at = next(event.at for event in events if event.rev == wanted)
+        return different(rev, at=at + timedelta(seconds=seconds))(events)
+
+    return change
+
+
+def followed(event_type: EventType, *, seconds: float = 1.0, **facts: Any) -> Callable[[Events], list[Event]]:
+    """One event more, made like the last one."""
+
+    def change(events: Events) -> list[Event]:
+        last = events[-1]
+        made = {
+            "rev": last.rev + 1,
+            "type": event_type,
+            "from_status": last.to_status,
+            "to_status": last.to_status,
+            "at": last.at + timedelta(seconds=seconds),
+            "request_id": "forged",
+            "cause": None,
+            "detail": None,
+            "digest": None,
+            "until_at": None,
+            "commits": False,
+            **facts,
+        }
+        return [*events, CHANGED(last, **made)]
+
+    return change
+
+
+def swapped(events: Sequence[Event]) -> list[Event]:
+    """The second and the third in each other's places."""
+    first, second, third, *rest = events
+    return [first, third, second, *rest]
+
+
+def claimed_again(events: Events) -> list[Event]:
+    claim = next(event for event in events if event.type is EventType.CLAIMED)
+    second = followed(
+        EventType.CLAIMED,
+        to_status=CLAIMED,
+        attempt=claim.attempt + 1,
+        actor="pool:worker-9",
+        until_at=events[-1].at + timedelta(seconds=LEASE_SECONDS),
+    )
+    return second(events)
+
+
+# Edits of what clients saw
+
+
+def answered(op: str, name: str, change: Callable[[Record], Record], *, number: int = 0) -> Edit:
+    """The answer to a call of this operation on this job is another one."""
+
+    def edit(story: Story) -> Story:
+        call = _calls(story, op, name)[number]
+        records = [
+            change(record) if isinstance(record, Ok | Failed | Unknown) and key_of(record) == key_of(call) else record
+            for record in story.history.records
+        ]
+        return story.saw(History.of(records))
+
+    return edit
+
+
+def invoked(op: str, name: str, /, **changes: Any) -> Edit:
+    """A call asked for something else."""
+
+    def edit(story: Story) -> Story:
+        call = _calls(story, op, name)[0]
+        records = [CHANGED(record, **changes) if record is call else record for record in story.history.records]
+        return story.saw(History.of(records))
+
+    return edit
+
+
+def asked_again(op: str, name: str, answer: Callable[[Story, Invoked], Record]) -> Edit:
+    """The same request once more, with another answer."""
+
+    def edit(story: Story) -> Story:
+        call = CHANGED(_calls(story, op, name)[0], number=10_000)
+        return story.saw(History.of([*story.history.records, call, answer(story, call)]))
+
+    return edit
+
+
+def effects(change: Callable[[Story, list[Effect]], list[Effect]]) -> Edit:
+    def edit(story: Story) -> Story:
+        others = [record for record in story.history.records if not isinstance(record, Effect)]
+        return story.saw(History.of([*others, *change(story, story.history.effects())]))
+
+    return edit
+
+
+def _calls(story: Story, op: str, name: str) -> list[Invoked]:
+    job_id = story.jobs[name]
+    won = {key_of(record) for record in story.history.records if isinstance(record, Ok) and job_id in record.job_ids}
+    found = [
+        record
+        for record in story.history.records
+        if isinstance(record, Invoked) and record.op == op and (record.job_id == job_id or key_of(record) in won)
+    ]
+    assert found, f"nobody was seen to ask for {op} of the job {name!r}"
+    return found
+
+
+def key_of(record: Invoked | Ok | Failed | Unknown) -> tuple[str, int]:
+    return record.process, record.number
+
+
+def refused(record: Record) -> Record:
+    assert not isinstance(record, Effect)
+    return Failed(record.process, record.number, "LeaseLost")
+
+
+def ok_with(**changes: Any) -> Callable[[Record], Record]:
+    return lambda record: CHANGED(record, **changes)
+
+
+def effect_of(effects_seen: list[Effect], story: Story, name: str) -> Effect:
+    return next(effect for effect in effects_seen if effect.job_id == story.jobs[name])

@@ -1,0 +1,163 @@
+"""A worker that takes jobs through all of the lifecycle. What becomes of a job is written in its payload.
+
+Everybody recovers, too: a job whose owner abandoned it is stalled and requeued by whoever finds it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.synchronize import Barrier
+
+from tenure.errors import Refused
+from tenure.lifecycle.json_text import encode, load
+from tenure.lifecycle.operations import (
+    Cancel,
+    Commit,
+    Complete,
+    DeadLetter,
+    Fail,
+    Halt,
+    Operation,
+    Progress,
+    Reconcile,
+    Release,
+    RequestCancel,
+    Requeue,
+    Retry,
+    Signal,
+    Stall,
+    Start,
+    Suspend,
+)
+from tenure.lifecycle.records import Job, ReasonCode, Stage
+from tenure.lifecycle.statuses import LIVE
+from tenure.stores import store_for
+from tenure.stores.contract import Applied, Enqueue, Failure, JobFilter, Repeated, Request
+from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
+from tests.support.waiting import patiently
+
+READY_SECONDS = 60.0
+BATCH = 100
+BURIAL = DeadLetter(ReasonCode.EXHAUSTED_RETRIES, Stage.EXEC, ERROR)
+
+SHORT = {"lease_seconds": 0.5, "heartbeat_seconds": 0.5, "max_attempts": 30_000}
+
+ENDS: dict[str, tuple[str, int]] = {
+    # way: the status in which it must end, and how many claims that takes
+    "complete": ("succeeded", 1),
+    "commit": ("succeeded", 1),
+    "report": ("succeeded", 1),
+    "retry": ("succeeded", 2),
+    "release": ("succeeded", 2),
+    "suspend": ("succeeded", 2),
+    "abandon": ("succeeded", 2),
+    "vanish": ("succeeded", 1),
+    "fail": ("failed", 1),
+    "halt": ("halted", 1),
+    "bury": ("dead_lettered", 1),
+    "cancel": ("cancelled", 1),
+}
+"""The ways that a job can go."""
+
+ONCE: dict[str, tuple[Operation, ...]] = {
+    "complete": (Complete("1"),),
+    "commit": (Commit('{"paid":true}'), Complete('{"paid":true}')),
+    "report": (Progress(50, "half"), Progress(90), Complete("1")),
+    "retry": (Retry(ERROR, delay_seconds=0),),
+    "release": (Release(),),
+    "suspend": (Suspend(delay_seconds=0),),
+    "fail": (Fail(ERROR),),
+    "halt": (Halt("limit", "[1]"),),
+    "bury": (BURIAL,),
+}
+
+
+def enqueues(drive: Driver, first: int, count: int) -> list[Enqueue]:
+    """New jobs, going all the ways in turn. Those that will lose their owner have a short lease, and may lose it often:
+    a machine under load is slow, and how often a lease runs out there is not what is tested."""
+    ways = list(ENDS)
+    found: list[Enqueue] = []
+    for number in range(first, first + count):
+        way = ways[number % len(ways)]
+        policy = SHORT if way in ("abandon", "vanish") else {}
+        found.append(drive.enqueue(payload=encode({"way": way, "number": number}), policy=policy))
+    return found
+
+
+def labour(barrier: Barrier, url: str, worker: str, first: int, count: int, seconds: float) -> int:
+    return asyncio.run(_labour(barrier, url, worker, first, count, seconds))
+
+
+async def _labour(barrier: Barrier, url: str, worker: str, first: int, count: int, seconds: float) -> int:
+    """Add the jobs of one's own, then work on everybody's until none is live. How many changes were applied."""
+    store = store_for(url)
+    await store.open()
+    try:
+        barrier.wait(READY_SECONDS)
+        drive = Driver(store)
+        for begin in range(first, first + count, 1000):
+            await patiently(partial(store.add, enqueues(drive, begin, min(1000, first + count - begin))))
+        # Nobody leaves while another has yet to add its jobs.
+        barrier.wait(seconds)
+        return await _until_done(drive, worker, time.monotonic() + seconds)
+    finally:
+        await store.close()
+
+
+async def _until_done(drive: Driver, worker: str, deadline: float) -> int:
+    applied = 0
+    while time.monotonic() < deadline:
+        request = drive.claim_request(limit=BATCH, worker=worker, start=False)
+        jobs = await patiently(partial(drive.store.claim, request))
+        applied += await _carry_on(drive, jobs)
+        applied += await _recover(drive)
+        if not jobs and not (await drive.store.find(JobFilter(statuses=tuple(LIVE)), limit=1)).jobs:
+            return applied
+    raise TimeoutError(f"{worker} was not done in time")
+
+
+async def _carry_on(drive: Driver, jobs: Sequence[Job]) -> int:
+    started = await _applied(drive, [drive.request(job, Start(), fresh=True) for job in jobs])
+    called = [job for job in started if way_of(job) == "cancel"]
+    signals = [drive.request(job.id, Signal("go", "[1]"), RequestCancel(), actor=CLIENT) for job in called]
+    told = {job.id: job for job in await _applied(drive, signals)}
+    steps = [(job, next_step(job)) for job in started]
+    requests = [drive.request(told.get(job.id, job), *step, actor=runner(job)) for job, step in steps if step]
+    return len(started) + len(told) + len(await _applied(drive, requests))
+
+
+def next_step(job: Job) -> tuple[Operation, ...]:
+    """What its owner does with a running job; nothing where it is to lose its owner."""
+    way = way_of(job)
+    if way == "cancel":
+        return (Cancel("as asked"),)
+    if way == "vanish":
+        return (Commit("1"),)
+    if job.attempt >= ENDS[way][1]:
+        return ONCE.get(way, (Complete("1"),)) if ENDS[way][1] == 1 else (Complete("1"),)
+    return () if way == "abandon" else ONCE[way]
+
+
+def way_of(job: Job) -> str:
+    return str(load(job.origin.payload)["way"])
+
+
+async def _recover(drive: Driver) -> int:
+    requests: list[Request] = []
+    for job in await drive.store.unattended(limit=BATCH):
+        stall = (Stall(),) if job.held else ()
+        rest = Reconcile() if job.committed else Requeue()
+        requests.append(drive.request(job, *stall, rest, actor=RECOVERY))
+    return len(await _applied(drive, requests))
+
+
+async def _applied(drive: Driver, requests: Sequence[Request]) -> list[Job]:
+    """The jobs that were changed. To be refused is a part of life here: another was faster, or the lease ran out."""
+    outcomes = await patiently(partial(drive.store.perform, requests)) if requests else []
+    for outcome in outcomes:
+        if isinstance(outcome, Failure) and not isinstance(outcome.error, Refused):
+            raise outcome.error
+    return [outcome.job for outcome in outcomes if isinstance(outcome, Applied | Repeated)]

@@ -1,0 +1,51 @@
+"""When a held job's next heartbeat is due: always in time for one that renews the lease before trust in it ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from tenure.lifecycle.records import Job, Origin, Policy
+from tenure.lifecycle.statuses import RUNNING
+from tenure.workers.leases import Held
+
+TOKEN = UUID(int=7)
+MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def held(lease_seconds: float, heartbeat_seconds: float | None) -> Held:
+    """A job whose claim was sent at second 100."""
+    policy = Policy(lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
+    origin = Origin(id=UUID(int=1), kind="mail", payload="{}", policy=policy)
+    job = Job(origin=origin, status=RUNNING, rev=3, created_at=MOMENT, updated_at=MOMENT, attempt=1, token=TOKEN)
+    return Held(job, worker="worker", token=TOKEN, sent_at_seconds=100.0)
+
+
+@pytest.mark.requirement("SM-05")
+def test_beats_come_at_the_policys_interval_where_that_is_in_time() -> None:
+    one = held(60.0, None)
+    assert one.next_beat_at_seconds == pytest.approx(120.0)
+    one.beat_sent(120.0, renewed=False)
+    assert one.next_beat_at_seconds == pytest.approx(140.0)
+    one.beat_sent(140.0)
+    assert one.next_beat_at_seconds == pytest.approx(160.0)
+    assert one.trusted_until_seconds == pytest.approx(200.0)
+
+
+@pytest.mark.requirement("SM-05")
+@pytest.mark.parametrize("heartbeat_seconds", [30.0, 45.0, 60.0, 600.0])
+def test_a_beat_that_came_too_soon_to_renew_is_followed_by_one_that_does(heartbeat_seconds: float) -> None:
+    """With an interval of half the lease, a heartbeat that is a moment early renews nothing, and the next one by the
+    policy would come when the lease is over."""
+    one = held(60.0, heartbeat_seconds)
+    one.beat_sent(min(129.999, one.next_beat_at_seconds), renewed=False)
+    assert 130.0 < one.next_beat_at_seconds <= 140.0
+    assert one.trusted_until_seconds == pytest.approx(160.0)
+
+
+def test_a_beat_that_does_not_renew_late_in_the_lease_is_tried_again_after_a_pause() -> None:
+    one = held(60.0, 30.0)
+    one.beat_sent(150.0, renewed=False)
+    assert 150.0 < one.next_beat_at_seconds < one.trusted_until_seconds

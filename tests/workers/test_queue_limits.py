@@ -1,0 +1,80 @@
+"""Workers on queues with rules, on both stores: that those who had to wait are told when they need not any more.
+
+They look by themselves so seldom that nobody could wait for it: what happens sooner happened because of a hint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+import tenure
+from tests.support.databases import Database
+from tests.support.in_process_worker import working
+from tests.support.waiting import eventually
+
+SELDOM = 600.0
+JOBS = 6
+
+
+@pytest.fixture
+async def app(database: Database) -> AsyncIterator[tenure.App]:
+    async with database.opened():
+        pass
+    app = tenure.App(database.url)
+    yield app
+    await app.close()
+
+
+def counting(app: tenure.App, seen: list[int]) -> tenure.JobFunction[[], None]:
+    """A job that notes how many of it run at once."""
+    at_once = 0
+
+    @app.job()
+    async def count() -> None:
+        nonlocal at_once
+        at_once += 1
+        seen.append(at_once)
+        await asyncio.sleep(0.01)
+        at_once -= 1
+
+    return count
+
+
+async def is_there(app: tenure.App) -> bool:
+    """Whether a worker has said so, which it does once it is up."""
+    return bool(await (await app.store()).workers())
+
+
+async def test_a_permit_that_is_free_again_is_told_of(app: tenure.App) -> None:
+    seen: list[int] = []
+    count = counting(app, seen)
+    await app.queues.put("default", concurrency_max=2)
+    await app.enqueue_many(count.request() for _ in range(JOBS))
+    async with working(app, poll_seconds=SELDOM, scan_seconds=0.5), working(app, poll_seconds=SELDOM, scan_seconds=0.5):
+        await eventually(lambda: len(seen) == JOBS, seconds=40)
+    assert max(seen) <= 2
+
+
+async def test_a_rate_that_has_room_again_is_not_slept_through(app: tenure.App) -> None:
+    seen: list[int] = []
+    count = counting(app, seen)
+    await app.queues.put("default", rate=tenure.Rate(2, 0.5))
+    await app.enqueue_many(count.request() for _ in range(JOBS))
+    async with working(app, poll_seconds=SELDOM, scan_seconds=0.5) as worker:
+        await eventually(lambda: len(seen) == JOBS, seconds=40)
+    assert worker.counts["succeeded"] == JOBS
+
+
+async def test_whoever_waits_at_a_paused_queue_is_told_when_it_goes_on(app: tenure.App) -> None:
+    seen: list[int] = []
+    count = counting(app, seen)
+    await app.queues.pause("default")
+    await app.enqueue_many(count.request() for _ in range(JOBS))
+    async with working(app, poll_seconds=SELDOM, scan_seconds=0.5) as worker:
+        await eventually(lambda: is_there(app))
+        assert worker.counts["claimed"] == 0
+        await app.queues.resume("default")
+        await eventually(lambda: len(seen) == JOBS, seconds=40)
