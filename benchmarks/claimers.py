@@ -149,7 +149,7 @@ async def _claimer(store: Store, work: Drain, share: Share) -> Drained:
 
 async def _complete(store: Store, jobs: Sequence[Job], runner: Actor) -> None:
     finish = (Complete("null"),)
-    outcomes = await store.perform(
+    outcomes = await store.apply(
         [Request(job=job, operations=finish, actor=runner, request_id="complete", fresh=True) for job in jobs]
     )
     wrong = [outcome for outcome in outcomes if not isinstance(outcome, Applied)]

@@ -20,7 +20,7 @@ from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Origin, Policy, Role
 from tenure.seams import SYSTEM
 from tenure.stores import store_for
-from tenure.stores.contract import Applied, ClaimRequest, Enqueue, Request, Store
+from tenure.stores.contract import Applied, ClaimRequest, EnqueueRequest, Request, Store
 
 KIND = "growth"
 AGE = timedelta(days=40)
@@ -56,7 +56,7 @@ async def template(url: str, *, queue: str, payload: str, finished: bool) -> str
     store = store_for(url)
     await store.open()
     try:
-        [added] = await store.add([Enqueue(origin(queue, payload), CLIENT)])
+        [added] = await store.enqueue([EnqueueRequest(origin(queue, payload), CLIENT)])
         if finished:
             await _finish(store, queue)
         return str(added.job.id)
@@ -73,7 +73,7 @@ async def _finish(store: Store, queue: str) -> None:
     done = Request(
         job=job, operations=(Complete("null"),), actor=Actor(Role.RUNNER, worker, token), request_id="complete"
     )
-    [outcome] = await store.perform([done])
+    [outcome] = await store.apply([done])
     assert isinstance(outcome, Applied), f"the template was not completed: {outcome}"
 
 

@@ -31,7 +31,7 @@ from benchmarks.growth_plots import Chart, Line, drawn
 from benchmarks.growth_report import TITLES, Cell, Series, allowance, by_series, figures, growths, markdown
 from tenure.measuring.records import percentile
 from tenure.stores import store_for
-from tenure.stores.contract import Enqueue
+from tenure.stores.contract import EnqueueRequest
 from tests.support.postgres import OTHERS, PostgresServer
 
 QUEUE = "growth"
@@ -190,7 +190,9 @@ async def _enqueue(url: str, queues: Sequence[str], plan: Plan, count: int) -> N
     try:
         for start in range(0, count, batch):
             numbers = range(start, min(start + batch, count))
-            await store.add([Enqueue(origin(queues[number % len(queues)], payload), CLIENT) for number in numbers])
+            await store.enqueue(
+                [EnqueueRequest(origin(queues[number % len(queues)], payload), CLIENT) for number in numbers]
+            )
     finally:
         await store.close()
 

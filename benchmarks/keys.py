@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Role
 from tenure.measuring.records import percentile
@@ -28,10 +28,10 @@ from tests.support.postgres import PostgresServer
 
 RULES = {
     "none": None,
-    "concurrency": QueueRules(concurrency_max=100),
-    "key-concurrency": QueueRules(key_concurrency_max=1),
-    "key-rate": QueueRules(key_rate=Rate(1000, 60)),
-    "fair": QueueRules(fair=True),
+    "concurrency": QueueLimits(concurrency_max=100),
+    "key-concurrency": QueueLimits(key_concurrency_max=1),
+    "key-rate": QueueLimits(key_rate=Rate(1000, 60)),
+    "fair": QueueLimits(fair=True),
 }
 BATCH = 1000
 
@@ -39,7 +39,7 @@ BATCH = 1000
 async def fill(drive: Driver, jobs: int, keys: int) -> None:
     for start in range(0, jobs, BATCH):
         numbers = range(start, min(jobs, start + BATCH))
-        await drive.store.add([drive.enqueue(partition_key=f"key-{number % keys:05d}") for number in numbers])
+        await drive.store.enqueue([drive.enqueue(partition_key=f"key-{number % keys:05d}") for number in numbers])
 
 
 async def claims(store: Store, drive: Driver, *, count: int, limit: int) -> list[float]:
@@ -51,7 +51,7 @@ async def claims(store: Store, drive: Driver, *, count: int, limit: int) -> list
         jobs = await store.claim(request)
         took.append((time.perf_counter() - began) * 1000)
         runner = Actor(Role.RUNNER, request.worker, request.token)
-        await store.perform(
+        await store.apply(
             [
                 Request(job=job, operations=(Complete("null"),), actor=runner, request_id=f"done-{job.id}", fresh=True)
                 for job in jobs

@@ -18,7 +18,7 @@ from tenure.measuring.crew import Crew
 from tenure.measuring.jobs import app
 from tenure.measuring.lines import Orders
 from tenure.measuring.member import main
-from tenure.workers.supervisor.process import Program
+from tenure.workers.supervisor.process import WorkerProcess
 
 WORK_SECONDS = 0.001
 
@@ -32,10 +32,10 @@ async def work(text: str) -> None:
 @asynccontextmanager
 async def crew(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[Crew]:
     """Worker processes that are ready and wait for the word to go. However this is left, none is left behind."""
-    programs: list[Program] = []
+    programs: list[WorkerProcess] = []
     with log.open("ab") as output:
         for _ in range(processes):
-            programs.append(Program(_command, output=output, errors=output))
+            programs.append(WorkerProcess(_command, output=output, errors=output))
             programs[-1].say(msgspec.json.encode(orders) + b"\n")
     members = Crew(programs, log)
     try:

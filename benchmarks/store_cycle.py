@@ -27,7 +27,7 @@ from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Origin, Policy, Role
 from tenure.seams import SYSTEM
 from tenure.stores import store_for
-from tenure.stores.contract import Applied, ClaimRequest, Enqueue, Request, Store
+from tenure.stores.contract import Applied, ClaimRequest, EnqueueRequest, Request, Store
 from tests.support.postgres import PostgresServer
 
 PAYLOAD = '{"to":"ada@example.org","subject":"hello"}'
@@ -58,9 +58,9 @@ async def enqueue(store: Store, jobs: int, *, lanes: int) -> float:
 async def _enqueue_lane(store: Store, batches: Iterator[int]) -> None:
     client = Actor(Role.CLIENT, "bench")
     for count in batches:
-        await store.add(
+        await store.enqueue(
             [
-                Enqueue(Origin(id=SYSTEM.random.job_id(), kind="noop", payload=PAYLOAD, policy=POLICY), client)
+                EnqueueRequest(Origin(id=SYSTEM.random.job_id(), kind="noop", payload=PAYLOAD, policy=POLICY), client)
                 for _ in range(count)
             ]
         )
@@ -85,7 +85,7 @@ async def _lane(store: Store, *, batch: int, number: int) -> int:
             return done
         runner = Actor(Role.RUNNER, worker, token)
         finish = (Complete("null"),)
-        outcomes = await store.perform(
+        outcomes = await store.apply(
             [Request(job=job, operations=finish, actor=runner, request_id="complete", fresh=True) for job in jobs]
         )
         if not all(isinstance(outcome, Applied) for outcome in outcomes):

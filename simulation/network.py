@@ -21,16 +21,16 @@ from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.schedules import Firing
 from tenure.stores.contract import (
-    Added,
     Artifact,
     ClaimRequest,
-    Enqueue,
+    EnqueueRequest,
+    EnqueueResult,
     OutboxMessage,
     Outcome,
     Request,
     Soonest,
+    Subscription,
     Transaction,
-    Wakeups,
     WorkerRecord,
     hints,
 )
@@ -43,7 +43,7 @@ T = TypeVar("T")
 LATENCY_SECONDS = (0.0005, 0.01)
 DELAY_SECONDS = (0.2, 8.0)
 LATE_SECONDS = (0.05, 6.0)
-ONCE_OR_TWICE = ("add", "claim", "fire", "perform")
+ONCE_OR_TWICE = ("enqueue", "claim", "fire", "apply")
 
 
 class Wire:
@@ -121,10 +121,12 @@ class WiredStore:
 
     async def close(self) -> None: ...
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
+    ) -> Sequence[EnqueueResult]:
         if after is not None:
             await after
-        added = await self._wire.ask("add", lambda: self._store.add(requests))
+        added = await self._wire.ask("enqueue", lambda: self._store.enqueue(requests))
         self._world.ring({one.job.queue for one in added})
         return added
 
@@ -133,15 +135,15 @@ class WiredStore:
     async def claim(self, request: ClaimRequest) -> list[Job]:
         return await self._wire.ask("claim", lambda: self._store.claim(request))
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
-        what = "perform " + ",".join(operation.verb for request in requests for operation in request.operations)
-        outcomes = await self._wire.ask(what, lambda: self._store.perform(requests))
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
+        what = "apply " + ",".join(operation.verb for request in requests for operation in request.operations)
+        outcomes = await self._wire.ask(what, lambda: self._store.apply(requests))
         self._world.ring(hints(outcomes))
         self._world.answered(outcomes)
         return outcomes
 
-    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        return await self._wire.ask("unattended", lambda: self._store.unattended(limit=limit, after=after))
+    async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        return await self._wire.ask("unattended", lambda: self._store.recoverable(limit=limit, after=after))
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self._wire.ask("read", lambda: self._store.read(job_ids))
@@ -159,8 +161,8 @@ class WiredStore:
         await self._wire.ask("unregister", lambda: self._store.unregister(worker_id))
 
     @asynccontextmanager
-    async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Wakeups]:
-        bell = Bell()
+    async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
+        bell = SimulatedNotifier()
         self._world.bells[bell] = frozenset(queues)
         try:
             yield bell
@@ -189,7 +191,7 @@ class WiredSchedules:
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
         return await self._wire.ask("soonest", lambda: self._schedules.soonest(limit=limit, after=after))
 
-    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> Sequence[Added] | None:
+    async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult] | None:
         added = await self._wire.ask("fire", lambda: self._schedules.fire(firing, requests))
         self._world.fired(added)
         return added
@@ -245,8 +247,8 @@ class WiredBlock:
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         return await self._wire.ask("fetch", lambda: self._inside.fetch(sql, *values))
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        return await self._wire.ask("tx add", lambda: self._inside.add(requests))
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+        return await self._wire.ask("tx enqueue", lambda: self._inside.enqueue(requests))
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
         await self._wire.ask("tx post", lambda: self._inside.post(messages, job=job))
@@ -254,13 +256,13 @@ class WiredBlock:
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
         await self._wire.ask("tx attach", lambda: self._inside.attach(job, artifacts))
 
-    async def perform(self, request: Request) -> Outcome:
-        outcome = await self._wire.ask("tx perform", lambda: self._inside.perform(request))
+    async def apply(self, request: Request) -> Outcome:
+        outcome = await self._wire.ask("tx apply", lambda: self._inside.apply(request))
         self._world.answered([outcome], inside=True)
         return outcome
 
 
-class Bell:
+class SimulatedNotifier:
     """Hints for one who waits."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from simulation.invariants import Broken
 from simulation.random_streams import Chance
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor, Event, EventType, Origin, Role
 from tenure.lifecycle.statuses import HELD
 from tenure.stores.contract import Store
@@ -31,7 +31,7 @@ class Limits:
         self.hold = chance.happens(SHARE)
         concurrency, of_key, count = chance.whole(3, 6), chance.whole(1, 2), chance.whole(4, 8)
         by_key, rated, fair = chance.happens(0.5), chance.happens(0.5), chance.happens(0.5)
-        self.rules = QueueRules(
+        self.rules = QueueLimits(
             concurrency_max=concurrency,
             key_concurrency_max=of_key if by_key else None,
             rate=Rate(count, 2.0) if rated else None,

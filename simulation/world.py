@@ -14,7 +14,7 @@ import msgspec
 from simulation import sample_jobs
 from simulation.faults import Fault, Options
 from simulation.invariants import Broken, Watches
-from simulation.network import Bell, WiredBlock, WiredStore
+from simulation.network import SimulatedNotifier, WiredBlock, WiredStore
 from simulation.queue_limits import Limits
 from simulation.random_streams import Chance
 from simulation.schedules import Ticks
@@ -24,7 +24,7 @@ from tenure.client.admin import Operator
 from tenure.errors import LeaseLost, Refused, RevisionConflict, StoreUnavailable
 from tenure.lifecycle.records import Event
 from tenure.seams import Seams, SystemSpawner
-from tenure.stores.contract import Added, Failure, Outcome, Repeated, Store
+from tenure.stores.contract import EnqueueResult, Failure, Outcome, Repeated, Store
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.history.checker import History, check_history, recorded, snapshot
 from tenure.testing.model.store import ModelStore
@@ -35,7 +35,7 @@ QUIET_SECONDS_MAX = 600.0
 OPERATIONS_LEAST = 200
 """A run that had fewer requests than this is given more jobs."""
 
-MUTATES = ("add", "claim", "fire", "perform", "commit")
+MUTATES = ("enqueue", "claim", "fire", "apply", "commit")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class World:
         self.store = self._new_store()
         self.faulty = True
         self.outage = False
-        self.bells: dict[Bell, frozenset[str]] = {}
+        self.bells: dict[SimulatedNotifier, frozenset[str]] = {}
         self.blocks: dict[WiredBlock, Node] = {}
         self.operations = 0
         self.faults: Counter[str] = Counter()
@@ -128,7 +128,7 @@ class World:
                 case Failure(RevisionConflict()):
                     self.seen["conflict decided anew"] += 1
 
-    def fired(self, added: list[Added] | None) -> None:
+    def fired(self, added: list[EnqueueResult] | None) -> None:
         """A scheduler has heard what became of a firing."""
         if added is None:
             self.seen["fired by somebody else"] += 1
@@ -291,7 +291,7 @@ class World:
         """Sent again under the same id until it is answered, as a careful caller does."""
         for _ in range(30):
             try:
-                [added] = await store.add([request])
+                [added] = await store.enqueue([request])
             except StoreUnavailable:
                 self.seen["enqueue repeated"] += 1
                 await self.clock.sleep(0.5)

@@ -10,7 +10,7 @@ from uuid import UUID
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.records import BLANKABLE, EventType, Job, Origin, Policy
 from tenure.lifecycle.statuses import HELD, LIVE, QUEUED, RUNNING, TERMINAL, Status, coarse, rank
-from tenure.lifecycle.transitions import ARROWS, Arrow, By, Guard, legal_events
+from tenure.lifecycle.transitions import TRANSITIONS, Authority, Guard, Transition, legal_events
 from tools.generated import notice, table, write
 
 NAME = "lifecycle.md"
@@ -59,11 +59,11 @@ def _sections() -> Iterator[str]:
         f"{rank(QUEUED, requeued=True)} until its next claim."
     )
     yield "## Diagram"
-    yield _diagram(ARROWS, begins=True)
+    yield _diagram(TRANSITIONS, begins=True)
     yield "## Operations"
     yield table(
         ["operation", "from", "to", "by", "needs", "waits for", "event", "after commit"],
-        [["`enqueue`", NONE, "queued", "client", NONE, NONE, "`enqueued`", NONE], *map(_operation_row, ARROWS)],
+        [["`enqueue`", NONE, "queued", "client", NONE, NONE, "`enqueued`", NONE], *map(_operation_row, TRANSITIONS)],
     )
     yield (
         "*By* names the roles; one *with its lease* must hold the current lease's secret, and the lease must run by\n"
@@ -73,10 +73,10 @@ def _sections() -> Iterator[str]:
     yield "## After the commit"
     yield (
         "A job commits at most once, ever: by `commit`, or by `complete` where no commit came before. From then on\n"
-        f"only {_listed(f'`{arrow.verb}`' for arrow in ARROWS if arrow.after_commit)} are legal, and everything\n"
+        f"only {_listed(f'`{arrow.verb}`' for arrow in TRANSITIONS if arrow.after_commit)} are legal, and everything\n"
         "else is refused with `AlreadyCommitted`:"
     )
-    yield _diagram(ARROWS, begins=False)
+    yield _diagram(TRANSITIONS, begins=False)
     yield "## Events"
     yield (
         "The vocabulary is closed: the database refuses any (event, from, to) that is not listed here. The detail of\n"
@@ -96,7 +96,7 @@ def _status_row(status: Status) -> list[str]:
     return [f"`{status}`", MEANINGS[status], group, coarse(status).value, str(rank(status))]
 
 
-def _operation_row(arrow: Arrow) -> list[str]:
+def _operation_row(arrow: Transition) -> list[str]:
     return [
         f"`{arrow.verb}`",
         _statuses(arrow.sources),
@@ -109,7 +109,7 @@ def _operation_row(arrow: Arrow) -> list[str]:
     ]
 
 
-def _by(by: By) -> str:
+def _by(by: Authority) -> str:
     lease = " with its lease" if by.with_lease else ""
     when = f", when {by.when.says}" if by.when else ""
     return f"{by.role}{lease}{when}"
@@ -121,11 +121,11 @@ def _event_row(event: EventType) -> list[str]:
         for kind, source, target in legal_events()
         if kind is event
     )
-    verbs = [f"`{arrow.verb}`" for arrow in ARROWS if arrow.event is event] or ["`enqueue`"]
+    verbs = [f"`{arrow.verb}`" for arrow in TRANSITIONS if arrow.event is event] or ["`enqueue`"]
     return [f"`{event}`", ", ".join(pair for _, _, pair in pairs), ", ".join(verbs)]
 
 
-def _diagram(arrows: Iterable[Arrow], *, begins: bool) -> str:
+def _diagram(arrows: Iterable[Transition], *, begins: bool) -> str:
     """All of it; or, where it does not begin with the enqueue, what a committed job can still go through."""
     reachable = set(Status) if begins else _reachable_after_commit()
     labels: dict[tuple[Status, Status], list[str]] = {}
@@ -147,7 +147,7 @@ def _diagram(arrows: Iterable[Arrow], *, begins: bool) -> str:
 
 
 def _reachable_after_commit() -> set[Status]:
-    arrows = [arrow for arrow in ARROWS if arrow.after_commit]
+    arrows = [arrow for arrow in TRANSITIONS if arrow.after_commit]
     found = {RUNNING}
     while more := {arrow.to(source) for arrow in arrows for source in found & set(arrow.sources)} - found:
         found |= more

@@ -20,14 +20,14 @@ from tenure.client.schedules import GRACE_SECONDS, AppSchedules, Call, Missed, S
 from tenure.client.sync import BackgroundLoop
 from tenure.errors import InvalidInput, StoreError, UnknownKind
 from tenure.jobs.context import Context, inside_commit
-from tenure.jobs.definition import ErrorClasses, Isolation, Kind, Options, Upgrade, error_classes
+from tenure.jobs.definition import ErrorClasses, Isolation, JobDefinition, Options, Upgrade, error_classes
 from tenure.jobs.middleware import Middleware
 from tenure.jobs.settings import database_url
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.records import Actor, DeadLetter, Job, OnExhausted, OnLost, Policy, Role, Timeouts
 from tenure.seams import SYSTEM, Seams
 from tenure.stores import Store, store_for
-from tenure.stores.contract import Added, DeadLetterFilter, JobFilter, JobPage
+from tenure.stores.contract import DeadLetterFilter, EnqueueResult, JobFilter, JobPage
 from tenure.stores.user_connections import Caller, caller_for
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tenure.observe.snapshot import Snapshot
     from tenure.testing.harness.harness import Mode
-    from tenure.testing.harness.mode import OnBench
+    from tenure.testing.harness.mode import HarnessMode
     from tenure.workers.worker import Worker
 
 P = ParamSpec("P")
@@ -89,7 +89,7 @@ class App:
         self.middleware = tuple(middleware)
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
-        self.kinds: dict[str, Kind[..., Any]] = {}
+        self.kinds: dict[str, JobDefinition[..., Any]] = {}
         self.declared: dict[str, Schedule] = {}
         """The schedules that the code declares, by name."""
         self.rejections: Counter[str] = Counter()
@@ -144,13 +144,13 @@ class App:
         )
 
         def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
-            declared: Kind[..., Any] = Kind(function, name=kind or function.__name__, options=options)
+            declared: JobDefinition[..., Any] = JobDefinition(function, name=kind or function.__name__, options=options)
             self._register(declared)
             return JobFunction(self, declared)
 
         return cast(Declares, declare)
 
-    def _register(self, kind: Kind[..., Any]) -> None:
+    def _register(self, kind: JobDefinition[..., Any]) -> None:
         for name in (kind.name, *kind.options.aliases):
             if name in self.kinds:
                 other = self.kinds[name].function
@@ -166,13 +166,13 @@ class App:
         left = iter(requests)
         handles: list[Handle[R]] = []
         # The oldest is being written; the other waits for it, ready to be.
-        writing: deque[tuple[list[Prepared[R]], asyncio.Task[Sequence[Added]]]] = deque()
+        writing: deque[tuple[list[Prepared[R]], asyncio.Task[Sequence[EnqueueResult]]]] = deque()
         try:
             while batch := list(islice(left, ENQUEUE_BATCH)):
                 if len(batch) < ENQUEUE_BATCH and not writing:
-                    return self._handles(batch, await store.add([one.enqueue for one in batch]))
+                    return self._handles(batch, await store.enqueue([one.enqueue for one in batch]))
                 before = writing[-1][1] if writing else None
-                adding = store.add([one.enqueue for one in batch], after=before)
+                adding = store.enqueue([one.enqueue for one in batch], after=before)
                 writing.append((batch, self.seams.spawn.task(adding, name="tenure-enqueue")))
                 # Around the loop, so that it sets out before the next requests are made; and once more, since uvloop
                 # hands to the system at the end of a turn what was written in it.
@@ -196,7 +196,7 @@ class App:
                     task.cancelled() or task.exception()
             raise
 
-    def _handles(self, batch: Sequence[Prepared[R]], added: Sequence[Added]) -> list[Handle[R]]:
+    def _handles(self, batch: Sequence[Prepared[R]], added: Sequence[EnqueueResult]) -> list[Handle[R]]:
         return [Handle(self, a.job, p.kind, created=a.created) for a, p in zip(added, batch, strict=True)]
 
     async def submit(self, kind: str, payload: str, *, options: EnqueueOptions | None = None) -> Handle[Any]:
@@ -230,7 +230,7 @@ class App:
         """Cancel every live job that matches, each as `cancel` does. What is left as it was is said, and why."""
         return await (await self.operator()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
 
-    async def redrive(self, job_id: UUID) -> Added:
+    async def redrive(self, job_id: UUID) -> EnqueueResult:
         """A new job that does again what a dead-lettered, failed or halted one was to do; asked twice, the same one."""
         return await (await self.operator()).redrive(job_id)
 
@@ -320,7 +320,7 @@ class App:
             schedules=tuple(self.declared.values()),
         )
 
-    def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> OnBench:
+    def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> HarnessMode:
         """For tests: jobs live in memory and run when told to, by a clock that moves only when told to.
 
         async with app.testing() as bench:
@@ -330,9 +330,9 @@ class App:
         In plain tests: `with app.testing() as bench:`, `enqueue_sync` and `bench.drain_sync()`. With mode `inline`
         each job is run before its enqueue returns. Afterwards the app is as it was before.
         """
-        from tenure.testing.harness.mode import OnBench
+        from tenure.testing.harness.mode import HarnessMode
 
-        return OnBench(self, mode=mode, now=now)
+        return HarnessMode(self, mode=mode, now=now)
 
     async def store(self) -> Store:
         """The open store of the running event loop."""

@@ -36,7 +36,7 @@ async def queue(
     """Add jobs to a queue; their ids."""
     drive = Driver(store)
     enqueues = [drive.enqueue(kind, policy=policy, payload=encode(payload), queue=to) for _ in range(count)]
-    return [one.job.id for one in await store.add(enqueues)]
+    return [one.job.id for one in await store.enqueue(enqueues)]
 
 
 async def ended(store: Store, ids: Sequence[UUID], *, seconds: float = 60.0) -> list[Job]:

@@ -64,22 +64,22 @@ def _trust_for_ever() -> None:
         return asked_seconds or 5.0
 
     commit.Committer.seconds_left = limit  # type: ignore[method-assign]
-    heartbeat.Heart.doubt = lambda self: None  # type: ignore[method-assign]
+    heartbeat.LeaseRenewer.doubt = lambda self: None  # type: ignore[method-assign]
 
 
 def _believe_that_it_is_ours() -> None:
-    def adopt(self: leases.Held, job: Any) -> bool:
+    def adopt(self: leases.Lease, job: Any) -> bool:
         self.job = job
         return True
 
-    leases.Held.adopt = adopt  # type: ignore[method-assign]
+    leases.Lease.adopt = adopt  # type: ignore[method-assign]
 
 
-def _without_lease(judge: Callable[..., Change], job: Any, operations: Any, actor: Any, **named: Any) -> Change:
+def _without_lease(decide_at: Callable[..., Change], job: Any, operations: Any, actor: Any, **named: Any) -> Change:
     change = decide.decide_chain(job, operations, actor, request_id=named["request_id"])
     if change.guard is Guard.LIVE_LEASE:
         return change
-    return judge(job, operations, actor, **named)
+    return decide_at(job, operations, actor, **named)
 
 
 def _unguard_sql() -> None:

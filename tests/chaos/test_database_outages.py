@@ -100,7 +100,7 @@ class Enqueuer:
         while not self._stop.is_set():
             payload = encode({"seconds": 0.05})
             batch = [self._drive.enqueue("pay", policy=POLICY, payload=payload) for _ in range(3)]
-            added = await patiently(lambda batch=batch: self._store.add(batch))  # type: ignore[misc]
+            added = await patiently(lambda batch=batch: self._store.enqueue(batch))  # type: ignore[misc]
             self.acknowledged += [one.job.id for one in added]
             await asyncio.sleep(0.02)
 

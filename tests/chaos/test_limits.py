@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import HELD
 from tenure.stores.contract import Store
@@ -36,13 +36,13 @@ async def fill(store: Store) -> list[UUID]:
     drive = Driver(store)
     keys = ["k0"] * (JOBS // 2) + [f"k{number % KEYS}" for number in range(JOBS // 2)]
     enqueues = [drive.enqueue("nap", policy=POLICY, payload='{"seconds":0.04}', partition_key=key) for key in keys]
-    return [one.job.id for one in await store.add(enqueues)]
+    return [one.job.id for one in await store.enqueue(enqueues)]
 
 
 async def test_no_limit_is_ever_passed_and_none_is_left_unused_whoever_dies(
     database: Database, store: Store, crew: Crew
 ) -> None:
-    rules = QueueRules(concurrency_max=CONCURRENCY, key_concurrency_max=KEY_CONCURRENCY, rate=RATE, fair=True)
+    rules = QueueLimits(concurrency_max=CONCURRENCY, key_concurrency_max=KEY_CONCURRENCY, rate=RATE, fair=True)
     await store.queues.put("default", rules, actor=OPERATOR)
     workers = [crew.hire(f"worker-{number}", concurrency=CONCURRENCY) for number in range(WORKERS)]
     await crew.up(*workers)

@@ -26,7 +26,7 @@ async def test_the_tail_of_the_log_has_a_jobs_events_in_the_order_of_its_revisio
         async with store.transaction(deadline_seconds=30) as block:
             await block.execute("create table effects (job_id text)")
             beaten = await Driver(heart).apply(job, Heartbeat())
-            assert isinstance(await block.perform(drive.request(beaten, Commit("1"))), Applied)
+            assert isinstance(await block.apply(drive.request(beaten, Commit("1"))), Applied)
         await heart.close()
         tail = [event.rev for event in await whole_tail(store, expected=5)]
         assert tail == [event.rev for event in await drive.events_of(job.id)]

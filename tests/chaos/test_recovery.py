@@ -30,12 +30,12 @@ async def orphans(store: Store, count: int) -> list[UUID]:
     drive = Driver(store)
     ids: set[UUID] = set()
     for start in range(0, count, 500):
-        await store.add([drive.enqueue("unknown", policy=POLICY) for _ in range(min(500, count - start))])
+        await store.enqueue([drive.enqueue("unknown", policy=POLICY) for _ in range(min(500, count - start))])
     while len(ids) < count:
         ids |= {job.id for job in await drive.claim(limit=500, kinds=("unknown",), worker="ghost")}
 
     async def all_are_lost() -> bool:
-        return len(await store.unattended(limit=count)) == count
+        return len(await store.recoverable(limit=count)) == count
 
     await until(all_are_lost, f"{count} leases have run out")
     return sorted(ids)
@@ -97,7 +97,7 @@ async def test_a_recovery_worker_that_was_paused_after_looking_harms_nobody(
 ) -> None:
     """It goes on with what it read long ago: by then others have taken the jobs back, and run them."""
     drive = Driver(store)
-    await store.add([drive.enqueue("nap", policy=POLICY, payload='{"seconds":0}') for _ in range(20)])
+    await store.enqueue([drive.enqueue("nap", policy=POLICY, payload='{"seconds":0}') for _ in range(20)])
     ids = [job.id for job in await drive.claim(limit=20, kinds=("nap",), worker="ghost")]
     late = crew.hire("late", claims_most=0, recovers_after_readers=2)
     await crew.noted("read-by-late")

@@ -58,14 +58,14 @@ class TroubledStore:
             return False
         return program.claims_most is None or self._won < program.claims_most
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         completes = any(isinstance(request.operations[0], Complete) for request in requests)
         stalls = any(isinstance(request.operations[0], Stall) for request in requests)
         if completes and self._program.dies_at is Point.BEFORE_COMPLETION:
             die()
         if stalls and self._program.dies_at is Point.AMID_RECOVERY:
             threading.Timer(AMID_SECONDS, die).start()
-        outcomes = await self._store.perform(requests)
+        outcomes = await self._store.apply(requests)
         if (completes and self._program.dies_at is Point.AFTER_COMPLETION) or (
             stalls and self._program.dies_at is Point.AFTER_FIRST_RECOVERY
         ):
@@ -74,10 +74,10 @@ class TroubledStore:
             self._program.notes.leave(f"{self._program.name}-has-written")
         return outcomes
 
-    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+    async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         if not self._program.recovers:
             return []
-        jobs = await self._store.unattended(limit=limit, after=after)
+        jobs = await self._store.recoverable(limit=limit, after=after)
         if jobs and after is None and self._program.recovers_after_readers:
             await self._wait_for_other_readers()
         return jobs
@@ -108,8 +108,8 @@ class TroubledTransaction:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def perform(self, request: Request) -> Outcome:
-        outcome = await self._inner.perform(request)
+    async def apply(self, request: Request) -> Outcome:
+        outcome = await self._inner.apply(request)
         if isinstance(request.operations[0], Commit) and self._program.dies_at is Point.INSIDE_COMMIT:
             # The user's rows and the mark are written, and not committed.
             die()

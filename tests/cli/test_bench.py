@@ -63,7 +63,7 @@ def test_it_says_where_it_writes_and_what_stays(database: Database) -> None:
 
 async def test_in_a_database_of_others_it_touches_its_own_queue_alone(database: Database) -> None:
     async with database.opened() as store:
-        [theirs] = await store.add([Driver(store).enqueue(queue="default")])
+        [theirs] = await store.enqueue([Driver(store).enqueue(queue="default")])
         answer = bench(database, "--workloads", "enqueue-one,enqueue-many,cycle", "--processes", "1", "--json")
         assert answer.code == 0, answer
         mine = await jobs_of(store, answer.json["queue"])

@@ -78,7 +78,7 @@ async def test_dead_letters_are_chosen_by_what_the_filters_say(database: Databas
         b = await buried(driver, ReasonCode.TIMEOUT, Stage.EXEC, kind="mail", queue="cash")
         c = await buried(driver, ReasonCode.EXHAUSTED_RETRIES, Stage.EXEC, kind="bill", correlation_id="order-7")
         handled = await buried(driver, kind="old")
-        await store.deal_with([handled.id], how="discarded", actor=OPERATOR)
+        await store.resolve_dead_letters([handled.id], how="discarded", actor=OPERATOR)
     expected: dict[tuple[str, ...], list[Job]] = {
         (): [a, b, c],
         ("--handled",): [a, b, c, handled],

@@ -175,7 +175,7 @@ async def test_the_artifacts_of_a_job_are_listed(database: Database) -> None:
         job = await driver.running()
         async with store.transaction(deadline_seconds=30) as transaction:
             await transaction.attach(job, [Artifact(name="letter.txt", media_type="text/plain", body=b"dear ada")])
-            await transaction.perform(driver.request(job, Complete("1")))
+            await transaction.apply(driver.request(job, Complete("1")))
     [artifact] = jobs(database, "show", str(job.id), "--json").json["artifacts"]
     assert (artifact["name"], artifact["media_type"], artifact["bytes"]) == ("letter.txt", "text/plain", 8)
     assert "letter.txt  text/plain  8" in jobs(database, "show", str(job.id)).out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.testing.driver import OPERATOR, Driver
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
@@ -14,7 +14,7 @@ def queues(database: Database, *arguments: str) -> Answer:
     return tenure("queues", *arguments, "--database", database.url)
 
 
-async def rules_of(database: Database, name: str = "mail") -> QueueRules | None:
+async def rules_of(database: Database, name: str = "mail") -> QueueLimits | None:
     async with database.opened() as store:
         return next((queue.rules for queue in await store.queues.known() if queue.name == name), None)
 
@@ -26,12 +26,12 @@ async def test_rules_are_set_one_by_one_and_taken_away_again(database: Database)
     assert answer.code == 0, answer
     assert answer.json["rules"]["concurrency_max"] == 10
     assert queues(database, "set", "mail", "--key-concurrency", "2", "--key-rate", "5/1.5s", "--fair").code == 0
-    assert await rules_of(database) == QueueRules(
+    assert await rules_of(database) == QueueLimits(
         concurrency_max=10, key_concurrency_max=2, rate=Rate(100, 60), key_rate=Rate(5, 1.5), fair=True
     )
     answer = queues(database, "set", "mail", "--concurrency", "none", "--rate", "none", "--no-fair")
     assert answer.code == 0, answer
-    assert await rules_of(database) == QueueRules(key_concurrency_max=2, key_rate=Rate(5, 1.5))
+    assert await rules_of(database) == QueueLimits(key_concurrency_max=2, key_rate=Rate(5, 1.5))
     assert "5 / 1.5 s" in answer.out
 
 
@@ -52,7 +52,7 @@ async def test_a_queue_is_paused_and_goes_on(database: Database) -> None:
 
 async def test_what_is_known_of_a_queue_is_forgotten(database: Database) -> None:
     async with database.opened() as store:
-        await store.queues.put("mail", QueueRules(concurrency_max=1), actor=OPERATOR)
+        await store.queues.put("mail", QueueLimits(concurrency_max=1), actor=OPERATOR)
     assert queues(database, "forget", "mail").code == 0
     assert await rules_of(database) is None
     for command in ("forget", "resume"):
@@ -80,11 +80,11 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
     database: Database, arguments: tuple[str, ...], says: str
 ) -> None:
     async with database.opened() as store:
-        await store.queues.put("mail", QueueRules(concurrency_max=3), actor=OPERATOR)
+        await store.queues.put("mail", QueueLimits(concurrency_max=3), actor=OPERATOR)
     answer = queues(database, *arguments)
     assert answer.code == 2, answer
     assert says in answer.err
-    assert await rules_of(database) == QueueRules(concurrency_max=3)
+    assert await rules_of(database) == QueueLimits(concurrency_max=3)
 
 
 async def test_every_change_is_in_the_operators_log(database: Database) -> None:

@@ -122,7 +122,7 @@ async def test_the_log_is_printed_once_up_to_its_end_and_on_from_a_position(data
     async with database.opened() as store:
         driver = Driver(store)
         job = await driver.apply(await driver.running(), Complete("1"))
-        await store.add([driver.enqueue() for _ in range(PAGE)])
+        await store.enqueue([driver.enqueue() for _ in range(PAGE)])
         assert len(await whole_tail(store, expected=PAGE + 4)) == PAGE + 4, "nobody's transaction holds it back"
     whole = [json.loads(line) for line in events(database, "--json").out.splitlines()]
     assert [(event["job_id"], event["rev"]) for event in whole[:4]] == [(str(job.id), rev) for rev in range(1, 5)]
@@ -155,7 +155,7 @@ async def test_a_log_of_many_pages_is_told_whole(database: Database, tmp_path: P
     async with database.opened() as store:
         driver = Driver(store)
         for count in (PAGE + 1, PAGE - 1):
-            await store.add([driver.enqueue() for _ in range(count)])
+            await store.enqueue([driver.enqueue() for _ in range(count)])
         with following(database, tmp_path / "all", "--from", "start") as tail:
             tail.wait_for(2 * PAGE)
             last = await driver.add()
@@ -168,7 +168,7 @@ async def test_a_log_of_many_pages_is_told_whole(database: Database, tmp_path: P
 async def test_without_a_position_only_what_happens_from_now_on_is_told(database: Database, tmp_path: Path) -> None:
     async with database.opened() as store:
         driver = Driver(store)
-        before = {str(added.job.id) for added in await store.add([driver.enqueue() for _ in range(2 * PAGE + 1)])}
+        before = {str(added.job.id) for added in await store.enqueue([driver.enqueue() for _ in range(2 * PAGE + 1)])}
         assert len(await whole_tail(store, expected=len(before))) == len(before), "nobody's transaction holds it back"
         with following(database, tmp_path / "now") as tail:
             later: list[str] = []

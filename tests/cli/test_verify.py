@@ -179,7 +179,7 @@ async def keep_busy(driver: Driver, until: asyncio.Task[Answer]) -> int:
     """Move jobs along, batch after batch, and prune some, for as long as the other is under way."""
     moved = 0
     while not until.done():
-        await driver.store.add([driver.enqueue() for _ in range(20)])
+        await driver.store.enqueue([driver.enqueue() for _ in range(20)])
         for job in await driver.claim(limit=20):
             job = await driver.apply(job, Heartbeat())
             moved += (await driver.apply(job, Commit("1"), Complete("1"))).rev
@@ -213,9 +213,9 @@ sys.exit(code)
 async def complete_many(driver: Driver, store: Store, count: int) -> None:
     payload = f'"{"x" * 200}"'
     for _ in range(count // 500):
-        await store.add([driver.enqueue(payload=payload) for _ in range(500)])
+        await store.enqueue([driver.enqueue(payload=payload) for _ in range(500)])
         jobs = await driver.claim(limit=500)
-        await store.perform([driver.request(job, Complete(payload)) for job in jobs])
+        await store.apply([driver.request(job, Complete(payload)) for job in jobs])
 
 
 def memory_bytes(database: Database, jobs: int) -> int:

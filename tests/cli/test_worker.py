@@ -50,7 +50,7 @@ class Shop:
     async def queue(self, count: int, *, kind: str = "nap", seconds: float = 0.1) -> None:
         drive = Driver(self.store)
         payload = encode({"seconds": seconds})
-        await self.store.add([drive.enqueue(kind=kind, payload=payload, policy=POLICY) for _ in range(count)])
+        await self.store.enqueue([drive.enqueue(kind=kind, payload=payload, policy=POLICY) for _ in range(count)])
 
     async def jobs(self) -> list[Job]:
         return (await self.store.find(JobFilter(), limit=1000)).jobs
@@ -412,7 +412,7 @@ async def test_only_the_queues_that_were_named_are_served(sqlite: Database, fold
         drive = Driver(jobs.store)
         payload = encode({"seconds": 0.0})
         for queue in ("mail", "bulk", "other"):
-            await jobs.store.add([drive.enqueue(kind="nap", queue=queue, payload=payload, policy=POLICY)])
+            await jobs.store.enqueue([drive.enqueue(kind="nap", queue=queue, payload=payload, policy=POLICY)])
         with started(*arguments(sqlite, "--queues", "mail, bulk"), folder=folder) as worker:
             await jobs.at_least(2, "succeeded")
             worker.signal(signal.SIGTERM)

@@ -14,11 +14,11 @@ from tenure.cli.logging_setup import set_up_logs
 from tenure.cli.worker_summary import LINE_SECONDS, Process, Summary, row
 from tenure.observe.log_format import JsonLines, Lines
 from tenure.testing.clock import ManualClock
-from tenure.workers.supervisor.channel import Report
+from tenure.workers.supervisor.channel import WorkerReport
 
 
-def report(worker: str = "w", *, uptime: float = 1.0, running: int = 0, **counts: int) -> Report:
-    return Report(worker=worker, pid=7, running=running, counts=counts, uptime_seconds=uptime)
+def report(worker: str = "w", *, uptime: float = 1.0, running: int = 0, **counts: int) -> WorkerReport:
+    return WorkerReport(worker=worker, pid=7, running=running, counts=counts, uptime_seconds=uptime)
 
 
 def test_the_counts_of_a_process_that_was_replaced_are_kept() -> None:

@@ -54,10 +54,10 @@ class Overtaken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         if self._happenings:
             await self._happenings.pop(0)()
-        return await self._store.perform(requests)
+        return await self._store.apply(requests)
 
     def operator(self) -> Operator:
         return Operator(cast(Store, self), actor=OPERATOR)
@@ -197,7 +197,7 @@ async def test_many_are_cancelled_hard(drive: Driver, operator: Operator) -> Non
 
 
 async def test_many_are_taken_page_by_page_up_to_the_limit(store: Store, drive: Driver, operator: Operator) -> None:
-    await store.add([drive.enqueue() for _ in range(PAGE + 7)])
+    await store.enqueue([drive.enqueue() for _ in range(PAGE + 7)])
     few = await operator.cancel_many(JobFilter(), limit=3)
     assert (few.cancelled, few.more) == (3, True)
     page = await operator.cancel_many(JobFilter(), limit=PAGE)
@@ -211,7 +211,7 @@ async def test_many_are_taken_page_by_page_up_to_the_limit(store: Store, drive: 
 
 
 async def test_what_is_added_while_many_are_cancelled_is_not_for_them(store: Store, drive: Driver) -> None:
-    await store.add([drive.enqueue() for _ in range(PAGE + 1)])
+    await store.enqueue([drive.enqueue() for _ in range(PAGE + 1)])
     added: list[Job] = []
 
     async def add_another() -> None:

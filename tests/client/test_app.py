@@ -46,7 +46,7 @@ async def run(app: tenure.App, *kinds: str) -> list[Job]:
 
 async def end(app: tenure.App, job: Job, operation: Complete | Fail) -> None:
     request = Request(job=job, operations=(operation,), actor=Actor(Role.RUNNER, "w", job.token), request_id="end")
-    [outcome] = await (await app.store()).perform([request])
+    [outcome] = await (await app.store()).apply([request])
     assert isinstance(outcome, Applied)
 
 

@@ -26,7 +26,7 @@ from tenure.lifecycle.schedules import DUE_TAG, SCHEDULE_TAG, Firing, Schedule, 
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.seams import Seams
 from tenure.stores import Store
-from tenure.stores.contract import Added, Enqueue, JobFilter
+from tenure.stores.contract import EnqueueRequest, EnqueueResult, JobFilter
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.driver import OPERATOR
@@ -168,7 +168,7 @@ class LostAnswers:
     def schedules(self) -> LostAnswers:
         return self
 
-    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+    async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
         self.asked += 1
         await self._store.schedules.fire(firing, requests)
         raise StoreUnavailable("the answer is lost")

@@ -47,7 +47,7 @@ async def _until_ended(store: Store, job_id: UUID, deadline: float) -> None:
 
 async def _taken_over(drive: Driver, job_id: UUID, deadline: float) -> Job:
     while not (jobs := await drive.claim(worker="second")):
-        await drive.perform(drive.request(job_id, Stall(), Requeue(), actor=RECOVERY))
+        await drive.try_apply(drive.request(job_id, Stall(), Requeue(), actor=RECOVERY))
         await _pause(deadline)
     return jobs[0]
 
@@ -64,10 +64,10 @@ async def _commit(drive: Driver, job: Job, worker: str) -> str:
     try:
         async with drive.store.transaction(deadline_seconds=10) as tx:
             await tx.execute(INSERT, str(job.id), worker)
-            _accepted(await tx.perform(drive.request(job.id, Commit('"once"'), actor=owner)))
+            _accepted(await tx.apply(drive.request(job.id, Commit('"once"'), actor=owner)))
     except _Refused as refusal:
         return str(refusal)
-    _accepted(await drive.perform(drive.request(job.id, Complete('"once"'), actor=owner)))
+    _accepted(await drive.try_apply(drive.request(job.id, Complete('"once"'), actor=owner)))
     return "committed"
 
 

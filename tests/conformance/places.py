@@ -20,7 +20,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import OPERATOR, Driver
-from tenure.vocabularies import Told, vocabulary
+from tenure.vocabularies import TranslatedEvent, vocabulary
 from tenure.vocabularies.vocabulary import stories
 from tenure.workers.maintenance.recovery import RecoveryWorker
 from tests.support.databases import Database
@@ -48,7 +48,7 @@ class Place:
         assert job is not None
         return vocabulary(self.words).job(job, events)
 
-    async def told(self, job_id: UUID) -> list[Told]:
+    async def told(self, job_id: UUID) -> list[TranslatedEvent]:
         """Everything that happened to it, as the source's events."""
         job, events = await self.drive.seen(job_id)
         assert job is not None
@@ -112,7 +112,7 @@ async def opened(database: Database) -> AsyncIterator[tuple[Store, DatabaseClock
         moved.close()
 
 
-async def told_by(app: tenure.App, job_id: UUID, words: str) -> list[Told]:
+async def told_by(app: tenure.App, job_id: UUID, words: str) -> list[TranslatedEvent]:
     """The story of a job of a real app."""
     store = await app.store()
     job = (await store.read([job_id]))[job_id]

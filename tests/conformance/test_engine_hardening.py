@@ -18,7 +18,7 @@ from tenure.lifecycle.operations import Complete, Fail, Heartbeat, Progress, Sta
 from tenure.lifecycle.records import Timeouts
 from tenure.testing.driver import ERROR, Driver
 from tenure.testing.store_check import whole_tail
-from tenure.vocabularies import Told, vocabulary
+from tenure.vocabularies import TranslatedEvent, vocabulary
 from tenure.vocabularies.vocabulary import epoch_ms, stories
 from tests.conformance.places import Place, check_complete, told_by
 from tests.support.command import tenure as command
@@ -225,7 +225,7 @@ async def test_the_stream_goes_on_from_any_position_without_gap_or_repetition(pl
     origins = {job.id: job.origin for job in made}
     logs = await place.store.history(list(origins))
     words = vocabulary(WORDS)
-    said: dict[str, list[Told]] = {
+    said: dict[str, list[TranslatedEvent]] = {
         event.id: words.told(story)
         for job_id, log in logs.items()
         for event, story in zip(log, stories(origins[job_id], log), strict=True)

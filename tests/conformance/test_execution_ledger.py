@@ -210,7 +210,7 @@ async def test_delivery_is_at_least_once_and_duplicates_are_harmless(place: Plac
     await place.recover()
     [again] = await place.drive.claim()
     done = place.drive.request(again, Complete("2"))
-    await place.drive.perform(done)
+    await place.drive.try_apply(done)
     await place.drive.repeat(done)
     for operation in (Commit("1"), Complete("1"), Fail(ERROR)):
         refusal = await place.drive.refuse(job.id, operation, actor=runner(job))

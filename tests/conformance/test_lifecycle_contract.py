@@ -202,15 +202,15 @@ async def test_stall_and_requeue_need_no_owner_but_the_right_status_and_revision
 async def test_a_repeated_request_succeeds_and_changes_nothing_also_after_the_job_moved_on(place: Place) -> None:
     job = await place.drive.claimed()
     start = place.drive.request(job, Start())
-    await place.drive.perform(start)
+    await place.drive.try_apply(start)
     running = await place.drive.job(job.id)
     assert (await place.drive.repeat(start)).rev == running.rev
     complete = place.drive.request(running, Complete("1"), actor=runner(job))
-    await place.drive.perform(complete)
+    await place.drive.try_apply(complete)
     for request in (start, complete):
         assert (await place.drive.repeat(request)).status == "succeeded"
     other = place.drive.request(job.id, Fail(ERROR), actor=runner(job), request_id=complete.request_id)
-    [outcome] = await place.store.perform([other])
+    [outcome] = await place.store.apply([other])
     assert isinstance(getattr(outcome, "error", None), RequestIdReused)
     told = await place.told(job.id)
     assert [one.name for one in told] == ["enqueued", "claimed", "started", "succeeded"]

@@ -90,11 +90,11 @@ async def test_there_is_never_more_than_one_lease_and_no_attempt_goes_back(place
 @pytest.mark.requirement("SM-04")
 async def test_a_thousand_jobs_have_one_event_for_each_transition_and_in_its_order(place: Place) -> None:
     count = 1000
-    added = await place.store.add([place.drive.enqueue() for _ in range(count)])
+    added = await place.store.enqueue([place.drive.enqueue() for _ in range(count)])
     seen: Counter[str] = Counter()
     for _ in range(10):
         jobs = await place.drive.claim(limit=100)
-        await place.store.perform([place.drive.request(job, Complete("1")) for job in jobs])
+        await place.store.apply([place.drive.request(job, Complete("1")) for job in jobs])
     machine = vocabulary(WORDS)
     for one in added:
         told = await place.told(one.job.id)
@@ -335,7 +335,7 @@ async def test_a_claim_that_is_asked_for_again_returns_what_it_won(place: Place)
 
 @pytest.mark.requirement("SM-14")
 async def test_sixty_four_claimers_at_once_never_share_a_job(place: Place) -> None:
-    await place.store.add([place.drive.enqueue() for _ in range(100)])
+    await place.store.enqueue([place.drive.enqueue() for _ in range(100)])
     claims = [place.drive.claim(limit=2, worker=f"worker-{number}") for number in range(64)]
     won = [job.id for jobs in await asyncio.gather(*claims) for job in jobs]
     while more := await place.drive.claim(limit=10):

@@ -165,7 +165,7 @@ async def test_pools_side_by_side_run_every_run_and_a_stopping_one_finishes_what
 async def test_the_outcome_of_a_run_is_recorded_exactly_once(place: Place) -> None:
     job = await place.drive.running()
     request = place.drive.request(job, Complete("1"))
-    await place.drive.perform(request)
+    await place.drive.try_apply(request)
     for _ in range(3):
         assert (await place.drive.repeat(request)).status == "succeeded"
     refusal = await place.drive.refuse(job.id, Fail(ERROR), actor=runner(job))
@@ -217,7 +217,7 @@ async def test_a_message_that_was_rolled_back_leaves_no_gap_in_its_aggregates_or
 
 @pytest.mark.requirement("WC-10", "WC-11")
 async def test_every_orphan_is_evaluated_within_a_scan_also_when_many_recover_at_once(place: Place) -> None:
-    await place.store.add([place.drive.enqueue() for _ in range(60)])
+    await place.store.enqueue([place.drive.enqueue() for _ in range(60)])
     jobs = await place.drive.claim(limit=60)
     place.clock.advance(60)
     changed = await asyncio.gather(*(place.recover() for _ in range(4)))

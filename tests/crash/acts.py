@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Job
 from tenure.stores import Store, store_for
 from tenure.testing.driver import Driver
@@ -58,7 +58,7 @@ class Act:
     run: Run
     prepare: Prepare = nothing
     store: Callable[[str], Store] = a_store
-    verbs: tuple[Verb, ...] = ()
+    verbs: tuple[OperationType, ...] = ()
     migrated: bool = True
     leaves_open: bool = True
     """Whether its store can be used afterwards."""
@@ -96,6 +96,6 @@ async def wait_until_seen(drive: Driver, wanted: UUID) -> None:
     """Until recovery would find the job."""
 
     async def found() -> bool:
-        return wanted in {job.id for job in await drive.store.unattended(limit=100)}
+        return wanted in {job.id for job in await drive.store.recoverable(limit=100)}
 
     await eventually(found)

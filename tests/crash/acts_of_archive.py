@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.archive.exporter import Export
 from tenure.archive.importer import import_file
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Commit, Complete, Fail, Signal
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Schedule
@@ -48,16 +48,16 @@ async def _live(drive: Driver) -> None:
     async with store.transaction(deadline_seconds=3) as tx:
         await tx.attach(held, [Artifact(name="report", media_type="text/plain", body=b"42")])
         await tx.post([OutboxMessage(id=job_id(99), topic="paid", body="{}", aggregate="ada")], job=held)
-        await tx.perform(drive.request(held, Commit("1"), fresh=True))
+        await tx.apply(drive.request(held, Commit("1"), fresh=True))
     await drive.apply(held.id, Complete("1"), actor=runner(held))
     buried = await drive.apply(await running(drive, number=2, kind="buried"), BURIAL)
-    await store.deal_with([buried.id], how="discarded", actor=OPERATOR)
+    await store.resolve_dead_letters([buried.id], how="discarded", actor=OPERATOR)
     failed = await running(drive, number=3, kind="failed")
     await drive.apply(failed.id, Fail(ERROR), actor=runner(failed))
     await store.erase(failed.id, reason="asked for", actor=OPERATOR)
     await drive.add("twin", id=job_id(4), dedupe_key="x", policy=LONG)
     await drive.add("twin", id=job_id(5), dedupe_key="x", policy=LONG)
-    await store.queues.put("slow", QueueRules(key_rate=Rate(9, 60.0)), actor=OPERATOR)
+    await store.queues.put("slow", QueueLimits(key_rate=Rate(9, 60.0)), actor=OPERATOR)
     await drive.add("keyed", id=job_id(6), queue="slow", partition_key="ada", policy=LONG)
     [keyed] = await drive.claim(queues=("slow",), kinds=("keyed",))
     await drive.apply(keyed, Complete("1"))

@@ -13,7 +13,7 @@ import asyncpg
 from tenure.errors import InvalidInput
 from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import Added, Applied, Artifact, OutboxMessage, Outcome, Request
+from tenure.stores.contract import Applied, Artifact, EnqueueResult, OutboxMessage, Outcome, Request
 from tenure.stores.user_connections import Caller, caller_for
 from tenure.testing.driver import Driver, runner
 from tests.crash.acts import LONG, Act, Scene, job_id, running
@@ -46,10 +46,10 @@ async def commit_block(scene: Scene) -> Outcome:
         async with scene.store.transaction(deadline_seconds=BLOCK_SECONDS) as tx:
             await tx.execute(EFFECT)
             assert await tx.fetch("select name from effects") == [{"name": "charged"}]
-            await tx.add([scene.drive.enqueue(id=job_id(20), policy=LONG)])
+            await tx.enqueue([scene.drive.enqueue(id=job_id(20), policy=LONG)])
             await tx.attach(scene.job, ARTIFACTS)
             await tx.post(MESSAGES, job=scene.job)
-            return await tx.perform(mark(scene.job))
+            return await tx.apply(mark(scene.job))
     except InvalidInput:
         return await _marked_before(scene)
 
@@ -58,7 +58,7 @@ async def _marked_before(scene: Scene) -> Outcome:
     found: list[Outcome] = []
     try:
         async with scene.store.transaction(deadline_seconds=BLOCK_SECONDS) as tx:
-            found.append(await tx.perform(mark(scene.job)))
+            found.append(await tx.apply(mark(scene.job)))
             raise Undone
     except Undone:
         [outcome] = found
@@ -90,16 +90,16 @@ async def callers_transaction(url: str) -> AsyncIterator[tuple[Caller, Callable[
         await connection.close()
 
 
-async def enqueue_within(scene: Scene) -> list[Added]:
+async def enqueue_within(scene: Scene) -> list[EnqueueResult]:
     async with callers_transaction(scene.url) as (caller, execute):
         await execute(EFFECT)
-        return await caller.add([scene.drive.enqueue(id=job_id(21), policy=LONG)])
+        return await caller.enqueue([scene.drive.enqueue(id=job_id(21), policy=LONG)])
 
 
 async def commit_within(scene: Scene) -> Outcome:
     async with callers_transaction(scene.url) as (caller, execute):
         await execute(EFFECT)
-        return await caller.perform(mark(scene.job), messages=MESSAGES, artifacts=ARTIFACTS)
+        return await caller.apply(mark(scene.job), messages=MESSAGES, artifacts=ARTIFACTS)
 
 
 OF_CALLERS: tuple[Act, ...] = (

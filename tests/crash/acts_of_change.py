@@ -51,7 +51,7 @@ def change(name: str, prepared: One, *operations: Operation, actor: Actor | None
         job = scene.job.id if by is CLIENT else scene.job
         fresh = isinstance(job, Job)
         request = Request(job=job, operations=operations, actor=by, request_id="the-request", fresh=fresh)
-        return await scene.store.perform([request])
+        return await scene.store.apply([request])
 
     return Act(name, run, prepare, verbs=tuple(operation.verb for operation in operations))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import QueueRecord
 from tenure.testing.driver import OPERATOR, Driver
@@ -10,8 +10,8 @@ from tests.crash.acts import LONG, TOKEN, Act, Scene, job_id
 
 MONTH = 31 * 86_400.0
 """The slices of so long a time are days, so that repetitions note the same one."""
-RULES = QueueRules(concurrency_max=4, key_concurrency_max=2, rate=Rate(50, MONTH), key_rate=Rate(40, MONTH), fair=True)
-IN_ORDER = QueueRules(key_concurrency_max=2, key_rate=Rate(40, MONTH))
+RULES = QueueLimits(concurrency_max=4, key_concurrency_max=2, rate=Rate(50, MONTH), key_rate=Rate(40, MONTH), fair=True)
+IN_ORDER = QueueLimits(key_concurrency_max=2, key_rate=Rate(40, MONTH))
 
 
 async def put(scene: Scene) -> QueueRecord:

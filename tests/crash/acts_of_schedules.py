@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Firing, Schedule, job_of
-from tenure.stores.contract import Enqueue
+from tenure.stores.contract import EnqueueRequest
 from tenure.testing.driver import CLIENT, OPERATOR, Driver
 from tests.crash.acts import Act, Scene, job_id
 
@@ -46,7 +46,9 @@ async def remove(scene: Scene) -> int:
 
 async def fire(scene: Scene) -> int:
     """How many jobs were added: none, when somebody has fired it before."""
-    requests = [Enqueue(job_of(SCHEDULE, due, job_id=job_id(30 + number)), CLIENT) for number, due in enumerate(DUE)]
+    requests = [
+        EnqueueRequest(job_of(SCHEDULE, due, job_id=job_id(30 + number)), CLIENT) for number, due in enumerate(DUE)
+    ]
     return len(await scene.store.schedules.fire(FIRING, requests) or ())
 
 

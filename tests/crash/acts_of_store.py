@@ -9,7 +9,7 @@ from typing import cast
 from tenure.lifecycle.operations import Fail, Progress, Signal
 from tenure.lifecycle.records import Job
 from tenure.stores import Store
-from tenure.stores.contract import Added, MigrationRecord, WorkerRecord
+from tenure.stores.contract import EnqueueResult, MigrationRecord, WorkerRecord
 from tenure.stores.postgres.many_lanes import QUEUES_FEW
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
@@ -35,24 +35,24 @@ WORKER = WorkerRecord(
 )
 
 
-async def add_many(scene: Scene) -> Sequence[Added]:
+async def add_many(scene: Scene) -> Sequence[EnqueueResult]:
     """Six rows are three statements each on SQLite. Of the two policies neither is known."""
     policies: list[dict[str, float]] = [{**LONG}, {**LONG, "lease_seconds": 1800.0}]
     requests = [scene.drive.enqueue(id=job_id(10 + n), policy=policies[n % 2], priority=n) for n in range(6)]
-    return await scene.store.add(requests)
+    return await scene.store.enqueue(requests)
 
 
-async def add_alike(scene: Scene) -> Sequence[Added]:
+async def enqueue_homogeneous(scene: Scene) -> Sequence[EnqueueResult]:
     """Jobs that differ in nothing but their ids, which PostgreSQL takes by a statement of its own."""
-    return await scene.store.add([scene.drive.enqueue(id=job_id(10 + n), policy=LONG) for n in range(3)])
+    return await scene.store.enqueue([scene.drive.enqueue(id=job_id(10 + n), policy=LONG) for n in range(3)])
 
 
 async def one_with_a_dedupe_key(drive: Driver) -> list[Job]:
     return [await drive.add(id=job_id(1), dedupe_key="ada")]
 
 
-async def add_duplicate(scene: Scene) -> Sequence[Added]:
-    return await scene.store.add([scene.drive.enqueue(id=job_id(2), dedupe_key="ada")])
+async def add_duplicate(scene: Scene) -> Sequence[EnqueueResult]:
+    return await scene.store.enqueue([scene.drive.enqueue(id=job_id(2), dedupe_key="ada")])
 
 
 async def four_queued(drive: Driver) -> list[Job]:
@@ -107,8 +107,8 @@ async def two_dead_letters(drive: Driver) -> list[Job]:
     return [await drive.apply(await running(drive, number=number), BURIAL) for number in (1, 2)]
 
 
-async def deal_with(scene: Scene) -> int:
-    return await scene.store.deal_with([job.id for job in scene.jobs], how="discarded", actor=OPERATOR)
+async def resolve_dead_letters(scene: Scene) -> int:
+    return await scene.store.resolve_dead_letters([job.id for job in scene.jobs], how="discarded", actor=OPERATOR)
 
 
 async def ended(drive: Driver) -> list[Job]:
@@ -139,7 +139,7 @@ async def migrate(scene: Scene) -> list[MigrationRecord]:
     return await scene.store.migrate()
 
 
-async def add_and_close(scene: Scene) -> Sequence[Added]:
+async def add_and_close(scene: Scene) -> Sequence[EnqueueResult]:
     """Closing empties the WAL into the file."""
     added = await add_many(scene)
     await scene.store.close()
@@ -153,7 +153,7 @@ def a_store_that_checkpoints(url: str) -> Store:
 
 ACTS: tuple[Act, ...] = (
     Act("add many", add_many, new_policies=True),
-    Act("add alike", add_alike, new_policies=True),
+    Act("add alike", enqueue_homogeneous, new_policies=True),
     Act("add a duplicate", add_duplicate, one_with_a_dedupe_key),
     Act("claim and start three", claim_three, four_queued),
     Act("claim one", claim_one, four_queued),
@@ -166,7 +166,7 @@ ACTS: tuple[Act, ...] = (
     *OF_QUEUES,
     Act("register", register),
     Act("unregister", unregister, a_worker),
-    Act("deal with", deal_with, two_dead_letters),
+    Act("deal with", resolve_dead_letters, two_dead_letters),
     Act("prune", prune, ended),
     Act("blank", blank, ended),
     Act("erase", erase, ended),

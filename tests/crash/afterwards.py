@@ -14,7 +14,7 @@ from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.stores import Store, store_for
-from tenure.stores.contract import Added, Applied, Busy, Failure, MigrationRecord, QueueRecord, Repeated
+from tenure.stores.contract import Applied, Busy, EnqueueResult, Failure, MigrationRecord, QueueRecord, Repeated
 from tenure.testing.driver import Driver
 from tenure.testing.store_check import check_store
 from tests.crash.acts import Act, Scene
@@ -103,7 +103,7 @@ def told(answer: Any) -> Any:
     match answer:
         case [*answers]:
             return [told(one) for one in answers]
-        case Added(job, created):
+        case EnqueueResult(job, created):
             return "created" if created else "was there", told(job)
         case Applied() | Repeated() | Busy():
             return type(answer).__name__, told(answer.job)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tests.crash.acts import Act
 from tests.crash.acts_of_store import ACTS
 from tests.crash.afterwards import Plan, check_after_crash, crossed, lasting_store, plan, prepare
@@ -52,8 +52,8 @@ def check_order(made: Plan, there: list[bool]) -> None:
 
 
 def test_there_is_an_act_for_every_operation_of_the_lifecycle() -> None:
-    shown_by_other_acts = {Verb.ENQUEUE, Verb.CLAIM}
-    assert {verb for act in ACTS for verb in act.verbs} == set(Verb) - shown_by_other_acts
+    shown_by_other_acts = {OperationType.ENQUEUE, OperationType.CLAIM}
+    assert {verb for act in ACTS for verb in act.verbs} == set(OperationType) - shown_by_other_acts
 
 
 async def test_no_statement_that_writes_is_without_a_place_to_die_at(place: Place, mortals: Mortals) -> None:

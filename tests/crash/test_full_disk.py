@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import StoreUnavailable
-from tenure.stores.contract import Added
+from tenure.stores.contract import EnqueueResult
 from tenure.stores.sqlite import connections
 from tenure.stores.sqlite.connect import connect
 from tenure.stores.sqlite.store import SqliteStore
@@ -66,9 +66,9 @@ async def test_a_full_database_refuses_what_is_new_and_keeps_what_it_acknowledge
     pages = opened[0].execute("pragma page_count").fetchone()[0]
     set_room(opened, pages + ROOM_PAGES)
     requests = [drive.enqueue(payload=LARGE) for _ in range(3 * ROOM_PAGES)]
-    answers: list[Sequence[Added] | BaseException] = []
+    answers: list[Sequence[EnqueueResult] | BaseException] = []
     for first in range(0, len(requests), 6):
-        together = [store.add([request]) for request in requests[first : first + 6]]
+        together = [store.enqueue([request]) for request in requests[first : first + 6]]
         answers += await asyncio.gather(*together, return_exceptions=True)
     refused = [request for request, answer in zip(requests, answers, strict=True) if isinstance(answer, BaseException)]
     assert 0 < len(refused) < len(requests)
@@ -77,7 +77,7 @@ async def test_a_full_database_refuses_what_is_new_and_keeps_what_it_acknowledge
     assert set(await store.read(list(wanted))) == wanted - {request.origin.id for request in refused}
     await check_store(store)
     set_room(opened, pages + 20 * ROOM_PAGES)
-    assert all(added.created for added in await store.add(refused))
+    assert all(added.created for added in await store.enqueue(refused))
     assert set(await store.read(list(wanted))) == wanted
     await check_works(store)
     await store.close()

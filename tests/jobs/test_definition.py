@@ -13,7 +13,7 @@ import pytest
 
 import tenure
 from tenure.errors import InvalidInput, PayloadRefused
-from tenure.jobs.definition import Kind, Options
+from tenure.jobs.definition import JobDefinition, Options
 
 
 class Address(msgspec.Struct):
@@ -54,8 +54,8 @@ def crew(all_of: Crew, more: list[Model], by_name: dict[str, Model]) -> Crew:
     return all_of
 
 
-def kind(function: Callable[..., Any]) -> Kind[..., Any]:
-    return Kind(function, name=function.__name__, options=Options())
+def kind(function: Callable[..., Any]) -> JobDefinition[..., Any]:
+    return JobDefinition(function, name=function.__name__, options=Options())
 
 
 def test_positional_and_named_arguments_make_the_same_payload() -> None:
@@ -130,7 +130,7 @@ def test_what_a_model_of_pydantic_refuses_is_refused_with_the_name_of_the_field(
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_name_of_the_field(
-    call: Callable[[Kind[..., Any]], str], says: str
+    call: Callable[[JobDefinition[..., Any]], str], says: str
 ) -> None:
     with pytest.raises(InvalidInput, match=says) as refusal:
         call(kind(greet))

@@ -31,6 +31,7 @@ from tenure.lifecycle.operations import (
     Halt,
     Heartbeat,
     Operation,
+    OperationType,
     Progress,
     Reconcile,
     Release,
@@ -42,7 +43,6 @@ from tenure.lifecycle.operations import (
     Start,
     Suspend,
     TimeOut,
-    Verb,
     Wake,
 )
 from tenure.lifecycle.records import Actor, Event, EventType, Job, ReasonCode, Role, Stage
@@ -240,7 +240,7 @@ def test_the_combinations_reach_every_verdict_and_every_arrow() -> None:
         NotYet.__name__,
     }
     assert {situation.facts.status for situation in SITUATIONS} == {status.value for status in Status}
-    assert {operation.verb for operation, _ in OPERATIONS} == set(Verb) - {Verb.ENQUEUE}
+    assert {operation.verb for operation, _ in OPERATIONS} == set(OperationType) - {OperationType.ENQUEUE}
     assert {s.facts.status for s in SITUATIONS if s.facts.committed} == {"running", "stalled", "succeeded"}
     assert set(AFTER_COMMIT) < set(RULES)
 
@@ -349,14 +349,14 @@ async def same_verdict(drive: Driver, situation: Situation, case: Case, stand: S
     if as_record:
         record = msgspec.structs.replace(before[0], rev=before[0].rev + REVS[case.asked.rev])
         request = msgspec.structs.replace(request, job=record, expected_rev=None, fresh=True)
-    outcome = await drive.perform(request)
+    outcome = await drive.try_apply(request)
     expected = verdict(situation.facts, case.asked)
     assert answer_of(outcome) == expected, f"{situation.name}: {case.asked}: {outcome}"
     if not isinstance(outcome, Applied):
         assert await drive.seen(stand.id) == before
         return False
     after = await drive.seen(stand.id)
-    assert isinstance(await drive.perform(request), Repeated)
+    assert isinstance(await drive.try_apply(request), Repeated)
     alone = isinstance(case.operation, Heartbeat)
     another = Request(
         job=stand.id,
@@ -364,6 +364,6 @@ async def same_verdict(drive: Driver, situation: Situation, case: Case, stand: S
         actor=request.actor,
         request_id=request.request_id,
     )
-    assert answer_of(await drive.perform(another)) == "RequestIdReused"
+    assert answer_of(await drive.try_apply(another)) == "RequestIdReused"
     assert await drive.seen(stand.id) == after
     return True

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.claim_order import batch, candidate_order
-from tenure.lifecycle.limits import SLICES, Candidate, Gate, QueueRules, Rate, Spent, in_turns
+from tenure.lifecycle.limits import SLICES, Admission, Candidate, QueueLimits, Rate, RateUsage, round_robin
 from tenure.seams import SYSTEM
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -33,7 +33,7 @@ def after(seconds: float) -> datetime:
 def test_no_stretch_of_a_rates_time_sees_more_starts_than_allowed(
     most: int, seconds: float, asked: list[tuple[float, int]]
 ) -> None:
-    rate, spent, now = Rate(most, seconds), Spent(), NOON
+    rate, spent, now = Rate(most, seconds), RateUsage(), NOON
     starts: list[datetime] = []
     for pause, wanted in asked:
         now += timedelta(seconds=pause)
@@ -48,7 +48,7 @@ def test_no_stretch_of_a_rates_time_sees_more_starts_than_allowed(
 @given(st.integers(1, 20), st.floats(0.1, 100), st.floats(0, 1000))
 def test_a_rate_is_whole_again_a_slice_after_its_time(most: int, seconds: float, begin: float) -> None:
     rate = Rate(most, seconds)
-    spent = Spent().after(most, rate, after(begin))
+    spent = RateUsage().after(most, rate, after(begin))
     assert spent.left(rate, after(begin)) == 0
     later = after(begin + seconds * (1 + 1 / SLICES) + 0.001)
     assert spent.left(rate, later) == most
@@ -62,71 +62,71 @@ def test_a_rate_is_whole_again_a_slice_after_its_time(most: int, seconds: float,
 @given(st.floats(0.2, 100), st.floats(0, 1e6))
 def test_a_clock_that_is_set_back_opens_no_rate_and_shuts_none_for_good(seconds: float, back: float) -> None:
     rate = Rate(3, seconds)
-    spent = Spent().after(3, rate, after(0))
+    spent = RateUsage().after(3, rate, after(0))
     assert spent.left(rate, after(-back)) == 0
     again = spent.recent(rate, after(-back))
     assert again.left(rate, after(-back + seconds * (1 + 2 / SLICES) + 0.001)) == 3
 
 
 def test_nothing_is_kept_of_what_is_over() -> None:
-    rate, spent = Rate(1000, 10), Spent()
+    rate, spent = Rate(1000, 10), RateUsage()
     for second in range(1000):
         spent = spent.after(1, rate, after(second))
     assert len(spent.slices) <= SLICES + 1
 
 
 def test_a_gate_counts_what_is_held_and_what_it_lets_through() -> None:
-    gate = Gate(QueueRules(concurrency_max=4, key_concurrency_max=2), NOON, held={"a": 1, None: 1})
+    gate = Admission(QueueLimits(concurrency_max=4, key_concurrency_max=2), NOON, held={"a": 1, None: 1})
     assert [gate.let_through(key) for key in ("a", "a", "b", None)] == [True, False, True, False]
     assert gate.room == 0
 
 
 def test_a_gate_without_rules_is_open() -> None:
-    gate = Gate(QueueRules(), NOON, held={})
+    gate = Admission(QueueLimits(), NOON, held={})
     assert gate.room is None
     assert all(gate.let_through("a") for _ in range(1000))
 
 
 def test_a_limit_below_what_is_held_lets_nothing_through() -> None:
-    gate = Gate(QueueRules(concurrency_max=2), NOON, held={None: 5})
+    gate = Admission(QueueLimits(concurrency_max=2), NOON, held={None: 5})
     assert (gate.room, gate.let_through(None)) == (0, False)
 
 
 def test_jobs_without_a_key_are_not_concerned_by_rules_for_keys() -> None:
-    gate = Gate(QueueRules(key_concurrency_max=1, key_rate=Rate(1, 60)), NOON, held={None: 7})
+    gate = Admission(QueueLimits(key_concurrency_max=1, key_rate=Rate(1, 60)), NOON, held={None: 7})
     assert all(gate.let_through(None) for _ in range(10))
 
 
 def test_a_gate_says_when_a_rate_lets_the_next_one_through() -> None:
     rate = Rate(1, 60)
-    gate = Gate(QueueRules(rate=rate), NOON, held={}, spent=Spent().after(1, rate, NOON))
+    gate = Admission(QueueLimits(rate=rate), NOON, held={}, spent=RateUsage().after(1, rate, NOON))
     assert not gate.let_through("a")
     assert gate.again_at is not None
     assert after(60) <= gate.again_at <= after(66)
-    shut_by_limit = Gate(QueueRules(concurrency_max=1), NOON, held={"a": 1})
+    shut_by_limit = Admission(QueueLimits(concurrency_max=1), NOON, held={"a": 1})
     assert not shut_by_limit.let_through("a")
     assert shut_by_limit.again_at is None
 
 
 def test_what_was_let_through_and_not_started_is_not_spent() -> None:
-    gate = Gate(QueueRules(rate=Rate(5, 60), key_rate=Rate(5, 60)), NOON, held={})
+    gate = Admission(QueueLimits(rate=Rate(5, 60), key_rate=Rate(5, 60)), NOON, held={})
     started, left_behind = candidate("a"), candidate("b")
     assert gate.let_through("a")
     assert gate.let_through("b")
-    assert gate.spending([started], NOON) == Spent().after(1, Rate(5, 60), NOON)
-    assert gate.spending_by_key([started], NOON) == {"a": Spent().after(1, Rate(5, 60), NOON)}
+    assert gate.spending([started], NOON) == RateUsage().after(1, Rate(5, 60), NOON)
+    assert gate.spending_by_key([started], NOON) == {"a": RateUsage().after(1, Rate(5, 60), NOON)}
     assert gate.spending([], NOON) is None
     assert left_behind.key == "b"
 
 
 def test_keys_take_turns_in_the_order_given_and_jobs_without_a_key_come_last() -> None:
     jobs = [candidate(key) for key in ("a", "a", "a", "b", None, None, "c")]
-    assert [one.key for one in in_turns(jobs, ["c", "a", "b"])] == ["c", "a", "b", None, "a", None, "a"]
+    assert [one.key for one in round_robin(jobs, ["c", "a", "b"])] == ["c", "a", "b", None, "a", None, "a"]
 
 
 def test_those_who_must_wait_are_passed_over_and_a_lost_one_still_goes_alone() -> None:
     jobs = [candidate("full"), candidate("a"), candidate("a", losses=1), candidate("b")]
-    gate = Gate(QueueRules(key_concurrency_max=5), NOON, held={"full": 5})
+    gate = Admission(QueueLimits(key_concurrency_max=5), NOON, held={"full": 5})
     assert [one.key for one in batch(jobs, 10, admits=lambda one: gate.let_through(one.key))] == ["a"]
     lost_first = [candidate("a", losses=1), candidate("b")]
     assert batch(lost_first, 10) == lost_first[:1]
@@ -151,7 +151,7 @@ def test_candidates_go_by_priority_then_time_since_due_then_age() -> None:
 )
 def test_rules_that_make_no_sense_are_refused(rules: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
-        QueueRules(**rules)  # type: ignore[arg-type]
+        QueueLimits(**rules)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from tenure.errors import LeaseLost
 from tenure.lifecycle.operations import Cancel, RequestCancel
 from tenure.lifecycle.statuses import QUEUED, RUNNING
 from tenure.seams import Seams
-from tenure.stores.contract import Commits, Enqueue, JobFilter
+from tenure.stores.contract import EnqueueRequest, JobFilter, TransactionStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, Driver
 from tenure.workers.commit.commit import Committer
-from tenure.workers.leases import Held
+from tenure.workers.leases import Lease
 from tenure.workers.maintenance.recovery import RecoveryWorker
 
 HOUR_SECONDS = 3600.0
@@ -56,7 +56,7 @@ async def a_block_whose_mark_is_refused_leaves_nothing_behind() -> None:
     try:
         drive = Driver(store)
         job = await drive.running()
-        held = Held(job, worker="worker-1", token=job.token or NOBODY, sent_at_seconds=clock.monotonic_seconds())
+        held = Lease(job, worker="worker-1", token=job.token or NOBODY, sent_at_seconds=clock.monotonic_seconds())
         await drive.apply(job.id, Cancel(), actor=CLIENT)
         with pytest.raises(LeaseLost):
             await _commit(Committer(held, Seams(clock=clock), partial(_itself, store)), drive.enqueue("effect"))
@@ -67,14 +67,14 @@ async def a_block_whose_mark_is_refused_leaves_nothing_behind() -> None:
 
 
 class _Call(msgspec.Struct, frozen=True):
-    enqueue: Enqueue
+    enqueue: EnqueueRequest
 
 
-async def _itself(store: Commits) -> Commits:
+async def _itself(store: TransactionStore) -> TransactionStore:
     return store
 
 
-async def _commit(committer: Committer, effect: Enqueue) -> None:
+async def _commit(committer: Committer, effect: EnqueueRequest) -> None:
     async with committer.block("1", deadline_seconds=None) as tx:
         tx.enqueue(_Call(effect))
 
@@ -90,7 +90,7 @@ async def batches_lock_in_the_order_of_ids(dsn: str, drive: Driver) -> None:
         requests = [drive.request(job_id, RequestCancel(), actor=CLIENT) for job_id in asked]
         with psycopg.connect(dsn) as holder, psycopg.connect(dsn, autocommit=True) as watcher:
             holder.execute("select from tenure.jobs where id = %s for update", [second])
-            batch = asyncio.create_task(drive.store.perform(requests))
+            batch = asyncio.create_task(drive.store.apply(requests))
             async with asyncio.timeout(10):
                 while not watcher.execute(BLOCKED).fetchone():  # noqa: ASYNC110  the condition is in another process
                     await asyncio.sleep(0.01)

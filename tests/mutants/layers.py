@@ -20,7 +20,7 @@ from simulation.faults import Options
 from simulation.runs import simulate_all
 from tenure.cli import verify
 from tenure.cli.output import Silent
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.seams import Seams
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
@@ -89,7 +89,7 @@ class StoreVerdicts:
     The store is given the record that the caller decided upon, so that its own statement has to tell.
     """
 
-    verb: Verb
+    verb: OperationType
     store: str
 
     @property

@@ -14,7 +14,7 @@ async def live(scene: Scene) -> None:
     drive = scene.drive
     request = drive.enqueue("twice", request_id="order-1", dedupe_key="ada")
     for _ in range(2):
-        await drive.store.add([request])
-    await drive.store.add([drive.enqueue("twice", dedupe_key="ada")])
+        await drive.store.enqueue([request])
+    await drive.store.enqueue([drive.enqueue("twice", dedupe_key="ada")])
     told = await drive.add("told")
     await drive.apply(told.id, Signal("go", "[1]"), actor=CLIENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tenure.lifecycle import backoff, claim_order, decide, evolve, transitions
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.statuses import LIVE, SUCCEEDED
 from tenure.stores import contract
 from tests.lifecycle import test_backoff as backoffs
@@ -17,25 +17,25 @@ from tests.mutants.mutant import Mutant
 def complete_by_id_alone(edits: Edits) -> None:
     edits.python(decide._require_lease, "actor.token is None or", "False and")
     edits.python(decide._require_lease, "job.status not in HELD or", "")
-    edits.python(decide.judge, "job.lease_expires_at is None or job.lease_expires_at <= at", "False")
+    edits.python(decide.decide_at, "job.lease_expires_at is None or job.lease_expires_at <= at", "False")
 
 
 def no_revision(edits: Edits) -> None:
-    edits.python(decide.judge, "expected_rev is not None and expected_rev != job.rev", "False")
+    edits.python(decide.decide_at, "expected_rev is not None and expected_rev != job.rev", "False")
 
 
 def no_guard(edits: Edits) -> None:
     complete_by_id_alone(edits)
     no_revision(edits)
-    edits.python(decide.judge, "if not clock_allows(job, change.guard, at)", "if False")
+    edits.python(decide.decide_at, "if not clock_allows(job, change.guard, at)", "if False")
 
 
 def no_revision_for_recovery(edits: Edits) -> None:
-    edits.python(decide.judge, "expected_rev != job.rev", "expected_rev != job.rev and actor.role != 'recovery'")
+    edits.python(decide.decide_at, "expected_rev != job.rev", "expected_rev != job.rev and actor.role != 'recovery'")
 
 
 def expired_is_still_live(edits: Edits) -> None:
-    edits.python(decide.judge, "job.lease_expires_at <= at", "job.lease_expires_at < at")
+    edits.python(decide.decide_at, "job.lease_expires_at <= at", "job.lease_expires_at < at")
 
 
 def live_is_already_expired(edits: Edits) -> None:
@@ -45,16 +45,16 @@ def live_is_already_expired(edits: Edits) -> None:
 
 def heartbeat_revives(edits: Edits) -> None:
     edits.python(
-        decide.judge,
+        decide.decide_at,
         "job.lease_expires_at <= at",
         "(job.lease_expires_at <= at and operations[0].verb != 'heartbeat')",
     )
-    edits.python(decide.judge, "if not clock_allows", "if operations[0].verb != 'heartbeat' and not clock_allows")
+    edits.python(decide.decide_at, "if not clock_allows", "if operations[0].verb != 'heartbeat' and not clock_allows")
 
 
 def claim_of_a_committed_job(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(transitions.ARROW_OF[Verb.CLAIM], after_commit=True)
-    edits.item(transitions.ARROW_OF, Verb.CLAIM, arrow)
+    arrow = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.CLAIM], after_commit=True)
+    edits.item(transitions.TRANSITION_OF, OperationType.CLAIM, arrow)
 
 
 def committed_stays_due(edits: Edits) -> None:
@@ -78,18 +78,20 @@ def cancel_keeps_the_lease(edits: Edits) -> None:
 
 
 def retry_without_end(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(transitions.ARROW_OF[Verb.RETRY], when=None)
-    edits.item(transitions.ARROW_OF, Verb.RETRY, arrow)
+    arrow = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.RETRY], when=None)
+    edits.item(transitions.TRANSITION_OF, OperationType.RETRY, arrow)
 
 
 def ended_job_is_changed(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(transitions.ARROW_OF[Verb.CANCEL], sources=LIVE | {SUCCEEDED}, after_commit=True)
-    edits.item(transitions.ARROW_OF, Verb.CANCEL, arrow)
+    arrow = msgspec.structs.replace(
+        transitions.TRANSITION_OF[OperationType.CANCEL], sources=LIVE | {SUCCEEDED}, after_commit=True
+    )
+    edits.item(transitions.TRANSITION_OF, OperationType.CANCEL, arrow)
 
 
 def two_commits(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(transitions.ARROW_OF[Verb.COMMIT], after_commit=True)
-    edits.item(transitions.ARROW_OF, Verb.COMMIT, arrow)
+    arrow = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.COMMIT], after_commit=True)
+    edits.item(transitions.TRANSITION_OF, OperationType.COMMIT, arrow)
 
 
 def another_body_is_accepted(edits: Edits) -> None:

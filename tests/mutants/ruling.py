@@ -12,11 +12,11 @@ POSTGRES, SQLITE = "tenure.stores.postgres", "tenure.stores.sqlite"
 
 
 def permit_not_taken(edits: Edits) -> None:
-    edits.python(limits.Gate.let_through, "self._begun[key] += 1", "pass")
+    edits.python(limits.Admission.let_through, "self._begun[key] += 1", "pass")
 
 
 def rate_forgets_at_once(edits: Edits) -> None:
-    edits.python(limits.Spent.recent, "if began > horizon:", "if began >= _slice(rate, moment):")
+    edits.python(limits.RateUsage.recent, "if began > horizon:", "if began >= _slice(rate, moment):")
 
 
 def turn_stands_still(edits: Edits) -> None:

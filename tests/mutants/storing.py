@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.stores import contract
 from tenure.stores.sqlite import apply, claim, enqueue
 from tenure.testing.model import rows
@@ -20,11 +20,11 @@ def sqlite_without_revision(edits: Edits) -> None:
 
 
 def sqlite_recovery_too_late(edits: Edits) -> None:
-    edits.sql(SQLITE, "unattended", "held.lease_expires_at <= :now", "held.lease_expires_at < :now")
+    edits.sql(SQLITE, "recoverable", "held.lease_expires_at <= :now", "held.lease_expires_at < :now")
 
 
 def sqlite_misses_the_silent(edits: Edits) -> None:
-    edits.sql(SQLITE, "unattended", "\n                or held.heartbeat_deadline_at <= :now")
+    edits.sql(SQLITE, "recoverable", "\n                or held.heartbeat_deadline_at <= :now")
 
 
 def sqlite_claims_what_is_not_due(edits: Edits) -> None:
@@ -73,15 +73,16 @@ def sqlite_time_goes_back(edits: Edits) -> None:
 
 def delayed_jobs_in_memory(edits: Edits) -> None:
     edits.python(
-        enqueue.add_alike,
-        'connection.execute("savepoint add_alike")',
-        'if requests[0].delay_ms: return AddedAlike(job, requests)\n    connection.execute("savepoint add_alike")',
+        enqueue.enqueue_homogeneous,
+        'connection.execute("savepoint enqueue_homogeneous")',
+        "if requests[0].delay_ms: return HomogeneousResults(job, requests)\n    "
+        'connection.execute("savepoint enqueue_homogeneous")',
     )
 
 
 def enqueue_acknowledged_and_forgotten(edits: Edits) -> None:
     edits.python(
-        ModelStore.add,
+        ModelStore.enqueue,
         "self._rows, self._bodies, self._answers = rows, bodies, remembered",
         "if len(rows) % 7 == 3: return answers\n    self._rows, self._bodies, self._answers = rows, bodies, remembered",
     )
@@ -107,7 +108,7 @@ MUTANTS = (
     Mutant(
         "SQLite: no revision",
         "a record is taken for the row although that has moved on",
-        StoreVerdicts(Verb.PROGRESS, "sqlite"),
+        StoreVerdicts(OperationType.PROGRESS, "sqlite"),
         r"rev='stale'",
         sqlite_without_revision,
     ),
@@ -115,7 +116,7 @@ MUTANTS = (
         "SQLite: `<` for `<=` at expiry",
         "a job whose lease has just ended is not found",
         Kit("test_whoever_needs_recovery_is_listed_and_nobody_else", "sqlite"),
-        r"unattended\(drive\) ==",
+        r"recoverable\(drive\) ==",
         sqlite_recovery_too_late,
     ),
     Mutant(
@@ -136,7 +137,7 @@ MUTANTS = (
         "SQLite: a silent job that nobody finds",
         "a job whose heartbeats are missing is not listed for recovery",
         Kit("test_whoever_needs_recovery_is_listed_and_nobody_else", "sqlite"),
-        r"unattended\(drive\) ==",
+        r"recoverable\(drive\) ==",
         sqlite_misses_the_silent,
     ),
     Mutant(
@@ -156,14 +157,14 @@ MUTANTS = (
     Mutant(
         "SQLite: complete without token",
         "`complete_jobs.sql` does not ask whose lease it is",
-        StoreVerdicts(Verb.COMPLETE, "sqlite"),
+        StoreVerdicts(OperationType.COMPLETE, "sqlite"),
         r"holder='(former|stranger)'",
         sqlite_complete_without_token,
     ),
     Mutant(
         "SQLite: `>=` for `>` at expiry of a completed job",
         "a job is completed at the moment at which its lease ends",
-        StoreVerdicts(Verb.COMPLETE, "sqlite"),
+        StoreVerdicts(OperationType.COMPLETE, "sqlite"),
         r"expired.*holder='owner'.*Applied",
         sqlite_complete_at_expiry,
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.stores.postgres import apply_parameters
 from tests.mutants.checks import batches_lock_in_the_order_of_ids
 from tests.mutants.editing import Edits
@@ -117,70 +117,70 @@ MUTANTS = (
     Mutant(
         "PostgreSQL: apply without revision",
         "`apply.sql` does not compare the revision",
-        StoreVerdicts(Verb.PROGRESS, "postgres"),
+        StoreVerdicts(OperationType.PROGRESS, "postgres"),
         r"rev='(stale|future)'",
         postgres_apply_without_revision,
     ),
     Mutant(
         "PostgreSQL: complete without revision",
         "`complete.sql` does not compare the revision",
-        StoreVerdicts(Verb.COMPLETE, "postgres"),
+        StoreVerdicts(OperationType.COMPLETE, "postgres"),
         r"rev='(stale|future)'",
         postgres_complete_without_revision,
     ),
     Mutant(
         "PostgreSQL: heartbeat without revision",
         "`heartbeat.sql` does not compare the revision",
-        StoreVerdicts(Verb.HEARTBEAT, "postgres"),
+        StoreVerdicts(OperationType.HEARTBEAT, "postgres"),
         r"rev='(stale|future)'",
         postgres_heartbeat_without_revision,
     ),
     Mutant(
         "PostgreSQL: apply without token",
         "`apply.sql` does not ask whose lease it is",
-        StoreVerdicts(Verb.PROGRESS, "postgres"),
+        StoreVerdicts(OperationType.PROGRESS, "postgres"),
         r"holder='(former|stranger)'",
         postgres_apply_without_token,
     ),
     Mutant(
         "PostgreSQL: complete without token",
         "`complete.sql` does not ask whose lease it is",
-        StoreVerdicts(Verb.COMPLETE, "postgres"),
+        StoreVerdicts(OperationType.COMPLETE, "postgres"),
         r"holder='(former|stranger)'",
         postgres_complete_without_token,
     ),
     Mutant(
         "PostgreSQL: heartbeat without token",
         "`heartbeat.sql` does not ask whose lease it is",
-        StoreVerdicts(Verb.HEARTBEAT, "postgres"),
+        StoreVerdicts(OperationType.HEARTBEAT, "postgres"),
         r"holder='(former|stranger)'",
         postgres_heartbeat_without_token,
     ),
     Mutant(
         "PostgreSQL: a heartbeat revives an expired lease",
         "`heartbeat.sql` does not ask whether the lease still runs",
-        StoreVerdicts(Verb.HEARTBEAT, "postgres"),
+        StoreVerdicts(OperationType.HEARTBEAT, "postgres"),
         r"expired.*holder='owner'.*Applied",
         postgres_heartbeat_revives,
     ),
     Mutant(
         "PostgreSQL: `>=` for `>` at expiry",
         "a job is completed at the moment at which its lease ends",
-        StoreVerdicts(Verb.COMPLETE, "postgres"),
+        StoreVerdicts(OperationType.COMPLETE, "postgres"),
         r"expired.*holder='owner'.*Applied",
         postgres_complete_at_expiry,
     ),
     Mutant(
         "PostgreSQL: `<` for `<=` at expiry",
         "a job is not taken back at the moment at which its lease ends",
-        StoreVerdicts(Verb.STALL, "postgres"),
+        StoreVerdicts(OperationType.STALL, "postgres"),
         r"expired",
         postgres_stall_too_late,
     ),
     Mutant(
         "PostgreSQL: a stall of a living lease",
         "the database's clock is not asked before a job is taken back",
-        StoreVerdicts(Verb.STALL, "postgres"),
+        StoreVerdicts(OperationType.STALL, "postgres"),
         r"live.*Applied",
         postgres_stall_of_the_living,
     ),

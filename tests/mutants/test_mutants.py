@@ -63,7 +63,7 @@ def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
 
 def test_a_change_that_breaks_nothing_is_not_killed(bench: Bench) -> None:
     def same(edits: Edits) -> None:
-        edits.python(decide.judge, "job.lease_expires_at <= at", "not job.lease_expires_at > at")
+        edits.python(decide.decide_at, "job.lease_expires_at <= at", "not job.lease_expires_at > at")
         edits.sql("tenure.stores.sqlite", "due_jobs", "job.due_at <= :now", ":now >= job.due_at")
 
     with editing(same):
@@ -71,7 +71,7 @@ def test_a_change_that_breaks_nothing_is_not_killed(bench: Bench) -> None:
 
 
 def _stale_code(edits: Edits) -> None:
-    edits.python(decide.judge, "what is not there", "True")
+    edits.python(decide.decide_at, "what is not there", "True")
 
 
 def _stale_statement(edits: Edits) -> None:
@@ -90,26 +90,26 @@ def test_a_mutant_of_code_that_has_changed_says_so(apply: Callable[[Edits], None
 
 def test_a_mutant_that_makes_no_sense_is_not_taken_for_a_dead_one(bench: Bench) -> None:
     def nonsense(edits: Edits) -> None:
-        edits.python(decide.judge, "job.lease_expires_at <= at", "no_such_name")
+        edits.python(decide.decide_at, "job.lease_expires_at <= at", "no_such_name")
 
     with pytest.raises(NameError), editing(nonsense):
         Verdicts().find(bench)
 
 
 def test_everything_is_put_back(bench: Bench) -> None:
-    code = decide.judge.__code__
+    code = decide.decide_at.__code__
     texts = [statements.sql("due_jobs"), statements._for_rows("update_jobs", 4), sql_files.named]
 
     def several(edits: Edits) -> None:
-        edits.python(decide.judge, "job.lease_expires_at <= at", "False")
+        edits.python(decide.decide_at, "job.lease_expires_at <= at", "False")
         edits.sql("tenure.stores.sqlite", "due_jobs", "and job.due_at <= :now", "")
         edits.sql("tenure.stores.sqlite", "update_jobs", "and tenure_jobs.rev = changed.rev_before", "")
 
     with editing(several):
-        assert decide.judge.__code__ is not code
+        assert decide.decide_at.__code__ is not code
         assert "due_at <= :now" not in statements.sql("due_jobs")
         assert "rev_before\n" not in statements._for_rows("update_jobs", 4).partition("where")[2]
-    assert decide.judge.__code__ is code
+    assert decide.decide_at.__code__ is code
     assert [statements.sql("due_jobs"), statements._for_rows("update_jobs", 4), sql_files.named] == texts
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from simulation.random_streams import Chance
 from tenure.seams import SystemRandom
 from tenure.workers.commit.commit import Committer
-from tenure.workers.completer import Settler
+from tenure.workers.completer import Completer
 from tenure.workers.execution import outcomes
 from tenure.workers.maintenance import recovery
-from tenure.workers.maintenance.heartbeat import Heart
+from tenure.workers.maintenance.heartbeat import LeaseRenewer
 from tenure.workers.maintenance.recovery import RecoveryWorker
-from tenure.workers.pool import Pool
+from tenure.workers.pool import WorkerPool
 from tests.mutants.checks import (
     a_block_whose_mark_is_refused_leaves_nothing_behind,
     recovery_goes_by_the_clock_of_the_database,
@@ -31,7 +31,7 @@ def one_token_for_all(edits: Edits) -> None:
 
 def claim_under_a_new_id(edits: Edits) -> None:
     edits.python(
-        Pool._ask,
+        WorkerPool._ask,
         "await self._outage.pause()",
         "await self._outage.pause(); self._claims += 1; request = __import__('msgspec').structs.replace("
         "request, request_id=f'{self._worker}.{self._claims}')",
@@ -40,7 +40,7 @@ def claim_under_a_new_id(edits: Edits) -> None:
 
 def settle_under_a_new_id(edits: Edits) -> None:
     edits.python(
-        Settler._perform,
+        Completer._perform,
         "await self._outage.pause()",
         "await self._outage.pause(); requests = [__import__('msgspec').structs.replace("
         "one, request_id=one.request_id + '.again') for one in requests]",
@@ -49,24 +49,24 @@ def settle_under_a_new_id(edits: Edits) -> None:
 
 def trust_from_reply(edits: Edits) -> None:
     edits.python(
-        Heart._heard,
+        LeaseRenewer._heard,
         "held.beat_sent(sent_at_seconds, renewed=renewed)",
         "held.beat_sent(self._seams.clock.monotonic_seconds(), renewed=renewed)",
     )
 
 
 def never_doubts(edits: Edits) -> None:
-    edits.python(Heart.doubt, "held.trusted_until_seconds <= now", "False")
+    edits.python(LeaseRenewer.doubt, "held.trusted_until_seconds <= now", "False")
 
 
 def starts_what_came_late(edits: Edits) -> None:
-    edits.python(Pool._in_time, "passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - TRUST_LEAST)", "True")
+    edits.python(WorkerPool._in_time, "passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - TRUST_LEAST)", "True")
 
 
 def mark_is_skipped(edits: Edits) -> None:
     edits.python(
         Committer.write,
-        'return (await self.mark(inner.perform, Commit(result), self._held.request_id("commit"))).job',
+        'return (await self.mark(inner.apply, Commit(result), self._held.request_id("commit"))).job',
         "return self._held.job",
     )
 

@@ -22,9 +22,9 @@ from tenure.observe.log_context import FACTS, JobFacts
 from tenure.seams import SYSTEM
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import Driver
-from tenure.testing.harness.harness import Bench
-from tenure.workers.completer import Settler
-from tenure.workers.leases import Held
+from tenure.testing.harness.harness import Harness
+from tenure.workers.completer import Completer
+from tenure.workers.leases import Lease
 from tests.support.child_programs import wait_until
 from tests.support.databases import Database
 from tests.support.faults import Fault, FaultyStore
@@ -67,7 +67,7 @@ def app() -> tenure.App:
 
 
 @pytest.fixture
-async def bench(app: tenure.App) -> AsyncIterator[Bench]:
+async def bench(app: tenure.App) -> AsyncIterator[Harness]:
     async with app.testing() as bench:
         yield bench
 
@@ -75,7 +75,7 @@ async def bench(app: tenure.App) -> AsyncIterator[Bench]:
 @pytest.mark.requirement("SM-16")
 @pytest.mark.parametrize("plain", [False, True])
 async def test_whatever_a_jobs_code_logs_carries_its_job(
-    app: tenure.App, bench: Bench, kept: Kept, plain: bool
+    app: tenure.App, bench: Harness, kept: Kept, plain: bool
 ) -> None:
     if plain:
 
@@ -146,13 +146,13 @@ async def test_what_is_said_for_many_jobs_carries_none_of_them(kept: Kept) -> No
     await store.open()
     job = await Driver(store).running()
     assert job.token is not None
-    held = Held(job, worker="w", token=job.token, sent_at_seconds=SYSTEM.clock.monotonic_seconds())
+    held = Lease(job, worker="w", token=job.token, sent_at_seconds=SYSTEM.clock.monotonic_seconds())
     faulty = FaultyStore(store)
     faulty.faults.append(Fault.REQUEST_LOST)
     around: Any = SimpleNamespace(job=job, id=job.id)
     token = current_context.set(around)
     try:
-        await Settler(faulty, SYSTEM).settle(held, "end", lambda _: Complete("1"))
+        await Completer(faulty, SYSTEM).settle(held, "end", lambda _: Complete("1"))
         shop.info("of the job")
     finally:
         current_context.reset(token)
@@ -162,7 +162,9 @@ async def test_what_is_said_for_many_jobs_carries_none_of_them(kept: Kept) -> No
     assert own["job_id"] == str(job.id)
 
 
-async def test_what_whoever_logs_says_about_the_job_is_left_as_it_is(app: tenure.App, bench: Bench, kept: Kept) -> None:
+async def test_what_whoever_logs_says_about_the_job_is_left_as_it_is(
+    app: tenure.App, bench: Harness, kept: Kept
+) -> None:
     @app.job()
     async def work() -> None:
         shop.info("about another", extra={"job_id": "another"})

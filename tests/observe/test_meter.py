@@ -20,7 +20,7 @@ from tenure.observe.meter import LOST, Meter, rejections
 from tenure.observe.metrics import BUCKETS_SECONDS, KINDS_MAX, OTHER
 from tenure.observe.snapshot import Count, Distribution, Packed, Snapshot, Totals
 from tenure.seams import SYSTEM
-from tenure.workers.supervisor.channel import Line, Report, reports
+from tenure.workers.supervisor.channel import ControlChannel, WorkerReport, reports
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -176,8 +176,8 @@ async def test_the_largest_report_goes_over_the_line_whole() -> None:
     )
     ours, theirs = socket.socketpair()
     with ours:
-        line = Line(theirs.detach(), SYSTEM)
-        report = Report(worker="w", pid=1, running=0, counts={}, uptime_seconds=0.0, metrics=full.packed())
+        line = ControlChannel(theirs.detach(), SYSTEM)
+        report = WorkerReport(worker="w", pid=1, running=0, counts={}, uptime_seconds=0.0, metrics=full.packed())
         line.send(report)
         ours.settimeout(0)
         line._socket.close()

@@ -22,7 +22,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
 from tenure.workers.maintenance.recovery import RecoveryWorker
-from tenure.workers.pool import Pool
+from tenure.workers.pool import WorkerPool
 from tests.support.databases import Database
 from tests.support.faults import Fault, FaultyStore
 from tests.support.in_process_worker import is_renewed, working
@@ -39,7 +39,7 @@ class Place:
         self.store, self.drive = FaultyStore(store), Driver(store)
         self.meter = Meter(["mail"])
         self.began: list[Job] = []
-        self.pool = Pool(
+        self.pool = WorkerPool(
             self.store,
             self.seams,
             worker="w",

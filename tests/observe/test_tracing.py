@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import tenure
 from tenure.errors import PermanentError, RequestIdReused, Snooze
 from tenure.observe.tracing import Tracing
-from tenure.testing.harness.harness import Bench
+from tenure.testing.harness.harness import Harness
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
 
@@ -64,7 +64,7 @@ def app(watched: Watched) -> tenure.App:
 
 
 @pytest.fixture
-async def bench(app: tenure.App) -> AsyncIterator[Bench]:
+async def bench(app: tenure.App) -> AsyncIterator[Harness]:
     async with app.testing() as bench:
         yield bench
 
@@ -125,7 +125,7 @@ async def test_one_trace_has_the_enqueue_the_retry_the_job_that_a_job_enqueues_a
     assert None not in carried
 
 
-async def test_spans_say_what_they_are_about(app: tenure.App, bench: Bench, watched: Watched) -> None:
+async def test_spans_say_what_they_are_about(app: tenure.App, bench: Harness, watched: Watched) -> None:
     @app.job(queue="post")
     async def mail() -> None:
         raise ValueError("no stamps")
@@ -150,7 +150,7 @@ async def test_spans_say_what_they_are_about(app: tenure.App, bench: Bench, watc
 
 
 async def test_a_run_that_is_put_off_or_gives_way_has_not_failed(
-    app: tenure.App, bench: Bench, watched: Watched
+    app: tenure.App, bench: Harness, watched: Watched
 ) -> None:
     @app.job()
     async def later() -> None:
@@ -163,7 +163,7 @@ async def test_a_run_that_is_put_off_or_gives_way_has_not_failed(
 
 
 async def test_a_plain_function_in_its_thread_is_inside_the_span(
-    app: tenure.App, bench: Bench, watched: Watched
+    app: tenure.App, bench: Harness, watched: Watched
 ) -> None:
     threads = set()
 
@@ -185,7 +185,9 @@ async def test_a_plain_function_in_its_thread_is_inside_the_span(
     assert [parent_of(watched.one(name)) for name in ("inside", "enqueue leaf")] == [run, run]
 
 
-async def test_jobs_of_different_callers_have_different_traces(app: tenure.App, bench: Bench, watched: Watched) -> None:
+async def test_jobs_of_different_callers_have_different_traces(
+    app: tenure.App, bench: Harness, watched: Watched
+) -> None:
     @app.job()
     async def work() -> None:
         await asyncio.sleep(0)
@@ -196,7 +198,7 @@ async def test_jobs_of_different_callers_have_different_traces(app: tenure.App, 
     assert trace.get_current_span().get_span_context().is_valid is False
 
 
-async def test_a_trace_that_is_named_is_the_one_that_is_used(app: tenure.App, bench: Bench, watched: Watched) -> None:
+async def test_a_trace_that_is_named_is_the_one_that_is_used(app: tenure.App, bench: Harness, watched: Watched) -> None:
     @app.job()
     async def work() -> None: ...
 
@@ -210,7 +212,7 @@ async def test_a_trace_that_is_named_is_the_one_that_is_used(app: tenure.App, be
 
 
 async def test_what_came_in_as_a_trace_and_is_none_does_no_harm(
-    app: tenure.App, bench: Bench, watched: Watched
+    app: tenure.App, bench: Harness, watched: Watched
 ) -> None:
     @app.job()
     async def work() -> None: ...
@@ -250,7 +252,7 @@ async def test_a_request_that_comes_again_is_the_same_request_although_its_span_
 
 
 async def test_a_job_under_a_request_id_that_a_job_enqueues_stays_in_its_trace(
-    app: tenure.App, bench: Bench, watched: Watched
+    app: tenure.App, bench: Harness, watched: Watched
 ) -> None:
     @app.job(backoff=tenure.Backoff(base_seconds=0.01))
     async def root(ctx: tenure.Context) -> None:
@@ -267,7 +269,7 @@ async def test_a_job_under_a_request_id_that_a_job_enqueues_stays_in_its_trace(
     assert len(watched.traces) == 1
 
 
-async def test_a_decision_not_to_sample_travels_along(app: tenure.App, bench: Bench, watched: Watched) -> None:
+async def test_a_decision_not_to_sample_travels_along(app: tenure.App, bench: Harness, watched: Watched) -> None:
     @app.job()
     async def work() -> None: ...
 

@@ -73,7 +73,7 @@ def scraped(url: str) -> Series:
 async def queue(store: Store, *seconds: float) -> None:
     drive = Driver(store)
     policy = {"lease_seconds": 2.0, "max_attempts": 2}
-    await store.add([drive.enqueue(kind="nap", payload=encode({"seconds": one}), policy=policy) for one in seconds])
+    await store.enqueue([drive.enqueue(kind="nap", payload=encode({"seconds": one}), policy=policy) for one in seconds])
 
 
 def only_grows(before: Series, now: Series) -> bool:
@@ -193,7 +193,7 @@ async def test_the_jsons_of_a_worker_say_which_job_a_line_belongs_to(folder: Pat
             drive.enqueue(kind="nap", payload=encode({"seconds": seconds}), correlation_id=f"c-{seconds}", trace=trace)
             for seconds in (0.0, 0.01)
         ]
-        jobs = {str(one.job.id): one.job for one in await store.add(enqueued)}
+        jobs = {str(one.job.id): one.job for one in await store.enqueue(enqueued)}
         with started(*arguments(database, "--json"), folder=folder) as worker:
             worker.says("it is failed now|it is retry now")
             worker.says("napping for 0.01 s")

@@ -168,8 +168,8 @@ def test_how_long_a_lease_runs_is_what_the_job_brought_and_nothing_else(lease_ms
 
 WRITES = frozenset(
     {
-        "add", "claim", "perform", "transaction", "register", "unregister",
-        "prune", "blank", "erase", "deal_with", "migrate",
+        "enqueue", "claim", "apply", "transaction", "register", "unregister",
+        "prune", "blank", "erase", "resolve_dead_letters", "migrate",
     }
 )  # fmt: skip
 
@@ -178,18 +178,18 @@ WRITES = frozenset(
 @pytest.mark.parametrize(
     ("part", "writes"),
     [
-        (contract.Adds, {"add"}),
-        (contract.Claims, {"claim"}),
-        (contract.Performs, {"perform"}),
-        (contract.Recovers, {"perform"}),
-        (contract.Reads, set()),
-        (contract.Hears, set()),
-        (contract.Commits, {"transaction"}),
-        (contract.Registers, {"register", "unregister"}),
-        (contract.Retains, {"prune", "blank", "erase", "deal_with"}),
-        (contract.Wakeups, set()),
-        (heartbeat.HeartStore, {"perform"}),
-        (recovery.RecoveryStore, {"perform"}),
+        (contract.EnqueueStore, {"enqueue"}),
+        (contract.ClaimStore, {"claim"}),
+        (contract.ApplyStore, {"apply"}),
+        (contract.RecoverableStore, {"apply"}),
+        (contract.ReadStore, set()),
+        (contract.WakeupStore, set()),
+        (contract.TransactionStore, {"transaction"}),
+        (contract.RegistrationStore, {"register", "unregister"}),
+        (contract.RetentionStore, {"prune", "blank", "erase", "resolve_dead_letters"}),
+        (contract.Subscription, set()),
+        (heartbeat.LeaseRenewerStore, {"apply"}),
+        (recovery.RecoveryStore, {"apply"}),
     ],
     ids=lambda value: value.__name__ if isclass(value) else "",
 )
@@ -211,7 +211,7 @@ def protocols() -> list[str]:
 def test_the_page_on_boundaries_names_every_import_rule_and_every_part_of_the_store() -> None:
     page = (DOCS / "boundaries.md").read_text(encoding="utf-8")
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
-    assert {"Adds", "Claims", "Queues", "Store"} <= set(protocols())
+    assert {"EnqueueStore", "ClaimStore", "QueueStore", "Store"} <= set(protocols())
     for named in [*(rule["name"] for rule in rules), *(f"`{name}`" for name in protocols())]:
         assert named in page, f"docs/boundaries.md does not speak of {named}"
 

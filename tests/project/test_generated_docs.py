@@ -12,7 +12,7 @@ import pytest
 
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import Status
-from tenure.lifecycle.transitions import ARROWS
+from tenure.lifecycle.transitions import TRANSITIONS
 from tools import lifecycle_page, requirements_page
 from tools.generated import DOCS, ROOT, committed
 from tools.requirements_page import Proof, UnknownRequirement, known_numbers, proofs_in
@@ -49,13 +49,13 @@ def test_no_link_from_one_page_to_another_leads_nowhere() -> None:
 def test_the_lifecycle_page_speaks_of_every_status_operation_and_event() -> None:
     page = lifecycle_page.page()
     assert page.count("```mermaid") == 2
-    for word in [*Status, *EventType, *(arrow.verb for arrow in ARROWS)]:
+    for word in [*Status, *EventType, *(arrow.verb for arrow in TRANSITIONS)]:
         assert f"| `{word}` |" in page, word
 
 
 def test_a_table_that_changes_makes_another_page(monkeypatch: pytest.MonkeyPatch) -> None:
     before = lifecycle_page.page()
-    monkeypatch.setattr(lifecycle_page, "ARROWS", ARROWS[:-1])
+    monkeypatch.setattr(lifecycle_page, "TRANSITIONS", TRANSITIONS[:-1])
     assert lifecycle_page.page() != before
 
 

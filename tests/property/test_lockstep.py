@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tenure.errors import Refused, TenureError
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import (
     Ack,
     Cancel,
@@ -62,19 +62,19 @@ from tenure.lifecycle.records import (
 )
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import (
-    Added,
     Applied,
     Artifact,
     Busy,
     ClaimRequest,
     DeadLetterFilter,
-    Enqueue,
+    EnqueueRequest,
+    EnqueueResult,
     EventFilter,
     Failure,
-    Handling,
     JobFilter,
     Repeated,
     Request,
+    Resolution,
     Store,
     WorkerRecord,
 )
@@ -143,13 +143,13 @@ OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (DeadLetter(ReasonCode.PARSE_ERROR, Stage.INPUT, '"bad"'),),
 )
 QUEUE_RULES = (
-    QueueRules(),
-    QueueRules(concurrency_max=2),
-    QueueRules(key_concurrency_max=1),
-    QueueRules(rate=Rate(2, 10)),
-    QueueRules(fair=True),
-    QueueRules(fair=True, key_rate=Rate(1, 10)),
-    QueueRules(fair=True, concurrency_max=3, key_concurrency_max=1, rate=Rate(5, 60), key_rate=Rate(2, 20)),
+    QueueLimits(),
+    QueueLimits(concurrency_max=2),
+    QueueLimits(key_concurrency_max=1),
+    QueueLimits(rate=Rate(2, 10)),
+    QueueLimits(fair=True),
+    QueueLimits(fair=True, key_rate=Rate(1, 10)),
+    QueueLimits(fair=True, concurrency_max=3, key_concurrency_max=1, rate=Rate(5, 60), key_rate=Rate(2, 20)),
 )
 CLIENTS = (CLIENT, CLIENT, Actor(Role.CLIENT, "bob"))
 NOBODY = UUID(int=5)
@@ -216,7 +216,7 @@ class Lockstep(RuleBasedStateMachine):
         self._stack = ExitStack()
         self._count = 0
         self.jobs: list[UUID] = []
-        self.enqueued: list[Enqueue] = []
+        self.enqueued: list[EnqueueRequest] = []
         self.claims: list[ClaimRequest] = []
         self.asked: list[Request] = []
 
@@ -255,10 +255,10 @@ class Lockstep(RuleBasedStateMachine):
     def add(self, wanted: list[dict[str, Any]]) -> None:
         requests = [self._enqueue(facts) for facts in wanted]
         self.enqueued += requests
-        if isinstance(self._ask(lambda store: store.add(requests)), Sequence):
+        if isinstance(self._ask(lambda store: store.enqueue(requests)), Sequence):
             self.jobs += [request.origin.id for request in requests if request.origin.id not in self.jobs]
 
-    def _enqueue(self, wanted: dict[str, Any]) -> Enqueue:
+    def _enqueue(self, wanted: dict[str, Any]) -> EnqueueRequest:
         facts = dict(wanted)
         again: int | None = facts.pop("again")
         delay_ms: int = facts.pop("delay_ms")
@@ -267,7 +267,7 @@ class Lockstep(RuleBasedStateMachine):
             return self.enqueued[again]
         # An id of version 7, ordered by the count.
         job_id = UUID(int=(self._next() << 80) | (7 << 76) | (2 << 62))
-        return Enqueue(Origin(id=job_id, **facts), actor, delay_ms=delay_ms)
+        return EnqueueRequest(Origin(id=job_id, **facts), actor, delay_ms=delay_ms)
 
     @rule(
         limit=st.integers(1, 4),
@@ -291,7 +291,7 @@ class Lockstep(RuleBasedStateMachine):
         self._ask(lambda store: store.claim(request))
 
     @rule(name=st.sampled_from(QUEUES), rules=st.sampled_from(QUEUE_RULES))
-    def give_rules(self, name: str, rules: QueueRules) -> None:
+    def give_rules(self, name: str, rules: QueueLimits) -> None:
         self._ask(lambda store: store.queues.put(name, rules, actor=OPERATOR))
 
     @rule(name=st.sampled_from(QUEUES), how=st.sampled_from(["pause", "resume", "resume", "forget", "forget"]))
@@ -300,10 +300,10 @@ class Lockstep(RuleBasedStateMachine):
         self._ask(lambda store: store.queues.known())
 
     @rule(wanted=st.lists(wishes, min_size=1, max_size=4))
-    def perform(self, wanted: list[Wish]) -> None:
+    def apply(self, wanted: list[Wish]) -> None:
         requests = [self._request(wish) for wish in wanted]
         self.asked += requests
-        self._ask(lambda store: store.perform(requests))
+        self._ask(lambda store: store.apply(requests))
 
     def _request(self, wish: Wish) -> Request:
         if wish.repeat is not None and wish.repeat < len(self.asked):
@@ -349,10 +349,10 @@ class Lockstep(RuleBasedStateMachine):
         made = (maker, Artifact(name=name or "", media_type="text/plain", body=b"1")) if maker else None
         self._ask(partial(together, requests=requests, new=enqueues_, made=made, kept=kept))
 
-    @rule(number=st.integers(0, 30), how=st.sampled_from(get_args(Handling)))
-    def deal_with(self, number: int, how: Handling) -> None:
+    @rule(number=st.integers(0, 30), how=st.sampled_from(get_args(Resolution)))
+    def resolve_dead_letters(self, number: int, how: Resolution) -> None:
         job_ids = [self.jobs[number % len(self.jobs)], NOBODY] if self.jobs else [NOBODY]
-        self._ask(lambda store: store.deal_with(job_ids, how=how, actor=OPERATOR))
+        self._ask(lambda store: store.resolve_dead_letters(job_ids, how=how, actor=OPERATOR))
 
     @rule(number=st.integers(0, 2), kinds=st.sampled_from([KINDS, ("a",), ()]), stops=st.booleans())
     def work(self, number: int, kinds: tuple[str, ...], stops: bool) -> None:
@@ -381,7 +381,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule()
     def recover(self) -> None:
-        self._ask(lambda store: store.unattended(limit=3))
+        self._ask(lambda store: store.recoverable(limit=3))
 
     @rule(statuses=st.sets(st.sampled_from(Status), max_size=3), limit=st.integers(1, 5))
     def find(self, statuses: set[Status], limit: int) -> None:
@@ -438,7 +438,7 @@ def plain(value: Any) -> Any:
             # Erasure leaves the revision as it is, so a store may answer with the record that the caller brought.
             ended = current is not None and not current.live
             return ("Failure", plain(value.error), current.rev if ended and current else plain(current))
-        case Added():
+        case EnqueueResult():
             return (plain(value.job), value.created)
         case TenureError():
             return (type(value).__name__, str(value))
@@ -473,16 +473,16 @@ class NotKept(Exception):
 
 
 async def together(
-    store: Store, *, requests: list[Request], new: list[Enqueue], made: tuple[Job, Artifact] | None, kept: bool
+    store: Store, *, requests: list[Request], new: list[EnqueueRequest], made: tuple[Job, Artifact] | None, kept: bool
 ) -> list[Any]:
     """What a transaction answers to all of this, and whether it was kept."""
     answers: list[Any] = []
     try:
         async with store.transaction(deadline_seconds=60) as tx:
-            answers.append(await tx.add(new))
+            answers.append(await tx.enqueue(new))
             if made is not None:
                 await tx.attach(made[0], [made[1]])
-            answers += [await tx.perform(request) for request in requests]
+            answers += [await tx.apply(request) for request in requests]
             if not kept:
                 raise NotKept
     except NotKept:

@@ -19,7 +19,7 @@ from simulation.tally import Tally
 from simulation.world import Result
 from tenure.lifecycle import decide as deciding
 from tenure.lifecycle.schedules import Firing
-from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.testing.model.schedules import ModelSchedules
 
 SEEDS = 2000
@@ -111,8 +111,8 @@ def test_a_broken_guard_is_found_and_the_run_is_made_smaller(monkeypatch: pytest
 
 
 async def _fire_without_guard(
-    schedules: ModelSchedules, firing: Firing, requests: Sequence[Enqueue]
-) -> list[Added] | None:
+    schedules: ModelSchedules, firing: Firing, requests: Sequence[EnqueueRequest]
+) -> list[EnqueueResult] | None:
     """Adds the jobs whatever the schedule's revision is by now."""
     anew = [
         msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, request_id=None)) for one in requests

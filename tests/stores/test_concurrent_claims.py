@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.requirement("SM-14", "SM-02", "SM-13"), pytest.mark.ti
 async def queue_jobs(database: Database) -> None:
     async with database.opened() as store:
         drive = Driver(store)
-        await store.add([drive.enqueue() for _ in range(JOBS)])
+        await store.enqueue([drive.enqueue() for _ in range(JOBS)])
 
 
 async def check_claims(database: Database, won: list[list[str]]) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import ClaimRequest, Outcome, Request, Store, Wakeups
+from tenure.stores.contract import ClaimRequest, Outcome, Request, Store, Subscription
 
 
 class Fault(Enum):
@@ -40,16 +40,16 @@ class FaultyStore:
             raise StoreUnavailable(fault.value)
         return answer
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
-        outcomes: list[Outcome] = await self._call("perform", lambda: self.store.perform(requests))
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
+        outcomes: list[Outcome] = await self._call("apply", lambda: self.store.apply(requests))
         return outcomes
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
         jobs: list[Job] = await self._call("claim", lambda: self.store.claim(request))
         return jobs
 
-    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        jobs: list[Job] = await self._call("unattended", lambda: self.store.unattended(limit=limit, after=after))
+    async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        jobs: list[Job] = await self._call("unattended", lambda: self.store.recoverable(limit=limit, after=after))
         return jobs
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
@@ -58,5 +58,5 @@ class FaultyStore:
     async def now(self) -> datetime:
         return await self.store.now()
 
-    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
         return self.store.wakeups(queues)

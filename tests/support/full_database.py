@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Commit, Complete, Fail, Progress, Retry, Signal
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Schedule
@@ -24,7 +24,7 @@ async def full_life(store: Store) -> list[Job]:
     jobs += [await _tried_again(drive), await _erased(drive), await _with_belongings(drive)]
     for how in ("redriven", "discarded"):
         buried = await drive.apply(await drive.running(correlation_id="order-7"), BURIED)
-        await store.deal_with([buried.id], how=how, actor=OPERATOR)
+        await store.resolve_dead_letters([buried.id], how=how, actor=OPERATOR)
         jobs.append(buried)
     await _queues_and_schedules(store)
     await _refused_twins(drive)
@@ -59,12 +59,12 @@ async def _with_belongings(drive: Driver) -> Job:
                 id=drive.random.job_id(), topic="paid", body="{}", aggregate=aggregate, headers="{}"
             )
             await tx.post([message], job=job)
-        await tx.perform(drive.request(job, Commit("1"), fresh=True))
+        await tx.apply(drive.request(job, Commit("1"), fresh=True))
     return await drive.job(job.id)
 
 
 async def _queues_and_schedules(store: Store) -> None:
-    await store.queues.put("slow", QueueRules(concurrency_max=3, key_rate=Rate(9, 60.0)), actor=OPERATOR)
+    await store.queues.put("slow", QueueLimits(concurrency_max=3, key_rate=Rate(9, 60.0)), actor=OPERATOR)
     await store.queues.pause("slower", actor=OPERATOR)
     tags = {"b": "2", "a": "1"}
     schedule = Schedule(name="yearly", cron="@yearly", kind="mail", payload="{}", policy=Policy(), tags=tags)

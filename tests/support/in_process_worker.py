@@ -10,7 +10,7 @@ from uuid import UUID
 
 import tenure
 from tenure.lifecycle.records import EventType
-from tenure.stores.contract import Reads
+from tenure.stores.contract import ReadStore
 from tenure.workers.worker import Worker
 
 QUICK: dict[str, Any] = {"poll_seconds": 0.05, "scan_seconds": 0.1, "grace_seconds": 10.0}
@@ -30,7 +30,7 @@ async def working(app: tenure.App, **options: Any) -> AsyncIterator[Worker]:
         await asyncio.wait_for(running, STOPPED_SECONDS_MAX)
 
 
-async def is_renewed(store: Reads, job_id: UUID) -> bool:
+async def is_renewed(store: ReadStore, job_id: UUID) -> bool:
     """Whether a heartbeat has put off the end of the job's lease."""
     events = (await store.history([job_id]))[job_id]
     return any(event.type is EventType.HEARTBEAT and event.until_at is not None for event in events)

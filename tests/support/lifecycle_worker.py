@@ -35,7 +35,7 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import Job, ReasonCode, Stage
 from tenure.lifecycle.statuses import LIVE
 from tenure.stores import store_for
-from tenure.stores.contract import Applied, Enqueue, Failure, JobFilter, Repeated, Request
+from tenure.stores.contract import Applied, EnqueueRequest, Failure, JobFilter, Repeated, Request
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 from tests.support.waiting import patiently
 
@@ -75,11 +75,11 @@ ONCE: dict[str, tuple[Operation, ...]] = {
 }
 
 
-def enqueues(drive: Driver, first: int, count: int) -> list[Enqueue]:
+def enqueues(drive: Driver, first: int, count: int) -> list[EnqueueRequest]:
     """New jobs, going all the ways in turn. Those that will lose their owner have a short lease, and may lose it often:
     a machine under load is slow, and how often a lease runs out there is not what is tested."""
     ways = list(ENDS)
-    found: list[Enqueue] = []
+    found: list[EnqueueRequest] = []
     for number in range(first, first + count):
         way = ways[number % len(ways)]
         policy = SHORT if way in ("abandon", "vanish") else {}
@@ -99,7 +99,7 @@ async def _labour(barrier: Barrier, url: str, worker: str, first: int, count: in
         barrier.wait(READY_SECONDS)
         drive = Driver(store)
         for begin in range(first, first + count, 1000):
-            await patiently(partial(store.add, enqueues(drive, begin, min(1000, first + count - begin))))
+            await patiently(partial(store.enqueue, enqueues(drive, begin, min(1000, first + count - begin))))
         # Nobody leaves while another has yet to add its jobs.
         barrier.wait(seconds)
         return await _until_done(drive, worker, time.monotonic() + seconds)
@@ -147,7 +147,7 @@ def way_of(job: Job) -> str:
 
 async def _recover(drive: Driver) -> int:
     requests: list[Request] = []
-    for job in await drive.store.unattended(limit=BATCH):
+    for job in await drive.store.recoverable(limit=BATCH):
         stall = (Stall(),) if job.held else ()
         rest = Reconcile() if job.committed else Requeue()
         requests.append(drive.request(job, *stall, rest, actor=RECOVERY))
@@ -156,7 +156,7 @@ async def _recover(drive: Driver) -> int:
 
 async def _applied(drive: Driver, requests: Sequence[Request]) -> list[Job]:
     """The jobs that were changed. To be refused is a part of life here: another was faster, or the lease ran out."""
-    outcomes = await patiently(partial(drive.store.perform, requests)) if requests else []
+    outcomes = await patiently(partial(drive.store.apply, requests)) if requests else []
     for outcome in outcomes:
         if isinstance(outcome, Failure) and not isinstance(outcome.error, Refused):
             raise outcome.error

@@ -32,7 +32,7 @@ from tenure.lifecycle.operations import (
 )
 from tenure.lifecycle.records import Actor, Job, ReasonCode, Role, Stage
 from tenure.seams import Seams
-from tenure.stores.contract import Enqueue, Store
+from tenure.stores.contract import EnqueueRequest, Store
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
@@ -167,8 +167,8 @@ async def _answers(life: Life) -> None:
     await life.seen.refuse(job.id, Complete("1"), actor=Actor(Role.RUNNER, "worker-1", life.unseen.random.token()))
     await life.calls.refuse(life.unseen.random.job_id(), Cancel(), actor=CLIENT)
     repeated = life.seen.request(job, Progress(2), request_id="twice")
-    await life.seen.perform(repeated)
-    await life.seen.perform(repeated)
+    await life.seen.try_apply(repeated)
+    await life.seen.try_apply(repeated)
     await _refused(life, life.calls.enqueue("queued", request_id="order-1", payload='{"other":1}'), RequestIdReused)
     await _refused(life, life.calls.enqueue("queued", queue=""), InvalidInput)
     again = life.calls.claim_request(kinds=("queued too",), request_id="claim-1")
@@ -184,9 +184,9 @@ async def _deduplicated(life: Life) -> None:
     await life.through("first of its key", life.unseen, Complete("1"), kind="keyed", dedupe_key="k")
     life.jobs["second of its key"] = (await life.calls.add("keyed", dedupe_key="k")).id
     third = life.calls.enqueue("keyed", dedupe_key="k")
-    [added] = await life.calls.store.add([third])
+    [added] = await life.calls.store.enqueue([third])
     assert (added.job.id, added.created) == (life.jobs["second of its key"], False)
-    await life.calls.store.add([third])
+    await life.calls.store.enqueue([third])
 
 
 async def _unanswered(life: Life) -> None:
@@ -194,14 +194,14 @@ async def _unanswered(life: Life) -> None:
     request = life.unseen.enqueue("unanswered")
     life.jobs["unanswered"] = request.origin.id
     life.client.invoke("enqueue", request.request_id, request.origin.id, life.clock.now()).unknown()
-    await life.store.add([request])
+    await life.store.enqueue([request])
     job_id = life.jobs["unanswered"]
     life.client.invoke("signal", "signal-1", job_id, life.clock.now()).unknown()
     await life.unseen.apply(job_id, Signal("a"), actor=CLIENT, request_id="signal-1")
     life.client.invoke("signal", "signal-2", job_id, life.clock.now())
     life.client.invoke("signal", "signal-3", job_id, life.clock.now()).unknown()
     await life.unseen.apply(job_id, Signal("c"), actor=CLIENT, request_id="signal-3")
-    await life.calls.perform(life.calls.request(job_id, Signal("c"), actor=CLIENT, request_id="signal-3"))
+    await life.calls.try_apply(life.calls.request(job_id, Signal("c"), actor=CLIENT, request_id="signal-3"))
 
 
 async def _unseen(life: Life) -> None:
@@ -217,9 +217,9 @@ async def _unseen(life: Life) -> None:
     await life.unseen.claim(kinds=("put off",))
 
 
-async def _refused(life: Life, request: Enqueue, error: type[Exception]) -> None:
+async def _refused(life: Life, request: EnqueueRequest, error: type[Exception]) -> None:
     try:
-        await life.calls.store.add([request])
+        await life.calls.store.enqueue([request])
     except error:
         return
     raise AssertionError(f"{request} was not refused")

@@ -20,9 +20,9 @@ from tenure.errors import InvalidInput, JobFailed, PayloadRefused, PermanentErro
 from tenure.lifecycle.records import EventType
 from tenure.testing.clock import START
 from tenure.testing.harness import harness as bench_module
-from tenure.testing.harness.environment import BenchClock
-from tenure.testing.harness.harness import Bench
-from tenure.testing.harness.report import BenchError
+from tenure.testing.harness.environment import HarnessClock
+from tenure.testing.harness.harness import Harness
+from tenure.testing.harness.report import HarnessError
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def app(tmp_path: Path) -> tenure.App:
     return tenure.App(f"sqlite:///{tmp_path / 'real.db'}", name="shop")
 
 
-def kinds(bench: Bench) -> list[str]:
+def kinds(bench: Harness) -> list[str]:
     return [ran.job.kind for ran in bench.ran]
 
 
@@ -93,7 +93,7 @@ class TestTheContext:
         def work() -> None: ...
 
         async with app.testing() as bench:
-            with pytest.raises(BenchError, match="tested already"):
+            with pytest.raises(HarnessError, match="tested already"):
                 async with app.testing():
                     pytest.fail("it was let in")
             await work.enqueue()
@@ -105,7 +105,7 @@ class TestTheContext:
         on_bench = app.testing()
         async with on_bench:
             pass
-        with pytest.raises(BenchError, match="was not entered, or left before"):
+        with pytest.raises(HarnessError, match="was not entered, or left before"):
             on_bench.leave()
 
     def test_what_makes_no_sense_is_refused(self, app: tenure.App) -> None:
@@ -115,14 +115,14 @@ class TestTheContext:
             app.testing(now=datetime(2031, 1, 1))  # noqa: DTZ001 - the mistake that is refused
 
     async def test_the_plain_form_is_refused_where_an_event_loop_runs(self, app: tenure.App) -> None:
-        with pytest.raises(BenchError, match="async with"), app.testing():
+        with pytest.raises(HarnessError, match="async with"), app.testing():
             pytest.fail("it was let in")
         assert "bench" not in vars(app)
 
     async def test_a_closed_bench_says_so(self, app: tenure.App) -> None:
         async with app.testing() as bench:
             pass
-        with pytest.raises(BenchError, match="its test is over"):
+        with pytest.raises(HarnessError, match="its test is over"):
             await bench.drain()
 
     def test_another_event_loop_is_refused_with_advice(self, app: tenure.App) -> None:
@@ -132,7 +132,7 @@ class TestTheContext:
         async def elsewhere() -> None:
             await work.enqueue()
 
-        with app.testing(), pytest.raises(BenchError, match="lives on another event loop"):
+        with app.testing(), pytest.raises(HarnessError, match="lives on another event loop"):
             asyncio.run(elsewhere())
 
     async def test_no_worker_can_be_started_meanwhile(self, app: tenure.App) -> None:
@@ -140,7 +140,7 @@ class TestTheContext:
         def work() -> None: ...
 
         async with app.testing():
-            with pytest.raises(BenchError, match=r"bench.drain\(\) runs its jobs"):
+            with pytest.raises(HarnessError, match=r"bench.drain\(\) runs its jobs"):
                 await app.worker().run()
 
     async def test_a_connection_of_ones_own_cannot_reach_jobs_in_memory(self, app: tenure.App) -> None:
@@ -276,7 +276,7 @@ class TestDrain:
                 "run_all": lambda: bench.run_all(jobs_max=20),
                 "until_empty": lambda: bench.drain(until_empty=True, jobs_max=20),
             }
-            with pytest.raises(BenchError, match=r"20 jobs were run.*hydra \(20 of the last 20\)"):
+            with pytest.raises(HarnessError, match=r"20 jobs were run.*hydra \(20 of the last 20\)"):
                 await calls[call]()
             tallies = (await (await app.store()).stats()).tallies
             assert {tally.status: tally.jobs for tally in tallies} == {"succeeded": 20, "queued": 1}
@@ -304,7 +304,7 @@ class TestDrain:
             del app.kinds["gone"]
             assert (await bench.drain()).counts == {"succeeded": 1}
             assert (await left.refresh()).status == "queued"
-            with pytest.raises(BenchError, match=r"1 jobs are left and none.*gone \(queued\)"):
+            with pytest.raises(HarnessError, match=r"1 jobs are left and none.*gone \(queued\)"):
                 await bench.run_all()
 
     async def test_two_who_drain_at_once_take_turns(self, app: tenure.App) -> None:
@@ -523,7 +523,7 @@ class TestWaiting:
         async with app.testing():
             handle = await gone.enqueue()
             del app.kinds["gone"]
-            with pytest.raises(BenchError, match="nothing ever will be"):
+            with pytest.raises(HarnessError, match="nothing ever will be"):
                 await handle.result()
 
     async def test_to_wait_while_another_call_is_at_work_holds_neither_up(self, app: tenure.App) -> None:
@@ -757,7 +757,7 @@ def _sent_by_a_plain_function(app: tenure.App) -> list[dict[str, str]]:
 
 class TestTheClock:
     async def test_who_sleeps_on_it_wakes_when_it_was_moved_that_far(self) -> None:
-        clock = BenchClock()
+        clock = HarnessClock()
         sleeper = asyncio.create_task(clock.sleep(10))
         await asyncio.sleep(0)
         clock.advance(9.5)
@@ -836,7 +836,7 @@ class TestThePlugin:
         assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
     async def test_its_fixtures_are_at_hand_here_as_well(
-        self, app: tenure.App, tenure_testing: Callable[[tenure.App], Bench], tenure_clock: BenchClock
+        self, app: tenure.App, tenure_testing: Callable[[tenure.App], Harness], tenure_clock: HarnessClock
     ) -> None:
         @app.job()
         def work() -> None: ...

@@ -297,10 +297,10 @@ class Mute(ModelStore):
         super().__init__(clock)
         self.breaks = ""
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         if self.breaks == "before":
             raise StoreUnavailable("the line is gone")
-        outcomes = await super().perform(requests)
+        outcomes = await super().apply(requests)
         if self.breaks == "after":
             raise StoreUnavailable("the line is gone")
         return outcomes
@@ -323,8 +323,8 @@ async def test_what_a_transaction_promised_is_answered_by_its_end(clock: ManualC
     drive = Driver(recorded(store, history, now=clock.now))
     kept, undone = await drive.running(), await drive.running()
     async with drive.store.transaction(deadline_seconds=10) as tx:
-        await tx.perform(drive.request(kept, Commit("1")))
-        await tx.add([drive.enqueue("child")])
+        await tx.apply(drive.request(kept, Commit("1")))
+        await tx.enqueue([drive.enqueue("child")])
     assert [type(one.answer) for one in history.asked()] == [Ok] * 6
     with pytest.raises(ZeroDivisionError):
         await _undo(drive, undone)
@@ -335,8 +335,8 @@ async def test_what_a_transaction_promised_is_answered_by_its_end(clock: ManualC
 
 async def _undo(drive: Driver, job: Job) -> None:
     async with drive.store.transaction(deadline_seconds=10) as tx:
-        await tx.perform(drive.request(job, Commit("1")))
-        await tx.add([drive.enqueue("child")])
+        await tx.apply(drive.request(job, Commit("1")))
+        await tx.enqueue([drive.enqueue("child")])
         raise ZeroDivisionError
 
 

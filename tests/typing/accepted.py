@@ -10,7 +10,7 @@ import msgspec
 
 import tenure
 from tenure.client.job_function import Enqueuer, Prepared
-from tenure.testing.harness.harness import Bench
+from tenure.testing.harness.harness import Harness
 from tenure.testing.harness.report import Report
 
 app = tenure.App("sqlite:///never.db")
@@ -124,7 +124,7 @@ assert_type(plain_with_context.function, Callable[..., Any])
 async def test_on_a_bench() -> None:
     """Both ways onto a bench."""
     async with app.testing() as bench:
-        assert_type(bench, Bench)
+        assert_type(bench, Harness)
         assert_type(await bench.drain(raise_errors=True), Report)
     with app.testing("inline") as bench:
         assert_type(bench.drain_sync(), Report)

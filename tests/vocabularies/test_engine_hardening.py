@@ -32,7 +32,7 @@ from tenure.lifecycle.transitions import legal_events
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
 from tenure.testing.model.store import ModelStore
-from tenure.vocabularies import Story, Told, vocabulary
+from tenure.vocabularies import JobHistory, TranslatedEvent, vocabulary
 from tenure.vocabularies.engine_hardening import CATEGORIES, Category, category, error_text
 from tenure.vocabularies.engine_legacy import NEW_NAMES, new_name
 from tenure.vocabularies.vocabulary import epoch_ms, stories
@@ -77,7 +77,7 @@ class Life:
     async def log(self) -> list[Event]:
         return await self.drive.events_of(self.job.id)
 
-    async def told(self) -> list[Told]:
+    async def told(self) -> list[TranslatedEvent]:
         log = await self.log()
         return [one for story in stories(self.job.origin, log) for one in ENGINE.told(story)]
 
@@ -177,7 +177,7 @@ async def test_every_life_begins_with_queued_and_ends_with_one_of_two(situation:
     assert fields["submittedAt"] == min(moments)
 
 
-def states(told: list[Told]) -> list[str]:
+def states(told: list[TranslatedEvent]) -> list[str]:
     """The states that a reader of the stream sees."""
     of = {"JOB_QUEUED": "queued", "JOB_DISPATCHED": "dispatched", "JOB_RUNNING": "running"}
     return [of.get(one.name, one.name) for one in told if one.name != "JOB_PROGRESS"]
@@ -329,9 +329,9 @@ async def test_what_retention_has_removed_is_told_as_unknown_and_not_made_up() -
     await life.do(Start())
     await life.do(Fail(ERROR))
     first, *_, last = await life.log()
-    [queued] = ENGINE.told(Story(None, [first]))
+    [queued] = ENGINE.told(JobHistory(None, [first]))
     assert (queued.fields["jobType"], queued.fields["userId"]) == (None, None)
-    [failed] = ENGINE.told(Story(None, [last]))
+    [failed] = ENGINE.told(JobHistory(None, [last]))
     assert (failed.fields["engineId"], failed.fields["duration"]) == (None, None)
     blank = msgspec.structs.replace(last, detail=None)
     assert error_text(blank) == "PERMANENT_ERROR"

@@ -19,7 +19,7 @@ from tenure.lifecycle.transitions import legal_events
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
 from tenure.testing.model.store import ModelStore
-from tenure.vocabularies import ALL, Story, Vocabulary, known, tell, vocabularies, vocabulary
+from tenure.vocabularies import ALL, JobHistory, Vocabulary, known, tell, vocabularies, vocabulary
 from tenure.vocabularies.execution_ledger import EXECUTION_STATUSES
 from tenure.vocabularies.state_machine import NAMED
 from tenure.vocabularies.vocabulary import stories
@@ -133,7 +133,7 @@ def test_every_legal_step_is_told_in_words_that_its_type_allows(
     claim = event(EventType.CLAIMED, Status.QUEUED, Status.CLAIMED, rev=1)
     for origin_known in (True, False):
         events = [event(*step, rev=1)] if not origin_known or kind is EventType.ENQUEUED else [claim, event(*step)]
-        told = words.told(Story(None, events))
+        told = words.told(JobHistory(None, events))
         assert {one.name for one in told} <= set(words.events[kind])
         assert all(one.vocabulary == words.name for one in told)
         for one in told:
@@ -154,7 +154,7 @@ async def test_every_situation_can_be_written_and_told(words: Vocabulary, situat
     assert words.content & set(bare) == set()
     assert {**fields, **bare} == fields
     last = [words.told(story) for story in stories(job.origin, events)][-1]
-    assert last == tell([words], Story(job.origin, events))
+    assert last == tell([words], JobHistory(job.origin, events))
 
 
 @EVERY_VOCABULARY
@@ -192,7 +192,7 @@ def test_the_nine_names_of_the_state_machine_are_there_and_the_rest_are_addition
 def test_each_transition_is_exactly_one_event_of_the_contract_and_of_the_state_machine(
     step: tuple[EventType, Status | None, Status],
 ) -> None:
-    story = Story(None, [event(*step)])
+    story = JobHistory(None, [event(*step)])
     for name in ("contract", "machine"):
         [told] = vocabulary(name).told(story)
         assert told.name == told.fields["type"]
@@ -202,15 +202,15 @@ def test_a_heartbeat_that_renewed_the_lease_has_a_name_of_its_own_in_the_state_m
     beat = event(EventType.HEARTBEAT, Status.RUNNING, Status.RUNNING)
     renewal = msgspec.structs.replace(beat, until_at=AT)
     machine = vocabulary("machine")
-    assert [told.name for told in machine.told(Story(None, [beat]))] == ["job_heartbeat"]
-    [told] = machine.told(Story(None, [renewal]))
+    assert [told.name for told in machine.told(JobHistory(None, [beat]))] == ["job_heartbeat"]
+    [told] = machine.told(JobHistory(None, [renewal]))
     assert (told.name, told.fields["payload"]["lease_expires_at"]) == ("job_lease_renewed", AT)
 
 
 @pytest.mark.requirement("WC-01")
 @pytest.mark.parametrize("role", list(Role))
 def test_every_role_is_an_authority_of_the_worker_contract(role: Role) -> None:
-    story = Story(None, [event(EventType.ENQUEUED, None, Status.QUEUED, role=role)])
+    story = JobHistory(None, [event(EventType.ENQUEUED, None, Status.QUEUED, role=role)])
     [told] = vocabulary("worker").told(story)
     assert told.fields["authority"] == AUTHORITIES[role]
     assert len(set(AUTHORITIES.values())) == len(Role)

@@ -33,7 +33,7 @@ from tenure.errors import (
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
 from tenure.lifecycle.records import DeadLetter, Job, Origin, ReasonCode, Stage
 from tenure.stores.contract import DeadLetterFilter, JobFilter
-from tenure.testing.harness.harness import Bench
+from tenure.testing.harness.harness import Harness
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def app() -> tenure.App:
 
 
 @pytest.fixture
-async def bench(app: tenure.App) -> AsyncIterator[Bench]:
+async def bench(app: tenure.App) -> AsyncIterator[Harness]:
     async with app.testing() as bench:
         yield bench
 
@@ -80,7 +80,7 @@ class TestErrorsDecide:
     )
     @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
     async def test_the_class_of_an_error_decides_what_becomes_of_its_job(
-        self, app: tenure.App, bench: Bench, error: BaseException, status: str, is_async: bool
+        self, app: tenure.App, bench: Harness, error: BaseException, status: str, is_async: bool
     ) -> None:
         async def work_async() -> None:
             raise error
@@ -95,7 +95,9 @@ class TestErrorsDecide:
         assert record.last_error is not None
         assert str(error) in json.loads(record.last_error)["message"]
 
-    async def test_an_error_is_kept_with_its_class_and_where_it_came_from(self, app: tenure.App, bench: Bench) -> None:
+    async def test_an_error_is_kept_with_its_class_and_where_it_came_from(
+        self, app: tenure.App, bench: Harness
+    ) -> None:
         @app.job()
         def work() -> None:
             deep_inside()
@@ -122,7 +124,7 @@ class TestErrorsDecide:
         ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
     )
     async def test_a_dead_letter_says_why_and_where_and_who(
-        self, app: tenure.App, bench: Bench, error: Exception, reason: ReasonCode, stage: Stage
+        self, app: tenure.App, bench: Harness, error: Exception, reason: ReasonCode, stage: Stage
     ) -> None:
         @app.job(max_attempts=2, on_exhausted="dead_letter", lease_seconds=45)
         def work() -> None:
@@ -140,7 +142,7 @@ class TestErrorsDecide:
         [last_claim] = [e for e in await handle.events() if e.type == "claimed" and e.attempt == job.attempt]
         assert (letter.last_owner, letter.last_lease_expires_at) == (last_claim.owner, last_claim.until_at)
 
-    async def test_what_the_kind_says_comes_before_what_the_class_says(self, app: tenure.App, bench: Bench) -> None:
+    async def test_what_the_kind_says_comes_before_what_the_class_says(self, app: tenure.App, bench: Harness) -> None:
         @app.job(retry_on=PermanentError, fail_on=[KeyError, TransientError])
         def work(name: str) -> None:
             raise {"permanent": PermanentError, "key": KeyError, "transient": TransientError, "other": OSError}[name]
@@ -150,7 +152,7 @@ class TestErrorsDecide:
         left = {json.loads(job.origin.payload)["name"]: job.status for job in (await bench.drain()).jobs}
         assert left == {"permanent": "retry", "key": "failed", "transient": "failed", "other": "retry"}
 
-    async def test_what_is_both_to_be_retried_and_to_fail_is_retried(self, app: tenure.App, bench: Bench) -> None:
+    async def test_what_is_both_to_be_retried_and_to_fail_is_retried(self, app: tenure.App, bench: Harness) -> None:
         @app.job(retry_on=LookupError, fail_on=KeyError)
         def work() -> None:
             raise KeyError("both")
@@ -159,7 +161,7 @@ class TestErrorsDecide:
         assert (await bench.drain()).counts == {"retry": 1}
 
     async def test_a_result_that_cannot_be_written_is_an_error_of_the_attempt(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         @app.job(max_attempts=1, on_exhausted="dead_letter")
         def work() -> Any:
@@ -172,7 +174,7 @@ class TestErrorsDecide:
         assert "cannot be written as JSON" in letter.last_error
 
     async def test_every_end_that_is_no_success_is_logged(
-        self, app: tenure.App, bench: Bench, caplog: pytest.LogCaptureFixture
+        self, app: tenure.App, bench: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:
         @app.job()
         def work(name: str) -> None:
@@ -184,7 +186,7 @@ class TestErrorsDecide:
         for job in jobs:
             assert any(str(job.id) in line and job.status in line for line in lines), f"{job} is not in {lines}"
 
-    async def test_a_failed_job_tells_whoever_asks_for_its_result(self, app: tenure.App, bench: Bench) -> None:
+    async def test_a_failed_job_tells_whoever_asks_for_its_result(self, app: tenure.App, bench: Harness) -> None:
         @app.job()
         def work() -> None:
             raise PermanentError("no such thing")
@@ -197,7 +199,7 @@ class TestErrorsDecide:
 class TestTryingAgain:
     @pytest.mark.requirement("SM-08", "WC-11")
     async def test_each_delay_grows_within_its_bounds_and_can_be_recomputed(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         backoff = Backoff(base_seconds=2, factor=3, max_seconds=30)
 
@@ -222,7 +224,7 @@ class TestTryingAgain:
 
     @pytest.mark.requirement("SM-08")
     async def test_without_a_word_about_it_the_backoff_begins_at_half_a_second(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         @app.job()
         def work() -> None:
@@ -234,7 +236,7 @@ class TestTryingAgain:
         assert job.policy.backoff == Backoff(base_seconds=0.5, factor=2, max_seconds=60)
 
     @pytest.mark.requirement("WC-03")
-    async def test_a_retry_is_dispatched_when_it_is_due_and_not_before(self, app: tenure.App, bench: Bench) -> None:
+    async def test_a_retry_is_dispatched_when_it_is_due_and_not_before(self, app: tenure.App, bench: Harness) -> None:
         @app.job()
         def work(ctx: tenure.Context) -> int:
             if ctx.attempt == 1:
@@ -251,7 +253,7 @@ class TestTryingAgain:
 
     @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "soon"])
     async def test_a_delay_that_makes_no_sense_does_not_keep_a_job_from_being_settled(
-        self, app: tenure.App, bench: Bench, delay: Any
+        self, app: tenure.App, bench: Harness, delay: Any
     ) -> None:
         @app.job()
         def work(ctx: tenure.Context) -> None:
@@ -268,7 +270,7 @@ class TestTryingAgain:
     @pytest.mark.parametrize(("policy", "end"), [("fail", "failed"), ("dead_letter", "dead_lettered")])
     @pytest.mark.parametrize("max_attempts", [1, 3])
     async def test_the_last_failure_that_is_allowed_ends_the_job_as_its_policy_says(
-        self, app: tenure.App, bench: Bench, policy: Any, end: str, max_attempts: int
+        self, app: tenure.App, bench: Harness, policy: Any, end: str, max_attempts: int
     ) -> None:
         @app.job(max_attempts=max_attempts, on_exhausted=policy)
         def work() -> None:
@@ -282,7 +284,7 @@ class TestTryingAgain:
         assert last.cause == "exhausted_retries"
 
     @pytest.mark.requirement("SM-09")
-    async def test_a_snooze_takes_a_new_attempt_and_counts_no_failure(self, app: tenure.App, bench: Bench) -> None:
+    async def test_a_snooze_takes_a_new_attempt_and_counts_no_failure(self, app: tenure.App, bench: Harness) -> None:
         @app.job(max_attempts=1)
         def work(ctx: tenure.Context) -> int:
             if ctx.attempt < 4:
@@ -300,7 +302,7 @@ class TestTryingAgain:
 
     @pytest.mark.requirement("WC-06")
     async def test_the_outcome_is_recorded_once_although_somebody_else_changed_the_job_meanwhile(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         @app.job()
         async def work(ctx: tenure.Context) -> str:
@@ -319,7 +321,7 @@ class TestTryingAgain:
 class TestInput:
     @pytest.mark.requirement("EH-05")
     async def test_what_does_not_fit_is_refused_counted_and_logged_and_nothing_is_stored(
-        self, app: tenure.App, bench: Bench, caplog: pytest.LogCaptureFixture
+        self, app: tenure.App, bench: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:
         @app.job()
         def work(n: int, name: str = "x") -> int:
@@ -344,7 +346,7 @@ class TestInput:
 
     @pytest.mark.requirement("SM-11")
     async def test_a_payload_of_older_code_that_no_longer_fits_is_a_dead_letter_of_stage_input(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         calls: list[object] = []
 
@@ -372,7 +374,7 @@ class TestInput:
         assert again.job.origin.redrive_of == job.id
         assert await self._open_letters(app) == []
 
-    async def test_jobs_of_a_renamed_kind_run_under_the_new_name(self, app: tenure.App, bench: Bench) -> None:
+    async def test_jobs_of_a_renamed_kind_run_under_the_new_name(self, app: tenure.App, bench: Harness) -> None:
         @app.job(kind="send_mail")
         def old(to: str) -> str:
             return f"old {to}"
@@ -389,7 +391,7 @@ class TestInput:
         assert (await send.enqueue("bob")).job.kind == "send"
 
     async def test_old_payloads_are_upgraded_where_they_are_old_and_only_there(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         upgraded: list[dict[str, Any]] = []
 
@@ -417,7 +419,7 @@ class TestInput:
         assert upgraded == [{"address": "ada"}, {"address": "bob"}]
 
     async def test_a_payload_under_an_old_name_is_upgraded_although_it_would_fit(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         @app.job(kind="charge_euros")
         def before(amount: int) -> None: ...
@@ -435,7 +437,7 @@ class TestInput:
         assert await today.result() == 7
 
     async def test_an_upgrade_that_leads_to_nothing_better_is_a_dead_letter(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         @app.job(kind="send")
         def before(address: str) -> None: ...
@@ -449,7 +451,7 @@ class TestInput:
         [job] = (await bench.drain()).jobs
         assert (await letter_of(app, job)).stage == Stage.INPUT
 
-    async def test_an_upgrade_that_raises_is_a_dead_letter_too(self, app: tenure.App, bench: Bench) -> None:
+    async def test_an_upgrade_that_raises_is_a_dead_letter_too(self, app: tenure.App, bench: Harness) -> None:
         @app.job(kind="send")
         def before(address: str) -> None: ...
 
@@ -472,7 +474,7 @@ class TestCancelling:
     @pytest.mark.requirement("SM-10")
     @pytest.mark.parametrize("waits_as", ["queued", "retry", "snoozed"])
     async def test_a_job_that_nobody_holds_ends_at_once_and_never_runs(
-        self, app: tenure.App, bench: Bench, waits_as: str
+        self, app: tenure.App, bench: Harness, waits_as: str
     ) -> None:
         @app.job()
         def work() -> None:
@@ -491,7 +493,9 @@ class TestCancelling:
             await handle.result()
 
     @pytest.mark.requirement("SM-10")
-    async def test_a_running_job_is_told_may_tidy_up_and_ends_as_cancelled(self, app: tenure.App, bench: Bench) -> None:
+    async def test_a_running_job_is_told_may_tidy_up_and_ends_as_cancelled(
+        self, app: tenure.App, bench: Harness
+    ) -> None:
         seen: list[str] = []
 
         @app.job()
@@ -516,7 +520,7 @@ class TestCancelling:
 
     @pytest.mark.requirement("SM-10")
     async def test_a_request_survives_a_failed_attempt_and_the_function_is_not_called_again(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         calls: list[int] = []
 
@@ -530,7 +534,7 @@ class TestCancelling:
         await bench.run_all()
         assert ((await handle.refresh()).status, calls) == ("cancelled", [1])
 
-    async def test_to_give_way_unasked_is_an_error_like_any_other(self, app: tenure.App, bench: Bench) -> None:
+    async def test_to_give_way_unasked_is_an_error_like_any_other(self, app: tenure.App, bench: Harness) -> None:
         @app.job()
         def work() -> None:
             raise tenure.CancelRequested("nobody asked")
@@ -543,7 +547,7 @@ class TestCancelling:
 
     @pytest.mark.requirement("SM-10", "SM-20")
     async def test_a_hard_cancel_ends_the_task_now_and_drops_what_it_had_made(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         began, seen = asyncio.Event(), list[str]()
 
@@ -569,7 +573,7 @@ class TestCancelling:
 class TestArtifacts:
     @pytest.mark.requirement("SM-20")
     async def test_artifacts_become_visible_with_the_success_and_not_with_a_failure(
-        self, app: tenure.App, bench: Bench
+        self, app: tenure.App, bench: Harness
     ) -> None:
         @app.job()
         def work(ctx: tenure.Context) -> None:
@@ -591,7 +595,7 @@ class TestArtifacts:
 
 class TestStories:
     @pytest.mark.requirement("SM-16")
-    async def test_what_a_job_enqueues_belongs_to_the_same_story(self, app: tenure.App, bench: Bench) -> None:
+    async def test_what_a_job_enqueues_belongs_to_the_same_story(self, app: tenure.App, bench: Harness) -> None:
         @app.job()
         async def root(ctx: tenure.Context) -> None:
             await leaf.enqueue()
@@ -612,7 +616,7 @@ class TestStories:
         assert [origin.correlation_id for origin in origins] == ["order-7", "order-7", "order-7", "my own"]
         assert {(origin.trace, origin.submitted_by) for origin in origins} == {("00-a-b-01", "ada")}
 
-    async def test_a_story_without_a_name_is_named_after_its_first_job(self, app: tenure.App, bench: Bench) -> None:
+    async def test_a_story_without_a_name_is_named_after_its_first_job(self, app: tenure.App, bench: Harness) -> None:
         @app.job()
         async def root() -> None:
             await leaf.enqueue()
@@ -624,7 +628,7 @@ class TestStories:
         _, child = (await bench.drain()).jobs
         assert child.origin.correlation_id == str(handle.id)
 
-    async def test_what_is_enqueued_outside_of_a_job_belongs_to_none(self, app: tenure.App, bench: Bench) -> None:
+    async def test_what_is_enqueued_outside_of_a_job_belongs_to_none(self, app: tenure.App, bench: Harness) -> None:
         @app.job()
         async def root() -> None: ...
 
@@ -633,7 +637,9 @@ class TestStories:
         assert (await root.enqueue()).job.origin.correlation_id is None
 
     @pytest.mark.requirement("WC-13")
-    async def test_the_provenance_of_an_end_names_inputs_attempts_and_code(self, app: tenure.App, bench: Bench) -> None:
+    async def test_the_provenance_of_an_end_names_inputs_attempts_and_code(
+        self, app: tenure.App, bench: Harness
+    ) -> None:
         @app.job()
         def work(ctx: tenure.Context, n: int) -> int:
             if ctx.attempt == 1:

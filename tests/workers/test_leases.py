@@ -9,18 +9,18 @@ import pytest
 
 from tenure.lifecycle.records import Job, Origin, Policy
 from tenure.lifecycle.statuses import RUNNING
-from tenure.workers.leases import Held
+from tenure.workers.leases import Lease
 
 TOKEN = UUID(int=7)
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def held(lease_seconds: float, heartbeat_seconds: float | None) -> Held:
+def held(lease_seconds: float, heartbeat_seconds: float | None) -> Lease:
     """A job whose claim was sent at second 100."""
     policy = Policy(lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
     origin = Origin(id=UUID(int=1), kind="mail", payload="{}", policy=policy)
     job = Job(origin=origin, status=RUNNING, rev=3, created_at=MOMENT, updated_at=MOMENT, attempt=1, token=TOKEN)
-    return Held(job, worker="worker", token=TOKEN, sent_at_seconds=100.0)
+    return Lease(job, worker="worker", token=TOKEN, sent_at_seconds=100.0)
 
 
 @pytest.mark.requirement("SM-05")

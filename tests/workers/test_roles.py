@@ -19,11 +19,11 @@ from tenure.stores.contract import JobFilter
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, Driver
-from tenure.workers.completer import Settler
-from tenure.workers.leases import Held, HeldJobs, Interruption
-from tenure.workers.maintenance.heartbeat import Heart
+from tenure.workers.completer import Completer
+from tenure.workers.leases import Interruption, Lease, LeaseRegistry
+from tenure.workers.maintenance.heartbeat import LeaseRenewer
 from tenure.workers.maintenance.recovery import PAUSE_SECONDS_MAX, RecoveryWorker, pause_seconds
-from tenure.workers.pool import Pool
+from tenure.workers.pool import WorkerPool
 from tests.support.faults import Fault, FaultyStore
 
 LEASE_SECONDS = 60.0
@@ -35,20 +35,20 @@ class Place:
     def __init__(self, store: SqliteStore, clock: ManualClock, seams: Seams) -> None:
         self.store, self.clock, self.seams = FaultyStore(store), clock, seams
         self.drive = Driver(store)
-        self.held_jobs = HeldJobs()
+        self.held_jobs = LeaseRegistry()
         self.told: list[Interruption] = []
 
-    async def held(self, **facts: object) -> Held:
+    async def held(self, **facts: object) -> Lease:
         job = await self.drive.running(**facts)
         assert job.token is not None
         assert job.owner is not None
-        held = Held(job, worker=job.owner, token=job.token, sent_at_seconds=self.clock.monotonic_seconds())
+        held = Lease(job, worker=job.owner, token=job.token, sent_at_seconds=self.clock.monotonic_seconds())
         held.when_interrupted(self.told.append)
         self.held_jobs.take(held)
         return held
 
-    def heart(self) -> Heart:
-        return Heart(self.store, self.held_jobs, self.seams, worker="worker-1")
+    def heart(self) -> LeaseRenewer:
+        return LeaseRenewer(self.store, self.held_jobs, self.seams, worker="worker-1")
 
     async def types(self, job: Job) -> list[str]:
         return [event.type for event in (await self.drive.store.history([job.id]))[job.id]]
@@ -78,18 +78,18 @@ def progresses(percent: int) -> Callable[[Job], Operation]:
 async def test_an_outcome_whose_answer_was_lost_is_recorded_once(place: Place, fault: Fault) -> None:
     held = await place.held()
     place.store.faults.extend([fault, fault])
-    job = await Settler(place.store, place.seams).settle(held, "complete", completes)
+    job = await Completer(place.store, place.seams).settle(held, "complete", completes)
     assert job.status is SUCCEEDED
     assert (await place.types(job)).count("succeeded") == 1
-    assert place.store.calls == ["perform"] * 3
+    assert place.store.calls == ["apply"] * 3
 
 
 async def test_outcomes_that_are_ready_together_are_written_together(place: Place) -> None:
     several = [await place.held() for _ in range(20)]
-    settler = Settler(place.store, place.seams)
+    settler = Completer(place.store, place.seams)
     jobs = await asyncio.gather(*(settler.settle(held, "complete", completes) for held in several))
     assert {job.status for job in jobs} == {SUCCEEDED}
-    assert place.store.calls == ["perform"]
+    assert place.store.calls == ["apply"]
 
 
 @pytest.mark.requirement("LC-04")
@@ -102,7 +102,7 @@ async def test_a_settlement_is_decided_anew_when_somebody_else_changed_the_job(p
         return Cancel() if job.cancel_requested else Complete("1")
 
     await place.drive.apply(held.job.id, RequestCancel(), actor=CLIENT)
-    job = await Settler(place.store, place.seams).settle(held, "end", decide)
+    job = await Completer(place.store, place.seams).settle(held, "end", decide)
     assert seen == [False, True]
     assert job.status is CANCELLED
 
@@ -112,7 +112,7 @@ async def test_a_settlement_under_a_lost_lease_is_refused_and_the_holder_is_told
     held = await place.held()
     place.clock.advance(LEASE_SECONDS)
     with pytest.raises(LeaseLost):
-        await Settler(place.store, place.seams).settle(held, "complete", completes)
+        await Completer(place.store, place.seams).settle(held, "complete", completes)
     assert held.lost
     assert place.told == [Interruption.LOST]
 
@@ -121,13 +121,13 @@ async def test_a_bug_in_the_store_fails_those_who_wait_and_not_those_who_come_la
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = await place.held()
-    settler = Settler(place.store, place.seams)
+    settler = Completer(place.store, place.seams)
     with monkeypatch.context() as patch:
 
         async def broken(_requests: object) -> None:
             raise ZeroDivisionError
 
-        patch.setattr(place.store, "perform", broken)
+        patch.setattr(place.store, "apply", broken)
         with pytest.raises(ZeroDivisionError):
             await settler.settle(held, "complete", completes)
     assert (await settler.settle(held, "complete", completes)).status is SUCCEEDED
@@ -154,14 +154,14 @@ async def test_trust_is_counted_from_when_the_heartbeat_was_sent(place: Place) -
     held = await place.held()
     place.clock.advance(40)
     sent = place.clock.monotonic_seconds()
-    answer = place.store.perform
+    answer = place.store.apply
 
     async def slow(requests: list[object]) -> object:
         outcomes = await answer(requests)  # type: ignore[arg-type]
         place.clock.advance(15)
         return outcomes
 
-    place.store.perform = slow  # type: ignore[method-assign, assignment]
+    place.store.apply = slow  # type: ignore[method-assign, assignment]
     await place.heart().beat()
     assert held.trusted_until_seconds == sent + LEASE_SECONDS
 
@@ -227,7 +227,7 @@ async def test_the_end_that_we_wrote_ourselves_is_not_a_lost_lease(
 
 async def test_heartbeats_and_settlement_of_one_job_do_not_get_in_each_others_way(place: Place) -> None:
     held = await place.held()
-    settler, heart = Settler(place.store, place.seams), place.heart()
+    settler, heart = Completer(place.store, place.seams), place.heart()
     for percent in range(10):
         place.clock.advance(20)
         await asyncio.gather(heart.beat(), settler.settle(held, "progress", progresses(percent)))
@@ -261,8 +261,8 @@ class Began:
         self.jobs.append(job)
 
 
-def pool_of(place: Place, began: Began, *, concurrency: int = 10, kinds: tuple[str, ...] = ("mail",)) -> Pool:
-    return Pool(
+def pool_of(place: Place, began: Began, *, concurrency: int = 10, kinds: tuple[str, ...] = ("mail",)) -> WorkerPool:
+    return WorkerPool(
         place.store,
         place.seams,
         worker="w",
@@ -336,7 +336,7 @@ async def test_a_claim_that_was_answered_only_after_its_lease_is_not_started(pla
 
 
 async def test_a_settler_that_is_closed_takes_nothing_more(place: Place) -> None:
-    settler = Settler(place.store, place.seams)
+    settler = Completer(place.store, place.seams)
     await settler.close()
     with pytest.raises(StoreError, match="the worker has stopped"):
         await settler.settle(await place.held(), "complete", completes)
@@ -346,7 +346,7 @@ async def test_one_outcome_that_cannot_be_decided_does_not_keep_the_others(place
     def never(_job: Job) -> Operation:
         raise ZeroDivisionError
 
-    settler = Settler(place.store, place.seams)
+    settler = Completer(place.store, place.seams)
     bad, good = await asyncio.gather(
         settler.settle(await place.held(), "complete", never),
         settler.settle(await place.held(), "complete", completes),
@@ -402,13 +402,13 @@ async def test_the_pause_after_a_scan_follows_from_the_last_two_looks(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = [0.5, 0.4, 0.3, 0.0]
-    unattended, sleep = place.store.unattended, place.clock.sleep
+    recoverable, sleep = place.store.recoverable, place.clock.sleep
     pauses: list[float] = []
     last = asyncio.Event()
 
     async def slow(**facts: Any) -> list[Job]:
         place.clock.advance(looks.pop(0))
-        return await unattended(**facts)
+        return await recoverable(**facts)
 
     async def noted(seconds: float) -> None:
         pauses.append(seconds)
@@ -433,7 +433,7 @@ async def test_an_earlier_lease_of_this_process_on_the_same_job_is_given_up(plac
     [again] = await place.drive.claim()
     assert (again.id, again.status) == (held.job.id, RUNNING)
     assert again.token is not None
-    newer = Held(again, worker="worker-1", token=again.token, sent_at_seconds=place.clock.monotonic_seconds())
+    newer = Lease(again, worker="worker-1", token=again.token, sent_at_seconds=place.clock.monotonic_seconds())
     place.held_jobs.take(newer)
     assert (held.lost, newer.lost) == (True, False)
     place.held_jobs.let_go(held)
@@ -446,6 +446,6 @@ async def test_an_owners_request_ids_follow_from_its_token_and_are_never_the_sam
     assert len(set(ids)) == 6
     token = str(one.actor.token)
     assert not any(token in request_id for request_id in ids)
-    await Settler(place.store, place.seams).settle(one, "heartbeat", lambda _: Heartbeat())
+    await Completer(place.store, place.seams).settle(one, "heartbeat", lambda _: Heartbeat())
     [event] = [e for e in (await place.drive.store.history([one.job.id]))[one.job.id] if e.type is EventType.HEARTBEAT]
     assert event.request_id.startswith(ids[0].partition(".")[0])

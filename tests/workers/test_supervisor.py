@@ -13,8 +13,8 @@ import pytest
 
 from tenure.seams import SYSTEM
 from tenure.workers.supervisor import supervisor
-from tenure.workers.supervisor.channel import Report
-from tenure.workers.supervisor.process import Program
+from tenure.workers.supervisor.channel import WorkerReport
+from tenure.workers.supervisor.process import WorkerProcess
 from tenure.workers.supervisor.supervisor import Ending, Outcome, Supervisor
 from tests.support.child_programs import is_alive
 from tests.support.running_command import until
@@ -42,7 +42,7 @@ class Stage:
         self._programs = [list(own) for own in programs]
         self.pids: list[int] = []
         self.again: list[bool] = []
-        self.heard: list[tuple[int, Report]] = []
+        self.heard: list[tuple[int, WorkerReport]] = []
         self.supervisor = Supervisor(
             self._start,
             lambda number, report: self.heard.append((number, report)),
@@ -51,10 +51,10 @@ class Stage:
             seams=SYSTEM,
         )
 
-    def _start(self, number: int, again: bool) -> Program:
+    def _start(self, number: int, again: bool) -> WorkerProcess:
         own = self._programs[number - 1]
         source = PROGRAM + (own.pop(0) if len(own) > 1 else own[0])
-        program = Program(lambda line: [sys.executable, "-S", "-c", source, str(line)])
+        program = WorkerProcess(lambda line: [sys.executable, "-S", "-c", source, str(line)])
         self.pids.append(program.pid)
         self.again.append(again)
         return program
@@ -165,5 +165,5 @@ async def test_no_process_is_left_behind_when_the_supervisor_is_cancelled() -> N
 async def test_a_program_that_cannot_be_started_leaves_nothing_open() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with pytest.raises(FileNotFoundError):
-        Program(lambda _line: ["/no/such/program"])
+        WorkerProcess(lambda _line: ["/no/such/program"])
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

@@ -20,7 +20,7 @@ from tenure.errors import InvalidInput, TenureError
 from tenure.lifecycle.json_text import check_content, check_name
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Job, Role
 from tenure.lifecycle.schedules import ScheduleRecord
-from tenure.stores.contract import Artifact, ArtifactRecord, Enqueue, OutboxMessage, SignalRecord
+from tenure.stores.contract import Artifact, ArtifactRecord, EnqueueRequest, OutboxMessage, SignalRecord
 from tenure.stores.contract.archive import (
     AnswerRecord,
     ClaimRecord,
@@ -238,7 +238,7 @@ def _check_job(line: JobLine) -> None:
     job = line.job
     if job.token is not None:
         raise ValueError("a job comes with the secret of its lease, which no export has")
-    check_enqueue(Enqueue(job.origin, _NOBODY))
+    check_enqueue(EnqueueRequest(job.origin, _NOBODY))
     for name in ("committed_result", "result", "partial_result", "error", "last_error"):
         if (text := getattr(job, name)) is not None:
             check_content(text, name)

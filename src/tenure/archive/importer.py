@@ -35,7 +35,7 @@ from tenure.archive.format import (
 from tenure.lifecycle.records import Event, EventType
 from tenure.lifecycle.statuses import DEAD_LETTERED
 from tenure.lifecycle.verify import Flaw, Problem, dead_letter_problems, problems_of, signal_problems
-from tenure.stores.contract.archive import Archives, Kept, NotRestored, Restoring, Runs, Shelved
+from tenure.stores.contract.archive import ArchiveStore, Kept, NotRestored, Restoring, Runs, Shelved
 
 BATCH_LENGTH = 500
 BATCH_BYTES = 4 * 1024 * 1024
@@ -177,14 +177,14 @@ class _Batch(Generic[T]):
         return taken
 
 
-async def import_file(archive: Archives, path: Path, *, told: Read | None = None) -> Seen:
+async def import_file(archive: ArchiveStore, path: Path, *, told: Read | None = None) -> Seen:
     """Write what the file holds into an empty database. An error of any kind leaves it empty."""
     seen = look_at(path, told=told)
     await import_seen(archive, path, seen, told=told)
     return seen
 
 
-async def import_seen(archive: Archives, path: Path, seen: Seen, *, told: Read | None = None) -> None:
+async def import_seen(archive: ArchiveStore, path: Path, seen: Seen, *, told: Read | None = None) -> None:
     """The same for a file that was looked at before."""
     async with archive.restoring(runs=seen.runs) as restoring:
         writing = _Import(restoring, path)

@@ -26,7 +26,7 @@ from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED, RUNNING, SUCCEEDED, TERMINAL
 from tenure.seams import SYSTEM
 from tenure.stores import JobFilter
-from tenure.workers.supervisor.process import Program
+from tenure.workers.supervisor.process import WorkerProcess
 from tenure.workers.supervisor.supervisor import Ending, Slot, Start, Supervisor
 
 if TYPE_CHECKING:
@@ -204,7 +204,9 @@ def starting(database: str, log: IO[bytes]) -> Start:
         log_level="info",
         as_json=False,
     )
-    return lambda _number, again: Program(lambda line: command(wishes, line=line, again=again), output=log, errors=log)
+    return lambda _number, again: WorkerProcess(
+        lambda line: command(wishes, line=line, again=again), output=log, errors=log
+    )
 
 
 async def running_jobs(store: Store) -> list[Job]:

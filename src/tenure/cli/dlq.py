@@ -27,7 +27,7 @@ from tenure.errors import Refused, TenureError
 from tenure.lifecycle.records import DeadLetter, Execution, Job
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import Added, DeadLetterPage
+    from tenure.stores.contract import DeadLetterPage, EnqueueResult
 
 COUNTED_MAX = 1000
 HEADINGS = ("id", "reason", "stage", "kind", "queue", "attempts", "at", "error")
@@ -182,13 +182,13 @@ async def _discard_many(database: str, *, limit: int, **filters: Any) -> Discard
         return await Operator(store, actor=operator()).discard_many(wanted, limit=limit)
 
 
-def _redriven_line(one: UUID, added: Added) -> str:
+def _redriven_line(one: UUID, added: EnqueueResult) -> str:
     if added.created:
         return f"{one} redriven as {added.job.id}"
     return f"{one} was redriven before as {added.job.id}, which is {added.job.status}"
 
 
-def _redriven_facts(added: Added) -> dict[str, Any]:
+def _redriven_facts(added: EnqueueResult) -> dict[str, Any]:
     return {"redriven_as": added.job.id, "created": added.created, "status": added.job.status}
 
 

@@ -16,7 +16,7 @@ from tenure.seams import SYSTEM, Clock
 from tenure.stores import Finding
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import Fires, Reads, SchemaState, Store
+    from tenure.stores.contract import FiringStore, ReadStore, SchemaState, Store
 
 SKEW_SECONDS_MAX = 1.0
 CLOCK_READINGS = 5
@@ -61,7 +61,7 @@ async def _opened(store: Store) -> list[Finding]:
     return [await clock_skew(store, SYSTEM.clock), *await late_schedules(store.schedules)]
 
 
-async def late_schedules(schedules: Fires) -> list[Finding]:
+async def late_schedules(schedules: FiringStore) -> list[Finding]:
     """Schedules whose time has come, and that nobody has dealt with."""
     soonest = await schedules.soonest(limit=LATE_MAX)
     return [
@@ -76,7 +76,7 @@ async def late_schedules(schedules: Fires) -> list[Finding]:
     ]
 
 
-async def clock_skew(store: Reads, clock: Clock) -> Finding:
+async def clock_skew(store: ReadStore, clock: Clock) -> Finding:
     """How far the database's clock is from ours: the reading with the shortest round trip, halved."""
     trip, ahead = min([await _reading(store, clock) for _ in range(CLOCK_READINGS)])
     says = (
@@ -88,7 +88,7 @@ async def clock_skew(store: Reads, clock: Clock) -> Finding:
     return Finding("warning", "clock", says, advice)
 
 
-async def _reading(store: Reads, clock: Clock) -> tuple[float, float]:
+async def _reading(store: ReadStore, clock: Clock) -> tuple[float, float]:
     sent_at, sent_seconds = clock.now(), clock.monotonic_seconds()
     theirs = await store.now()
     trip = clock.monotonic_seconds() - sent_seconds

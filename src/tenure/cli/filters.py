@@ -19,7 +19,7 @@ from tenure.lifecycle.records import Actor, ReasonCode, Role, Stage
 from tenure.lifecycle.statuses import Status
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import Reads
+    from tenure.stores.contract import ReadStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Moment = datetime | timedelta
@@ -81,7 +81,7 @@ def job_filters(command: Command) -> Command:
 
 
 async def job_filter(
-    store: Reads,
+    store: ReadStore,
     *,
     statuses: Sequence[str] = (),
     tags: Sequence[tuple[str, str]] = (),
@@ -119,7 +119,7 @@ def letter_filters(command: Command) -> Command:
 
 
 async def letter_filter(
-    store: Reads,
+    store: ReadStore,
     *,
     reasons: Sequence[str] = (),
     stages: Sequence[str] = (),
@@ -192,7 +192,7 @@ def operator() -> Actor:
     return Actor(Role.CLIENT, f"cli/{name}")
 
 
-async def moment_of(store: Reads, moment: Moment | None) -> datetime | None:
+async def moment_of(store: ReadStore, moment: Moment | None) -> datetime | None:
     """The moment itself: an age counts back from the database's clock."""
     if not isinstance(moment, timedelta):
         return moment

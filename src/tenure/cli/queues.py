@@ -12,7 +12,7 @@ import msgspec
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import operator
 from tenure.cli.output import Exit, complain, say, say_json, say_table
-from tenure.lifecycle.limits import NO_RULES, QueueRules, Rate
+from tenure.lifecycle.limits import NO_LIMITS, QueueLimits, Rate
 
 if TYPE_CHECKING:
     from tenure.stores.contract import QueueRecord, Store
@@ -89,7 +89,7 @@ def set_(*, database: str, as_json: bool, queue: str, fair: bool | None, **rules
 
 
 async def _changed(store: Store, name: str, given: dict[str, Any]) -> QueueRecord:
-    before = next((known.rules for known in await store.queues.known() if known.name == name), NO_RULES)
+    before = next((known.rules for known in await store.queues.known() if known.name == name), NO_LIMITS)
     return await store.queues.put(name, msgspec.structs.replace(before, **given), actor=operator())
 
 
@@ -143,7 +143,7 @@ def _say_queue(record: QueueRecord, *, as_json: bool) -> None:
 
 
 def _row(queue: QueueRecord) -> tuple[object, ...]:
-    rules: QueueRules = queue.rules
+    rules: QueueLimits = queue.rules
     return (
         queue.name,
         queue.paused_at,

@@ -16,7 +16,7 @@ from tenure.cli.vocabulary import Interpreter, say_told, some_vocabularies
 from tenure.lifecycle.records import Event
 from tenure.observe.event_stream import follow, follow_job
 from tenure.seams import SYSTEM
-from tenure.vocabularies import Told, Vocabulary
+from tenure.vocabularies import TranslatedEvent, Vocabulary
 from tenure.vocabularies import vocabularies as vocabularies_named
 
 START, NOW = "start", "now"
@@ -29,7 +29,7 @@ class Teller:
         self._as_json = as_json
         self.position: str | None = None
 
-    def tell(self, event: Event, told: Sequence[Told] | None = None) -> None:
+    def tell(self, event: Event, told: Sequence[TranslatedEvent] | None = None) -> None:
         """`told` is the event in other words, where it is not to be told in our own."""
         if told is not None:
             say_told(event, told, as_json=self._as_json)

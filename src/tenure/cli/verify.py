@@ -26,7 +26,7 @@ from tenure.lifecycle.verify import Flaw, Problem, dead_letter_problems, problem
 from tenure.stores import EventFilter, EventPage, JobFilter
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import Reads
+    from tenure.stores.contract import ReadStore
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ async def _verify(database: str, shown: Progress, *, problems_max: int) -> Tally
         return await audit(store, shown, problems_max=problems_max)
 
 
-async def audit(store: Reads, shown: Progress, *, problems_max: int) -> Tally:
+async def audit(store: ReadStore, shown: Progress, *, problems_max: int) -> Tally:
     """Every job against its events, then every event against its job."""
     tally = Tally()
     way = Way(shown, tally, until=await store.now())
@@ -116,7 +116,7 @@ class Way:
         self._shown.show(f"{self._stages[-1]}: {seen}", (len(self._stages) - 1 + fraction) / 2)
 
 
-async def jobs_against_events(store: Reads, way: Way) -> AsyncGenerator[Problem, None]:
+async def jobs_against_events(store: ReadStore, way: Way) -> AsyncGenerator[Problem, None]:
     """Each job, in the order of ids, against its own history."""
     way.start("records")
     after: UUID | None = None
@@ -142,7 +142,7 @@ async def jobs_against_events(store: Reads, way: Way) -> AsyncGenerator[Problem,
         way.reached(jobs[-1].created_at, seen)
 
 
-async def events_against_jobs(store: Reads, way: Way) -> AsyncGenerator[Problem, None]:
+async def events_against_jobs(store: ReadStore, way: Way) -> AsyncGenerator[Problem, None]:
     """Each event for one whose job is gone or cannot be read: the log in its order, and then by time what the log holds
     back because a transaction elsewhere in the server might still precede it."""
     way.start("log")
@@ -172,7 +172,7 @@ async def events_against_jobs(store: Reads, way: Way) -> AsyncGenerator[Problem,
             way.reached(last.at, counted(passed, "event"))
 
 
-async def _page_of_jobs(store: Reads, after: UUID | None) -> list[Job]:
+async def _page_of_jobs(store: ReadStore, after: UUID | None) -> list[Job]:
     page = await _narrowing(partial(store.find, JobFilter(), after=after), JOBS_PER_PAGE)
     return page.jobs
 
@@ -200,7 +200,7 @@ def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     yield batch
 
 
-async def _look_at(store: Reads, jobs: Sequence[Job], tally: Tally) -> list[Problem]:
+async def _look_at(store: ReadStore, jobs: Sequence[Job], tally: Tally) -> list[Problem]:
     try:
         histories = await store.history([job.id for job in jobs])
     except UNREADABLE as unread:
@@ -219,7 +219,7 @@ async def _look_at(store: Reads, jobs: Sequence[Job], tally: Tally) -> list[Prob
     return found
 
 
-async def _look_again(store: Reads, job_id: UUID) -> list[Problem]:
+async def _look_again(store: ReadStore, job_id: UUID) -> list[Problem]:
     """The problems of a job whose record stayed the same while its events were read; none if it has been removed."""
     problems: list[Problem] = []
     for _ in range(LOOKS_MAX):
@@ -233,7 +233,7 @@ async def _look_again(store: Reads, job_id: UUID) -> list[Problem]:
     return problems
 
 
-async def _examined(store: Reads, job: Job, events: Sequence[Event]) -> list[Problem]:
+async def _examined(store: ReadStore, job: Job, events: Sequence[Event]) -> list[Problem]:
     problems = problems_of(job, events)
     if job.status is DEAD_LETTERED and events:
         problems.extend(dead_letter_problems(job, events, await store.dead_letter(job.id)))
@@ -243,7 +243,7 @@ async def _examined(store: Reads, job: Job, events: Sequence[Event]) -> list[Pro
     return problems
 
 
-async def _jobs_behind(store: Reads, job_ids: Set[UUID]) -> list[Problem]:
+async def _jobs_behind(store: ReadStore, job_ids: Set[UUID]) -> list[Problem]:
     ordered = sorted(job_ids)
     try:
         missing = job_ids - (await store.read(ordered)).keys()

@@ -14,11 +14,11 @@ from tenure.cli.job_output import JOB_HEADINGS, job_row
 from tenure.cli.output import aligned, counted, say, say_json, say_json_line, say_table, shown
 from tenure.lifecycle.records import Event, Job, Origin
 from tenure.lifecycle.statuses import TERMINAL
-from tenure.vocabularies import AT_ONCE_MAX, Story, Told, Vocabulary, known, tell
+from tenure.vocabularies import AT_ONCE_MAX, JobHistory, TranslatedEvent, Vocabulary, known, tell
 from tenure.vocabularies.vocabulary import stories
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import JobPage, Reads
+    from tenure.stores.contract import JobPage, ReadStore
 
 JOBS_KEPT = 1000
 
@@ -34,7 +34,7 @@ some_vocabularies = click.option(
 )
 
 
-async def logs_of(store: Reads, jobs: Sequence[Job]) -> dict[UUID, list[Event]]:
+async def logs_of(store: ReadStore, jobs: Sequence[Job]) -> dict[UUID, list[Event]]:
     """Each job's log up to the record's own revision, however it went on meanwhile. One that retention has removed
     since the record was read is not there."""
     logs = await store.history([job.id for job in jobs]) if jobs else {}
@@ -70,7 +70,7 @@ def say_one(job: Job, log: Sequence[Event], chosen: Vocabulary, *, with_events: 
         say_table(("event", "says"), [(one.name, _value(one.fields)) for one in told])
 
 
-def say_told(event: Event, told: Sequence[Told], *, as_json: bool) -> None:
+def say_told(event: Event, told: Sequence[TranslatedEvent], *, as_json: bool) -> None:
     """A line for each. Only the last of an event has its position: whoever goes on from there has seen all of it."""
     for one in told:
         if as_json:
@@ -89,14 +89,14 @@ class Interpreter:
     """Tells events as they come, in other words. Some of those need to know what happened before, so it keeps the logs
     of the jobs that it met last, and reads those of others anew."""
 
-    def __init__(self, store: Reads, chosen: Sequence[Vocabulary]) -> None:
+    def __init__(self, store: ReadStore, chosen: Sequence[Vocabulary]) -> None:
         self._store, self._chosen = store, chosen
         self._met: OrderedDict[UUID, tuple[Origin | None, list[Event]]] = OrderedDict()
 
-    async def tell(self, event: Event) -> list[Told]:
+    async def tell(self, event: Event) -> list[TranslatedEvent]:
         return tell(self._chosen, await self._story(event))
 
-    async def _story(self, event: Event) -> Story:
+    async def _story(self, event: Event) -> JobHistory:
         origin, events = self._met.pop(event.job_id, (None, []))
         if events and events[-1].rev + 1 == event.rev:
             events.append(event)
@@ -106,7 +106,7 @@ class Interpreter:
             self._met[event.job_id] = origin, events
         if len(self._met) > JOBS_KEPT:
             self._met.popitem(last=False)
-        return Story(origin, events)
+        return JobHistory(origin, events)
 
     async def _read(self, event: Event) -> tuple[Origin | None, list[Event]]:
         """What the job is, and its log up to here; nothing but the event where retention has removed the rest."""

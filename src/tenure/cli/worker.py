@@ -23,9 +23,9 @@ from tenure.cli.stop_signals import ABORT, STOP, Stopping
 from tenure.cli.worker_summary import Summary, duration, in_words
 from tenure.errors import StoreUnavailable
 from tenure.seams import SYSTEM
-from tenure.workers.reconnect import Outage
+from tenure.workers.reconnect import ReconnectBackoff
 from tenure.workers.supervisor import channel
-from tenure.workers.supervisor.channel import Line, Report
+from tenure.workers.supervisor.channel import ControlChannel, WorkerReport
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -117,7 +117,7 @@ def worker(*, processes: int, supervised: int | None, **wishes: Any) -> int:
     if wanted.database is not None:
         app.database = wanted.database
     collect_less()
-    return run(_work(app, wanted, None if supervised is None else Line(supervised, SYSTEM)))
+    return run(_work(app, wanted, None if supervised is None else ControlChannel(supervised, SYSTEM)))
 
 
 def collect_less() -> None:
@@ -128,7 +128,7 @@ def collect_less() -> None:
     gc.set_threshold(*COLLECT_AFTER)
 
 
-async def _work(app: App, wanted: Wishes, line: Line | None) -> int:
+async def _work(app: App, wanted: Wishes, line: ControlChannel | None) -> int:
     """Run one worker to its end; the exit code."""
     made = app.worker(
         queues=tuple(name.strip() for name in wanted.queues.split(",")),
@@ -188,7 +188,7 @@ def _say_stopping(made: Worker, wanted: Wishes) -> None:
 
 async def _reached(app: App, stopped: asyncio.Event, *, wait: bool) -> bool:
     """Open the database once, so that what is wrong with it is said at the start. False where the stop came first."""
-    outage = Outage(app.seams)
+    outage = ReconnectBackoff(app.seams)
     while not stopped.is_set():
         try:
             await (await app.open_store()).close()
@@ -211,12 +211,12 @@ async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
 
 
-async def _run(app: App, made: Worker, wanted: Wishes, line: Line | None) -> None:
+async def _run(app: App, made: Worker, wanted: Wishes, line: ControlChannel | None) -> None:
     since = SYSTEM.clock.monotonic_seconds()
     counting = line is not None and wanted.metrics is not None
 
-    def current() -> Report:
-        return Report(
+    def current() -> WorkerReport:
+        return WorkerReport(
             worker=made.name,
             pid=os.getpid(),
             running=made.running,

@@ -20,8 +20,8 @@ from tenure.observe.metrics import RESTARTS
 from tenure.observe.snapshot import Count, Snapshot, Totals
 from tenure.seams import SYSTEM
 from tenure.stores import Store, store_for
-from tenure.workers.supervisor.channel import Report
-from tenure.workers.supervisor.process import Program
+from tenure.workers.supervisor.channel import WorkerReport
+from tenure.workers.supervisor.process import WorkerProcess
 from tenure.workers.supervisor.supervisor import ABORT_SECONDS_MOST, STOP_MARGIN_SECONDS, Ending, Outcome, Supervisor
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ async def supervise(wanted: Wishes, processes: int) -> int:
     output = Output() if drawn else None
     summary, counted = Summary(), Counted()
 
-    def start(_number: int, again: bool) -> Program:
+    def start(_number: int, again: bool) -> WorkerProcess:
         errors = None if output is None else output.descriptor
-        return Program(
+        return WorkerProcess(
             lambda line: command(wanted, line=line, again=again),
             output=errors if sys.stdout.isatty() else None,
             errors=errors,
         )
 
-    def heard(number: int, report: Report) -> None:
+    def heard(number: int, report: WorkerReport) -> None:
         summary.heard(number, report)
         counted.heard(number, report)
 
@@ -109,7 +109,7 @@ class Counted:
         self._totals = Totals()
         self._database: str | None = None
 
-    def heard(self, number: int, report: Report) -> None:
+    def heard(self, number: int, report: WorkerReport) -> None:
         """What the process of that number has counted so far."""
         if report.metrics is not None:
             self._totals.heard(number, report.worker, report.metrics.unpacked())

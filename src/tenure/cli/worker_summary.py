@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tenure.cli.output import table
 from tenure.seams import Clock
-from tenure.workers.supervisor.channel import Report
+from tenure.workers.supervisor.channel import WorkerReport
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,11 +34,11 @@ class Process:
     """One worker process, as its reports show it. `before` counts what earlier processes in its place have done."""
 
     number: int
-    report: Report | None = None
+    report: WorkerReport | None = None
     before: Counter[str] = field(default_factory=Counter)
     _recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RATE_REPORTS))
 
-    def heard(self, report: Report) -> None:
+    def heard(self, report: WorkerReport) -> None:
         """Take over a report; one of another process means that the one before has ended."""
         if self.report is not None and self.report.worker != report.worker:
             self.before += Counter(self.report.counts)
@@ -62,11 +62,11 @@ class Process:
 class Summary:
     """All processes of one command. `look` is for one that reports nothing by itself: this one."""
 
-    def __init__(self, look: Callable[[], Report] | None = None) -> None:
+    def __init__(self, look: Callable[[], WorkerReport] | None = None) -> None:
         self._look = look
         self._processes: dict[int, Process] = {}
 
-    def heard(self, number: int, report: Report) -> None:
+    def heard(self, number: int, report: WorkerReport) -> None:
         """What the process of that number reports."""
         self._processes.setdefault(number, Process(number)).heard(report)
 

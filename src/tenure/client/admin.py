@@ -24,18 +24,18 @@ from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, HALTED, 
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import (
-    Added,
-    Adds,
+    ApplyStore,
     Busy,
     DeadLetterFilter,
-    Enqueue,
+    EnqueueRequest,
+    EnqueueResult,
+    EnqueueStore,
     Failure,
     JobFilter,
     Outcome,
-    Performs,
-    Reads,
+    ReadStore,
     Request,
-    Retains,
+    RetentionStore,
 )
 
 __all__ = [
@@ -58,7 +58,7 @@ REDRIVABLE = frozenset({DEAD_LETTERED, FAILED, HALTED})
 Record = TypeVar("Record", Job, DeadLetter)
 
 
-class Operates(Adds, Performs, Reads, Retains, Protocol):
+class Operates(EnqueueStore, ApplyStore, ReadStore, RetentionStore, Protocol):
     """The operator's part of a store."""
 
 
@@ -146,7 +146,7 @@ class Operator:
         open_ = {job.id: job for job in jobs}
         for _ in range(ROUNDS_MAX):
             requests = [self._cancel_request(job, hard=hard, reason=reason) for job in open_.values()]
-            answers = await self._store.perform(requests)
+            answers = await self._store.apply(requests)
             outcomes.update(zip(open_, answers, strict=True))
             open_ = {job_id: job for job_id in open_ if (job := _to_ask_again(outcomes[job_id])) is not None}
             if not open_:
@@ -175,7 +175,7 @@ class Operator:
 
     # Redrive.
 
-    async def redrive(self, job_id: UUID) -> Added:
+    async def redrive(self, job_id: UUID) -> EnqueueResult:
         """A new job that does again what an ended one was to do; asked twice, the same new job.
 
         The old record stays as it is; a dead letter is noted as redriven. Succeeded and cancelled jobs, live ones and
@@ -183,7 +183,7 @@ class Operator:
         """
         job = await self.job(job_id)
         [answer] = await self._redrive([job])
-        if isinstance(answer, Added):
+        if isinstance(answer, EnqueueResult):
             return answer
         raise answer
 
@@ -194,7 +194,7 @@ class Operator:
         pages = _Pages(limit)
         async for jobs in pages.of(self._ended(wanted)):
             for job, answer in zip(jobs, await self._redrive(jobs), strict=True):
-                if not isinstance(answer, Added):
+                if not isinstance(answer, EnqueueResult):
                     left.append(Left(job.id, str(answer)))
                 elif answer.created:
                     redriven += 1
@@ -202,25 +202,25 @@ class Operator:
                     before += 1
         return RedriveReport(redriven=redriven, before=before, left=tuple(left), more=pages.more)
 
-    async def _redrive(self, jobs: Sequence[Job]) -> list[Added | IllegalTransition | RequestIdReused]:
-        answers: dict[UUID, Added | IllegalTransition | RequestIdReused] = {}
+    async def _redrive(self, jobs: Sequence[Job]) -> list[EnqueueResult | IllegalTransition | RequestIdReused]:
+        answers: dict[UUID, EnqueueResult | IllegalTransition | RequestIdReused] = {}
         for job in jobs:
             if (refusal := _redrive_refusal(job)) is not None:
                 answers[job.id] = refusal
         accepted = [job for job in jobs if job.id not in answers]
         answers.update(zip((job.id for job in accepted), await self._add_again(accepted), strict=True))
         # The new job comes first: should this end in between, the letter stays open, and asking again finds the job.
-        done = [job.id for job in jobs if job.status is DEAD_LETTERED and isinstance(answers[job.id], Added)]
+        done = [job.id for job in jobs if job.status is DEAD_LETTERED and isinstance(answers[job.id], EnqueueResult)]
         if done:
-            await self._store.deal_with(done, how="redriven", actor=self._actor)
+            await self._store.resolve_dead_letters(done, how="redriven", actor=self._actor)
         return [answers[job.id] for job in jobs]
 
-    async def _add_again(self, jobs: Sequence[Job]) -> list[Added | IllegalTransition | RequestIdReused]:
+    async def _add_again(self, jobs: Sequence[Job]) -> list[EnqueueResult | IllegalTransition | RequestIdReused]:
         if not jobs:
             return []
-        requests = [Enqueue(origin_again(job, self._seams.random.job_id()), self._actor) for job in jobs]
+        requests = [EnqueueRequest(origin_again(job, self._seams.random.job_id()), self._actor) for job in jobs]
         try:
-            added = await self._store.add(requests)
+            added = await self._store.enqueue(requests)
         except RequestIdReused as reused:
             if len(jobs) == 1:
                 return [reused]
@@ -236,7 +236,7 @@ class Operator:
             raise _refused(job, "discard", "it is no dead letter")
         if letter.handled_as == "redriven":
             raise _refused(job, "discard", "it was redriven before")
-        await self._store.deal_with([job_id], how="discarded", actor=self._actor)
+        await self._store.resolve_dead_letters([job_id], how="discarded", actor=self._actor)
         return await self._store.dead_letter(job_id) or letter
 
     async def discard_many(self, wanted: DeadLetterFilter, *, limit: int = MANY) -> DiscardReport:
@@ -247,7 +247,7 @@ class Operator:
         async for letters in pages.of(self._letters(wanted)):
             ids = [letter.job_id for letter in letters if letter.handled_at is None]
             left += [Left(one.job_id, f"it was {one.handled_as} before") for one in letters if one.handled_at]
-            discarded += await self._store.deal_with(ids, how="discarded", actor=self._actor) if ids else 0
+            discarded += await self._store.resolve_dead_letters(ids, how="discarded", actor=self._actor) if ids else 0
         return DiscardReport(discarded=discarded, left=tuple(left), more=pages.more)
 
     # What is there.
@@ -349,7 +349,7 @@ def _redrive_refusal(job: Job) -> IllegalTransition | None:
     return None
 
 
-def _own(old: Job, added: Added) -> Added | IllegalTransition:
+def _own(old: Job, added: EnqueueResult) -> EnqueueResult | IllegalTransition:
     """The redrive, unless a live job with the same dedupe key took its place."""
     if added.job.origin.redrive_of == old.id:
         return added

@@ -16,7 +16,7 @@ from tenure.lifecycle.statuses import CANCELLED, HALTED, SUCCEEDED
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.jobs.definition import Kind
+    from tenure.jobs.definition import JobDefinition
 
 R = TypeVar("R")
 
@@ -29,7 +29,7 @@ class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
 
     _app: App
     job: Job
-    _kind: Kind[..., R]
+    _kind: JobDefinition[..., R]
     created: bool
 
     def __repr__(self) -> str:

@@ -13,12 +13,12 @@ from tenure.jobs.context import current_context
 from tenure.jobs.middleware import around_enqueue
 from tenure.lifecycle.json_text import check_seconds
 from tenure.lifecycle.records import Job, Origin, milliseconds
-from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.user_connections import Caller
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.jobs.definition import Kind
+    from tenure.jobs.definition import JobDefinition
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,14 +42,14 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Prepared(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """A checked call that is not queued yet; `app.enqueue_many` takes a lot of them."""
 
-    enqueue: Enqueue
+    enqueue: EnqueueRequest
     kind: Any
 
 
 class Enqueuer(Generic[P, R]):
     """Queues calls of one function with the same options."""
 
-    def __init__(self, app: App, kind: Kind[P, R], options: EnqueueOptions) -> None:
+    def __init__(self, app: App, kind: JobDefinition[P, R], options: EnqueueOptions) -> None:
         self._app, self._kind, self._options = app, kind, options
         self._shared: tuple[Origin, int] | None = None
 
@@ -87,7 +87,7 @@ class Enqueuer(Generic[P, R]):
         """
         return Within(self, self._app.borrow(connection))
 
-    def handle(self, prepared: Prepared[R], added: Sequence[Added]) -> Handle[R]:
+    def handle(self, prepared: Prepared[R], added: Sequence[EnqueueResult]) -> Handle[R]:
         """What the caller gets for a call that was queued alone."""
         [one] = added
         return Handle(self._app, one.job, prepared.kind, created=one.created)
@@ -100,7 +100,7 @@ class Enqueuer(Generic[P, R]):
             origin = _belonging_to(around.job, origin)
         if self._app.middleware:
             origin = around_enqueue(self._app.middleware, origin)
-        return Prepared(Enqueue(origin, self._app.client, delay_ms), self._kind)
+        return Prepared(EnqueueRequest(origin, self._app.client, delay_ms), self._kind)
 
     def _template(self) -> tuple[Origin, int]:
         """What all calls with these options have in common; made when the first is."""
@@ -149,18 +149,18 @@ class Within(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Queue the call. A connection that is not asynchronous is used here, on the caller's thread, and blocks it."""
         prepared = self._enqueuer.request(*args, **kwargs)
-        return self._enqueuer.handle(prepared, await self._caller.add([prepared.enqueue]))
+        return self._enqueuer.handle(prepared, await self._caller.enqueue([prepared.enqueue]))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """The same for code without an event loop. An asynchronous connection is refused."""
         prepared = self._enqueuer.request(*args, **kwargs)
-        return self._enqueuer.handle(prepared, self._caller.add_sync([prepared.enqueue]))
+        return self._enqueuer.handle(prepared, self._caller.enqueue_sync([prepared.enqueue]))
 
 
 class JobFunction(Enqueuer[P, R]):
     """A declared job. Call `.function` to run it here and now; everything else goes through the queue."""
 
-    def __init__(self, app: App, kind: Kind[P, R]) -> None:
+    def __init__(self, app: App, kind: JobDefinition[P, R]) -> None:
         super().__init__(app, kind, EnqueueOptions())
 
     @property
@@ -168,7 +168,7 @@ class JobFunction(Enqueuer[P, R]):
         return self._app
 
     @property
-    def kind(self) -> Kind[P, R]:
+    def kind(self) -> JobDefinition[P, R]:
         return self._kind
 
     @property

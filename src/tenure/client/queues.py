@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor
 from tenure.stores import Store
 from tenure.stores.contract import QueueRecord
 
-__all__ = ["AppQueues", "QueueRecord", "QueueRules", "Rate"]
+__all__ = ["AppQueues", "QueueLimits", "QueueRecord", "Rate"]
 
 
 class AppQueues:
@@ -39,7 +39,7 @@ class AppQueues:
         most `rate.count` start in any `rate.seconds`, and `key_rate` says the same for each key. In a `fair` queue keys
         take turns. Jobs without a key are not concerned by the rules for keys.
         """
-        rules = QueueRules(
+        rules = QueueLimits(
             concurrency_max=concurrency_max,
             key_concurrency_max=key_concurrency_max,
             rate=rate,

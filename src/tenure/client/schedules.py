@@ -26,7 +26,7 @@ from tenure.lifecycle.schedules import (
     template_of,
 )
 from tenure.seams import SYSTEM, Seams
-from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.schedule_validation import check_schedule
 
 if TYPE_CHECKING:
@@ -177,11 +177,11 @@ class AppSchedules:
             found = [*found, *page]
         return found
 
-    async def trigger(self, name: str) -> Added:
+    async def trigger(self, name: str) -> EnqueueResult:
         """A job of the schedule now, besides those of its due times, also when it is paused."""
         record = await self.get(name)
         origin = extra_job_of(record.schedule, job_id=self._seams.random.job_id())
-        [added] = await (await self._store()).add([Enqueue(origin, self._actor)])
+        [added] = await (await self._store()).enqueue([EnqueueRequest(origin, self._actor)])
         return added
 
     async def _write(

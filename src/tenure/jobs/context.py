@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tenure.workers.commit.commit import CommitBlock
 
 
-class Run(Protocol):
+class AttemptHandle(Protocol):
     """One attempt as its worker knows it. `job` is the record as last heard of."""
 
     @property
@@ -46,7 +46,7 @@ class Context:
     It is the same for async and for plain functions; nothing in it needs an event loop but `async with ctx.commit()`.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: AttemptHandle) -> None:
         self._run = run
         self._job = run.job
 

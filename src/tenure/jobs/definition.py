@@ -46,7 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes_max: int | None = None
 
 
-class Kind(Generic[P, R]):
+class JobDefinition(Generic[P, R]):
     """One kind of job. `arguments` checks payloads, `wants_context` says whether the function takes its run."""
 
     def __init__(self, function: Callable[..., Any], *, name: str, options: Options) -> None:

@@ -1,7 +1,7 @@
 """The policy: may this actor do this to this job, and what is then written? Pure: no clock, no I/O, no chance.
 
 `decide` answers from the record alone. What depends on the database's clock is left in the change as a guard, which
-the store checks when it writes. `judge` is `decide` for whoever knows the time and the current row.
+the store checks when it writes. `decide_at` is `decide` for whoever knows the time and the current row.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 from tenure.errors import AlreadyCommitted, IllegalTransition, LeaseLost, NotAuthorised, NotYet, RevisionConflict
 from tenure.lifecycle.evolve import after_ms, evolve
 from tenure.lifecycle.json_text import digest
-from tenure.lifecycle.operations import Claim, Heartbeat, Operation, Said, Verb
+from tenure.lifecycle.operations import Claim, Heartbeat, Operation, OperationType, Said
 from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Job
 from tenure.lifecycle.statuses import HELD, Status
-from tenure.lifecycle.transitions import ARROW_OF, Arrow, By, Guard, allowed_from
+from tenure.lifecycle.transitions import TRANSITION_OF, Authority, Guard, Transition, allowed_from
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +65,7 @@ def decide(job: Job, operation: Operation, actor: Actor, *, request_id: str) -> 
 
 def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str) -> Change:
     """Several operations in one change: N steps, N events, N revisions, all or none."""
-    first = ARROW_OF[operations[0].verb]
+    first = TRANSITION_OF[operations[0].verb]
     guard = Guard.LIVE_LEASE if _authority(job, first, actor).with_lease else first.guard
     steps = [_step(job, operations[0], actor)]
     current = job
@@ -77,12 +77,12 @@ def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, req
     return Change(job, tuple(operations), tuple(steps), actor, request_id, guard)
 
 
-def judge(
+def decide_at(
     job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str, now: datetime, expected_rev: int | None
 ) -> Change:
     """The whole verdict on the current row at this moment: the change to write, or the first reason against it."""
     at = moment_of(job, now)
-    first = ARROW_OF[operations[0].verb]
+    first = TRANSITION_OF[operations[0].verb]
     if _authority(job, first, actor).with_lease:
         _require_lease(job, operations[0], actor)
         if job.lease_expires_at is None or job.lease_expires_at <= at:
@@ -147,7 +147,7 @@ def unroll(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple
 def same_request(operations: Sequence[Operation], written: Sequence[Event]) -> bool:
     """Whether these events are what these operations wrote. A job's state then does not matter: only what was asked."""
     return len(operations) == len(written) and all(
-        ARROW_OF[operation.verb].event is event.type and _said_in(operation.said(), event)
+        TRANSITION_OF[operation.verb].event is event.type and _said_in(operation.said(), event)
         for operation, event in zip(operations, written, strict=True)
     )
 
@@ -159,7 +159,7 @@ def _said_in(said: Said, event: Event) -> bool:
 
 
 def _step(job: Job, operation: Operation, actor: Actor) -> Step:
-    arrow = ARROW_OF[operation.verb]
+    arrow = TRANSITION_OF[operation.verb]
     by = _authority(job, arrow, actor)
     if by.with_lease:
         _require_lease(job, operation, actor)
@@ -176,7 +176,7 @@ def _step(job: Job, operation: Operation, actor: Actor) -> Step:
     return _build(job, arrow, operation)
 
 
-def _build(job: Job, arrow: Arrow, operation: Operation) -> Step:
+def _build(job: Job, arrow: Transition, operation: Operation) -> Step:
     said = operation.said()
     content = operation.content()
     ends = arrow.event is EventType.SUCCEEDED
@@ -195,7 +195,7 @@ def _build(job: Job, arrow: Arrow, operation: Operation) -> Step:
     )
 
 
-def _authority(job: Job, arrow: Arrow, actor: Actor) -> By:
+def _authority(job: Job, arrow: Transition, actor: Actor) -> Authority:
     by = arrow.authority(actor.role)
     if by is None:
         raise NotAuthorised(job, arrow.verb, role=actor.role, allowed=[by.role for by in arrow.by])
@@ -204,7 +204,10 @@ def _authority(job: Job, arrow: Arrow, actor: Actor) -> By:
 
 def _require_no_clock(job: Job, operation: Operation) -> None:
     """A change has one moment and one guard, that of its first step. A lost job is due, so its requeue may follow."""
-    if ARROW_OF[operation.verb].guard in (Guard.NOTHING, Guard.LIVE_LEASE) or operation.verb is Verb.REQUEUE:
+    if (
+        TRANSITION_OF[operation.verb].guard in (Guard.NOTHING, Guard.LIVE_LEASE)
+        or operation.verb is OperationType.REQUEUE
+    ):
         return
     why = "it waits for a moment of its own, so it must come first in its change"
     raise IllegalTransition(job, operation.verb, allowed=allowed_from(job.status, committed=job.committed), why=why)

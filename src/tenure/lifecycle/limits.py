@@ -47,7 +47,7 @@ class Rate(msgspec.Struct, frozen=True):
         return max(1, round(self.seconds * 1_000_000 / SLICES))
 
 
-class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
+class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue allows. Without a rule there is no limit, and jobs go by priority and age.
 
     A job's key is its `partition_key`; rules for keys do not concern jobs that have none.
@@ -84,7 +84,7 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
         return self.concurrency_max is not None or self.key_concurrency_max is not None
 
 
-NO_RULES = QueueRules()
+NO_LIMITS = QueueLimits()
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -98,12 +98,12 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     losses: int
 
 
-class Spent(msgspec.Struct, frozen=True, gc=False):
+class RateUsage(msgspec.Struct, frozen=True, gc=False):
     """The starts of late under one rate: how many began in each slice, named by its first microsecond."""
 
     slices: tuple[tuple[int, int], ...] = ()
 
-    def recent(self, rate: Rate, now: datetime) -> Spent:
+    def recent(self, rate: Rate, now: datetime) -> RateUsage:
         """What still counts now. Slices ahead of the clock, since it was set back, count as the current one."""
         moment = _micros(now)
         horizon = moment - (SLICES + 1) * rate.slice_us
@@ -111,17 +111,17 @@ class Spent(msgspec.Struct, frozen=True, gc=False):
         for began, count in self.slices:
             if began > horizon:
                 counts[min(began, _slice(rate, moment))] += count
-        return Spent(tuple(sorted(counts.items())))
+        return RateUsage(tuple(sorted(counts.items())))
 
     def left(self, rate: Rate, now: datetime) -> int:
         """How many may start now."""
         return rate.count - sum(count for _, count in self.recent(rate, now).slices)
 
-    def after(self, starts: int, rate: Rate, now: datetime) -> Spent:
+    def after(self, starts: int, rate: Rate, now: datetime) -> RateUsage:
         """What is spent once so many have started now."""
         counts = Counter(dict(self.recent(rate, now).slices))
         counts[_slice(rate, _micros(now))] += starts
-        return Spent(tuple(sorted(counts.items())))
+        return RateUsage(tuple(sorted(counts.items())))
 
     def lapses_at(self, rate: Rate) -> datetime | None:
         """When the first of these starts is forgotten."""
@@ -132,20 +132,20 @@ class Spent(msgspec.Struct, frozen=True, gc=False):
         return _moment(self.slices[-1][0] + (SLICES + 1) * rate.slice_us) if self.slices else None
 
 
-NOTHING_SPENT = Spent()
+NO_RATE_USAGE = RateUsage()
 
 
-class Gate:
+class Admission:
     """Lets jobs of one queue through, one after the other, as far as its rules go."""
 
     def __init__(
         self,
-        rules: QueueRules,
+        rules: QueueLimits,
         now: datetime,
         *,
         held: Mapping[str | None, int],
-        spent: Spent = NOTHING_SPENT,
-        spent_by_key: Mapping[str, Spent] | None = None,
+        spent: RateUsage = NO_RATE_USAGE,
+        spent_by_key: Mapping[str, RateUsage] | None = None,
     ) -> None:
         self.rules, self._now = rules, now
         self._held = Counter(held)
@@ -178,9 +178,9 @@ class Gate:
         most, rate = self.rules.key_concurrency_max, self.rules.key_rate
         if most is not None and self._held[key] + self._begun[key] >= most:
             return False
-        return rate is None or self._left(key, rate, self._spent_by_key.get(key, NOTHING_SPENT)) > self._begun[key]
+        return rate is None or self._left(key, rate, self._spent_by_key.get(key, NO_RATE_USAGE)) > self._begun[key]
 
-    def _left(self, key: str | None, rate: Rate, spent: Spent) -> int:
+    def _left(self, key: str | None, rate: Rate, spent: RateUsage) -> int:
         """How many a rate allowed when the gate was made; None is the key of the queue's own."""
         left = self._lefts.get(key)
         if left is None:
@@ -199,31 +199,31 @@ class Gate:
 
     def has_room_for(self, many: int, keys: Iterable[str | None]) -> bool:
         """Whether so many of the jobs with these keys, in this order, could go now. No permit is taken."""
-        twin = Gate(self.rules, self._now, held=self._held, spent=self._spent, spent_by_key=self._spent_by_key)
+        twin = Admission(self.rules, self._now, held=self._held, spent=self._spent, spent_by_key=self._spent_by_key)
         admitted = (key for key in keys if twin.let_through(key))
         return sum(1 for _ in islice(admitted, many)) == many
 
-    def learn(self, spent_by_key: Mapping[str, Spent]) -> None:
+    def learn(self, spent_by_key: Mapping[str, RateUsage]) -> None:
         """What more keys have spent."""
         self._spent_by_key = {**self._spent_by_key, **spent_by_key}
 
-    def spending(self, started: Iterable[Candidate], at: datetime) -> Spent | None:
+    def spending(self, started: Iterable[Candidate], at: datetime) -> RateUsage | None:
         """What the queue has spent once these have started at that moment; None where nothing is counted."""
         starts = sum(1 for _ in started)
         rate = self.rules.rate
         return self._spent.after(starts, rate, at) if rate is not None and starts else None
 
-    def spending_by_key(self, started: Iterable[Candidate], at: datetime) -> dict[str, Spent]:
+    def spending_by_key(self, started: Iterable[Candidate], at: datetime) -> dict[str, RateUsage]:
         """The same for their keys."""
         rate = self.rules.key_rate
         starts = Counter(one.key for one in started if one.key is not None)
         if rate is None:
             return {}
         spent = self._spent_by_key
-        return {key: spent.get(key, NOTHING_SPENT).after(count, rate, at) for key, count in starts.items()}
+        return {key: spent.get(key, NO_RATE_USAGE).after(count, rate, at) for key, count in starts.items()}
 
 
-def in_turns(candidates: Iterable[Candidate], keys: Sequence[str]) -> Iterator[Candidate]:
+def round_robin(candidates: Iterable[Candidate], keys: Sequence[str]) -> Iterator[Candidate]:
     """One of each key, then a second of each, and so on, the keys in the order given; jobs without a key are one
     tenant more, the last."""
     waiting: dict[str | None, list[Candidate]] = {key: [] for key in (*keys, None)}

@@ -13,7 +13,7 @@ from tenure.lifecycle.records import Job, ReasonCode, Stage, milliseconds
 from tenure.lifecycle.statuses import Word
 
 
-class Verb(Word):
+class OperationType(Word):
     """The names of the operations."""
 
     ENQUEUE = "enqueue"
@@ -56,7 +56,7 @@ NOTHING = Said()
 class Operation(msgspec.Struct, frozen=True, gc=False):
     """One thing asked of one job."""
 
-    verb: ClassVar[Verb]
+    verb: ClassVar[OperationType]
 
     def said(self) -> Said:
         """What the event will repeat of this request."""
@@ -74,7 +74,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 class Claim(Operation, frozen=True):
     """Take the job under a new lease, whose secret the claimer has made."""
 
-    verb: ClassVar[Verb] = Verb.CLAIM
+    verb: ClassVar[OperationType] = OperationType.CLAIM
     token: UUID
 
     def until_after_ms(self, job: Job) -> int | None:
@@ -84,19 +84,19 @@ class Claim(Operation, frozen=True):
 class Ack(Operation, frozen=True):
     """A remote engine has received the job."""
 
-    verb: ClassVar[Verb] = Verb.ACK
+    verb: ClassVar[OperationType] = OperationType.ACK
 
 
 class Start(Operation, frozen=True):
     """The checks before execution passed, and the work begins."""
 
-    verb: ClassVar[Verb] = Verb.START
+    verb: ClassVar[OperationType] = OperationType.START
 
 
 class Heartbeat(Operation, frozen=True):
     """The owner is alive. The lease is renewed once half of its time is gone."""
 
-    verb: ClassVar[Verb] = Verb.HEARTBEAT
+    verb: ClassVar[OperationType] = OperationType.HEARTBEAT
 
     def until_after_ms(self, job: Job) -> int | None:
         return job.policy.lease_ms
@@ -105,7 +105,7 @@ class Heartbeat(Operation, frozen=True):
 class Progress(Operation, frozen=True):
     """How far the work has come."""
 
-    verb: ClassVar[Verb] = Verb.PROGRESS
+    verb: ClassVar[OperationType] = OperationType.PROGRESS
     percent: int
     message: str | None = None
 
@@ -122,7 +122,7 @@ class Progress(Operation, frozen=True):
 class Commit(Operation, frozen=True):
     """The work's effect takes place with this, once per job, ever. Carries the result, so that anyone can finish."""
 
-    verb: ClassVar[Verb] = Verb.COMMIT
+    verb: ClassVar[OperationType] = OperationType.COMMIT
     result: str
 
     def said(self) -> Said:
@@ -135,7 +135,7 @@ class Commit(Operation, frozen=True):
 class Complete(Operation, frozen=True):
     """The work is done. Where no commit came before, this is also the commit."""
 
-    verb: ClassVar[Verb] = Verb.COMPLETE
+    verb: ClassVar[OperationType] = OperationType.COMPLETE
     result: str
 
     def said(self) -> Said:
@@ -148,7 +148,7 @@ class Complete(Operation, frozen=True):
 class Retry(Operation, frozen=True):
     """A passing error: try again after the seeded backoff, or after `delay_seconds` where the error names one."""
 
-    verb: ClassVar[Verb] = Verb.RETRY
+    verb: ClassVar[OperationType] = OperationType.RETRY
     error: str
     delay_seconds: float | None = None
 
@@ -172,7 +172,7 @@ class Retry(Operation, frozen=True):
 class Fail(Operation, frozen=True):
     """An error that ends the job: a permanent one, or the last that its policy allows."""
 
-    verb: ClassVar[Verb] = Verb.FAIL
+    verb: ClassVar[OperationType] = OperationType.FAIL
     error: str
     permanent: bool = True
 
@@ -187,7 +187,7 @@ class Fail(Operation, frozen=True):
 class Halt(Operation, frozen=True):
     """A limit was reached: stop cleanly and keep what there is."""
 
-    verb: ClassVar[Verb] = Verb.HALT
+    verb: ClassVar[OperationType] = OperationType.HALT
     reason: str
     partial_result: str
 
@@ -204,7 +204,7 @@ class Halt(Operation, frozen=True):
 class Suspend(Operation, frozen=True):
     """Let go of the worker until a time, or (without a delay) until a signal or the last child says so."""
 
-    verb: ClassVar[Verb] = Verb.SUSPEND
+    verb: ClassVar[OperationType] = OperationType.SUSPEND
     delay_seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -222,7 +222,7 @@ class Suspend(Operation, frozen=True):
 class Signal(Operation, frozen=True):
     """Tell the job something. It is kept until asked for, so it may come early."""
 
-    verb: ClassVar[Verb] = Verb.SIGNAL
+    verb: ClassVar[OperationType] = OperationType.SIGNAL
     name: str
     payload: str = "null"
 
@@ -239,19 +239,19 @@ class Signal(Operation, frozen=True):
 class Wake(Operation, frozen=True):
     """The last awaited child ended."""
 
-    verb: ClassVar[Verb] = Verb.WAKE
+    verb: ClassVar[OperationType] = OperationType.WAKE
 
 
 class Compensate(Operation, frozen=True):
     """The undo steps of a workflow are done."""
 
-    verb: ClassVar[Verb] = Verb.COMPENSATE
+    verb: ClassVar[OperationType] = OperationType.COMPENSATE
 
 
 class Release(Operation, frozen=True):
     """Hand the job back without a failure: at shutdown, or to look at it again later."""
 
-    verb: ClassVar[Verb] = Verb.RELEASE
+    verb: ClassVar[OperationType] = OperationType.RELEASE
     cause: str = "shutdown"
     delay_seconds: float | None = None
 
@@ -272,7 +272,7 @@ class Release(Operation, frozen=True):
 class RequestCancel(Operation, frozen=True):
     """Ask for a soft end: whoever holds the job is told, and may tidy up."""
 
-    verb: ClassVar[Verb] = Verb.REQUEST_CANCEL
+    verb: ClassVar[OperationType] = OperationType.REQUEST_CANCEL
     reason: str = "requested"
 
     def __post_init__(self) -> None:
@@ -285,7 +285,7 @@ class RequestCancel(Operation, frozen=True):
 class Cancel(Operation, frozen=True):
     """End the job now. A client's cancel is hard: it revokes the lease at once."""
 
-    verb: ClassVar[Verb] = Verb.CANCEL
+    verb: ClassVar[OperationType] = OperationType.CANCEL
     reason: str = "requested"
 
     def __post_init__(self) -> None:
@@ -298,7 +298,7 @@ class Cancel(Operation, frozen=True):
 class Stall(Operation, frozen=True):
     """The owner is no longer trusted: its lease expired, or it missed two heartbeats."""
 
-    verb: ClassVar[Verb] = Verb.STALL
+    verb: ClassVar[OperationType] = OperationType.STALL
     cause: str = "lease_expired"
 
     def __post_init__(self) -> None:
@@ -311,13 +311,13 @@ class Stall(Operation, frozen=True):
 class Requeue(Operation, frozen=True):
     """Back into the queue for another attempt."""
 
-    verb: ClassVar[Verb] = Verb.REQUEUE
+    verb: ClassVar[OperationType] = OperationType.REQUEUE
 
 
 class Reconcile(Operation, frozen=True):
     """Finish a job whose effect was applied by an owner that then vanished, with the committed result."""
 
-    verb: ClassVar[Verb] = Verb.RECONCILE
+    verb: ClassVar[OperationType] = OperationType.RECONCILE
 
     def said(self) -> Said:
         return Said(cause="reconciled")
@@ -326,7 +326,7 @@ class Reconcile(Operation, frozen=True):
 class GiveUp(Operation, frozen=True):
     """A lost job that its policy does not allow to run again."""
 
-    verb: ClassVar[Verb] = Verb.GIVE_UP
+    verb: ClassVar[OperationType] = OperationType.GIVE_UP
     error: str
 
     def said(self) -> Said:
@@ -339,7 +339,7 @@ class GiveUp(Operation, frozen=True):
 class TimeOut(Operation, frozen=True):
     """The job stayed longer in its status than its policy allows."""
 
-    verb: ClassVar[Verb] = Verb.TIME_OUT
+    verb: ClassVar[OperationType] = OperationType.TIME_OUT
     error: str
 
     def said(self) -> Said:
@@ -352,7 +352,7 @@ class TimeOut(Operation, frozen=True):
 class DeadLetter(Operation, frozen=True):
     """Set the job aside for a person to look at, with everything that is known."""
 
-    verb: ClassVar[Verb] = Verb.DEAD_LETTER
+    verb: ClassVar[OperationType] = OperationType.DEAD_LETTER
     reason_code: ReasonCode
     stage: Stage
     error: str

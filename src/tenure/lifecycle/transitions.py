@@ -11,7 +11,7 @@ from collections.abc import Callable, Set
 
 import msgspec
 
-from tenure.lifecycle.operations import Complete, Fail, Operation, Verb
+from tenure.lifecycle.operations import Complete, Fail, Operation, OperationType
 from tenure.lifecycle.records import EventType, Job, Role
 from tenure.lifecycle.statuses import (
     CANCELLED,
@@ -50,7 +50,7 @@ class Condition(msgspec.Struct, frozen=True):
     holds: Callable[[Job, Operation], bool]
 
 
-class By(msgspec.Struct, frozen=True):
+class Authority(msgspec.Struct, frozen=True):
     """A role that may take an arrow: as the holder of the lease or not, and on which condition."""
 
     role: Role
@@ -58,13 +58,13 @@ class By(msgspec.Struct, frozen=True):
     when: Condition | None = None
 
 
-class Arrow(msgspec.Struct, frozen=True):
+class Transition(msgspec.Struct, frozen=True):
     """One operation of the lifecycle. `target` is None where the status stays as it is."""
 
-    verb: Verb
+    verb: OperationType
     sources: Set[Status]
     target: Status | None
-    by: tuple[By, ...]
+    by: tuple[Authority, ...]
     event: EventType
     when: Condition | None = None
     guard: Guard = Guard.NOTHING
@@ -73,7 +73,7 @@ class Arrow(msgspec.Struct, frozen=True):
     def to(self, source: Status) -> Status:
         return source if self.target is None else self.target
 
-    def authority(self, role: Role) -> By | None:
+    def authority(self, role: Role) -> Authority | None:
         return _AUTHORITY.get((self.verb, role))
 
 
@@ -94,55 +94,55 @@ MAY_RUN_AGAIN = Condition("its policy lets it run again", lambda job, _: job.fat
 MUST_FAIL = Condition("it was lost and its policy says fail", lambda job, _: job.fate() == "fail")
 IS_COMMITTED = Condition("it is committed", lambda job, _: job.committed)
 
-CLIENT = (By(Role.CLIENT),)
-RECOVERY = (By(Role.RECOVERY),)
-CLAIMER = (By(Role.POOL), By(Role.GATEWAY))
-OWNER = (By(Role.RUNNER, True), By(Role.GATEWAY, True))
-STARTER = (By(Role.POOL, True), *OWNER)
-CANCELLER = (By(Role.CLIENT), By(Role.RUNNER, True, CANCEL_ASKED), By(Role.GATEWAY, True, CANCEL_ASKED))
-WAKER = (By(Role.RUNNER), By(Role.RECOVERY))
-BURIER = (By(Role.RECOVERY), *OWNER)
+CLIENT = (Authority(Role.CLIENT),)
+RECOVERY = (Authority(Role.RECOVERY),)
+CLAIMER = (Authority(Role.POOL), Authority(Role.GATEWAY))
+OWNER = (Authority(Role.RUNNER, True), Authority(Role.GATEWAY, True))
+STARTER = (Authority(Role.POOL, True), *OWNER)
+CANCELLER = (Authority(Role.CLIENT), Authority(Role.RUNNER, True, CANCEL_ASKED), Authority(Role.GATEWAY, True, CANCEL_ASKED))
+WAKER = (Authority(Role.RUNNER), Authority(Role.RECOVERY))
+BURIER = (Authority(Role.RECOVERY), *OWNER)
 
 SAME = None
 OPEN = {QUEUED, CLAIMED, RUNNING}
 
 # fmt: off
-ARROWS = (
+TRANSITIONS = (
     #     operation            from        to             by          event                       needs               waits for           after commit
-    Arrow(Verb.CLAIM,          READY,      CLAIMED,       CLAIMER,    EventType.CLAIMED,          MAY_RUN_AGAIN,      Guard.DUE),
-    Arrow(Verb.ACK,            {CLAIMED},  SAME,          OWNER,      EventType.ACKED),
-    Arrow(Verb.START,          {CLAIMED},  RUNNING,       STARTER,    EventType.STARTED),
-    Arrow(Verb.HEARTBEAT,      HELD,       SAME,          OWNER,      EventType.HEARTBEAT,        after_commit=True),
-    Arrow(Verb.PROGRESS,       {RUNNING},  SAME,          OWNER,      EventType.PROGRESS,         after_commit=True),
-    Arrow(Verb.COMMIT,         {RUNNING},  SAME,          OWNER,      EventType.COMMITTED),
-    Arrow(Verb.COMPLETE,       {RUNNING},  SUCCEEDED,     OWNER,      EventType.SUCCEEDED,        SAME_RESULT,        after_commit=True),
-    Arrow(Verb.RETRY,          {RUNNING},  RETRY,         OWNER,      EventType.RETRY_SCHEDULED,  FAILURES_LEFT),
-    Arrow(Verb.FAIL,           {RUNNING},  FAILED,        OWNER,      EventType.FAILED,           ENDS_HERE),
-    Arrow(Verb.HALT,           {RUNNING},  HALTED,        OWNER,      EventType.HALTED),
-    Arrow(Verb.SUSPEND,        {RUNNING},  WAITING,       OWNER,      EventType.SUSPENDED),
-    Arrow(Verb.SIGNAL,         LIVE,       SAME,          CLIENT,     EventType.SIGNALLED),
-    Arrow(Verb.WAKE,           {WAITING},  SAME,          WAKER,      EventType.WOKEN),
-    Arrow(Verb.COMPENSATE,     {RUNNING},  SAME,          OWNER,      EventType.COMPENSATED),
-    Arrow(Verb.RELEASE,        HELD,       STALLED,       OWNER,      EventType.RELEASED),
-    Arrow(Verb.REQUEST_CANCEL, LIVE,       SAME,          CLIENT,     EventType.CANCEL_REQUESTED),
-    Arrow(Verb.CANCEL,         LIVE,       CANCELLED,     CANCELLER,  EventType.CANCELLED),
-    Arrow(Verb.STALL,          HELD,       STALLED,       RECOVERY,   EventType.STALLED,          None,               Guard.ORPHANED,     True),
-    Arrow(Verb.REQUEUE,        {STALLED},  QUEUED,        RECOVERY,   EventType.REQUEUED,         MAY_RUN_AGAIN,      Guard.DUE),
-    Arrow(Verb.RECONCILE,      {STALLED},  SUCCEEDED,     RECOVERY,   EventType.SUCCEEDED,        IS_COMMITTED,       after_commit=True),
-    Arrow(Verb.GIVE_UP,        {STALLED},  FAILED,        RECOVERY,   EventType.FAILED,           MUST_FAIL),
-    Arrow(Verb.TIME_OUT,       OPEN,       FAILED,        RECOVERY,   EventType.FAILED,           None,               Guard.OVERDUE),
-    Arrow(Verb.DEAD_LETTER,    LIVE,       DEAD_LETTERED, BURIER,     EventType.DEAD_LETTERED),
+    Transition(OperationType.CLAIM,          READY,      CLAIMED,       CLAIMER,    EventType.CLAIMED,          MAY_RUN_AGAIN,      Guard.DUE),
+    Transition(OperationType.ACK,            {CLAIMED},  SAME,          OWNER,      EventType.ACKED),
+    Transition(OperationType.START,          {CLAIMED},  RUNNING,       STARTER,    EventType.STARTED),
+    Transition(OperationType.HEARTBEAT,      HELD,       SAME,          OWNER,      EventType.HEARTBEAT,        after_commit=True),
+    Transition(OperationType.PROGRESS,       {RUNNING},  SAME,          OWNER,      EventType.PROGRESS,         after_commit=True),
+    Transition(OperationType.COMMIT,         {RUNNING},  SAME,          OWNER,      EventType.COMMITTED),
+    Transition(OperationType.COMPLETE,       {RUNNING},  SUCCEEDED,     OWNER,      EventType.SUCCEEDED,        SAME_RESULT,        after_commit=True),
+    Transition(OperationType.RETRY,          {RUNNING},  RETRY,         OWNER,      EventType.RETRY_SCHEDULED,  FAILURES_LEFT),
+    Transition(OperationType.FAIL,           {RUNNING},  FAILED,        OWNER,      EventType.FAILED,           ENDS_HERE),
+    Transition(OperationType.HALT,           {RUNNING},  HALTED,        OWNER,      EventType.HALTED),
+    Transition(OperationType.SUSPEND,        {RUNNING},  WAITING,       OWNER,      EventType.SUSPENDED),
+    Transition(OperationType.SIGNAL,         LIVE,       SAME,          CLIENT,     EventType.SIGNALLED),
+    Transition(OperationType.WAKE,           {WAITING},  SAME,          WAKER,      EventType.WOKEN),
+    Transition(OperationType.COMPENSATE,     {RUNNING},  SAME,          OWNER,      EventType.COMPENSATED),
+    Transition(OperationType.RELEASE,        HELD,       STALLED,       OWNER,      EventType.RELEASED),
+    Transition(OperationType.REQUEST_CANCEL, LIVE,       SAME,          CLIENT,     EventType.CANCEL_REQUESTED),
+    Transition(OperationType.CANCEL,         LIVE,       CANCELLED,     CANCELLER,  EventType.CANCELLED),
+    Transition(OperationType.STALL,          HELD,       STALLED,       RECOVERY,   EventType.STALLED,          None,               Guard.ORPHANED,     True),
+    Transition(OperationType.REQUEUE,        {STALLED},  QUEUED,        RECOVERY,   EventType.REQUEUED,         MAY_RUN_AGAIN,      Guard.DUE),
+    Transition(OperationType.RECONCILE,      {STALLED},  SUCCEEDED,     RECOVERY,   EventType.SUCCEEDED,        IS_COMMITTED,       after_commit=True),
+    Transition(OperationType.GIVE_UP,        {STALLED},  FAILED,        RECOVERY,   EventType.FAILED,           MUST_FAIL),
+    Transition(OperationType.TIME_OUT,       OPEN,       FAILED,        RECOVERY,   EventType.FAILED,           None,               Guard.OVERDUE),
+    Transition(OperationType.DEAD_LETTER,    LIVE,       DEAD_LETTERED, BURIER,     EventType.DEAD_LETTERED),
 )
 # fmt: on
 
-ARROW_OF = {arrow.verb: arrow for arrow in ARROWS}
-_AUTHORITY = {(arrow.verb, by.role): by for arrow in ARROWS for by in arrow.by}
+TRANSITION_OF = {arrow.verb: arrow for arrow in TRANSITIONS}
+_AUTHORITY = {(arrow.verb, by.role): by for arrow in TRANSITIONS for by in arrow.by}
 
 
-def allowed_from(status: Status, *, committed: bool = False) -> tuple[Verb, ...]:
+def allowed_from(status: Status, *, committed: bool = False) -> tuple[OperationType, ...]:
     """The operations that the table has for a job in this status, in its order."""
     return tuple(
-        arrow.verb for arrow in ARROWS if status in arrow.sources and (arrow.after_commit or not committed)
+        arrow.verb for arrow in TRANSITIONS if status in arrow.sources and (arrow.after_commit or not committed)
     )
 
 
@@ -150,5 +150,5 @@ def legal_events() -> frozenset[tuple[EventType, Status | None, Status]]:
     """Every (event, from, to) that may ever be written: the database's CHECK is made of these."""
     return frozenset(
         {(EventType.ENQUEUED, None, QUEUED)}
-        | {(arrow.event, source, arrow.to(source)) for arrow in ARROWS for source in arrow.sources}
+        | {(arrow.event, source, arrow.to(source)) for arrow in TRANSITIONS for source in arrow.sources}
     )

@@ -18,7 +18,7 @@ from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.json_text import digest, load
 from tenure.lifecycle.records import DeadLetter, Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
-from tenure.lifecycle.transitions import ARROWS
+from tenure.lifecycle.transitions import TRANSITIONS
 
 VALUE_LENGTH_MAX = 80
 
@@ -34,7 +34,7 @@ _NAMED_BY: Mapping[str, frozenset[EventType]] = {
 _SAID_IN_DETAIL = frozenset({"reason", "progress", "progress_message"})
 """What the log holds only in details, which erasure removes."""
 
-_AFTER_COMMIT = frozenset(arrow.event for arrow in ARROWS if arrow.after_commit)
+_AFTER_COMMIT = frozenset(arrow.event for arrow in TRANSITIONS if arrow.after_commit)
 
 
 class Flaw(StrEnum):

@@ -13,7 +13,7 @@ import msgspec
 from tenure.measuring.lines import GO, RELEASE, STOP, Orders, Standing, lines
 from tenure.measuring.records import NotMeasured
 from tenure.seams import SYSTEM
-from tenure.workers.supervisor.process import Program
+from tenure.workers.supervisor.process import WorkerProcess
 
 START_SECONDS_MOST = 60.0
 STOP_SECONDS_MOST = 20.0
@@ -24,7 +24,7 @@ LOG_LINES = 5
 class Crew:
     """Some worker processes on one queue."""
 
-    def __init__(self, programs: list[Program], log: Path) -> None:
+    def __init__(self, programs: list[WorkerProcess], log: Path) -> None:
         self._programs, self._log = programs, log
         self._standings: dict[int, Standing] = {}
         self._news = asyncio.Event()
@@ -95,7 +95,7 @@ class Crew:
         for program in self._programs:
             program.say(word + b"\n")
 
-    async def _listen(self, number: int, program: Program) -> None:
+    async def _listen(self, number: int, program: WorkerProcess) -> None:
         async for line in lines(program.line):
             self._standings[number] = msgspec.json.decode(line, type=Standing)
             self._news.set()
@@ -129,11 +129,11 @@ class Crew:
 @asynccontextmanager
 async def crew_of(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[Crew]:
     """Worker processes that are ready and wait for the word to go. However this is left, none is left behind."""
-    programs: list[Program] = []
+    programs: list[WorkerProcess] = []
     try:
         with log.open("ab") as output:
             for _ in range(processes):
-                programs.append(Program(_command, output=output, errors=output))
+                programs.append(WorkerProcess(_command, output=output, errors=output))
                 programs[-1].say(msgspec.json.encode(orders) + b"\n")
         crew = Crew(programs, log)
     except BaseException:
@@ -149,7 +149,7 @@ async def crew_of(processes: int, orders: Orders, *, log: Path) -> AsyncIterator
         crew.close()
 
 
-async def _ended(programs: Sequence[Program]) -> None:
+async def _ended(programs: Sequence[WorkerProcess]) -> None:
     while any(program.exit_code is None for program in programs):
         await SYSTEM.clock.sleep(LOOK_SECONDS)
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from tenure.lifecycle.operations import Operation, Stall
 from tenure.lifecycle.records import Job
-from tenure.lifecycle.transitions import ARROW_OF
+from tenure.lifecycle.transitions import TRANSITION_OF
 from tenure.observe.meter import Meter
 from tenure.stores.contract import Applied, Outcome, Repeated, Request, Store
 
 
 def counted(store: Store, meter: Meter) -> Store:
-    """The same store. What is asked of it through `perform` and was done is counted."""
+    """The same store. What is asked of it through `apply` and was done is counted."""
     return cast(Store, _Counted(store, meter))
 
 
@@ -28,8 +28,8 @@ class _Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
-        outcomes = await self._store.perform(requests)
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
+        outcomes = await self._store.apply(requests)
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Applied | Repeated) and isinstance(request.job, Job):
                 self._count(request.job, request.operations, outcome)
@@ -42,5 +42,5 @@ class _Counted:
         for operation in operations:
             if isinstance(operation, Stall):
                 self._meter.expired(job, operation.cause)
-            elif (target := ARROW_OF[operation.verb].target) is not None:
+            elif (target := TRANSITION_OF[operation.verb].target) is not None:
                 self._meter.moved(job, target)

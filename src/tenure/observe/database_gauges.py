@@ -19,7 +19,7 @@ from tenure.errors import TenureError
 from tenure.observe import metrics
 from tenure.observe.metrics import OTHER, QUEUES_MAX
 from tenure.seams import Seams
-from tenure.stores.contract import Reads, Stats, Store
+from tenure.stores.contract import ReadStore, Stats, Store
 from tenure.views.unserved import alive, unserved
 
 SHARE = 0.05
@@ -130,7 +130,7 @@ class Depths:
         self._rests_until_seconds = ended_at_seconds + max(REST_SECONDS_LEAST, took_seconds * (1 / SHARE - 1))
         return found
 
-    async def _opened(self) -> Reads:
+    async def _opened(self) -> ReadStore:
         if self._store is None:
             self._store = await self._open_store()
         return self._store

@@ -12,14 +12,14 @@ from tenure.errors import JobNotFound
 from tenure.lifecycle.records import Event
 from tenure.lifecycle.statuses import TERMINAL
 from tenure.seams import Clock
-from tenure.stores.contract import EventFilter, Reads
+from tenure.stores.contract import EventFilter, ReadStore
 
 PAGE = 1000
 LOOK_SECONDS = 0.2
 
 
 async def follow(
-    store: Reads, clock: Clock, *, after: str | None, for_ever: bool = True
+    store: ReadStore, clock: Clock, *, after: str | None, for_ever: bool = True
 ) -> AsyncGenerator[Event, None]:
     """The log from a position on (None: from its beginning): for ever, or up to what is settled now."""
     while True:
@@ -33,7 +33,7 @@ async def follow(
             await clock.sleep(LOOK_SECONDS)
 
 
-async def follow_job(store: Reads, clock: Clock, job_id: UUID) -> AsyncGenerator[Event, None]:
+async def follow_job(store: ReadStore, clock: Clock, job_id: UUID) -> AsyncGenerator[Event, None]:
     """One job's events from its first to the one that ends it; fewer where retention removes it meanwhile."""
     if job_id not in await store.read([job_id]):
         raise JobNotFound(job_id)

@@ -20,12 +20,22 @@ from tenure.errors import DeadlinePassed, InvalidInput, StoreError
 from tenure.lifecycle.json_text import check_seconds
 from tenure.lifecycle.records import Job
 from tenure.seams import Clock
-from tenure.stores.contract import Added, Applied, Artifact, Enqueue, Failure, OutboxMessage, Outcome, Request, hints
+from tenure.stores.contract import (
+    Applied,
+    Artifact,
+    EnqueueRequest,
+    EnqueueResult,
+    Failure,
+    OutboxMessage,
+    Outcome,
+    Request,
+    hints,
+)
 from tenure.stores.validation import check_artifacts, check_enqueue, check_message, check_request, check_sql
 
 T = TypeVar("T")
 
-_open_here: ContextVar[tuple[Block, ...]] = ContextVar("tenure_open_blocks", default=())
+_open_here: ContextVar[tuple[BaseCommitBlock, ...]] = ContextVar("tenure_open_blocks", default=())
 
 
 def require_outside(store: object) -> None:
@@ -36,7 +46,7 @@ def require_outside(store: object) -> None:
         )
 
 
-class Block(ABC):
+class BaseCommitBlock(ABC):
     """The context of one transaction, and the transaction itself. One task after the other may use it."""
 
     def __init__(self, store: object, *, deadline_seconds: float, clock: Clock) -> None:
@@ -84,7 +94,7 @@ class Block(ABC):
     async def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]: ...
 
     @abstractmethod
-    async def _add(self, requests: Sequence[Enqueue]) -> list[Added]: ...
+    async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
 
     @abstractmethod
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None: ...
@@ -107,10 +117,10 @@ class Block(ABC):
         """The rows of one query of the caller's, by column name."""
         return await self._step(lambda: self._fetch(check_sql(sql), values))
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         """The jobs that these requests led to, as the store's own `add` would answer."""
 
-        async def add() -> list[Added]:
+        async def add() -> list[EnqueueResult]:
             for request in requests:
                 check_enqueue(request)
             added = await self._add(requests) if requests else []
@@ -144,10 +154,10 @@ class Block(ABC):
 
         await self._step(attach)
 
-    async def perform(self, request: Request) -> Outcome:
-        """Change one job, under the same guards and with the same answers as the store's own `perform`."""
+    async def apply(self, request: Request) -> Outcome:
+        """Change one job, under the same guards and with the same answers as the store's own `apply`."""
 
-        async def perform() -> Outcome:
+        async def apply() -> Outcome:
             check_request(request)
             outcome = await self._perform(request)
             self._outcomes.append(outcome)
@@ -158,7 +168,7 @@ class Block(ABC):
                 self._spoilt_by = outcome.error
             return outcome
 
-        return await self._step(perform)
+        return await self._step(apply)
 
     async def _step(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do one thing after the other; the first error spoils the rest."""
@@ -183,7 +193,7 @@ class Block(ABC):
 
     # The context.
 
-    async def __aenter__(self) -> Block:
+    async def __aenter__(self) -> BaseCommitBlock:
         require_outside(self.store)
         await self._begin()
         self.is_open = True

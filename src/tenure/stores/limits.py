@@ -17,7 +17,16 @@ from uuid import UUID
 import msgspec
 
 from tenure.lifecycle.claim_order import batch, candidate_order
-from tenure.lifecycle.limits import NO_RULES, NOTHING_SPENT, Candidate, Gate, QueueRules, Rate, Spent, in_turns
+from tenure.lifecycle.limits import (
+    NO_LIMITS,
+    NO_RATE_USAGE,
+    Admission,
+    Candidate,
+    QueueLimits,
+    Rate,
+    RateUsage,
+    round_robin,
+)
 
 WALK = 1000
 """How many due jobs of a queue are looked at in the order of claiming, where some of them may have to wait."""
@@ -34,11 +43,11 @@ class RuledQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue with rules as a claim finds it."""
 
     name: str
-    rules: QueueRules = NO_RULES
+    rules: QueueLimits = NO_LIMITS
     paused: bool = False
     turn: str = ""
     """The key whose turn was last; the empty text comes before all of them."""
-    spent: Spent = NOTHING_SPENT
+    spent: RateUsage = NO_RATE_USAGE
 
 
 class InOrder(msgspec.Struct, frozen=True):
@@ -92,10 +101,10 @@ RULE_COLUMNS = (
 """The columns in which a store keeps the rules of a queue."""
 
 
-def rules_of(columns: Sequence[Any]) -> QueueRules:
+def rules_of(columns: Sequence[Any]) -> QueueLimits:
     """The rules in these columns."""
     concurrency_max, key_concurrency_max, count, seconds, key_count, key_seconds, fair = columns
-    return QueueRules(
+    return QueueLimits(
         concurrency_max=concurrency_max,
         key_concurrency_max=key_concurrency_max,
         rate=None if count is None else Rate(count, seconds),
@@ -104,17 +113,17 @@ def rules_of(columns: Sequence[Any]) -> QueueRules:
     )
 
 
-def columns_of(rules: QueueRules) -> dict[str, Any]:
+def columns_of(rules: QueueLimits) -> dict[str, Any]:
     """The columns of these rules, by name."""
     rates = [(None, None) if rate is None else (rate.count, rate.seconds) for rate in (rules.rate, rules.key_rate)]
     values = (rules.concurrency_max, rules.key_concurrency_max, *rates[0], *rates[1], rules.fair)
     return dict(zip(RULE_COLUMNS, values, strict=True))
 
 
-spent_of = msgspec.json.Decoder(Spent).decode
+spent_of = msgspec.json.Decoder(RateUsage).decode
 
 
-def spent_text(spent: Spent) -> str:
+def spent_text(spent: RateUsage) -> str:
     """How a store keeps what was spent; `spent_of` reads it."""
     return msgspec.json.encode(spent).decode()
 
@@ -122,7 +131,7 @@ def spent_text(spent: Spent) -> str:
 class Choice:
     """The jobs to be claimed, in order, and what is to be noted once they are."""
 
-    def __init__(self, chosen: list[Candidate], gates: Mapping[str, Gate], walked_to: Mapping[str, str]) -> None:
+    def __init__(self, chosen: list[Candidate], gates: Mapping[str, Admission], walked_to: Mapping[str, str]) -> None:
         self.chosen, self._gates, self._walked_to = chosen, gates, walked_to
 
     @property
@@ -136,7 +145,7 @@ class Choice:
         notes = [self._note(queue, gate, ids, at) for queue, gate in self._gates.items()]
         return [note for note in notes if note is not None]
 
-    def _note(self, queue: str, gate: Gate, ids: set[UUID], at: datetime) -> Note | None:
+    def _note(self, queue: str, gate: Admission, ids: set[UUID], at: datetime) -> Note | None:
         started = [one for one in self.chosen if one.queue == queue and one.id in ids]
         turn = self._walked_to.get(queue)
         if gate.rules.fair:
@@ -154,8 +163,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     turn: str | None
-    spent: Spent | None
-    spent_by_key: dict[str, Spent]
+    spent: RateUsage | None
+    spent_by_key: dict[str, RateUsage]
     until: dict[str, datetime]
     """When what a key has spent can be forgotten."""
 
@@ -174,7 +183,7 @@ def answered(asking: Asking, answer: Callable[[Question], Any]) -> Choice:
 def choose(queues: Sequence[str], limit: int, *, ruled: Mapping[str, RuledQueue], now: datetime) -> Asking:
     """Choose up to `limit` due jobs of these queues, by priority and age except where a queue's own rules say
     otherwise."""
-    gates: dict[str, Gate] = {}
+    gates: dict[str, Admission] = {}
     walked_to: dict[str, str] = {}
     offers: list[Iterable[Candidate]] = []
     for queue in dict.fromkeys(queues):
@@ -188,18 +197,18 @@ def choose(queues: Sequence[str], limit: int, *, ruled: Mapping[str, RuledQueue]
     return Choice(chosen, gates, walked_to)
 
 
-def _admitted(one: Candidate, gates: Mapping[str, Gate]) -> bool:
+def _admitted(one: Candidate, gates: Mapping[str, Admission]) -> bool:
     gate = gates.get(one.queue)
     return gate is None or gate.let_through(one.key)
 
 
-def _gate(here: RuledQueue, now: datetime) -> Generator[Question, Any, Gate]:
+def _gate(here: RuledQueue, now: datetime) -> Generator[Question, Any, Admission]:
     held = (yield HeldOf(here.name)) if here.rules.counts_held else {}
-    return Gate(here.rules, now, held=held, spent=here.spent)
+    return Admission(here.rules, now, held=held, spent=here.spent)
 
 
 def _offers(
-    here: RuledQueue, gate: Gate, limit: int, walked_to: dict[str, str]
+    here: RuledQueue, gate: Admission, limit: int, walked_to: dict[str, str]
 ) -> Generator[Question, Any, Iterable[Candidate]]:
     if gate.room == 0:
         return []
@@ -210,7 +219,7 @@ def _offers(
     if here.rules.fair:
         keyless = [one for one in (yield InOrder(here.name, WALK_FAIR)) if one.key is None]
         keys, candidates = yield from _round(here, gate, limit, walked_to)
-        return in_turns([*candidates, *keyless[:limit]], keys)
+        return round_robin([*candidates, *keyless[:limit]], keys)
     wanted = limit if gate.room is None else min(limit, gate.room)
     for many in (min(WALK, GLANCE * wanted), WALK):
         first = yield InOrder(here.name, many)
@@ -224,7 +233,7 @@ def _offers(
 
 
 def _round(
-    here: RuledQueue, gate: Gate, limit: int, walked_to: dict[str, str]
+    here: RuledQueue, gate: Admission, limit: int, walked_to: dict[str, str]
 ) -> Generator[Question, Any, tuple[list[str], list[Candidate]]]:
     """The keys that may go next, from the one whose turn was last, and the first jobs of each.
 
@@ -251,7 +260,7 @@ def _round(
 class _Looked:
     """The first jobs of keys that may go, as far as they were looked at."""
 
-    def __init__(self, queue: str, gate: Gate, limit: int) -> None:
+    def __init__(self, queue: str, gate: Admission, limit: int) -> None:
         self._queue, self._gate, self._limit = queue, gate, limit
         self._wanted = limit if gate.room is None else min(limit, gate.room)
         self._deep: list[str] = []
@@ -283,6 +292,6 @@ class _Looked:
             self.candidates = [*others, *(yield OfKeys(self._queue, tuple(self._deep), self._limit))]
 
 
-def _learn_spent(here: RuledQueue, gate: Gate, keys: Iterable[str]) -> Generator[Question, Any, None]:
+def _learn_spent(here: RuledQueue, gate: Admission, keys: Iterable[str]) -> Generator[Question, Any, None]:
     if here.rules.key_rate is not None and (asked := tuple(dict.fromkeys(keys))):
         gate.learn((yield SpentOf(here.name, asked)))

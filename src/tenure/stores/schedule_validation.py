@@ -12,7 +12,7 @@ from tenure.lifecycle.cron import parse_cron
 from tenure.lifecycle.json_text import check_integer, check_moment, check_name, check_seconds, check_text
 from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.schedules import Firing, Missed, Schedule, Source, extra_job_of
-from tenure.stores.contract import Enqueue
+from tenure.stores.contract import EnqueueRequest
 from tenure.stores.validation import check_enqueue
 
 REV_MAX = 2**31 - 1
@@ -29,14 +29,14 @@ def check_schedule(schedule: Schedule, *, next_at: datetime | None, expected_rev
     check_seconds(schedule.grace_seconds, "grace_seconds")
     _check_choice(schedule.missed, "missed", get_args(Missed))
     _check_choice(schedule.source, "source", get_args(Source))
-    check_enqueue(Enqueue(extra_job_of(schedule, job_id=_NO_JOB), _NOBODY))
+    check_enqueue(EnqueueRequest(extra_job_of(schedule, job_id=_NO_JOB), _NOBODY))
     if next_at is not None:
         check_moment(next_at, "next_at")
     check_integer(expected_rev, "expected_rev", least=0, most=REV_MAX)
     check_text(actor.name, "actor")
 
 
-def check_firing(firing: Firing, requests: Sequence[Enqueue]) -> None:
+def check_firing(firing: Firing, requests: Sequence[EnqueueRequest]) -> None:
     """Refuse a firing that would go back, or jobs that could not be added."""
     check_name(firing.name, "name")
     check_moment(firing.until, "until")

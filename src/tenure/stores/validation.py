@@ -10,19 +10,19 @@ from uuid import UUID
 
 from tenure.errors import InvalidInput, NotAuthorised
 from tenure.lifecycle.json_text import check_content, check_integer, check_moment, check_name, check_seconds, check_text
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Role
-from tenure.lifecycle.transitions import ARROW_OF
+from tenure.lifecycle.transitions import TRANSITION_OF
 from tenure.stores.contract import (
     Artifact,
     ClaimRequest,
     DeadLetterFilter,
-    Enqueue,
+    EnqueueRequest,
     EventFilter,
-    Handling,
     JobFilter,
     OutboxMessage,
     Request,
+    Resolution,
     WorkerRecord,
 )
 
@@ -58,7 +58,7 @@ def check_age(older_than_seconds: float, limit: int) -> timedelta:
 _OPTIONAL_TEXTS = ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key")
 
 
-def check_enqueues(requests: Sequence[Enqueue], *, alike: bool) -> None:
+def check_enqueues(requests: Sequence[EnqueueRequest], *, alike: bool) -> None:
     """Refuse what no store could hold or nobody could mean, before anything is written."""
     for request in requests[:1] if alike else requests:
         check_enqueue(request)
@@ -73,11 +73,11 @@ def _check_id(job_id: Any) -> None:
         raise InvalidInput("id", f"must be a UUID, not {job_id!r}")
 
 
-def check_enqueue(request: Enqueue) -> None:
+def check_enqueue(request: EnqueueRequest) -> None:
     """The same for one."""
     origin = request.origin
     if request.actor.role is not Role.CLIENT:
-        raise NotAuthorised(None, Verb.ENQUEUE, role=request.actor.role, allowed=[Role.CLIENT])
+        raise NotAuthorised(None, OperationType.ENQUEUE, role=request.actor.role, allowed=[Role.CLIENT])
     check_name(origin.kind, "kind")
     check_name(origin.queue, "queue")
     check_integer(origin.priority, "priority", least=PRIORITY_LEAST, most=PRIORITY_MOST)
@@ -129,13 +129,13 @@ def check_dead_letter_filter(wanted: DeadLetterFilter) -> None:
             check_moment(moment, name)
 
 
-def check_handling(job_ids: Sequence[UUID], how: Handling) -> None:
+def check_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
     """Refuse a way of dealing with dead letters that there is none of."""
     for job_id in job_ids:
         if not isinstance(job_id, UUID):
             raise InvalidInput("job_ids", f"must be ids of jobs, not {job_id!r}")
-    if how not in get_args(Handling):
-        raise InvalidInput("how", f"is {how!r}, and must be one of {', '.join(get_args(Handling))}")
+    if how not in get_args(Resolution):
+        raise InvalidInput("how", f"is {how!r}, and must be one of {', '.join(get_args(Resolution))}")
 
 
 def check_event_filter(wanted: EventFilter) -> None:
@@ -152,9 +152,9 @@ def check_claim(request: ClaimRequest) -> None:
     check_integer(request.limit, "limit", least=1, most=CLAIM_LIMIT_MAX)
     check_text(request.request_id, "request_id")
     check_name(request.worker, "worker")
-    claim = ARROW_OF[Verb.CLAIM]
+    claim = TRANSITION_OF[OperationType.CLAIM]
     if claim.authority(request.role) is None:
-        raise NotAuthorised(None, Verb.CLAIM, role=request.role, allowed=[by.role for by in claim.by])
+        raise NotAuthorised(None, OperationType.CLAIM, role=request.role, allowed=[by.role for by in claim.by])
     for queue in request.queues:
         check_name(queue, "queues")
     for kind in request.kinds:
@@ -170,9 +170,9 @@ def check_request(request: Request) -> None:
     if len(request.operations) > CHAIN_MAX:
         raise InvalidInput("operations", f"are {len(request.operations)}, and at most {CHAIN_MAX} go together")
     for operation in request.operations:
-        if operation.verb is Verb.HEARTBEAT and len(request.operations) > 1:
+        if operation.verb is OperationType.HEARTBEAT and len(request.operations) > 1:
             raise InvalidInput("operations", "hold a heartbeat among others; it goes alone")
-        if operation.verb is Verb.CLAIM:
+        if operation.verb is OperationType.CLAIM:
             raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
         if (content := operation.content()) is not None:
             check_content(content, operation.verb)

@@ -10,7 +10,7 @@ from tenure.errors import TenureError
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Actor, Event, Job, Origin, Policy, Role
 from tenure.seams import SYSTEM, Random
-from tenure.stores.contract import Applied, ClaimRequest, Enqueue, Failure, Outcome, Repeated, Request, Store
+from tenure.stores.contract import Applied, ClaimRequest, EnqueueRequest, Failure, Outcome, Repeated, Request, Store
 
 CLIENT = Actor(Role.CLIENT, "ada")
 RECOVERY = Actor(Role.RECOVERY, "mender")
@@ -33,14 +33,14 @@ class Driver:
 
     def enqueue(
         self, kind: str = "mail", *, policy: Mapping[str, Any] | None = None, delay_ms: int = 0, **origin: Any
-    ) -> Enqueue:
+    ) -> EnqueueRequest:
         """A new job to be, with `origin` for any field of its Origin."""
         facts = {"id": self.random.job_id(), "payload": "{}", **origin}
-        return Enqueue(Origin(kind=kind, policy=Policy(**(policy or {})), **facts), CLIENT, delay_ms)
+        return EnqueueRequest(Origin(kind=kind, policy=Policy(**(policy or {})), **facts), CLIENT, delay_ms)
 
     async def add(self, kind: str = "mail", **facts: Any) -> Job:
         """The job that an enqueue with these facts led to."""
-        return (await self.store.add([self.enqueue(kind, **facts)]))[0].job
+        return (await self.store.enqueue([self.enqueue(kind, **facts)]))[0].job
 
     def claim_request(self, **facts: Any) -> ClaimRequest:
         defaults = {
@@ -75,13 +75,13 @@ class Driver:
         facts.setdefault("request_id", self.request_id())
         return Request(job=job, operations=operations, actor=actor or runner(job), **facts)
 
-    async def perform(self, request: Request) -> Outcome:
-        [outcome] = await self.store.perform([request])
+    async def try_apply(self, request: Request) -> Outcome:
+        [outcome] = await self.store.apply([request])
         return outcome
 
     async def apply(self, job: Job | UUID, *operations: Operation, actor: Actor | None = None, **facts: Any) -> Job:
         """The job after the change, which must be accepted."""
-        outcome = await self.perform(self.request(job, *operations, actor=actor, **facts))
+        outcome = await self.try_apply(self.request(job, *operations, actor=actor, **facts))
         assert isinstance(outcome, Applied), f"not applied: {outcome!r}"
         return outcome.job
 
@@ -91,7 +91,7 @@ class Driver:
         """Why the change was refused, which it must be, with nothing written."""
         job_id = job.id if isinstance(job, Job) else job
         before = await self.seen(job_id)
-        outcome = await self.perform(self.request(job, *operations, actor=actor, **facts))
+        outcome = await self.try_apply(self.request(job, *operations, actor=actor, **facts))
         assert isinstance(outcome, Failure), f"not refused: {outcome!r}"
         assert await self.seen(job_id) == before, "a refused change left something behind"
         return outcome.error
@@ -99,7 +99,7 @@ class Driver:
     async def repeat(self, request: Request) -> Job:
         """The job that a repeated request is answered with; nothing may be written."""
         before = await self.seen(request.job_id)
-        outcome = await self.perform(request)
+        outcome = await self.try_apply(request)
         assert isinstance(outcome, Repeated), f"not taken as a repetition: {outcome!r}"
         assert await self.seen(request.job_id) == before, "a repeated request left something behind"
         return outcome.job

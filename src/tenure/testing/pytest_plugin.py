@@ -18,33 +18,33 @@ import pytest
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.testing.harness.environment import BenchClock
-    from tenure.testing.harness.harness import Bench, Mode
+    from tenure.testing.harness.environment import HarnessClock
+    from tenure.testing.harness.harness import Harness, Mode
 
 
-class PutsOnBench(Protocol):
+class StartsHarness(Protocol):
     """Puts an app on a bench until the end of the test."""
 
-    def __call__(self, app: App, mode: Mode = "drain") -> Bench: ...
+    def __call__(self, app: App, mode: Mode = "drain") -> Harness: ...
 
 
 @pytest.fixture
-def tenure_clock() -> BenchClock:
+def tenure_clock() -> HarnessClock:
     """The clock of every bench of this test. It stands still until a bench or the test moves it."""
-    from tenure.testing.harness.environment import BenchClock
+    from tenure.testing.harness.environment import HarnessClock
 
-    return BenchClock()
+    return HarnessClock()
 
 
 @pytest.fixture
-def tenure_testing(tenure_clock: BenchClock) -> Iterator[PutsOnBench]:
+def tenure_testing(tenure_clock: HarnessClock) -> Iterator[StartsHarness]:
     """`bench = tenure_testing(app)`, in async tests and in plain ones; the app is itself again after the test."""
-    from tenure.testing.harness.mode import OnBench
+    from tenure.testing.harness.mode import HarnessMode
 
     with ExitStack() as benches:
 
-        def put(app: App, mode: Mode = "drain") -> Bench:
-            on_bench = OnBench(app, mode=mode, clock=tenure_clock)
+        def put(app: App, mode: Mode = "drain") -> Harness:
+            on_bench = HarnessMode(app, mode=mode, clock=tenure_clock)
             bench = on_bench.enter()
             benches.callback(on_bench.leave)
             return bench

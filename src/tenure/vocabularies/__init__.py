@@ -20,10 +20,20 @@ from tenure.vocabularies.engine_legacy import ENGINE_OLD
 from tenure.vocabularies.execution_ledger import LEDGER
 from tenure.vocabularies.lifecycle_contract import CONTRACT
 from tenure.vocabularies.state_machine import MACHINE
-from tenure.vocabularies.vocabulary import Story, Told, Vocabulary
+from tenure.vocabularies.vocabulary import JobHistory, TranslatedEvent, Vocabulary
 from tenure.vocabularies.worker_contract import WORKER
 
-__all__ = ["ALL", "AT_ONCE_MAX", "Story", "Told", "Vocabulary", "known", "tell", "vocabularies", "vocabulary"]
+__all__ = [
+    "ALL",
+    "AT_ONCE_MAX",
+    "JobHistory",
+    "TranslatedEvent",
+    "Vocabulary",
+    "known",
+    "tell",
+    "vocabularies",
+    "vocabulary",
+]
 
 ALL = (CONTRACT, MACHINE, WORKER, LEDGER, ENGINE, ENGINE_OLD)
 AT_ONCE_MAX = 2
@@ -53,6 +63,6 @@ def vocabularies(names: Iterable[str]) -> tuple[Vocabulary, ...]:
     return chosen
 
 
-def tell(chosen: Iterable[Vocabulary], story: Story) -> list[Told]:
+def tell(chosen: Iterable[Vocabulary], story: JobHistory) -> list[TranslatedEvent]:
     """The story's last event in each of these vocabularies, one after the other."""
     return [told for one in chosen for told in one.told(story)]

@@ -27,7 +27,7 @@ from tenure.lifecycle.statuses import (
     TERMINAL,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, Said, Story, Vocabulary, detail_of, epoch_ms, payload_of
+from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, detail_of, epoch_ms, payload_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -207,7 +207,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _speak(story: Story) -> Said:
+def _speak(story: JobHistory) -> Said:
     for name in EVENTS[story.event.type]:
         if name == "JOB_QUEUED":
             yield name, _queued(story)
@@ -217,7 +217,7 @@ def _speak(story: Story) -> Said:
             yield name, _by_engine(story, name)
 
 
-def _queued(story: Story) -> Fields:
+def _queued(story: JobHistory) -> Fields:
     origin = story.origin
     return {
         "jobId": str(story.event.job_id),
@@ -235,7 +235,7 @@ _AT = {
 }
 
 
-def _by_engine(story: Story, name: str) -> Fields:
+def _by_engine(story: JobHistory, name: str) -> Fields:
     event, at = story.event, epoch_ms(story.event.at)
     fields: Fields = {"jobId": str(event.job_id), "engineId": engine_id(story.events), _AT[name]: at}
     if name == "JOB_FAILED":

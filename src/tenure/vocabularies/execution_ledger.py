@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job
 from tenure.lifecycle.statuses import Coarse, Status, coarse
-from tenure.vocabularies.vocabulary import Fields, Said, Story, Vocabulary, payload_of
+from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, payload_of
 
 STATUSES = {one: coarse(one).value for one in Status}
 EXECUTION_STATUSES = {one: one.value.upper() for one in ExecutionStatus}
@@ -71,7 +71,7 @@ def _execution(execution: Execution) -> Fields:
     }
 
 
-def _speak(story: Story) -> Said:
+def _speak(story: JobHistory) -> Said:
     event = story.event
     if EVENTS[event.type]:
         for status in _execution_steps(story):
@@ -83,7 +83,7 @@ def _speak(story: Story) -> Said:
         yield after, {"job_id": str(event.job_id), "state": after, "from": before, "at": event.at}
 
 
-def _execution_steps(story: Story) -> Iterator[str]:
+def _execution_steps(story: JobHistory) -> Iterator[str]:
     """Which statuses the current execution goes through with this event."""
     before, after = executions(story.events[:-1]), executions(story.events)
     if not after or (len(before) == len(after) and before[-1].status is after[-1].status):

@@ -22,7 +22,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, Said, Story, Vocabulary, payload_of, value_of
+from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, payload_of, value_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -73,7 +73,7 @@ def _error(job: Job) -> object:
     return error
 
 
-def _speak(story: Story) -> Said:
+def _speak(story: JobHistory) -> Said:
     event = story.event
     yield (
         event.type.value,

@@ -25,7 +25,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, Said, Story, Vocabulary, detail_of, payload_of, value_of
+from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, detail_of, payload_of, value_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -97,7 +97,7 @@ def _dead_letter(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _speak(story: Story) -> Said:
+def _speak(story: JobHistory) -> Said:
     event = story.event
     name = _name(event)
     yield (

@@ -19,7 +19,7 @@ Fields = dict[str, Any]
 Said = Iterator[tuple[str, Fields]]
 
 
-class Story(msgspec.Struct, frozen=True):
+class JobHistory(msgspec.Struct, frozen=True):
     """A job's log from its first event to the one that is being told, which is the last.
 
     `origin` is what the job was given; None where retention has removed it, and then their fields for it are None.
@@ -33,7 +33,7 @@ class Story(msgspec.Struct, frozen=True):
         return self.events[-1]
 
 
-class Told(msgspec.Struct, frozen=True):
+class TranslatedEvent(msgspec.Struct, frozen=True):
     """One event in the words of a vocabulary."""
 
     vocabulary: str
@@ -52,7 +52,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     statuses: Mapping[Status, str]
     events: Mapping[EventType, tuple[str, ...]]
     write: Callable[[Job, Sequence[Event]], Fields]
-    speak: Callable[[Story], Said]
+    speak: Callable[[JobHistory], Said]
     content: frozenset[str] = frozenset()
     """Fields of their job object that hold what the user's code said."""
 
@@ -78,15 +78,15 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
         fields = self.write(job, events)
         return fields if content else {name: fact for name, fact in fields.items() if name not in self.content}
 
-    def told(self, story: Story) -> list[Told]:
+    def told(self, story: JobHistory) -> list[TranslatedEvent]:
         """The story's last event in their words: none where they have no word for it, several where they have more."""
-        return [Told(self.name, name, fields) for name, fields in self.speak(story)]
+        return [TranslatedEvent(self.name, name, fields) for name, fields in self.speak(story)]
 
 
-def stories(origin: Origin | None, events: Sequence[Event]) -> Iterator[Story]:
+def stories(origin: Origin | None, events: Sequence[Event]) -> Iterator[JobHistory]:
     """One for each event, so that a log can be told from its beginning."""
     for count in range(1, len(events) + 1):
-        yield Story(origin, events[:count])
+        yield JobHistory(origin, events[:count])
 
 
 def detail_of(event: Event) -> Fields:

@@ -17,9 +17,9 @@ from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import HELD
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, Busy, Failure, Outcome, Performs, Repeated, Request
-from tenure.workers.leases import Held
-from tenure.workers.reconnect import Outage
+from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, Repeated, Request
+from tenure.workers.leases import Lease
+from tenure.workers.reconnect import ReconnectBackoff
 
 BATCH_MAX = 500
 CLOSE_SECONDS_MAX = 2.0
@@ -33,7 +33,7 @@ Decide = Callable[[Job], Operation]
 class Asks(Protocol):
     """Somebody who holds a job and wants something written for it, under this request id."""
 
-    held: Held
+    held: Lease
     request_id: str
 
     def decide(self, job: Job) -> Operation:
@@ -48,7 +48,7 @@ class Asks(Protocol):
 class _Asked:
     """Somebody who waits for the answer."""
 
-    def __init__(self, held: Held, request_id: str, decide: Decide) -> None:
+    def __init__(self, held: Lease, request_id: str, decide: Decide) -> None:
         self.held, self.request_id, self.decide = held, request_id, decide
         self.answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
 
@@ -71,12 +71,12 @@ def _request(asking: Asks) -> Request | None:
     return asking.held.request(operation, asking.request_id)
 
 
-class Settler:
+class Completer:
     """Applies owners' operations, many at a time. Many callers wait; one task writes."""
 
-    def __init__(self, store: Performs, seams: Seams) -> None:
+    def __init__(self, store: ApplyStore, seams: Seams) -> None:
         self._store, self._seams = store, seams
-        self._outage = Outage(seams)
+        self._outage = ReconnectBackoff(seams)
         self._waiting: list[Asks] = []
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
@@ -91,7 +91,7 @@ class Settler:
         if self._writing is None or self._writing.done():
             self._writing = self._seams.spawn.task(self._write(), name="tenure-settler")
 
-    async def settle(self, held: Held, verb: str, decide: Decide) -> Job:
+    async def settle(self, held: Lease, verb: str, decide: Decide) -> Job:
         """The record once the operation is written. Raises what the store refused it for."""
         asked = _Asked(held, held.request_id(verb), decide)
         self.submit(asked)
@@ -131,7 +131,7 @@ class Settler:
     async def _perform(self, requests: list[Request]) -> list[Outcome]:
         while requests:
             try:
-                outcomes = await self._store.perform(requests)
+                outcomes = await self._store.apply(requests)
             except StoreUnavailable as outage:
                 log.warning("%d outcomes wait for the database: %s", len(requests), outage)
                 await self._outage.pause()

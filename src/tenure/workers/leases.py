@@ -36,7 +36,7 @@ TRY_AGAIN = 0.05
 """The share that lies at least between two beats."""
 
 
-class Held:
+class Lease:
     """One job under a lease. The record is replaced, never changed; whoever learns of a newer one brings it here.
 
     `trusted_until_seconds` and `next_beat_at_seconds` are moments of the process's own monotonic clock.
@@ -118,15 +118,15 @@ class Held:
             told(why)
 
 
-class HeldJobs:
+class LeaseRegistry:
     """All jobs that this process holds, for the threads that care for them."""
 
     def __init__(self) -> None:
-        self._held: dict[UUID, Held] = {}
+        self._held: dict[UUID, Lease] = {}
         self._door = threading.Lock()
-        self.when_taken: Callable[[Held], None] = lambda _held: None
+        self.when_taken: Callable[[Lease], None] = lambda _held: None
 
-    def take(self, held: Held) -> None:
+    def take(self, held: Lease) -> None:
         """Care for this job. An earlier lease on the same job is gone: otherwise nobody could have claimed it."""
         with self._door:
             job_id = held.job.origin.id
@@ -136,13 +136,13 @@ class HeldJobs:
             before.lose()
         self.when_taken(held)
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: Lease) -> None:
         with self._door:
             job_id = held.job.origin.id
             if self._held.get(job_id) is held:
                 del self._held[job_id]
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[Lease]:
         with self._door:
             return list(self._held.values())
 

@@ -14,8 +14,8 @@ from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Job
 from tenure.observe.meter import Meter
 from tenure.seams import Seams
-from tenure.stores.contract import ClaimRequest, Claims, Wakeups
-from tenure.workers.reconnect import Outage
+from tenure.stores.contract import ClaimRequest, ClaimStore, Subscription
+from tenure.workers.reconnect import ReconnectBackoff
 
 BATCH_LEAST, BATCH_MAX = 50, 500
 TRUST_LEAST = 0.2
@@ -26,7 +26,7 @@ TRIES_AFTER_STOP = 3
 log = logging.getLogger("tenure.workers")
 
 
-class PoolStore(Claims, Protocol):
+class WorkerPoolStore(ClaimStore, Protocol):
     """The part of a store that the pool holds."""
 
     async def now(self) -> datetime: ...
@@ -36,12 +36,12 @@ Begin = Callable[[Job, UUID, float], None]
 """Starts a job that was won with this token by a request that was sent at this moment."""
 
 
-class Pool:
+class WorkerPool:
     """Takes work while there is room for it. Several pools, in one process or in many, do not know of each other."""
 
     def __init__(
         self,
-        store: PoolStore,
+        store: WorkerPoolStore,
         seams: Seams,
         *,
         worker: str,
@@ -62,7 +62,7 @@ class Pool:
         self._room = asyncio.Event()
         self._stopped = asyncio.Event()
         self._resting: asyncio.Task[bool] | None = None
-        self._outage = Outage(seams)
+        self._outage = ReconnectBackoff(seams)
         # Short, since it is written with every event of a claim, and like no other's.
         self._seal = digest(seams.random.token().hex)[:11]
         self._claims = 0
@@ -90,7 +90,7 @@ class Pool:
                 log.warning("no jobs can be claimed just now: %s", problem)
                 await self._outage.pause()
 
-    async def _turn(self, wakeups: Wakeups) -> None:
+    async def _turn(self, wakeups: Subscription) -> None:
         if self._free <= 0:
             self._room.clear()
             await self._room.wait()
@@ -178,7 +178,7 @@ class Pool:
                 if self._meter is not None:
                     self._meter.not_started(job, "taken")
 
-    async def _rest(self, wakeups: Wakeups) -> None:
+    async def _rest(self, wakeups: Subscription) -> None:
         """Until there may be work, by a hint or because it is time to look."""
         seconds = self._poll_seconds * (0.75 + self._seams.random.fraction() / 2)
         rest = self._resting = self._seams.spawn.task(wakeups.wait(seconds), name="tenure-pool-rests")

@@ -7,7 +7,7 @@ from tenure.seams import Seams
 PAUSE_SECONDS_LEAST, PAUSE_SECONDS_MOST = 0.05, 2.0
 
 
-class Outage:
+class ReconnectBackoff:
     """The pauses between tries. `over` says that the database answered, so that the next outage starts afresh."""
 
     def __init__(self, seams: Seams) -> None:

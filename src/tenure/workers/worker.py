@@ -15,8 +15,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.jobs.definition import Isolation as Place
-from tenure.jobs.definition import Kind
+from tenure.jobs.definition import Isolation, JobDefinition
 from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.json_text import check_integer, check_name, check_seconds
 from tenure.lifecycle.records import Job
@@ -27,15 +26,15 @@ from tenure.observe.snapshot import Snapshot
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
 from tenure.workers.commit.user_connection import Borrow
-from tenure.workers.completer import Settler
+from tenure.workers.completer import Completer
 from tenure.workers.execution.attempt import Site
-from tenure.workers.execution.executors import Isolation, Tasks, Threads
-from tenure.workers.execution.process.parent import Processes
+from tenure.workers.execution.executors import Executor, TaskExecutor, ThreadExecutor
+from tenure.workers.execution.process.parent import ProcessExecutor
 from tenure.workers.execution.runner import TIDY_SECONDS, Runner
 from tenure.workers.execution.timed import Timed
-from tenure.workers.leases import Held, HeldJobs, Interruption
-from tenure.workers.maintenance.service import Caretaker, OpenStore
-from tenure.workers.pool import Pool
+from tenure.workers.leases import Interruption, Lease, LeaseRegistry
+from tenure.workers.maintenance.service import Maintenance, OpenStore
+from tenure.workers.pool import WorkerPool
 
 CLAIM_SECONDS_MAX = 5.0
 
@@ -76,12 +75,12 @@ class Worker:
     def __init__(
         self,
         *,
-        kinds: Mapping[str, Kind[..., Any]],
+        kinds: Mapping[str, JobDefinition[..., Any]],
         open_store: OpenStore,
         seams: Seams,
         options: WorkerOptions,
         layers: Sequence[Middleware] = (),
-        isolations: Mapping[Place, Isolation] | None = None,
+        isolations: Mapping[Isolation, Executor] | None = None,
         borrow: Borrow | None = None,
         schedules: Sequence[Schedule] = (),
     ) -> None:
@@ -92,7 +91,7 @@ class Worker:
         self._kinds, self._open_store, self._seams, self._options = kinds, open_store, seams, options
         self._layers, self._borrow, self._schedules = layers, borrow, schedules
         self._isolations = dict(isolations or {})
-        self._held = HeldJobs()
+        self._held = LeaseRegistry()
         # The caretaker has a thread of its own, and so a meter of its own.
         self._meter: Meter | None = Meter(kinds) if options.metrics else None
         self._caretakers_meter: Meter | None = Meter(kinds) if options.metrics else None
@@ -129,7 +128,7 @@ class Worker:
             caretaker = self._caretaker()
             await caretaker.start(in_thread=self._options.in_thread)
             stack.push_async_callback(caretaker.stop)
-            settler = Settler(store, self._seams)
+            settler = Completer(store, self._seams)
             stack.push_async_callback(settler.close)
             for isolation in self._isolations.values():
                 stack.push_async_callback(isolation.close)
@@ -148,13 +147,13 @@ class Worker:
             raise self._failure
 
     def _bring_isolations(self) -> None:
-        self._isolations.setdefault("task", Tasks(self._layers))
-        self._isolations.setdefault("thread", Threads(self._layers, self._seams.spawn))
+        self._isolations.setdefault("task", TaskExecutor(self._layers))
+        self._isolations.setdefault("thread", ThreadExecutor(self._layers, self._seams.spawn))
         if self._options.in_thread:
             # A simulator has no processes, and a job that was lost there is run like any other.
-            self._isolations.setdefault("process", Processes(self._kinds, self._seams))
+            self._isolations.setdefault("process", ProcessExecutor(self._kinds, self._seams))
 
-    def _caretaker(self) -> Caretaker:
+    def _caretaker(self) -> Maintenance:
         loop = asyncio.get_running_loop()
 
         def fail(error: BaseException) -> None:
@@ -164,7 +163,7 @@ class Worker:
             store = await self._open_store()
             return store if self._caretakers_meter is None else counted(store, self._caretakers_meter)
 
-        return Caretaker(
+        return Maintenance(
             open_store,
             self._held,
             self._seams,
@@ -174,13 +173,13 @@ class Worker:
             schedules=self._schedules,
         )
 
-    def _assemble(self, store: Store, settler: Settler) -> None:
+    def _assemble(self, store: Store, settler: Completer) -> None:
         site = Site(store, settler, self._seams, stopping=self._stop.is_set, borrow=self._borrow)
         isolations = self._isolations
         if self._meter is not None:
             isolations = {place: Timed(one, self._meter, self._seams.clock) for place, one in isolations.items()}
         self._runner = Runner(kinds=self._kinds, isolations=isolations, site=site)
-        self._pool = Pool(
+        self._pool = WorkerPool(
             store,
             self._seams,
             worker=self.name,
@@ -209,7 +208,7 @@ class Worker:
             self._fail(error)
 
     def _begin(self, job: Job, token: UUID, sent_at_seconds: float) -> None:
-        held = Held(job, worker=self.name, token=token, sent_at_seconds=sent_at_seconds)
+        held = Lease(job, worker=self.name, token=token, sent_at_seconds=sent_at_seconds)
         self._held.take(held)
         self.counts["claimed"] += 1
         self.running += 1
@@ -220,7 +219,7 @@ class Worker:
             log.exception("job %s could not be started; recovery will take it", job.id, exc_info=error)
             self._ended(held, None)
 
-    def _ended(self, held: Held, written: Applied | Repeated | None) -> None:
+    def _ended(self, held: Lease, written: Applied | Repeated | None) -> None:
         outcome = LOST if written is None else written.status
         self.counts[outcome] += 1
         if self._meter is not None:

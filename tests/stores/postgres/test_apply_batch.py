@@ -18,7 +18,7 @@ BATCH = 500
 
 
 async def running(drive: Driver, count: int) -> list[Job]:
-    await drive.store.add([drive.enqueue() for _ in range(count)])
+    await drive.store.enqueue([drive.enqueue() for _ in range(count)])
     return await drive.claim(limit=count)
 
 
@@ -34,13 +34,13 @@ async def test_a_batch_writes_exactly_its_events_in_one_round_trip_a_step(dsn: s
         store = PostgresStore.from_url(through)
         await store.open()
         for measured in (False, False, True):  # the first passes prepare the statements
-            await drive.store.add([drive.enqueue() for _ in range(BATCH)])
+            await drive.store.enqueue([drive.enqueue() for _ in range(BATCH)])
             written, trips = events(dsn), relay.round_trips
             jobs = await store.claim(drive.claim_request(limit=BATCH))
             claimed_trips, claimed = relay.round_trips - trips, events(dsn) - written
             written, trips = events(dsn), relay.round_trips
             requests = [drive.request(job, Complete("1"), fresh=True) for job in jobs]
-            outcomes = await store.perform(requests)
+            outcomes = await store.apply(requests)
             completed_trips, completed = relay.round_trips - trips, events(dsn) - written
             assert all(isinstance(outcome, Applied) for outcome in outcomes)
             assert (len(jobs), claimed, completed) == (BATCH, 2 * BATCH, BATCH)
@@ -55,8 +55,8 @@ async def test_two_batches_in_opposite_order_do_not_deadlock(dsn: str, drive: Dr
     jobs = await running(drive, 40)
     for percent in range(15):
         await asyncio.gather(
-            drive.store.perform([drive.request(job.id, Progress(percent), actor=runner(job)) for job in jobs]),
-            other.perform([drive.request(job.id, Progress(percent), actor=runner(job)) for job in reversed(jobs)]),
+            drive.store.apply([drive.request(job.id, Progress(percent), actor=runner(job)) for job in jobs]),
+            other.apply([drive.request(job.id, Progress(percent), actor=runner(job)) for job in reversed(jobs)]),
         )
     await other.close()
     with psycopg.connect(dsn) as connection:
@@ -73,7 +73,7 @@ async def test_a_row_that_someone_has_locked_does_not_hold_up_a_heartbeat_batch(
     with psycopg.connect(dsn) as connection:
         connection.execute("select 1 from tenure.jobs where id = %s for update", (jobs[1].id,))
         async with asyncio.timeout(10):
-            outcomes = await drive.store.perform(beats)
+            outcomes = await drive.store.apply(beats)
     assert [type(outcome) for outcome in outcomes] == [Applied, Busy, Applied]
-    [again] = await drive.store.perform([beats[1]])
+    [again] = await drive.store.apply([beats[1]])
     assert isinstance(again, Applied)

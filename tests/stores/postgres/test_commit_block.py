@@ -146,7 +146,7 @@ async def test_a_job_that_another_holds_is_not_waited_for_beyond_the_deadline(
         other.execute("select from tenure.jobs where id = %s for update", (job.id,))
         with pytest.raises(DeadlinePassed):
             async with store.transaction(deadline_seconds=0.2) as tx:
-                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await tx.apply(drive.request(job, Commit("1"), fresh=True))
     assert not (await drive.job(job.id)).committed
 
 
@@ -156,7 +156,7 @@ async def test_after_a_deadline_the_pool_goes_on_with_new_connections(store: Pos
             async with store.transaction(deadline_seconds=0.01) as tx:
                 await until_late(tx)
     async with store.transaction(deadline_seconds=PLENTY_SECONDS) as tx:
-        await tx.add([drive.enqueue()])
+        await tx.enqueue([drive.enqueue()])
 
 
 # Statements
@@ -214,13 +214,13 @@ async def test_after_a_write_of_ours_the_next_statement_does_not_speak_in_our_na
 ) -> None:
     job = await drive.running()
     async with store.transaction(deadline_seconds=2) as tx:
-        await tx.perform(drive.request(job, Heartbeat(), fresh=True))
+        await tx.apply(drive.request(job, Heartbeat(), fresh=True))
         assert await tx.fetch(WRITER) == [{"writer": ""}]
-        await tx.add([drive.enqueue()])
+        await tx.enqueue([drive.enqueue()])
         assert await tx.fetch(WRITER) == [{"writer": ""}]
     with pytest.raises(GuardViolated):
         async with store.transaction(deadline_seconds=2) as tx:
-            await tx.add([drive.enqueue()])
+            await tx.enqueue([drive.enqueue()])
             await tx.execute("insert into tenure.claims values ('mine', '', now(), '{}')")
 
 
@@ -271,12 +271,12 @@ async def test_when_the_connection_is_cut_at_the_commit_asking_again_gives_the_a
         with pytest.raises(StoreUnavailable):
             async with store.transaction(deadline_seconds=5) as tx:
                 await tx.execute("update paid set who = 'me'")
-                await tx.perform(request)
+                await tx.apply(request)
                 relay.cut = cut
         await eventually(lambda: shell.execute(LOCKS).fetchone() == (0,))
         assert who(shell) == [(1, "me" if cut is Cut.REPLY else "nobody")]
         async with store.transaction(deadline_seconds=5) as tx:
-            assert isinstance(await tx.perform(request), then)
+            assert isinstance(await tx.apply(request), then)
         assert (await drive.types_of(job.id)).count("committed") == 1
         await store.close()
 
@@ -314,7 +314,7 @@ async def test_more_blocks_than_connections_wait_for_each_other_and_for_nothing_
 
     async def add(number: int) -> None:
         async with narrow.transaction(deadline_seconds=10) as tx:
-            await tx.add([drive.enqueue(policy={"max_attempts": number + 1})])
+            await tx.enqueue([drive.enqueue(policy={"max_attempts": number + 1})])
 
     await asyncio.wait_for(at_once(*(add(number) for number in range(12))), PLENTY_SECONDS)
     assert len((await narrow.find(JobFilter())).jobs) == 12
@@ -326,13 +326,13 @@ async def test_a_heartbeat_does_not_wait_for_a_block_that_has_the_job(store: Pos
 
     async def hold() -> None:
         async with store.transaction(deadline_seconds=10) as tx:
-            await tx.perform(drive.request(job, Commit("1"), fresh=True))
+            await tx.apply(drive.request(job, Commit("1"), fresh=True))
             inside.set()
             await leave.wait()
 
     holding = asyncio.create_task(hold())
     await asyncio.wait_for(inside.wait(), PLENTY_SECONDS)
-    outcome = await asyncio.wait_for(drive.perform(drive.request(job, Heartbeat(), fresh=True)), PLENTY_SECONDS)
+    outcome = await asyncio.wait_for(drive.try_apply(drive.request(job, Heartbeat(), fresh=True)), PLENTY_SECONDS)
     leave.set()
     await holding
     assert isinstance(outcome, Busy)
@@ -347,12 +347,12 @@ async def test_who_waits_for_work_is_told_after_the_commit_and_not_after_a_rollb
         assert await worker.wait(10)
         with pytest.raises(KeyError):
             async with drive.store.transaction(deadline_seconds=5) as tx:
-                await tx.add([drive.enqueue(queue="mail")])
+                await tx.enqueue([drive.enqueue(queue="mail")])
                 raise KeyError
         assert not await queue.wait(0.05)
         async with drive.store.transaction(deadline_seconds=5) as tx:
-            await tx.add([drive.enqueue(queue="mail")])
-            await tx.perform(drive.request(job.id, Cancel(), actor=CLIENT))
+            await tx.enqueue([drive.enqueue(queue="mail")])
+            await tx.apply(drive.request(job.id, Cancel(), actor=CLIENT))
         assert await queue.wait(10)
         assert await worker.wait(10)
     await other.close()

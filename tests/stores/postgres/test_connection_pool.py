@@ -9,7 +9,7 @@ import pytest
 
 from tenure.errors import StoreError
 from tenure.stores.postgres import connection_pool
-from tenure.stores.postgres.connection_pool import Connection, Pool
+from tenure.stores.postgres.connection_pool import Connection, ConnectionPool
 
 PLENTY_SECONDS = 10.0
 
@@ -51,8 +51,8 @@ def server() -> Server:
     return Server()
 
 
-def pool_of(server: Server, size: int = 2) -> Pool:
-    return Pool(server.connect, size=size)
+def pool_of(server: Server, size: int = 2) -> ConnectionPool:
+    return ConnectionPool(server.connect, size=size)
 
 
 async def test_what_was_given_back_last_is_lent_first(server: Server) -> None:

@@ -40,7 +40,7 @@ async def test_a_row_that_someone_has_locked_does_not_hide_what_is_due_behind_it
 
 @pytest.mark.requirement("SM-14", "WC-02")
 async def test_claimers_over_many_priorities_do_not_come_back_empty_while_work_is_due(dsn: str, drive: Driver) -> None:
-    await drive.store.add([drive.enqueue(priority=n % 8) for n in range(160)])
+    await drive.store.enqueue([drive.enqueue(priority=n % 8) for n in range(160)])
     stores = [PostgresStore.from_url(dsn) for _ in range(4)]
     for store in stores:
         await store.open()
@@ -79,7 +79,7 @@ async def test_a_row_that_cannot_be_read_keeps_nobody_from_the_others(dsn: str, 
         connection.execute("update tenure.jobs set tags = 'tenant=x' where id = %s", (spoilt.id,))
     assert [job.id for job in await drive.claim(limit=10)] == [good.id]
     async with asyncio.timeout(10):
-        while [job.id for job in await drive.store.unattended(limit=10)] != [good.id]:  # noqa: ASYNC110  lease runs out
+        while [job.id for job in await drive.store.recoverable(limit=10)] != [good.id]:  # noqa: ASYNC110  lease runs out
             await asyncio.sleep(0.02)
 
 

@@ -27,13 +27,13 @@ async def test_a_change_whose_answer_was_lost_is_asked_again_and_happens_once(
         store = PostgresStore.from_url(through)
         await store.open()
         warm = await drive.running()
-        await store.perform([drive.request(warm, Complete("1"), fresh=True)])
+        await store.apply([drive.request(warm, Complete("1"), fresh=True)])
         job = await drive.running()
         request = drive.request(job, Complete("1"), fresh=True)
         relay.cut = cut
         with pytest.raises(StoreUnavailable):
-            await store.perform([request])
-        [outcome] = await store.perform([request])
+            await store.apply([request])
+        [outcome] = await store.apply([request])
         assert isinstance(outcome, then)
         history = (await store.history([job.id]))[job.id]
         assert [event.type for event in history] == ["enqueued", "claimed", "started", "succeeded"]
@@ -70,8 +70,8 @@ async def test_an_enqueue_whose_answer_was_lost_adds_one_job(dsn: str) -> None:
         request = drive.enqueue()
         relay.cut = Cut.REPLY
         with pytest.raises(StoreUnavailable):
-            await store.add([request])
-        [added] = await store.add([request])
+            await store.enqueue([request])
+        [added] = await store.enqueue([request])
         assert not added.created
         assert added.job.id == request.origin.id
         await store.close()
@@ -84,7 +84,7 @@ async def test_terminated_backends_are_replaced_without_reopening_the_store(dsn:
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()"
         )
-    outcome = await _until_it_answers(lambda: drive.perform(drive.request(job, Heartbeat())))
+    outcome = await _until_it_answers(lambda: drive.try_apply(drive.request(job, Heartbeat())))
     assert isinstance(outcome, Applied)
 
 

@@ -372,14 +372,14 @@ async def test_one_new_job_without_its_event_among_many_is_refused(dsn: str, job
 
 
 async def test_a_row_that_cannot_be_written_is_set_aside_and_its_batch_goes_through(dsn: str, drive: Driver) -> None:
-    await drive.store.add([drive.enqueue() for _ in range(8)])
+    await drive.store.enqueue([drive.enqueue() for _ in range(8)])
     jobs = await drive.claim(limit=8)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set session_replication_role = replica")
         connection.execute(event("it", 4, "heartbeat", "running", "running").format(it=jobs[5].id).encode())
     for operation in (Heartbeat(), Progress(1), Complete("1")):
         fresh = [drive.request(job, operation, fresh=True) for job in jobs]
-        outcomes = await drive.store.perform(fresh)
+        outcomes = await drive.store.apply(fresh)
         assert [type(outcome) for outcome in outcomes] == [Applied] * 5 + [Failure] + [Applied] * 2
         set_aside = outcomes[5]
         assert isinstance(set_aside, Failure)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tenure.errors import JobNotFound, StoreUnavailable
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Complete, Heartbeat, Progress
 from tenure.stores.contract import Applied
 from tenure.stores.postgres import connections
@@ -46,7 +46,7 @@ async def test_a_job_that_came_while_a_claim_waited_for_its_rules_begins_before_
     dsn: str, drive: Driver
 ) -> None:
     for queue in ("a", "b"):
-        await drive.store.queues.put(queue, QueueRules(concurrency_max=5), actor=OPERATOR)
+        await drive.store.queues.put(queue, QueueLimits(concurrency_max=5), actor=OPERATOR)
     await drive.claim(queues=("a", "b"))  # from now on it is known that they have rules
     with psycopg.connect(dsn, autocommit=True) as watcher, psycopg.connect(dsn) as blocker:
         blocker.execute("select from tenure.queues where name = 'b' for update")
@@ -64,7 +64,7 @@ async def test_a_heartbeat_in_a_transaction_comes_after_what_was_written_beside_
     async with beside(dsn) as other, drive.store.transaction(deadline_seconds=30) as block:
         await block.execute("create table effects (job_id text)")
         told = await other.apply(job, Progress(50))
-        assert isinstance(await block.perform(drive.request(told, Heartbeat())), Applied)
+        assert isinstance(await block.apply(drive.request(told, Heartbeat())), Applied)
     assert revisions(await whole_tail(drive.store, expected=5)) == [1, 2, 3, 4, 5]
 
 
@@ -88,10 +88,10 @@ async def test_an_enqueue_that_is_answered_twice_at_once_has_one_answer(dsn: str
     with psycopg.connect(dsn, autocommit=True) as watcher:
         async with beside(dsn) as other:
             async with drive.store.transaction(deadline_seconds=30) as block:
-                [answer] = await block.add([asked])
+                [answer] = await block.enqueue([asked])
                 await other.apply(first, Complete("1"))
                 assert (await other.add(dedupe_key="order 7")).id != first.id
-                repeated = asyncio.ensure_future(other.store.add([asked]))
+                repeated = asyncio.ensure_future(other.store.enqueue([asked]))
                 await eventually(lambda: waiting(watcher) == 1)
             [again] = await repeated
     assert (answer.job.id, answer.created) == (again.job.id, again.created) == (first.id, False)
@@ -101,7 +101,7 @@ async def test_a_job_that_is_removed_while_it_is_answered_with_is_said_to_be_gon
     dsn: str, drive: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = drive.enqueue(request_id="old")
-    [added] = await drive.store.add([asked])
+    [added] = await drive.store.enqueue([asked])
     await drive.apply((await drive.claim(start=True))[0], Complete("1"))
     store = drive.store
     assert isinstance(store, PostgresStore)
@@ -114,10 +114,10 @@ async def test_a_job_that_is_removed_while_it_is_answered_with_is_said_to_be_gon
 
     monkeypatch.setattr(store._connections, "fetch", with_retention_before_it)
     with pytest.raises(JobNotFound) as gone:
-        await store.add([asked])
+        await store.enqueue([asked])
     assert gone.value.job_id == added.job.id
     monkeypatch.undo()
-    [anew] = await store.add([asked])
+    [anew] = await store.enqueue([asked])
     assert anew.created
 
 
@@ -166,7 +166,7 @@ async def test_a_claimer_that_freezes_while_it_holds_a_queue_does_not_hold_it_fo
     monkeypatch.setattr(connections, "IDLE_MAX", "100ms")
     store = drive.store
     assert isinstance(store, PostgresStore)
-    await store.queues.put("default", QueueRules(concurrency_max=5), actor=OPERATOR)
+    await store.queues.put("default", QueueLimits(concurrency_max=5), actor=OPERATOR)
     job = await drive.add()
     held, go_on = asyncio.Event(), asyncio.Event()
 
@@ -188,7 +188,7 @@ async def test_a_claimer_that_freezes_while_it_holds_a_queue_does_not_hold_it_fo
 
 async def test_a_queue_is_shown_as_it_is_after_waiting_for_somebody_elses_change(dsn: str, drive: Driver) -> None:
     queues = drive.store.queues
-    await queues.put("mail", QueueRules(concurrency_max=5), actor=OPERATOR)
+    await queues.put("mail", QueueLimits(concurrency_max=5), actor=OPERATOR)
     with psycopg.connect(dsn, autocommit=True) as watcher, psycopg.connect(dsn) as other:
         other.execute("update tenure.queues set paused_at = now() where name = 'mail'")
         pausing = asyncio.ensure_future(queues.pause("mail", actor=OPERATOR))
@@ -206,7 +206,7 @@ async def test_a_queue_is_shown_as_it_is_after_waiting_for_somebody_elses_change
 
 async def test_a_queue_is_forgotten_with_what_a_claim_spent_while_that_was_waited_for(dsn: str, drive: Driver) -> None:
     queues = drive.store.queues
-    await queues.put("mail", QueueRules(key_rate=Rate(1, 60)), actor=OPERATOR)
+    await queues.put("mail", QueueLimits(key_rate=Rate(1, 60)), actor=OPERATOR)
     with psycopg.connect(dsn, autocommit=True) as watcher, psycopg.connect(dsn) as claimer:
         claimer.execute("select from tenure.queues where name = 'mail' for no key update")
         forgetting = asyncio.ensure_future(queues.forget("mail", actor=OPERATOR))

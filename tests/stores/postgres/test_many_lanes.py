@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tenure.errors import StoreError
-from tenure.lifecycle.limits import QueueRules
+from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.operations import Stall
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import QUEUED
@@ -273,7 +273,7 @@ async def fill(drive: Driver, queues: Sequence[str], count: int, **facts: Any) -
     """So many jobs, spread over the queues in turn."""
     requests = [drive.enqueue(queue=queues[number % len(queues)], **facts) for number in range(count)]
     for start in range(0, count, len(queues)):
-        await drive.store.add(requests[start : start + len(queues)])
+        await drive.store.enqueue(requests[start : start + len(queues)])
     return [one.origin.id for one in requests]
 
 
@@ -299,7 +299,7 @@ async def test_the_order_over_all_lanes_is_kept_although_few_are_asked(watched: 
     chance, queues = Random(limit), named(220)
     for _ in range(12):
         some = chance.randint(1, 60)
-        await watched.store.add(
+        await watched.store.enqueue(
             [
                 watched.drive.enqueue(queue=chance.choice(queues), priority=chance.choice((-1, 0, 0, 0, 5)))
                 for _ in range(some)
@@ -323,7 +323,7 @@ async def test_new_jobs_come_in_their_order_too(watched: Watched) -> None:
             watched.drive.enqueue(queue=chance.choice(queues), priority=chance.choice((-1, 0, 0, 5)))
             for _ in range(chance.randint(0, 12))
         ]
-        waiting.update({added.job.id: added.job for added in await watched.store.add(requests)})
+        waiting.update({added.job.id: added.job for added in await watched.store.enqueue(requests)})
         got = [job.id for job in await watched.claim(queues, chance.choice((1, 3, 10)))]
         assert got == [job.id for job in sorted(waiting.values(), key=order)[: len(got)]]
         assert got or not waiting
@@ -336,7 +336,7 @@ async def test_the_order_is_kept_although_others_take_from_the_same_lanes(watche
     chance, queues = Random(3), named(150)
     for _ in range(8):
         requests = [other.enqueue(queue=name, priority=chance.choice((0, 0, 1))) for name in queues]
-        await other.store.add(chance.sample(requests, 70))
+        await other.store.enqueue(chance.sample(requests, 70))
     waiting = await in_order(other)
     watched.asked.clear()
     while waiting:
@@ -532,7 +532,7 @@ async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(watched: Watche
     await watched.claim(queues, 1)
 
     async def lost() -> bool:
-        return bool(await drive.store.unattended(limit=1))
+        return bool(await drive.store.recoverable(limit=1))
 
     await eventually(lost)
     await drive.apply(killer.id, Stall(), actor=RECOVERY)
@@ -543,11 +543,11 @@ async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(watched: Watche
 async def test_rules_that_one_of_the_queues_is_given_hold_for_the_next_claim(watched: Watched) -> None:
     queues = named(60)
     await fill(watched.drive, queues, 60)
-    await watched.store.queues.put("of-somebody-else", QueueRules(concurrency_max=1), actor=OPERATOR)
+    await watched.store.queues.put("of-somebody-else", QueueLimits(concurrency_max=1), actor=OPERATOR)
     await watched.claim(queues, 1)
     assert len(await watched.claim(queues, 1)) == 1
     assert len(watched.asked) == 2, "another queue's rules were taken for one of theirs"
-    await watched.store.queues.put(queues[5], QueueRules(concurrency_max=1), actor=OPERATOR)
+    await watched.store.queues.put(queues[5], QueueLimits(concurrency_max=1), actor=OPERATOR)
     await watched.drive.add(queue=queues[5], priority=9)
     await watched.drive.add(queue=queues[5], priority=9)
     won = await watched.claim(queues, 5)

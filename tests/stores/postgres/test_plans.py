@@ -149,7 +149,7 @@ def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, where: str, analy
 @pytest.mark.parametrize("analysed", [False, True])
 async def test_a_claim_from_one_lane_reads_its_batch_and_no_more(dsn: str, drive: Driver, analysed: bool) -> None:
     for _ in range(3):
-        await drive.store.add([drive.enqueue() for _ in range(1000)])
+        await drive.store.enqueue([drive.enqueue() for _ in range(1000)])
     with psycopg.connect(dsn) as connection:
         if analysed:
             connection.execute("analyze tenure.jobs")

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tenure.lifecycle.limits import QueueRules
+from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.operations import Stall
 from tenure.stores.postgres import watermarks
 from tenure.stores.postgres.store import PostgresStore
@@ -88,7 +88,7 @@ async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(
     killer = await drive.running(policy={"lease_seconds": 0.05})
     others = [await drive.add() for _ in range(3)]
     async with asyncio.timeout(10):
-        while not await drive.store.unattended(limit=1):  # noqa: ASYNC110  lease runs out
+        while not await drive.store.recoverable(limit=1):  # noqa: ASYNC110  lease runs out
             await asyncio.sleep(0.02)
     await drive.apply(killer.id, Stall(), actor=RECOVERY)
     assert [job.id for job in await drive.claim(limit=9)] == [killer.id]
@@ -102,7 +102,7 @@ async def test_rules_that_a_queue_is_given_hold_for_the_next_claim(
     for _ in range(4):
         await drive.add()
     await drive.claim(limit=1)
-    await store.queues.put("default", QueueRules(concurrency_max=2), actor=OPERATOR)
+    await store.queues.put("default", QueueLimits(concurrency_max=2), actor=OPERATOR)
     assert len(await drive.claim(limit=3)) == 1
     assert await drive.claim(limit=3) == []
     assert sent[:2] == ["claim", "claim_lane"]

@@ -158,7 +158,7 @@ class TestWhatAClaimerKnows:
         assert known(claimer, 1.0) == {}
 
     def test_a_process_does_not_remember_claimers_without_end(self) -> None:
-        known_claimers = watermarks.Floors()
+        known_claimers = watermarks.Watermarks()
         for number in range(3 * watermarks.CLAIMERS_MAX):
             known_claimers.of(asked(queues=(f"queue-{number}",)))
         assert len(known_claimers._claimers) <= watermarks.CLAIMERS_MAX
@@ -199,7 +199,7 @@ class Claims:
         requests = [
             Request(job=job, operations=(Complete("null"),), actor=owner, request_id="done", fresh=True) for job in jobs
         ]
-        assert all(isinstance(outcome, Applied) for outcome in await self._store.perform(requests))
+        assert all(isinstance(outcome, Applied) for outcome in await self._store.apply(requests))
         return jobs
 
 
@@ -232,7 +232,7 @@ def _soon_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def fill(store: PostgresStore, drive: Driver, count: int, **facts: Any) -> list[UUID]:
-    added = await store.add([drive.enqueue("mail", **facts) for _ in range(count)])
+    added = await store.enqueue([drive.enqueue("mail", **facts) for _ in range(count)])
     return [one.job.id for one in added]
 
 
@@ -274,7 +274,7 @@ async def test_several_lanes_are_claimed_from_in_one_order(
     chance = Random(limit)
     names = ("a", "b", "c")
     for _ in range(10):
-        await store.add(
+        await store.enqueue(
             [
                 drive.enqueue("mail", queue=chance.choice(names), priority=chance.choice((-1, 0, 0, 5)))
                 for _ in range(chance.randint(1, 8))
@@ -295,7 +295,7 @@ async def test_a_claim_from_many_queues_reads_their_first_jobs_and_hardly_more_t
     names = [f"queue-{number:03d}" for number in range(100)]
     rounds = [[drive.enqueue("mail", queue=name) for name in names] for _ in range(20)]
     for requests in rounds:
-        await store.add(requests)
+        await store.enqueue(requests)
     assert {job.id for job in await claims.next(50, queues=names)} <= {one.origin.id for one in rounds[0]}
     assert claims.walked[0] <= 3 * len(names) + 3 * 50
 
@@ -304,9 +304,9 @@ async def test_a_claim_from_many_queues_reads_their_first_jobs_and_hardly_more_t
 async def test_a_worker_that_has_none_of_the_kinds_does_not_walk_over_all_jobs_each_time(
     store: PostgresStore, drive: Driver, claims: Claims
 ) -> None:
-    await store.add([drive.enqueue("other") for _ in range(1000)])
+    await store.enqueue([drive.enqueue("other") for _ in range(1000)])
     assert [await claims.next() for _ in range(4)] == [[]] * 4
-    await store.add([drive.enqueue("other") for _ in range(50)])
+    await store.enqueue([drive.enqueue("other") for _ in range(50)])
     [mine] = await fill(store, drive, 1)
     assert [job.id for job in await claims.next()] == [mine]
     assert claims.walked[0] >= 1000
@@ -326,7 +326,7 @@ async def test_what_commits_a_little_late_is_found_although_claims_have_gone_on(
     await other.open()
     async with old_snapshot(dsn):
         async with other.transaction(deadline_seconds=60) as tx:
-            await tx.add([late])
+            await tx.enqueue([late])
             await fill(store, drive, 1000)
             while await claims.next():
                 continue
@@ -356,7 +356,7 @@ async def test_what_commits_late_below_a_floor_is_found_by_the_next_full_pass(
     # The policy is written now, since another transaction that writes the same one would be waited for.
     await fill(store, drive, 1)
     async with old_snapshot(dsn), store.transaction(deadline_seconds=60) as tx:
-        await tx.add([late])
+        await tx.enqueue([late])
         other = PostgresStore.from_url(dsn)
         await other.open()
         theirs = Claims(other, monkeypatch)

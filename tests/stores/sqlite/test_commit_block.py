@@ -22,7 +22,7 @@ from tenure.stores.contract import hint_for
 from tenure.stores.sqlite import connect
 from tenure.stores.sqlite.commit_block import BLOCK_SHARE
 from tenure.stores.sqlite.connect import BUSY_SECONDS
-from tenure.stores.sqlite.file_lock import Turns
+from tenure.stores.sqlite.file_lock import FileLocks
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.commit_blocks import until_late
@@ -157,7 +157,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_for_its_turn_leaves_no_lo
             await asyncio.wait_for(task, PLENTY_SECONDS)
         await Driver(store).add()
         async with store.transaction(deadline_seconds=1) as tx:
-            await tx.add([Driver(store).enqueue()])
+            await tx.enqueue([Driver(store).enqueue()])
 
 
 async def test_blocks_and_the_store_take_turns_in_the_order_of_asking(store: SqliteStore, drive: Driver) -> None:
@@ -165,13 +165,13 @@ async def test_blocks_and_the_store_take_turns_in_the_order_of_asking(store: Sql
 
     async def hold() -> None:
         async with store.transaction(deadline_seconds=3) as tx:
-            await tx.add([drive.enqueue("first")])
+            await tx.enqueue([drive.enqueue("first")])
             first_in.set()
             await leave.wait()
 
     async def block(kind: str) -> None:
         async with store.transaction(deadline_seconds=3) as tx:
-            await tx.add([drive.enqueue(kind)])
+            await tx.enqueue([drive.enqueue(kind)])
 
     holding = asyncio.create_task(hold())
     await asyncio.wait_for(first_in.wait(), PLENTY_SECONDS)
@@ -199,7 +199,7 @@ async def test_without_the_lock_in_time_a_block_says_that_the_file_is_busy(path:
 
 
 def test_turns_are_given_in_the_order_of_asking() -> None:
-    turns, order = Turns(), list[int]()
+    turns, order = FileLocks(), list[int]()
     turns.take()
 
     def take(number: int) -> None:
@@ -255,7 +255,7 @@ async def test_what_would_break_the_store_is_refused(
     with pytest.raises(error):
         async with store.transaction(deadline_seconds=1) as tx:
             await tx.execute("insert into paid (id, who) values (1, 'ada')")
-            await tx.add([drive.enqueue()])
+            await tx.enqueue([drive.enqueue()])
             await tx.execute(statement)
     assert await paid(store) == []
     assert (await store.tail()).events == []
@@ -310,7 +310,7 @@ async def test_what_others_committed_before_is_seen_and_the_gate_is_closed_outsi
 ) -> None:
     job = await drive.running()
     async with store.transaction(deadline_seconds=1) as tx:
-        await tx.perform(drive.request(job, Commit("1"), fresh=True))
+        await tx.apply(drive.request(job, Commit("1"), fresh=True))
         assert await tx.fetch("select writer from tenure_gate") == [{"writer": None}]
     with closing(sqlite3.connect(path)) as shell:
         assert shell.execute("select writer from tenure_gate").fetchall() == [(None,)]
@@ -325,12 +325,12 @@ async def test_who_waits_for_work_is_told_after_the_commit_and_not_after_a_rollb
     async with drive.store.wakeups(names[:1]) as queue, drive.store.wakeups(names[1:]) as worker:
         with pytest.raises(KeyError):
             async with drive.store.transaction(deadline_seconds=1) as tx:
-                await tx.add([drive.enqueue(queue="mail")])
+                await tx.enqueue([drive.enqueue(queue="mail")])
                 raise KeyError
         assert not await queue.wait(0)
         async with drive.store.transaction(deadline_seconds=1) as tx:
-            await tx.add([drive.enqueue(queue="mail")])
-            await tx.perform(drive.request(job.id, Cancel(), actor=CLIENT))
+            await tx.enqueue([drive.enqueue(queue="mail")])
+            await tx.apply(drive.request(job.id, Cancel(), actor=CLIENT))
         assert await queue.wait(30)
         assert await worker.wait(30)
 
@@ -348,7 +348,7 @@ async def test_in_memory_a_block_keeps_other_work_out(inline: bool) -> None:
         async def fail() -> None:
             async with store.transaction(deadline_seconds=3) as tx:
                 await tx.execute("create table mine (x)")
-                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await tx.apply(drive.request(job, Commit("1"), fresh=True))
                 inside.set()
                 await leave.wait()
                 raise KeyError
@@ -386,7 +386,7 @@ async def test_without_threads_whoever_waits_ends_a_block_whose_time_is_up() -> 
 
         async def hang() -> None:
             async with store.transaction(deadline_seconds=3) as tx:
-                await tx.add([drive.enqueue("lost")])
+                await tx.enqueue([drive.enqueue("lost")])
                 inside.set()
                 await leave.wait()
 
@@ -394,7 +394,7 @@ async def test_without_threads_whoever_waits_ends_a_block_whose_time_is_up() -> 
         await asyncio.wait_for(inside.wait(), PLENTY_SECONDS)
         await asyncio.wait_for(drive.add(), PLENTY_SECONDS)
         async with store.transaction(deadline_seconds=3) as tx:
-            await tx.add([drive.enqueue()])
+            await tx.enqueue([drive.enqueue()])
         leave.set()
         with pytest.raises(DeadlinePassed):
             await hanging

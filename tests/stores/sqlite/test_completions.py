@@ -64,7 +64,7 @@ async def test_jobs_that_are_completed_together_become_what_decide_says_of_each(
     # The caller's record need not have the token.
     requests[1] = replace(requests[1], job=replace(jobs[1], token=None))
     monkeypatch.delattr(apply, "_perform_wave")
-    outcomes = await drive.store.perform(requests)
+    outcomes = await drive.store.apply(requests)
     for job, request, outcome in zip(jobs, requests, outcomes, strict=True):
         change = decide_chain(job, request.operations, request.actor, request_id=request.request_id)
         events, after = unroll(change, clock.now())
@@ -80,7 +80,7 @@ async def test_a_job_that_has_moved_on_does_not_keep_others_from_being_completed
     await drive.apply(moved, Heartbeat(), actor=runner(moved))
     await drive.apply(taken, Release())
     asked = [completion(drive, job, "1") for job in (others[0], moved, others[1], taken, others[2])]
-    outcomes = await drive.store.perform(asked)
+    outcomes = await drive.store.apply(asked)
     assert [type(outcome) for outcome in outcomes] == [Applied, Failure, Applied, Failure, Applied]
     assert [type(one.error) for one in outcomes if isinstance(one, Failure)] == [RevisionConflict, LeaseLost]
     rows = await drive.store.read([job.id for job in (*others, moved)])
@@ -91,7 +91,7 @@ async def test_a_job_that_has_moved_on_does_not_keep_others_from_being_completed
 async def test_a_lease_that_has_expired_is_not_completed_under(drive: Driver, clock: ManualClock) -> None:
     jobs = await running(drive, 2)
     clock.advance(jobs[0].policy.lease_seconds)
-    outcomes = await drive.store.perform([completion(drive, job, "1") for job in jobs])
+    outcomes = await drive.store.apply([completion(drive, job, "1") for job in jobs])
     assert [type(one.error) for one in outcomes if isinstance(one, Failure)] == [LeaseLost, LeaseLost]
     assert {job.status for job in (await drive.store.read([job.id for job in jobs])).values()} == {RUNNING}
 
@@ -100,7 +100,7 @@ async def test_a_lease_that_has_expired_is_not_completed_under(drive: Driver, cl
 async def test_a_clock_that_goes_back_completes_no_job_before_it_was_claimed(drive: Driver, clock: ManualClock) -> None:
     jobs = await running(drive, 2)
     clock.advance(-5)
-    outcomes = await drive.store.perform([completion(drive, job, "1") for job in jobs])
+    outcomes = await drive.store.apply([completion(drive, job, "1") for job in jobs])
     assert [outcome.job.finished_at for outcome in outcomes if isinstance(outcome, Applied)] == [
         job.updated_at for job in jobs
     ]
@@ -110,8 +110,8 @@ async def test_a_clock_that_goes_back_completes_no_job_before_it_was_claimed(dri
 async def test_a_completion_that_comes_again_changes_nothing(drive: Driver) -> None:
     jobs = await running(drive, 3)
     requests = [completion(drive, job, "1") for job in jobs]
-    await drive.store.perform(requests[:2])
+    await drive.store.apply(requests[:2])
     revs: dict[UUID, int] = {job.id: (await drive.job(job.id)).rev for job in jobs[:2]}
-    outcomes = await drive.store.perform(requests)
+    outcomes = await drive.store.apply(requests)
     assert [type(outcome) for outcome in outcomes] == [Repeated, Repeated, Applied]
     assert {job.id: (await drive.job(job.id)).rev for job in jobs[:2]} == revs

@@ -20,7 +20,7 @@ import pytest
 from tenure.errors import StoreUnavailable
 from tenure.seams import SYSTEM, Handle, Seams, SystemSpawner
 from tenure.stores.contract import JobFilter
-from tenure.stores.sqlite.file_lock import FileTurn
+from tenure.stores.sqlite.file_lock import FairFileLock
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import Driver
 from tests.support.waiting import eventually
@@ -117,19 +117,19 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-def turn_of(store: SqliteStore) -> FileTurn:
+def turn_of(store: SqliteStore) -> FairFileLock:
     turn = store._lanes._turns._among_all
     assert turn is not None
     return turn
 
 
-def is_had(turn: FileTurn) -> bool:
+def is_had(turn: FairFileLock) -> bool:
     return turn._mine
 
 
 @contextmanager
 def other_has_turn(path: Path) -> Iterator[None]:
-    turn = FileTurn(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
+    turn = FairFileLock(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
     turn.take()
     try:
         assert is_had(turn)
@@ -183,7 +183,7 @@ async def test_a_store_that_has_more_to_write_lets_another_in_between(path: Path
 
 
 async def test_a_process_that_asks_again_at_once_comes_after_who_waited(path: Path, store: SqliteStore) -> None:
-    turn = FileTurn(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
+    turn = FairFileLock(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
     turn.take()
     with child(TAKES_THE_TURN, path) as other:
         assert other.says() == "asking"
@@ -241,7 +241,7 @@ async def test_blocks_and_writers_of_several_stores_take_turns_and_none_is_stuck
         async def blocks(one: SqliteStore) -> None:
             for _ in range(15):
                 async with one.transaction(deadline_seconds=PLENTY_SECONDS) as tx:
-                    await tx.add([Driver(one).enqueue("block")])
+                    await tx.enqueue([Driver(one).enqueue("block")])
 
         async def adds(one: SqliteStore) -> None:
             for _ in range(15):
@@ -368,7 +368,7 @@ async def test_a_store_that_is_closed_gives_its_turn_back_also_where_a_transacti
     await other.open()
     with pytest.raises(StoreUnavailable, match="closed"):  # noqa: PT012 - a transaction is one thing
         async with other.transaction(deadline_seconds=3) as tx:
-            await tx.add([Driver(other).enqueue()])
+            await tx.enqueue([Driver(other).enqueue()])
             assert is_had(turn_of(other))
             await other.close()
     await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)

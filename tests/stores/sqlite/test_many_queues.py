@@ -13,7 +13,7 @@ import pytest
 from tenure.lifecycle.claim_order import claim_order
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import ClaimRequest
-from tenure.stores.sqlite.claim import SetAside, claim
+from tenure.stores.sqlite.claim import Quarantine, claim
 from tenure.stores.sqlite.connect import connect
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.statements import sql
@@ -62,7 +62,7 @@ async def add_many(drive: Driver, count: int, *, seed: int) -> list[Job]:
         for _ in range(count)
     ]
     choice.shuffle(requests)
-    return [added.job for added in await drive.store.add(requests)]
+    return [added.job for added in await drive.store.enqueue(requests)]
 
 
 @pytest.mark.requirement("WC-02")
@@ -126,7 +126,7 @@ async def steps_of_a_claim(drive: Driver, path: Path, *, limit: int) -> int:
             request,
             now=now,
             policy_of=lambda policy_id: policies.of(connection, policy_id),
-            set_aside=SetAside(),
+            set_aside=Quarantine(),
         )
         connection.set_progress_handler(None, 0)
         connection.execute("rollback")
@@ -135,22 +135,22 @@ async def steps_of_a_claim(drive: Driver, path: Path, *, limit: int) -> int:
 
 
 async def test_what_queues_hold_behind_their_heads_is_not_read(path: Path, drive: Driver) -> None:
-    await drive.store.add([drive.enqueue(queue=queue) for queue in QUEUES])
+    await drive.store.enqueue([drive.enqueue(queue=queue) for queue in QUEUES])
     shallow = await steps_of_a_claim(drive, path, limit=5)
-    await drive.store.add([drive.enqueue(queue=queue) for _ in range(100) for queue in QUEUES])
+    await drive.store.enqueue([drive.enqueue(queue=queue) for _ in range(100) for queue in QUEUES])
     assert await steps_of_a_claim(drive, path, limit=5) < 1.1 * shallow
 
 
 async def test_jobs_that_are_due_at_one_moment_are_not_read_again_for_each(path: Path, drive: Driver) -> None:
-    await drive.store.add([drive.enqueue(queue=QUEUES[number % 2]) for number in range(500)])
+    await drive.store.enqueue([drive.enqueue(queue=QUEUES[number % 2]) for number in range(500)])
     few, many = [await steps_of_a_claim(drive, path, limit=limit) for limit in (100, 400)]
     assert many < 4.4 * few
 
 
 async def test_lower_priorities_are_not_looked_for_when_there_is_enough_above(path: Path, drive: Driver) -> None:
-    await drive.store.add([drive.enqueue(queue=queue, priority=9) for queue in QUEUES])
+    await drive.store.enqueue([drive.enqueue(queue=queue, priority=9) for queue in QUEUES])
     alone = await steps_of_a_claim(drive, path, limit=5)
-    await drive.store.add([drive.enqueue(queue=queue, priority=low) for low in range(5) for queue in QUEUES])
+    await drive.store.enqueue([drive.enqueue(queue=queue, priority=low) for low in range(5) for queue in QUEUES])
     assert await steps_of_a_claim(drive, path, limit=5) == alone
 
 

@@ -147,7 +147,7 @@ async def test_a_policy_that_was_rolled_back_is_kept_with_the_next_job(path: Pat
     await drive.add(request_id="once", payload="1")
     unusual = {"max_attempts": 17}
     with pytest.raises(RequestIdReused):
-        await drive.store.add([drive.enqueue(policy=unusual), drive.enqueue(request_id="once", payload="2")])
+        await drive.store.enqueue([drive.enqueue(policy=unusual), drive.enqueue(request_id="once", payload="2")])
     job = await drive.add(policy=unusual)
     other = SqliteStore(path)
     await other.open()
@@ -196,7 +196,7 @@ async def test_the_wal_is_written_back_when_it_has_grown(path: Path) -> None:
     await store.open()
     drive = Driver(store)
     for _ in range(20):
-        await store.add([drive.enqueue(payload=json.dumps("x" * 1000)) for _ in range(20)])
+        await store.enqueue([drive.enqueue(payload=json.dumps("x" * 1000)) for _ in range(20)])
         assert transactions.wal_bytes(str(path)) < 1_000_000
     await store.close()
     assert transactions.wal_bytes(str(path)) == 0
@@ -387,7 +387,7 @@ async def main():
     drive = Driver(store)
     done = 0
     for _ in range(20):
-        await store.add([drive.enqueue() for _ in range(5)])
+        await store.enqueue([drive.enqueue() for _ in range(5)])
         for job in await drive.claim(limit=5):
             await drive.apply(job, Complete("1"))
             done += 1
@@ -551,11 +551,11 @@ def add_stray_event(path: Path, job_id: UUID, *, rev: int) -> None:
 
 
 async def test_one_poisoned_row_is_set_aside_and_the_rest_of_the_batch_applied(path: Path, drive: Driver) -> None:
-    await drive.store.add([drive.enqueue() for _ in range(20)])
+    await drive.store.enqueue([drive.enqueue() for _ in range(20)])
     jobs = await drive.claim(limit=20)
     add_stray_event(path, jobs[7].id, rev=4)
     requests = [drive.request(job, Complete("1"), fresh=True) for job in jobs]
-    outcomes = await drive.store.perform(requests)
+    outcomes = await drive.store.apply(requests)
     assert errors_of(outcomes) == [RowPoisoned if place == 7 else None for place in range(20)]
     poisoned = outcomes[7]
     assert isinstance(poisoned, Failure)
@@ -602,7 +602,7 @@ async def test_an_unreadable_row_does_not_keep_the_others_from_recovery(path: Pa
         shell.execute("drop trigger tenure_jobs_change")
         shell.execute("update tenure_jobs set tags = 'no json' where id = ?", (str(spoilt.id),))
     clock.advance(600)
-    assert [job.id for job in await store.unattended(limit=10)] == [sound.id]
+    assert [job.id for job in await store.recoverable(limit=10)] == [sound.id]
     assert "poisoned job" in {finding.about for finding in await store.doctor()}
     await store.close()
 
@@ -633,10 +633,10 @@ async def test_recovery_reads_on_behind_unreadable_rows_until_it_has_what_it_wan
     jobs = sorted([await drive.running() for _ in range(7)], key=lambda job: str(job.id))
     spoil(path, [jobs[0], jobs[1], jobs[2], jobs[4]])
     clock.advance(600)
-    first = await store.unattended(limit=2)
+    first = await store.recoverable(limit=2)
     assert [job.id for job in first] == [jobs[3].id, jobs[5].id]
-    assert [job.id for job in await store.unattended(limit=2, after=first[-1].id)] == [jobs[6].id]
-    assert await store.unattended(limit=1, after=jobs[6].id) == []
+    assert [job.id for job in await store.recoverable(limit=2, after=first[-1].id)] == [jobs[6].id]
+    assert await store.recoverable(limit=1, after=jobs[6].id) == []
     await store.close()
 
 
@@ -677,7 +677,7 @@ async def test_several_requests_for_one_job_follow_each_other(drive: Driver) -> 
         drive.request(job.id, Heartbeat(), actor=runner(job)),
         drive.request(job.id, Complete("1"), actor=runner(job)),
     ]
-    outcomes = await drive.store.perform(requests)
+    outcomes = await drive.store.apply(requests)
     assert [type(outcome) for outcome in outcomes] == [Applied] * 3
     assert await drive.types_of(job.id) == ["enqueued", "claimed", "started", "progress", "heartbeat", "succeeded"]
 
@@ -734,7 +734,7 @@ def test_a_url_that_names_no_file_is_refused(url: str) -> None:
 async def test_retention_removes_everything_of_a_job_and_the_claims_that_nothing_is_left_of(
     path: Path, drive: Driver
 ) -> None:
-    await drive.store.add([drive.enqueue() for _ in range(2)])
+    await drive.store.enqueue([drive.enqueue() for _ in range(2)])
     first, second = await drive.claim(limit=2)
     await drive.apply(first, Complete("1"))
     assert await drive.store.prune(older_than_seconds=0, actor=OPERATOR) == 1
@@ -768,21 +768,21 @@ async def test_an_enqueue_that_a_dedupe_key_answered_is_answered_alike_for_ever(
     job = await drive.running(dedupe_key="only")
     again = drive.enqueue(dedupe_key="only", payload="2", request_id="again" if named else None)
     for _ in range(2):
-        [added] = await drive.store.add([again])
+        [added] = await drive.store.enqueue([again])
         assert (added.job.id, added.created) == (job.id, False)
     done = await drive.apply(job, Complete("1"))
-    [added] = await drive.store.add([again])
+    [added] = await drive.store.enqueue([again])
     assert (added.job, added.created) == (done, False)
     successor = await drive.add(dedupe_key="only")
     assert successor.id != job.id
-    results = await drive.store.add([drive.enqueue(), again])
+    results = await drive.store.enqueue([drive.enqueue(), again])
     assert [(added.job.id == job.id, added.created) for added in results] == [(False, True), (True, False)]
 
 
 async def test_another_enqueue_under_an_answered_request_id_is_refused_whole(drive: Driver) -> None:
     job = await drive.running(dedupe_key="only")
     again = drive.enqueue(dedupe_key="only", request_id="again", payload="2")
-    await drive.store.add([again])
+    await drive.store.enqueue([again])
     others = [
         drive.enqueue(id=again.origin.id, dedupe_key="only", request_id="again", payload="3"),
         drive.enqueue(id=again.origin.id, dedupe_key="only", request_id="again", payload="2", delay_ms=5),
@@ -791,7 +791,7 @@ async def test_another_enqueue_under_an_answered_request_id_is_refused_whole(dri
     for _ in range(2):
         for other in others:
             with pytest.raises(RequestIdReused):
-                await drive.store.add([drive.enqueue(), other])
+                await drive.store.enqueue([drive.enqueue(), other])
         if (await drive.job(job.id)).live:
             await drive.apply(job, Complete("1"))
     assert [found.id for found in (await drive.store.find(JobFilter())).jobs] == [job.id]
@@ -799,10 +799,10 @@ async def test_another_enqueue_under_an_answered_request_id_is_refused_whole(dri
 
 async def test_two_of_one_batch_under_one_dedupe_key_are_answered_alike_later(drive: Driver) -> None:
     batch = [drive.enqueue(dedupe_key="only", payload=str(number)) for number in range(2)]
-    first = await drive.store.add(batch)
+    first = await drive.store.enqueue(batch)
     assert [added.created for added in first] == [True, False]
     await drive.apply(first[0].job.id, Cancel("no longer wanted"), actor=CLIENT)
-    assert [(added.job.id, added.created) for added in await drive.store.add(batch)] == [
+    assert [(added.job.id, added.created) for added in await drive.store.enqueue(batch)] == [
         (batch[0].origin.id, False),
         (batch[0].origin.id, False),
     ]
@@ -811,13 +811,13 @@ async def test_two_of_one_batch_under_one_dedupe_key_are_answered_alike_later(dr
 async def test_an_answer_goes_with_its_job(path: Path, drive: Driver) -> None:
     job, other = await drive.running(dedupe_key="only"), await drive.add(dedupe_key="other")
     again = drive.enqueue(dedupe_key="only", request_id="again")
-    await drive.store.add([again, drive.enqueue(dedupe_key="other", request_id="stays")])
+    await drive.store.enqueue([again, drive.enqueue(dedupe_key="other", request_id="stays")])
     await drive.apply(job, Complete("1"))
     assert await drive.store.prune(older_than_seconds=0, actor=OPERATOR) == 1
     with closing(sqlite3.connect(path)) as shell:
         found = shell.execute("select request_id, job_id from tenure_answers").fetchall()
     assert found == [("stays", str(other.id))]
-    [added] = await drive.store.add([again])
+    [added] = await drive.store.enqueue([again])
     assert (added.job.id, added.created) == (again.origin.id, True)
 
 
@@ -910,7 +910,7 @@ async def test_a_position_that_no_page_gave_is_refused(store: SqliteStore) -> No
 async def test_the_token_of_another_is_shown_to_nobody(drive: Driver) -> None:
     job = await drive.running()
     for operation in (Signal("go"), RequestCancel()):
-        [outcome] = await drive.store.perform([drive.request(job.id, operation, actor=CLIENT)])
+        [outcome] = await drive.store.apply([drive.request(job.id, operation, actor=CLIENT)])
         assert isinstance(outcome, Applied)
         assert outcome.job.token is None
         assert outcome.change.before.token is None

@@ -10,7 +10,7 @@ import pytest
 
 from tenure.jobs.context import current_context
 from tenure.seams import SYSTEM
-from tenure.workers.execution.task_sharing import TURNS_MAX, Turns
+from tenure.workers.execution.task_sharing import TURNS_MAX, SharedTasks
 
 NOTE: ContextVar[str] = ContextVar("note")
 Body = Callable[["One"], Awaitable[None]]
@@ -38,7 +38,7 @@ class One:
 
 async def run(*turns: One) -> list[asyncio.Task[None]]:
     """The tasks that the turns ran in."""
-    taking = Turns(SYSTEM.spawn)
+    taking = SharedTasks(SYSTEM.spawn)
     for turn in turns:
         taking.add(turn)
     async with asyncio.timeout(10):
@@ -82,7 +82,7 @@ async def test_whoever_waits_keeps_its_task_and_holds_up_nobody() -> None:
 
     waiting = [One(wait) for _ in range(50)]
     last = One()
-    taking = Turns(SYSTEM.spawn)
+    taking = SharedTasks(SYSTEM.spawn)
     for turn in (*waiting, last):
         taking.add(turn)
     async with asyncio.timeout(10):
@@ -151,7 +151,7 @@ async def test_one_that_fails_although_it_must_not_holds_up_nobody(caplog: pytes
 
 
 async def test_what_is_added_later_is_run_too() -> None:
-    taking = Turns(SYSTEM.spawn)
+    taking = SharedTasks(SYSTEM.spawn)
     async with asyncio.timeout(10):
         for _ in range(3):
             turn = One()

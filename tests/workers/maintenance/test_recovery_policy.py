@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tenure.lifecycle.decide import judge
+from tenure.lifecycle.decide import decide_at
 from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut
 from tenure.lifecycle.records import Actor, Job, Origin, Policy, ReasonCode, Role, Timeouts
 from tenure.lifecycle.statuses import CLAIMED, QUEUED, RUNNING, STALLED, Status
@@ -127,6 +127,6 @@ def test_every_remedy_is_legal_for_every_job_that_needs_one() -> None:
         )
         operations = remedy(job, later(seconds))
         if operations:
-            judge(job, operations, RECOVERY, request_id="r", now=later(seconds), expected_rev=3)
+            decide_at(job, operations, RECOVERY, request_id="r", now=later(seconds), expected_rev=3)
             checked += 1
     assert checked > 250

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import StoreError, TenureError
-from tenure.lifecycle.limits import QueueRules, Spent
+from tenure.lifecycle.limits import QueueLimits, RateUsage
 from tenure.lifecycle.records import DeadLetter, Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecord
@@ -79,10 +79,10 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     """What was said of a queue, whose turn was last in it, and what it has spent of its rate."""
 
     name: str
-    rules: QueueRules
+    rules: QueueLimits
     paused_at: datetime | None = None
     turn: str = ""
-    spent: Spent | None = None
+    spent: RateUsage | None = None
     updated_at: datetime
 
 
@@ -91,7 +91,7 @@ class KeySpent(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     key: str
-    spent: Spent
+    spent: RateUsage
     until_at: datetime
 
 
@@ -187,7 +187,7 @@ class Restoring(Histories, Protocol):
         ...
 
 
-class Archives(Protocol):
+class ArchiveStore(Protocol):
     """The part of whoever moves a whole database."""
 
     def reading(self) -> AbstractAsyncContextManager[Snapshot]:

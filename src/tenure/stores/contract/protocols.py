@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job
-from tenure.stores.contract.archive import Archives
-from tenure.stores.contract.queues import Queues
+from tenure.stores.contract.archive import ArchiveStore
+from tenure.stores.contract.queues import QueueStore
 from tenure.stores.contract.records import (
     Artifact,
     ArtifactRecord,
@@ -19,22 +19,22 @@ from tenure.stores.contract.records import (
     EventFilter,
     EventPage,
     Finding,
-    Handling,
     JobFilter,
     JobPage,
     MigrationRecord,
     OutboxMessage,
+    Resolution,
     SchemaState,
     SignalRecord,
     Stats,
     WorkerRecord,
 )
-from tenure.stores.contract.requests import Added, ClaimRequest, Enqueue, Request
+from tenure.stores.contract.requests import ClaimRequest, EnqueueRequest, EnqueueResult, Request
 from tenure.stores.contract.results import Outcome
-from tenure.stores.contract.schedules import Schedules
+from tenure.stores.contract.schedules import ScheduleStore
 
 
-class Wakeups(Protocol):
+class Subscription(Protocol):
     """Tells when work may have come. A hint: everything is correct without it, only later."""
 
     async def wait(self, timeout_seconds: float) -> bool:
@@ -42,10 +42,12 @@ class Wakeups(Protocol):
         ...
 
 
-class Adds(Protocol):
+class EnqueueStore(Protocol):
     """The client's part: new jobs."""
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
+    ) -> Sequence[EnqueueResult]:
         """All of them in one transaction, or none and an error. Answers in the order of the requests.
 
         Written only once `after` is done, and not at all if that fails; made ready meanwhile, as far as it can be.
@@ -53,15 +55,15 @@ class Adds(Protocol):
         ...
 
 
-class Hears(Protocol):
+class WakeupStore(Protocol):
     """The part of whoever waits for something to happen."""
 
-    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
         """Hints for these queues, and for the names of `hint_for`."""
         ...
 
 
-class Claims(Hears, Protocol):
+class ClaimStore(WakeupStore, Protocol):
     """The pool's part: it takes jobs, and cannot end them."""
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
@@ -69,10 +71,10 @@ class Claims(Hears, Protocol):
         ...
 
 
-class Performs(Protocol):
+class ApplyStore(Protocol):
     """The part of whoever changes jobs that exist. What each role may ask for, `decide` says."""
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         """What matched is applied; the rest is answered one by one, in the order of the requests."""
         ...
 
@@ -92,7 +94,7 @@ class Transaction(Protocol):
         """The rows of one query of the caller's, by column name."""
         ...
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]: ...
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
         """Put messages into the outbox, in this order within each aggregate."""
@@ -102,12 +104,12 @@ class Transaction(Protocol):
         """Keep artifacts of this attempt. A name that the job has used before is InvalidInput."""
         ...
 
-    async def perform(self, request: Request) -> Outcome:
+    async def apply(self, request: Request) -> Outcome:
         """Change one job. Whatever is not Applied should make the caller leave with an error."""
         ...
 
 
-class Commits(Protocol):
+class TransactionStore(Protocol):
     """The runner's part where more than an outcome is to be written at once."""
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
@@ -115,7 +117,7 @@ class Commits(Protocol):
         ...
 
 
-class Registers(Protocol):
+class RegistrationStore(Protocol):
     """A worker's part: it says that it is there, and what it can run."""
 
     async def register(self, worker: WorkerRecord) -> None:
@@ -127,16 +129,16 @@ class Registers(Protocol):
         ...
 
 
-class Recovers(Performs, Protocol):
+class RecoverableStore(ApplyStore, Protocol):
     """Recovery's part: it also sees who needs it."""
 
-    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+    async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         """Held jobs whose lease expired, whose heartbeats are missing or whose time is up; queued jobs whose time is
         up; stalled jobs that were lost or are committed. In the order of ids, after the given one."""
         ...
 
 
-class Reads(Protocol):
+class ReadStore(Protocol):
     """What everyone may see. Tokens never are."""
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
@@ -182,7 +184,7 @@ class Reads(Protocol):
         ...
 
 
-class Retains(Protocol):
+class RetentionStore(Protocol):
     """The operator's part: what may be forgotten."""
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
@@ -201,22 +203,24 @@ class Retains(Protocol):
         of its progress, retry_scheduled, failed and dead_lettered events are blanked; artifacts and steps go."""
         ...
 
-    async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
+    async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
         """Note that somebody redrove or discarded these dead letters; how many were open. Nothing is removed."""
         ...
 
 
-class Store(Adds, Claims, Recovers, Commits, Registers, Reads, Retains, Protocol):
+class Store(
+    EnqueueStore, ClaimStore, RecoverableStore, TransactionStore, RegistrationStore, ReadStore, RetentionStore, Protocol
+):
     """Everything, for whoever opens the store and hands its parts out."""
 
     @property
-    def archive(self) -> Archives: ...
+    def archive(self) -> ArchiveStore: ...
 
     @property
-    def queues(self) -> Queues: ...
+    def queues(self) -> QueueStore: ...
 
     @property
-    def schedules(self) -> Schedules: ...
+    def schedules(self) -> ScheduleStore: ...
 
     async def open(self) -> None:
         """Connect, and refuse a database that this code does not fit (SchemaMismatch)."""

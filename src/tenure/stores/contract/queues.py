@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from tenure.lifecycle.limits import QueueRules
+from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.records import Actor
 
 
@@ -15,14 +15,14 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A queue of which something is known beyond its jobs."""
 
     name: str
-    rules: QueueRules
+    rules: QueueLimits
     paused_at: datetime | None
     updated_at: datetime
     held: int = 0
     """How many of its jobs are claimed or running."""
 
 
-class Queues(Protocol):
+class QueueStore(Protocol):
     """Queues need no declaration; one is written down here once somebody pauses it or gives it rules.
 
     What is changed here holds from the next claim on: a claim that is under way may still take by what was before.
@@ -32,7 +32,7 @@ class Queues(Protocol):
         """All that are written down, in the order of their names."""
         ...
 
-    async def put(self, name: str, rules: QueueRules, *, actor: Actor) -> QueueRecord:
+    async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
         """Give a queue these rules instead of those that it had. A paused one stays paused."""
         ...
 

@@ -71,7 +71,7 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
     after: UUID | None
 
 
-Handling = Literal["redriven", "discarded"]
+Resolution = Literal["redriven", "discarded"]
 
 
 class SignalRecord(msgspec.Struct, frozen=True, kw_only=True):

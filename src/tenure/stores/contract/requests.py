@@ -14,7 +14,7 @@ from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Actor, Job, Origin, Role
 
 
-class Enqueue(msgspec.Struct, frozen=True, gc=False):
+class EnqueueRequest(msgspec.Struct, frozen=True, gc=False):
     """A new job. Its request id is the origin's own, or else the job's id, which the caller made."""
 
     origin: Origin
@@ -34,7 +34,7 @@ class Enqueue(msgspec.Struct, frozen=True, gc=False):
 _template = attrgetter(*(name for name in Origin.__struct_fields__ if name not in ("id", "payload")))
 
 
-def all_alike(requests: Sequence[Enqueue]) -> bool:
+def is_homogeneous(requests: Sequence[EnqueueRequest]) -> bool:
     """Whether the requests differ in nothing but their jobs' ids and payloads, as most that come together do."""
     first = requests[0]
     same = _template(first.origin)
@@ -44,40 +44,40 @@ def all_alike(requests: Sequence[Enqueue]) -> bool:
     )
 
 
-class Added(msgspec.Struct, frozen=True, gc=False):
+class EnqueueResult(msgspec.Struct, frozen=True, gc=False):
     """The job that an enqueue led to: a new one, or the one that was there under its request id or dedupe key."""
 
     job: Job
     created: bool
 
 
-class AddedAlike(Sequence[Added]):
+class HomogeneousResults(Sequence[EnqueueResult]):
     """New jobs that differ in their origins alone. Each record is made when it is asked for: whoever adds many has the
     next on their way by then."""
 
-    def __init__(self, job: Job, requests: Sequence[Enqueue]) -> None:
+    def __init__(self, job: Job, requests: Sequence[EnqueueRequest]) -> None:
         # Its own, since whoever asked may do with theirs what they like.
         self._job, self._requests = job, tuple(requests)
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __iter__(self) -> Iterator[Added]:
+    def __iter__(self) -> Iterator[EnqueueResult]:
         return (self._made(request) for request in self._requests)
 
     @overload
-    def __getitem__(self, index: int) -> Added: ...
+    def __getitem__(self, index: int) -> EnqueueResult: ...
 
     @overload
-    def __getitem__(self, index: slice) -> AddedAlike: ...
+    def __getitem__(self, index: slice) -> HomogeneousResults: ...
 
-    def __getitem__(self, index: int | slice) -> Added | AddedAlike:
+    def __getitem__(self, index: int | slice) -> EnqueueResult | HomogeneousResults:
         if isinstance(index, slice):
-            return AddedAlike(self._job, self._requests[index])
+            return HomogeneousResults(self._job, self._requests[index])
         return self._made(self._requests[index])
 
-    def _made(self, request: Enqueue) -> Added:
-        return Added(msgspec.structs.replace(self._job, origin=request.origin), created=True)
+    def _made(self, request: EnqueueRequest) -> EnqueueResult:
+        return EnqueueResult(msgspec.structs.replace(self._job, origin=request.origin), created=True)
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):

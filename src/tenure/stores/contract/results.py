@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from tenure.errors import JobNotFound, Refused, RequestIdReused, TenureError
-from tenure.lifecycle.decide import Change, judge, same_request
+from tenure.lifecycle.decide import Change, decide_at, same_request
 from tenure.lifecycle.records import Actor, Event, Job
 from tenure.lifecycle.statuses import HELD, READY, Status
 from tenure.lifecycle.transitions import Guard
@@ -71,7 +71,7 @@ def settle(current: Job | None, request: Request, *, logged: Sequence[Event], no
             return Repeated(seen)
         return Failure(RequestIdReused(request.request_id, current=seen))
     try:
-        return judge(
+        return decide_at(
             current,
             request.operations,
             request.actor,

@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.lifecycle.records import Actor
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
-from tenure.stores.contract.requests import Added, Enqueue
+from tenure.stores.contract.requests import EnqueueRequest, EnqueueResult
 
 
 class Soonest(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class Soonest(msgspec.Struct, frozen=True):
     records: list[ScheduleRecord]
 
 
-class Fires(Protocol):
+class FiringStore(Protocol):
     """The scheduler's part: it sees what is due, and moves it on. It cannot change what a schedule is."""
 
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
@@ -28,7 +28,7 @@ class Fires(Protocol):
         Those that are paused, or that are never due again, are left out."""
         ...
 
-    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+    async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
         """Move the schedule on and add the jobs, in one transaction.
 
         None, and nothing is written, unless the schedule has the firing's revision, is not paused, and the database's
@@ -37,7 +37,7 @@ class Fires(Protocol):
         ...
 
 
-class Schedules(Fires, Protocol):
+class ScheduleStore(FiringStore, Protocol):
     """The operator's part besides: what schedules there are. Every change but a firing is in the operator's log."""
 
     async def put(

@@ -17,13 +17,13 @@ from tenure.stores.postgres.policies import KnownPolicies
 RACES_MAX = 20
 
 
-class Performing:
+class Apply:
     """Performs requests with the statements that `fetches` sends: each in a transaction of its own, or all in one."""
 
     def __init__(self, fetches: Fetches, policies: KnownPolicies, batches: Batches) -> None:
         self._fetches, self._policies, self._batches = fetches, policies, batches
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         """The outcome of each request, in order. Several for one job follow each other."""
         outcomes: dict[int, Outcome] = {}
         for wave in waves(requests):

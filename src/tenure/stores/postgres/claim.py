@@ -21,7 +21,7 @@ from tenure.stores.postgres.apply_batch import POISON, said
 from tenure.stores.postgres.connections import Connections
 from tenure.stores.postgres.limited_claim import claim_by_rules
 from tenure.stores.postgres.many_lanes import Ask, ManyLanes
-from tenure.stores.postgres.watermarks import Claimer, Floors
+from tenure.stores.postgres.watermarks import Claimer, Watermarks
 
 ASIDE_SECONDS = 60.0
 NO_LANES: dict[str, list[Any]] = {
@@ -43,7 +43,7 @@ class Claiming:
     def __init__(self, connections: Connections, clock: Clock, *, come_again: ComeAgain) -> None:
         self._connections, self._clock, self._come_again = connections, clock, come_again
         self._set_aside: dict[UUID, tuple[float, str]] = {}
-        self._floors = Floors()
+        self._floors = Watermarks()
 
     async def claim(self, request: ClaimRequest) -> list[asyncpg.Record]:
         """The rows won, or the row that says what this request won before. Poisoned rows are passed over."""

@@ -16,9 +16,17 @@ import asyncpg
 from tenure.errors import GuardViolated, InvalidInput, JobNotFound, LeaseLost, StoreError, StoreUnavailable
 from tenure.lifecycle.records import Job
 from tenure.seams import Clock
-from tenure.stores.commit_block import Block
-from tenure.stores.contract import Added, Artifact, Enqueue, OutboxMessage, Outcome, Request, without_secret
-from tenure.stores.postgres.apply import Performing
+from tenure.stores.commit_block import BaseCommitBlock
+from tenure.stores.contract import (
+    Artifact,
+    EnqueueRequest,
+    EnqueueResult,
+    OutboxMessage,
+    Outcome,
+    Request,
+    without_secret,
+)
+from tenure.stores.postgres.apply import Apply
 from tenure.stores.postgres.apply_batch import Batches
 from tenure.stores.postgres.connections import (
     GUARD_STATE,
@@ -29,7 +37,7 @@ from tenure.stores.postgres.connections import (
     fetch,
     translated,
 )
-from tenure.stores.postgres.enqueue import add
+from tenure.stores.postgres.enqueue import enqueue
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.reads import jobs_by_id
 from tenure.stores.postgres.user_sql import check_statement
@@ -44,7 +52,7 @@ TRANSACTION_TIMEOUT_VERSION = 17
 ROLLBACK_SECONDS = 5.0
 
 
-class PostgresBlock(Block):
+class PostgresCommitBlock(BaseCommitBlock):
     """One transaction on one connection of the pool."""
 
     def __init__(
@@ -61,7 +69,7 @@ class PostgresBlock(Block):
         self._connections, self._ring = connections, ring
         self._statements = _Statements(self._ask)
         self._known, self._policies = policies, policies.within(self._statements)
-        self._performing = Performing(self._statements, self._policies, Batches(self._statements, in_block=True))
+        self._performing = Apply(self._statements, self._policies, Batches(self._statements, in_block=True))
         self._stack = AsyncExitStack()
         self._held: Session | None = None
         self._limited_at_seconds = 0.0
@@ -185,11 +193,11 @@ class PostgresBlock(Block):
 
     # Our own.
 
-    async def _add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        return await add(self._statements, self._policies, requests)
+    async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+        return await enqueue(self._statements, self._policies, requests)
 
     async def _perform(self, request: Request) -> Outcome:
-        [outcome] = await self._performing.perform([request])
+        [outcome] = await self._performing.apply([request])
         return outcome
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:

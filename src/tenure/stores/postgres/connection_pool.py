@@ -21,7 +21,7 @@ CLOSED = "the store is closed; open it again, or a new one"
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
-class Pool:
+class ConnectionPool:
     """Belongs to one event loop. Whoever takes a connection gives it back, whatever state it is in."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], *, size: int) -> None:

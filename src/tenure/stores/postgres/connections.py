@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 
 from tenure.errors import GuardViolated, InvalidInput, StoreError, StoreUnavailable, UsedAfterFork
-from tenure.stores.postgres.connection_pool import Connection, Pool
+from tenure.stores.postgres.connection_pool import Connection, ConnectionPool
 from tenure.stores.sql_files import numbered
 
 PACKAGE = "tenure.stores.postgres"
@@ -107,7 +107,7 @@ class Connections:
 
     def __init__(self, address: Address, *, size: int = 10) -> None:
         self.address, self.size = address, size
-        self._pool: Pool | None = None
+        self._pool: ConnectionPool | None = None
         self._pid = os.getpid()
         self._opening = asyncio.Lock()
 
@@ -115,7 +115,7 @@ class Connections:
         async with self._opening:
             if self._pool is not None:
                 return
-            pool = Pool(self._connect, size=self.size)
+            pool = ConnectionPool(self._connect, size=self.size)
             # Whether anybody answers is found out here, and not by the first statement.
             pool.give_back(await pool.take())
             self._pool = pool
@@ -213,7 +213,7 @@ class _Lent:
 
     _connection: Session
 
-    def __init__(self, pool: Pool, address: Address) -> None:
+    def __init__(self, pool: ConnectionPool, address: Address) -> None:
         self._pool, self._address = pool, address
 
     async def __aenter__(self) -> Session:

@@ -13,24 +13,24 @@ from tenure.errors import JobNotFound, RequestIdReused
 from tenure.lifecycle.evolve import after_ms, born
 from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin, digests_alike
 from tenure.lifecycle.statuses import QUEUED
-from tenure.stores.contract import Added, AddedAlike, Enqueue
+from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults
 from tenure.stores.postgres.connections import REUSED_STATE, Fetches
 from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.reads import jobs_by_id
 from tenure.stores.postgres.rows import arrays, once
-from tenure.stores.postgres.wakeups import CHANNEL, Bell
+from tenure.stores.postgres.wakeups import CHANNEL, PostgresNotifier
 
 
 class Adding:
     """Adds jobs, each batch in a transaction of its own: by a plain insert where that will do. In somebody's open
     transaction it would not, since meeting a job that is there would end that transaction."""
 
-    def __init__(self, fetches: Fetches, policies: KnownPolicies, bell: Bell) -> None:
+    def __init__(self, fetches: Fetches, policies: KnownPolicies, bell: PostgresNotifier) -> None:
         self._fetches, self._policies, self._bell = fetches, policies, bell
 
-    async def add(
-        self, requests: Sequence[Enqueue], *, alike: bool, after: Awaitable[object] | None
-    ) -> Sequence[Added]:
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, alike: bool, after: Awaitable[object] | None
+    ) -> Sequence[EnqueueResult]:
         """The jobs that the requests led to. Whoever waits for their queues is told."""
         first = requests[0].origin
         if alike and first.dedupe_key is None and first.request_id is None:
@@ -39,11 +39,13 @@ class Adding:
                 return new
         elif after is not None:
             await after
-        added = await add(self._fetches, self._policies, requests)
+        added = await enqueue(self._fetches, self._policies, requests)
         self._bell.ring({one.job.queue for one in added if one.created})
         return added
 
-    async def _add_alike(self, requests: Sequence[Enqueue], after: Awaitable[object] | None) -> AddedAlike | None:
+    async def _add_alike(
+        self, requests: Sequence[EnqueueRequest], after: Awaitable[object] | None
+    ) -> HomogeneousResults | None:
         """The new jobs of requests that have no keys; None where one of them may have been asked before."""
         first = requests[0]
         told = after is None and self._bell.may_go_along()
@@ -61,10 +63,10 @@ class Adding:
         if not answers:
             return None
         self._bell.ring({first.origin.queue}, told=told)
-        return AddedAlike(new_job(first, answers[0]["now"]), requests)
+        return HomogeneousResults(new_job(first, answers[0]["now"]), requests)
 
 
-def _alike_parameters(requests: Sequence[Enqueue]) -> dict[str, Any]:
+def _alike_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any]:
     """The arrays and values of `enqueue_alike.sql`."""
     first = requests[0]
     shared = {name: getattr(first.origin, name) for name in _SHARED}
@@ -88,7 +90,7 @@ _SHARED = (
 )  # fmt: skip
 
 
-async def add(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue]) -> list[Added]:
+async def enqueue(fetches: Fetches, policies: KnownPolicies, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
     """The jobs that the requests led to, in their order."""
     numbers = [await policies.number(request.origin.policy) for request in requests]
     try:
@@ -105,21 +107,21 @@ async def add(fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqu
 
 
 async def added_of(
-    fetches: Fetches, policies: KnownPolicies, requests: Sequence[Enqueue], answers: Sequence[asyncpg.Record]
-) -> list[Added | None]:
+    fetches: Fetches, policies: KnownPolicies, requests: Sequence[EnqueueRequest], answers: Sequence[asyncpg.Record]
+) -> list[EnqueueResult | None]:
     """The jobs of these answers, in their order; None for one that was there and that retention has removed since."""
     there = await jobs_by_id(fetches, policies, [answer["job_id"] for answer in answers if not answer["created"]])
-    added: list[Added | None] = []
+    added: list[EnqueueResult | None] = []
     for request, answer in zip(requests, answers, strict=True):
         if answer["created"]:
-            added.append(Added(new_job(request, answer["created_at"]), created=True))
+            added.append(EnqueueResult(new_job(request, answer["created_at"]), created=True))
         else:
             met = there.get(answer["job_id"])
-            added.append(None if met is None else Added(met, created=False))
+            added.append(None if met is None else EnqueueResult(met, created=False))
     return added
 
 
-def enqueue_parameters(requests: Sequence[Enqueue], numbers: list[int]) -> dict[str, Any]:
+def enqueue_parameters(requests: Sequence[EnqueueRequest], numbers: list[int]) -> dict[str, Any]:
     """The arrays of `enqueue.sql`. `numbers` are those of the jobs' policies."""
     rows = [_enqueue_row(request, number) for request, number in zip(requests, numbers, strict=True)]
     return {**arrays(rows, _ENQUEUE), "version": CONTRACT_VERSION}
@@ -132,7 +134,7 @@ _ENQUEUE = (
 )  # fmt: skip
 
 
-def _enqueue_row(request: Enqueue, policy: int) -> tuple[Any, ...]:
+def _enqueue_row(request: EnqueueRequest, policy: int) -> tuple[Any, ...]:
     origin = request.origin
     return (
         origin.id, origin.kind, origin.queue, origin.priority, origin.payload, policy, origin.dedupe_key,
@@ -146,7 +148,7 @@ def _tags(origin: Origin) -> str | None:
     return None if origin.tags is None else msgspec.json.encode(origin.tags, order="sorted").decode()
 
 
-def new_job(request: Enqueue, at: datetime) -> Job:
+def new_job(request: EnqueueRequest, at: datetime) -> Job:
     """The record of a job that was added at this moment."""
     event = Event(
         job_id=request.origin.id,

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tenure.lifecycle.limits import Candidate, QueueRules, Spent
+from tenure.lifecycle.limits import Candidate, QueueLimits, RateUsage
 from tenure.stores.contract import ClaimRequest
 from tenure.stores.limits import (
     RULE_COLUMNS,
@@ -47,7 +47,7 @@ class ByRules(msgspec.Struct, frozen=True):
     """How long a rate will keep the next job back, where one did."""
 
 
-def rules_from(row: asyncpg.Record) -> QueueRules:
+def rules_from(row: asyncpg.Record) -> QueueLimits:
     """The rules of a row of `queues`."""
     return rules_of([row[name] for name in RULE_COLUMNS])
 
@@ -87,7 +87,7 @@ async def _locked(session: Session, queues: tuple[str, ...]) -> tuple[dict[str, 
             rules=rules_from(row),
             paused=row["paused_at"] is not None,
             turn=row["turn"],
-            spent=Spent() if row["spent"] is None else spent_of(row["spent"]),
+            spent=RateUsage() if row["spent"] is None else spent_of(row["spent"]),
         )
         for row in rows
         if row["name"] is not None

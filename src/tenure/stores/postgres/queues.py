@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.json_text import check_name, encode
-from tenure.lifecycle.limits import QueueRules
+from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
 from tenure.stores.limits import columns_of
@@ -27,7 +27,7 @@ class PostgresQueues:
     async def known(self) -> list[QueueRecord]:
         return [queue_from(row) for row in await self._connections.fetch("queues", {"name": None})]
 
-    async def put(self, name: str, rules: QueueRules, *, actor: Actor) -> QueueRecord:
+    async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
         return await self._certain("put_queue", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:

@@ -15,7 +15,7 @@ from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Policy
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
 from tenure.stores.commit_block import require_outside
-from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
 from tenure.stores.postgres.connections import ABOUT_A_ROW, REUSED_STATE, Connections
 from tenure.stores.postgres.enqueue import added_of, enqueue_parameters
@@ -81,7 +81,7 @@ class PostgresSchedules:
         rows = await self._connections.fetch("soonest_schedules", values)
         return Soonest(rows[0]["now"], await self._records(row for row in rows if row["name"] is not None))
 
-    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+    async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
         check_firing(firing, requests)
         require_outside(self._store)
         numbers = [await self._policies.number(request.origin.policy) for request in requests]

@@ -21,38 +21,38 @@ from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import (
-    Added,
     Artifact,
     ArtifactRecord,
     ClaimRequest,
     DeadLetterFilter,
     DeadLetterPage,
-    Enqueue,
+    EnqueueRequest,
+    EnqueueResult,
     EventFilter,
     EventPage,
     Finding,
-    Handling,
     JobFilter,
     JobPage,
     MigrationRecord,
     Outcome,
     Request,
+    Resolution,
     SchemaState,
     SignalRecord,
     Stats,
+    Subscription,
     Transaction,
-    Wakeups,
     WorkerRecord,
-    all_alike,
     hints,
+    is_homogeneous,
     without_secret,
 )
 from tenure.stores.postgres import rows as row
-from tenure.stores.postgres.apply import Performing
+from tenure.stores.postgres.apply import Apply
 from tenure.stores.postgres.apply_batch import Batches
 from tenure.stores.postgres.archive import PostgresArchive
 from tenure.stores.postgres.claim import Claiming
-from tenure.stores.postgres.commit_block import PostgresBlock
+from tenure.stores.postgres.commit_block import PostgresCommitBlock
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
 from tenure.stores.postgres.cursors import before_transaction, event_cursor, tail_cursor
 from tenure.stores.postgres.doctor import examine
@@ -62,7 +62,7 @@ from tenure.stores.postgres.policies import KnownPolicies
 from tenure.stores.postgres.queues import PostgresQueues
 from tenure.stores.postgres.reads import jobs_by_id, jobs_of
 from tenure.stores.postgres.schedules import PostgresSchedules
-from tenure.stores.postgres.wakeups import Bell
+from tenure.stores.postgres.wakeups import PostgresNotifier
 from tenure.stores.postgres.warm_up import rehearse
 from tenure.stores.schema import require_fit
 from tenure.stores.validation import (
@@ -72,10 +72,10 @@ from tenure.stores.validation import (
     check_dead_letter_filter,
     check_enqueues,
     check_event_filter,
-    check_handling,
     check_job_filter,
     check_page,
     check_request,
+    check_resolution,
     check_worker,
 )
 
@@ -94,8 +94,8 @@ class PostgresStore:
         self._connections = Connections(address, size=connections)
         self._policies = KnownPolicies(self._connections)
         self._seams = seams
-        self._performing = Performing(self._connections, self._policies, Batches(self._connections))
-        self._bell = Bell(address, self._connections, seams)
+        self._performing = Apply(self._connections, self._policies, Batches(self._connections))
+        self._bell = PostgresNotifier(address, self._connections, seams)
         self._adding = Adding(self._connections, self._policies, self._bell)
         self.archive = PostgresArchive(self._connections, address, seams)
         self._claiming = Claiming(self._connections, seams.clock, come_again=self._bell.ring_later)
@@ -141,13 +141,15 @@ class PostgresStore:
 
     # New jobs.
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
+    ) -> Sequence[EnqueueResult]:
         if not requests:
             return []
-        alike = all_alike(requests)
+        alike = is_homogeneous(requests)
         check_enqueues(requests, alike=alike)
         require_outside(self)
-        return await self._adding.add(requests, alike=alike, after=after)
+        return await self._adding.enqueue(requests, alike=alike, after=after)
 
     # Claims.
 
@@ -173,22 +175,22 @@ class PostgresStore:
         jobs = await jobs_by_id(self._connections, self._policies, answer["won"], with_token=True)
         return [without_secret(jobs[job_id], request.actor) for job_id in answer["won"] if job_id in jobs]
 
-    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
         return self._bell.listen(queues)
 
     # Changes.
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
         require_outside(self)
-        outcomes = await self._performing.perform(requests)
+        outcomes = await self._performing.apply(requests)
         self._bell.ring(hints(outcomes) | self._claiming.freed(outcomes))
         return outcomes
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
         """A transaction on a connection of its own, which the server also ends when it is open for longer."""
-        return PostgresBlock(
+        return PostgresCommitBlock(
             self,
             self._connections,
             self._policies,
@@ -197,7 +199,7 @@ class PostgresStore:
             deadline_seconds=deadline_seconds,
         )
 
-    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+    async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_page(limit)
         check_after(after)
         answers = await self._connections.fetch("unattended", {"limit": limit, "after": after})
@@ -371,11 +373,13 @@ class PostgresStore:
             raise IllegalTransition(job, "erase", allowed=allowed, why="only when it has ended")
         return job
 
-    async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
-        check_handling(job_ids, how)
+    async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
+        check_resolution(job_ids, how)
         require_outside(self)
         values = {"ids": list(job_ids), "how": how, "actor": str(actor)}
-        return await self._connections.write("store", lambda connection: _count(connection, "deal_with", values))
+        return await self._connections.write(
+            "store", lambda connection: _count(connection, "resolve_dead_letters", values)
+        )
 
 
 async def _forget(connection: Session, statement: str, age: timedelta, limit: int, actor: Actor) -> int:

@@ -16,7 +16,7 @@ import asyncpg
 
 from tenure.errors import TenureError
 from tenure.seams import Seams
-from tenure.stores.contract import Wakeups
+from tenure.stores.contract import Subscription
 from tenure.stores.postgres.connections import LOST, Address, Connections
 
 CHANNEL = "tenure_work"
@@ -32,7 +32,7 @@ RETRY_SECONDS = 1.0
 log = logging.getLogger("tenure.stores.postgres")
 
 
-class Bell:
+class PostgresNotifier:
     """Rings for queues that got work, at most once every few milliseconds, and passes rings on to listeners."""
 
     def __init__(self, address: Address, connections: Connections, seams: Seams) -> None:
@@ -82,7 +82,7 @@ class Bell:
             await self._seams.clock.sleep(PAUSE_SECONDS)
 
     @asynccontextmanager
-    async def listen(self, queues: Sequence[str]) -> AsyncIterator[Wakeups]:
+    async def listen(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
         """Hears rings for these queues for as long as the context lasts."""
         listener = _Listener(frozenset(queues))
         self._listeners.add(listener)

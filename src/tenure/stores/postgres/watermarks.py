@@ -25,7 +25,7 @@ BOTTOM = datetime(1, 1, 1, tzinfo=UTC), NO_ID
 CLAIMERS_MAX = 100
 
 
-class Floors:
+class Watermarks:
     """What one process has learnt about its claimers' lanes. A claimer is known by its queues and kinds."""
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class Write(msgspec.Struct, frozen=True):
 AnyWrite = Write | Alike
 
 
-def perform(
+def apply(
     connection: sqlite3.Connection, requests: Sequence[Request], *, now: datetime, policy_of: PolicyOf
 ) -> list[Outcome]:
     """The outcome of each request, in order. Several for one job follow each other."""
@@ -101,7 +101,7 @@ def _perform_wave(
             applied[index] = Applied(shown(verdict), at, renewed)
         else:
             outcomes[index] = verdict
-    for (index, success), problem in zip(applied.items(), apply(connection, writes), strict=True):
+    for (index, success), problem in zip(applied.items(), write_changes(connection, writes), strict=True):
         outcomes[index] = success if problem is None else Failure(problem)
     return outcomes
 
@@ -186,7 +186,7 @@ def _record(operation: DeadLetter | Signal, event: Event, after: Job) -> Record:
     return Record("insert_signal", parameters)
 
 
-def apply(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> list[RowPoisoned | None]:
+def write_changes(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> list[RowPoisoned | None]:
     """Write them all. For each: None, or what is wrong with its row."""
     if not writes:
         return []
@@ -196,7 +196,7 @@ def apply(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> list[Ro
     if len(writes) == 1:
         return [problem]
     half = len(writes) // 2
-    return apply(connection, writes[:half]) + apply(connection, writes[half:])
+    return write_changes(connection, writes[:half]) + write_changes(connection, writes[half:])
 
 
 def _try(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> RowPoisoned | None:

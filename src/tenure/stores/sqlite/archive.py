@@ -40,7 +40,7 @@ from tenure.stores.contract.archive import (
 )
 from tenure.stores.sqlite import belongings, reads
 from tenure.stores.sqlite.connect import MEMORY, connect
-from tenure.stores.sqlite.connections import Lanes
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.rows import dead_letter_of, event_row, micros, moment, text
 from tenure.stores.sqlite.statements import Row, sql, write_rows
@@ -65,7 +65,14 @@ class SqliteArchive:
     """The archive of one file."""
 
     def __init__(
-        self, path: str, lanes: Lanes, *, seams: Seams, clock: Callable[[], datetime], busy_seconds: float, inline: bool
+        self,
+        path: str,
+        lanes: SqliteConnections,
+        *,
+        seams: Seams,
+        clock: Callable[[], datetime],
+        busy_seconds: float,
+        inline: bool,
     ) -> None:
         self._path, self._lanes, self._seams, self._clock = path, lanes, seams, clock
         self._busy_seconds, self._inline = busy_seconds, inline

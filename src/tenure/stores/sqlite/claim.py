@@ -23,7 +23,7 @@ from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
 from tenure.stores.contract import ClaimRequest, without_secret
 from tenure.stores.limits import RuledQueue
-from tenure.stores.sqlite.apply import AnyWrite, Write, apply, prepare, read_row
+from tenure.stores.sqlite.apply import AnyWrite, Write, prepare, read_row, write_changes
 from tenure.stores.sqlite.apply_batch import Alike, Shared
 from tenure.stores.sqlite.limited_claim import choice_by_rules, note, ruled_queues
 from tenure.stores.sqlite.priorities import levels
@@ -37,7 +37,7 @@ _ids = msgspec.json.Decoder(list[str]).decode
 _log = logging.getLogger("tenure.stores.sqlite")
 
 
-class SetAside:
+class Quarantine:
     """The rows that could not be taken of late, and why."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Won(msgspec.Struct, frozen=True):
 
 
 def claim(
-    connection: sqlite3.Connection, request: ClaimRequest, *, now: datetime, policy_of: PolicyOf, set_aside: SetAside
+    connection: sqlite3.Connection, request: ClaimRequest, *, now: datetime, policy_of: PolicyOf, set_aside: Quarantine
 ) -> Won:
     """The jobs won, each with its token: those that the same request won before, or else new ones."""
     won = connection.execute(sql("claim_won"), {"request_id": request.request_id}).fetchone()
@@ -94,7 +94,7 @@ class _Claiming:
         *,
         now: datetime,
         policy_of: PolicyOf,
-        set_aside: SetAside,
+        set_aside: Quarantine,
     ) -> None:
         self._connection, self._request, self._now = connection, request, now
         self._policy_of, self._set_aside = policy_of, set_aside
@@ -200,7 +200,7 @@ class _Claiming:
             else:
                 afterwards.append(after)
                 writes.append(write)
-        for after, problem in zip(afterwards, apply(self._connection, writes), strict=True):
+        for after, problem in zip(afterwards, write_changes(self._connection, writes), strict=True):
             if problem is None:
                 self.taken.append(after)
             else:

@@ -20,10 +20,10 @@ import msgspec
 from tenure.errors import StoreError, TenureError
 from tenure.lifecycle.records import Job, Policy
 from tenure.seams import Seams
-from tenure.stores.commit_block import Block
-from tenure.stores.contract import Added, Artifact, Enqueue, OutboxMessage, Outcome, Request
+from tenure.stores.commit_block import BaseCommitBlock
+from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
 from tenure.stores.sqlite import apply, belongings, enqueue, reads
-from tenure.stores.sqlite.file_lock import Turns
+from tenure.stores.sqlite.file_lock import FileLocks
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.transactions import open_gate
@@ -39,18 +39,18 @@ BLOCK_SHARE = 0.8
 moment, with the same timeout, still gets its turn; only one with a shorter timeout could be told that it is locked."""
 
 
-class Gate:
+class WriterPause:
     """Keeps other work away while a block has the only connection that there is."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
-        self._block: Block | None = None
+        self._block: BaseCommitBlock | None = None
         self._free = asyncio.Event()
 
-    def shut(self, block: Block) -> None:
+    def shut(self, block: BaseCommitBlock) -> None:
         self._block, self._free = block, asyncio.Event()
 
-    def open(self, block: Block) -> None:
+    def open(self, block: BaseCommitBlock) -> None:
         """What comes now is served behind the end of the block."""
         if self._block is block:
             self._block = None
@@ -82,9 +82,9 @@ class Blocks(msgspec.Struct, frozen=True):
     a store whose one connection serves everything."""
 
     lane: Lane
-    turns: Turns
+    turns: FileLocks
     order: asyncio.Lock
-    gate: Gate | None
+    gate: WriterPause | None
     busy_seconds: float
     clock: Callable[[], datetime]
     policies: Policies
@@ -92,7 +92,7 @@ class Blocks(msgspec.Struct, frozen=True):
     tell: Callable[[set[str]], None]
 
 
-class SqliteBlock(Block):
+class SqliteCommitBlock(BaseCommitBlock):
     """One transaction on the blocks' own lane."""
 
     def __init__(self, store: object, shared: Blocks, *, deadline_seconds: float) -> None:
@@ -192,11 +192,11 @@ class SqliteBlock(Block):
     async def _run(self, sql: str, values: Sequence[Any]) -> Result:
         return await self._done(lambda connection: run(connection, sql, values, abandoned=lambda: self._abandoned))
 
-    async def _add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        def work(connection: sqlite3.Connection) -> list[Added]:
+    async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+        def work(connection: sqlite3.Connection) -> list[EnqueueResult]:
             policy_of = self._policies_on(connection)
             with _gate_open(connection):
-                return enqueue.add(
+                return enqueue.enqueue(
                     connection,
                     requests,
                     now=self._shared.clock(),
@@ -225,7 +225,7 @@ class SqliteBlock(Block):
     async def _perform(self, request: Request) -> Outcome:
         def work(connection: sqlite3.Connection) -> Outcome:
             with _gate_open(connection):
-                [outcome] = apply.perform(
+                [outcome] = apply.apply(
                     connection, [request], now=self._shared.clock(), policy_of=self._policies_on(connection)
                 )
                 return outcome

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from tenure.errors import StoreUnavailable, UsedAfterFork
 from tenure.seams import Seams
-from tenure.stores.sqlite.commit_block import Blocks, Gate
+from tenure.stores.sqlite.commit_block import Blocks, WriterPause
 from tenure.stores.sqlite.connect import MEMORY, connect, require_local
-from tenure.stores.sqlite.file_lock import FileTurn, Turns
+from tenure.stores.sqlite.file_lock import FairFileLock, FileLocks
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.transactions import Reading, Writing, checkpoint
 from tenure.stores.sqlite.writer_thread import Connection, InlineLane, Lane, ThreadLane, Transactions
 
 
-class Lanes:
+class SqliteConnections:
     """Makes lanes, and forgets them. What is in memory has one connection for all; so has work without threads."""
 
     def __init__(
@@ -47,9 +47,9 @@ class Lanes:
         )
         self._pid = os.getpid()
         self._door = threading.Lock()
-        self._turns = Turns()
+        self._turns = FileLocks()
         self.one_for_all = inline or path == MEMORY
-        self._gate = Gate(seams) if self.one_for_all else None
+        self._gate = WriterPause(seams) if self.one_for_all else None
         self._writer: Lane | None = None
         self._reader: Lane | None = None
         self._blocks: Blocks | None = None
@@ -135,7 +135,7 @@ class Lanes:
         with self._door:
             if self._writer is None or self._reader is None:
                 require_local(self._path, self._mounts())
-                self._turns = Turns(self._among_all())
+                self._turns = FileLocks(self._among_all())
                 transactions = Writing(
                     self._path,
                     wal_bytes_max=self._wal_bytes_max,
@@ -147,11 +147,11 @@ class Lanes:
                     self._reader = self._lane("reader", Reading(), read_only=True)
             return self._writer, self._reader
 
-    def _among_all(self) -> FileTurn | None:
+    def _among_all(self) -> FairFileLock | None:
         """Other stores' writers are waited for where there is a thread to wait in, and a file to share."""
         if self.one_for_all:
             return None
-        return FileTurn(self._path, seconds=self._busy_seconds, spawn=self._seams.spawn)
+        return FairFileLock(self._path, seconds=self._busy_seconds, spawn=self._seams.spawn)
 
     def _forget(self, writer: Lane) -> bool:
         """Let the next who connects begin anew. False when somebody has seen to that already."""
@@ -167,7 +167,7 @@ class Lanes:
         lane = self._lane("blocks", Reading(), foreign_keys=True) if own else self.require_open()[0]
         return Blocks(
             lane=lane,
-            turns=self._turns if own else Turns(),
+            turns=self._turns if own else FileLocks(),
             order=asyncio.Lock(),
             gate=self._gate,
             busy_seconds=self._busy_seconds,

@@ -13,7 +13,7 @@ from tenure.errors import RequestIdReused
 from tenure.lifecycle.evolve import born
 from tenure.lifecycle.records import Event, EventType, Job, digests_alike
 from tenure.lifecycle.statuses import QUEUED
-from tenure.stores.contract import Added, AddedAlike, Enqueue, without_secret
+from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_secret
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.rows import event_row, micros, new_job_row, text
 from tenure.stores.sqlite.statements import Row, by_name, sql, write_rows
@@ -21,9 +21,14 @@ from tenure.stores.sqlite.statements import Row, by_name, sql, write_rows
 ReadJob = Callable[[str], Job]
 
 
-def add(
-    connection: sqlite3.Connection, requests: Sequence[Enqueue], *, now: datetime, policies: Policies, read: ReadJob
-) -> list[Added]:
+def enqueue(
+    connection: sqlite3.Connection,
+    requests: Sequence[EnqueueRequest],
+    *,
+    now: datetime,
+    policies: Policies,
+    read: ReadJob,
+) -> list[EnqueueResult]:
     """The jobs that the requests led to, in their order."""
     connection.execute("savepoint add_all")
     try:
@@ -36,7 +41,7 @@ def add(
     return added
 
 
-def alike_digests(requests: Sequence[Enqueue]) -> list[str] | None:
+def alike_digests(requests: Sequence[EnqueueRequest]) -> list[str] | None:
     """What names the jobs of requests that differ in nothing but id and payload; None where they have keys, under
     which another job may be there."""
     first = requests[0].origin
@@ -45,14 +50,14 @@ def alike_digests(requests: Sequence[Enqueue]) -> list[str] | None:
     return digests_alike([request.origin for request in requests])
 
 
-def add_alike(
+def enqueue_homogeneous(
     connection: sqlite3.Connection,
-    requests: Sequence[Enqueue],
+    requests: Sequence[EnqueueRequest],
     digests: Sequence[str],
     *,
     now: datetime,
     policies: Policies,
-) -> AddedAlike | None:
+) -> HomogeneousResults | None:
     """The new jobs of requests that are alike; None, and nothing written, where one of them was asked before."""
     event = enqueued(requests[0], now)
     job = born(requests[0].origin, event)
@@ -60,50 +65,50 @@ def add_alike(
     payloads = [request.origin.payload for request in requests]
     # An event without a request of its own is named by its job.
     logged = by_name("insert_events", event_row(event, ids[0])) | {"request_id": None}
-    connection.execute("savepoint add_alike")
+    connection.execute("savepoint enqueue_homogeneous")
     try:
         shared = by_name("insert_jobs", new_job_row(job, ids[0], policies.keep(connection, job.policy)))
         write_rows(connection, "insert_events_alike", list(zip(ids, digests, strict=True)), logged)
         write_rows(connection, "insert_jobs_alike", list(zip(ids, payloads, strict=True)), shared)
     except sqlite3.IntegrityError:
-        connection.execute("rollback to add_alike")
-        connection.execute("release add_alike")
+        connection.execute("rollback to enqueue_homogeneous")
+        connection.execute("release enqueue_homogeneous")
         policies.doubt()
         return None
-    connection.execute("release add_alike")
-    return AddedAlike(job, requests)
+    connection.execute("release enqueue_homogeneous")
+    return HomogeneousResults(job, requests)
 
 
 def _add_all(
-    connection: sqlite3.Connection, requests: Sequence[Enqueue], *, now: datetime, policies: Policies
-) -> list[Added]:
+    connection: sqlite3.Connection, requests: Sequence[EnqueueRequest], *, now: datetime, policies: Policies
+) -> list[EnqueueResult]:
     events: list[Row] = []
     jobs: list[Row] = []
-    added: list[Added] = []
+    added: list[EnqueueResult] = []
     for request in requests:
         job_id = text(request.origin.id)
         event = enqueued(request, now)
         job = born(request.origin, event)
         events.append(event_row(event, job_id))
         jobs.append(new_job_row(job, job_id, policies.keep(connection, job.policy)))
-        added.append(Added(job, created=True))
+        added.append(EnqueueResult(job, created=True))
     write_rows(connection, "insert_events", events)
     write_rows(connection, "insert_jobs", jobs)
     return added
 
 
 def _add_one(
-    connection: sqlite3.Connection, request: Enqueue, *, now: datetime, policies: Policies, read: ReadJob
-) -> Added:
+    connection: sqlite3.Connection, request: EnqueueRequest, *, now: datetime, policies: Policies, read: ReadJob
+) -> EnqueueResult:
     existing = _asked_before(connection, request, read)
     if existing is None and (existing := _duplicate(connection, request, read)) is not None:
         _remember(connection, request, existing, now=now)
     if existing is not None:
-        return Added(without_secret(existing), created=False)
+        return EnqueueResult(without_secret(existing), created=False)
     return _add_all(connection, [request], now=now, policies=policies)[0]
 
 
-def _asked_before(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) -> Job | None:
+def _asked_before(connection: sqlite3.Connection, request: EnqueueRequest, read: ReadJob) -> Job | None:
     """The job that this request led to when it first came: another's, under its dedupe key, or its own."""
     origin = request.origin
     row = connection.execute(sql("answered"), {"request_id": request.request_id}).fetchone()
@@ -119,7 +124,7 @@ def _asked_before(connection: sqlite3.Connection, request: Enqueue, read: ReadJo
     return existing
 
 
-def _duplicate(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) -> Job | None:
+def _duplicate(connection: sqlite3.Connection, request: EnqueueRequest, read: ReadJob) -> Job | None:
     origin = request.origin
     if origin.dedupe_key is None:
         return None
@@ -127,7 +132,7 @@ def _duplicate(connection: sqlite3.Connection, request: Enqueue, read: ReadJob) 
     return None if row is None else read(row[0])
 
 
-def _remember(connection: sqlite3.Connection, request: Enqueue, existing: Job, *, now: datetime) -> None:
+def _remember(connection: sqlite3.Connection, request: EnqueueRequest, existing: Job, *, now: datetime) -> None:
     """The request made no job of its own, and must not make one when it comes again."""
     connection.execute(
         sql("insert_answer"),
@@ -141,7 +146,7 @@ def _remember(connection: sqlite3.Connection, request: Enqueue, existing: Job, *
     )
 
 
-def enqueued(request: Enqueue, now: datetime) -> Event:
+def enqueued(request: EnqueueRequest, now: datetime) -> Event:
     """The first event of a job."""
     origin = request.origin
     return Event(

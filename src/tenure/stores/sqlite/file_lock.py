@@ -28,10 +28,10 @@ WAIT_SECONDS = 30.0
 _log = logging.getLogger("tenure.stores.sqlite")
 
 
-class Turns:
+class FileLocks:
     """A lock that is given in the order of asking: first among the lanes of one store, then among all stores."""
 
-    def __init__(self, among_all: FileTurn | None = None) -> None:
+    def __init__(self, among_all: FairFileLock | None = None) -> None:
         self._among_all = among_all
         self._door = threading.Lock()
         self._taken = False
@@ -75,7 +75,7 @@ class Turns:
         raise sqlite3.OperationalError("database is locked by another transaction of this process")
 
 
-class FileTurn:
+class FairFileLock:
     """The turn among all stores on one file, of this process and of others.
 
     Whoever writes has the kernel's lock on the file `-turn`. Whoever is next has the one on `-next` and waits for the
@@ -215,7 +215,7 @@ def _open_beside(path: str) -> tuple[int, int]:
         raise
 
 
-_opened_here: weakref.WeakSet[FileTurn] = weakref.WeakSet()
+_opened_here: weakref.WeakSet[FairFileLock] = weakref.WeakSet()
 
 
 def _let_go_in_child() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tenure.lifecycle.limits import Candidate, Spent
+from tenure.lifecycle.limits import Candidate, RateUsage
 from tenure.stores.contract import ClaimRequest
 from tenure.stores.limits import (
     Choice,
@@ -46,7 +46,7 @@ def ruled_queues(connection: sqlite3.Connection, queues: Sequence[str]) -> dict[
             rules=rules_of(rules),
             paused=paused_at is not None,
             turn=turn,
-            spent=Spent() if spent is None else spent_of(spent),
+            spent=RateUsage() if spent is None else spent_of(spent),
         )
         for name, paused_at, *rules, turn, spent in connection.execute(
             sql("ruled_queues"), {"queues": json_list(queues)}

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from tenure.lifecycle.json_text import check_name
-from tenure.lifecycle.limits import QueueRules
+from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
 from tenure.stores.limits import columns_of, rules_of
@@ -39,7 +39,7 @@ class SqliteQueues:
     async def known(self) -> list[QueueRecord]:
         return await self._read(queues_known)
 
-    async def put(self, name: str, rules: QueueRules, *, actor: Actor) -> QueueRecord:
+    async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
         [record] = await self._change("put_queue", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
         return record
 

@@ -84,7 +84,7 @@ def find(
     return JobPage(jobs, jobs[-1].id if len(rows) > limit else None)
 
 
-def unattended(
+def recoverable(
     connection: sqlite3.Connection, *, after: UUID | None, limit: int, now: datetime, policy_of: PolicyOf
 ) -> list[Job | RowPoisoned]:
     """Up to `limit` jobs that need recovery; where a row cannot be read, what is wrong with it, besides."""

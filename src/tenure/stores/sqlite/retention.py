@@ -14,7 +14,7 @@ from tenure.errors import IllegalTransition
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Job
 from tenure.lifecycle.transitions import allowed_from
-from tenure.stores.contract import Handling, without_secret
+from tenure.stores.contract import Resolution, without_secret
 from tenure.stores.sqlite.reads import read_one
 from tenure.stores.sqlite.rows import PolicyOf, micros
 from tenure.stores.sqlite.statements import sql
@@ -75,8 +75,8 @@ def erase(
     return read_one(connection, str(job_id), policy_of)
 
 
-def deal_with(
-    connection: sqlite3.Connection, job_ids: Sequence[UUID], *, how: Handling, actor: Actor, now: datetime
+def resolve_dead_letters(
+    connection: sqlite3.Connection, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor, now: datetime
 ) -> int:
     """Mark dead letters as dealt with, once, and write down who did it. How many were open."""
     open_ = 0

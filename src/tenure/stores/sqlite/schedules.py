@@ -14,7 +14,7 @@ from tenure.errors import StoreError
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
-from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
 from tenure.stores.schedule_validation import check_firing, check_next, check_schedule
 from tenure.stores.sqlite import enqueue, reads
@@ -100,13 +100,15 @@ class SqliteSchedules:
             lambda connection: Soonest(self._clock(), self._records(connection, "soonest_schedules", values))
         )
 
-    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+    async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
         check_firing(firing, requests)
         added = await self._write(lambda connection: self._fire(connection, firing, requests))
         self._ring({one.job.queue for one in added or () if one.created})
         return added
 
-    def _fire(self, connection: sqlite3.Connection, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+    def _fire(
+        self, connection: sqlite3.Connection, firing: Firing, requests: Sequence[EnqueueRequest]
+    ) -> list[EnqueueResult] | None:
         now = self._clock()
         values = {
             "name": firing.name,
@@ -120,7 +122,7 @@ class SqliteSchedules:
         if not requests:
             return []
         policy_of = self._policies_on(connection)
-        return enqueue.add(
+        return enqueue.enqueue(
             connection,
             requests,
             now=now,

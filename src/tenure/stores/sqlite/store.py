@@ -21,31 +21,31 @@ from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job, P
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import (
-    Added,
-    AddedAlike,
     Artifact,
     ArtifactRecord,
     ClaimRequest,
     DeadLetterFilter,
     DeadLetterPage,
-    Enqueue,
+    EnqueueRequest,
+    EnqueueResult,
     EventFilter,
     EventPage,
     Finding,
-    Handling,
+    HomogeneousResults,
     JobFilter,
     JobPage,
     MigrationRecord,
     Outcome,
     Request,
+    Resolution,
     SchemaState,
     SignalRecord,
     Stats,
+    Subscription,
     Transaction,
-    Wakeups,
     WorkerRecord,
-    all_alike,
     hints,
+    is_homogeneous,
     released,
 )
 from tenure.stores.schema import require_fit
@@ -55,14 +55,14 @@ from tenure.stores.sqlite import doctor as examining
 from tenure.stores.sqlite import migrate as migrating
 from tenure.stores.sqlite import workers as registering
 from tenure.stores.sqlite.archive import SqliteArchive
-from tenure.stores.sqlite.commit_block import SqliteBlock
+from tenure.stores.sqlite.commit_block import SqliteCommitBlock
 from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY, machine_mounts
-from tenure.stores.sqlite.connections import Lanes
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.queues import SqliteQueues
 from tenure.stores.sqlite.rows import PolicyOf
 from tenure.stores.sqlite.schedules import SqliteSchedules
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX
-from tenure.stores.sqlite.wakeups import Hints
+from tenure.stores.sqlite.wakeups import SqliteNotifier
 from tenure.stores.sqlite.writer_thread import Work
 from tenure.stores.validation import (
     check_age,
@@ -70,10 +70,10 @@ from tenure.stores.validation import (
     check_dead_letter_filter,
     check_enqueues,
     check_event_filter,
-    check_handling,
     check_job_filter,
     check_page,
     check_request,
+    check_resolution,
     check_worker,
 )
 
@@ -101,10 +101,10 @@ class SqliteStore:
         self._path = str(path)
         self._clock = database_clock or seams.clock.now
         self._mounts = mounts
-        self._set_aside = claiming.SetAside()
+        self._set_aside = claiming.Quarantine()
         self._ruled: frozenset[str] = frozenset()
-        self._hints = Hints(seams, self._file_version)
-        self._lanes = Lanes(
+        self._hints = SqliteNotifier(seams, self._file_version)
+        self._lanes = SqliteConnections(
             self._path,
             seams=seams,
             clock=self._clock,
@@ -181,20 +181,22 @@ class SqliteStore:
             )
         )
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
-        alike = bool(requests) and all_alike(requests)
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
+    ) -> Sequence[EnqueueResult]:
+        alike = bool(requests) and is_homogeneous(requests)
         check_enqueues(requests, alike=alike)
         digests = enqueue.alike_digests(requests) if alike else None
         if after is not None:
             await after
 
-        def work(connection: sqlite3.Connection) -> Sequence[Added]:
+        def work(connection: sqlite3.Connection) -> Sequence[EnqueueResult]:
             now, policies, policy_of = self._clock(), self._lanes.policies, self._policies_on(connection)
             if digests is not None:
-                new = enqueue.add_alike(connection, requests, digests, now=now, policies=policies)
+                new = enqueue.enqueue_homogeneous(connection, requests, digests, now=now, policies=policies)
                 if new is not None:
                     return new
-            return enqueue.add(
+            return enqueue.enqueue(
                 connection,
                 requests,
                 now=now,
@@ -203,7 +205,7 @@ class SqliteStore:
             )
 
         added = await self._write(work)
-        told = added[:1] if isinstance(added, AddedAlike) else added
+        told = added[:1] if isinstance(added, HomogeneousResults) else added
         self._hints.give({one.job.queue for one in told if one.created})
         return added
 
@@ -225,7 +227,7 @@ class SqliteStore:
             self._hints.give_later(won.ruled, won.again_seconds)
         return won.jobs
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
         completions = complete.decided(requests)
@@ -235,17 +237,17 @@ class SqliteStore:
             now, policy_of = self._clock(), self._policies_on(connection)
             done = completions.write(connection, now)
             rest = others if done else requests
-            judged = apply.perform(connection, rest, now=now, policy_of=policy_of) if rest else []
+            judged = apply.apply(connection, rest, now=now, policy_of=policy_of) if rest else []
             return now if done else None, judged
 
         outcomes = completions.outcomes(*await self._write(work))
         self._hints.give(hints(outcomes) | (released(outcomes) & self._ruled if self._ruled else set()))
         return outcomes
 
-    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+    async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_page(limit)
         found = await self._read(
-            lambda connection: reads.unattended(
+            lambda connection: reads.recoverable(
                 connection, after=after, limit=limit, now=self._clock(), policy_of=self._policies_on(connection)
             )
         )
@@ -351,10 +353,12 @@ class SqliteStore:
             )
         )
 
-    async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
-        check_handling(job_ids, how)
+    async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
+        check_resolution(job_ids, how)
         return await self._write(
-            lambda connection: retention.deal_with(connection, job_ids, how=how, actor=actor, now=self._clock())
+            lambda connection: retention.resolve_dead_letters(
+                connection, job_ids, how=how, actor=actor, now=self._clock()
+            )
         )
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
@@ -365,10 +369,10 @@ class SqliteStore:
     @asynccontextmanager
     async def _block(self, deadline_seconds: float) -> AsyncIterator[Transaction]:
         require_outside(self)
-        async with SqliteBlock(self, await self._lanes.blocks(), deadline_seconds=deadline_seconds) as block:
+        async with SqliteCommitBlock(self, await self._lanes.blocks(), deadline_seconds=deadline_seconds) as block:
             yield block
 
-    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Wakeups]:
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
         self._lanes.require_open()
         return self._hints.listen(queues)
 

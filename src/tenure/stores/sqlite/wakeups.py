@@ -14,17 +14,17 @@ LOOK_SECONDS_LEAST, LOOK_SECONDS_MOST, LOOK_GROWTH = 0.01, 0.1, 1.2
 FileVersion = Callable[[], Awaitable[int]]
 
 
-class Hints:
+class SqliteNotifier:
     """Who waits for which queues, in which event loop."""
 
     def __init__(self, seams: Seams, file_version: FileVersion) -> None:
         self._seams = seams
         self._file_version = file_version
-        self._waiting: dict[Waiting, frozenset[str]] = {}
+        self._waiting: dict[SqliteSubscription, frozenset[str]] = {}
 
     @asynccontextmanager
-    async def listen(self, queues: Iterable[str]) -> AsyncIterator[Waiting]:
-        waiting = Waiting(self._seams, self._file_version)
+    async def listen(self, queues: Iterable[str]) -> AsyncIterator[SqliteSubscription]:
+        waiting = SqliteSubscription(self._seams, self._file_version)
         waiting.file_version = await self._file_version()
         self._waiting[waiting] = frozenset(queues)
         try:
@@ -44,7 +44,7 @@ class Hints:
         asyncio.get_running_loop().call_later(seconds, self.give, frozenset(queues))
 
 
-class Waiting:
+class SqliteSubscription:
     """One who waits. Hints that come between two waits are kept."""
 
     def __init__(self, seams: Seams, file_version: FileVersion) -> None:

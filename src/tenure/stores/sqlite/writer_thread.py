@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.seams import Spawner
 from tenure.stores.sqlite.connect import translated
-from tenure.stores.sqlite.file_lock import Turns
+from tenure.stores.sqlite.file_lock import FileLocks
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -112,11 +112,11 @@ class Connection:
         transactions: Transactions,
         *,
         where: str,
-        turns: Turns | None = None,
+        turns: FileLocks | None = None,
     ) -> None:
         self._connect = connect
         self._transactions = transactions
-        self._turns = turns or Turns()
+        self._turns = turns or FileLocks()
         self.where = where
         self._connection: sqlite3.Connection | None = None
 

@@ -2,7 +2,7 @@
 
     caller = caller_for(connection, "postgresql://…")
     await caller.add(requests)            # or caller.add_sync(requests), where nothing needs to be waited for
-    outcome = await caller.perform(request, messages=messages, artifacts=artifacts)
+    outcome = await caller.apply(request, messages=messages, artifacts=artifacts)
     await caller.commit()
 
 Nothing here begins, commits or rolls back a transaction unless `begin`, `commit` or `rollback` is asked for; a
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tenure.seams import SYSTEM, Seams
-from tenure.stores.contract import Added, Artifact, Enqueue, OutboxMessage, Outcome, Request
+from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
 from tenure.stores.user_connections.connection import BorrowedCaller
 from tenure.stores.user_connections.detect import borrow
-from tenure.stores.user_connections.protocol import Borrowed
+from tenure.stores.user_connections.protocol import Driver
 
-__all__ = ["Borrowed", "Caller", "caller_for"]
+__all__ = ["Caller", "Driver", "caller_for"]
 
 
 class Caller(Protocol):
@@ -39,11 +39,11 @@ class Caller(Protocol):
         """How long a transaction of such a connection may be open at most, before it is in everybody's way."""
         ...
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         """Add jobs, all or none. They are there for others once the caller's transaction commits."""
         ...
 
-    async def perform(
+    async def apply(
         self, request: Request, *, messages: Sequence[OutboxMessage] = (), artifacts: Sequence[Artifact] = ()
     ) -> Outcome:
         """Mark one job as committed, as its owner. What is not Applied should make the caller roll back.
@@ -62,9 +62,9 @@ class Caller(Protocol):
 
     async def rollback(self) -> None: ...
 
-    def add_sync(self, requests: Sequence[Enqueue]) -> list[Added]: ...
+    def enqueue_sync(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
 
-    def perform_sync(
+    def apply_sync(
         self, request: Request, *, messages: Sequence[OutboxMessage] = (), artifacts: Sequence[Artifact] = ()
     ) -> Outcome: ...
 

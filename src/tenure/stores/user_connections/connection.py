@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.seams import Clock
-from tenure.stores.contract import Added, Artifact, Enqueue, OutboxMessage, Outcome, Request
+from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
 from tenure.stores.user_connections import sqlite_dialect
-from tenure.stores.user_connections.protocol import Borrowed
-from tenure.stores.user_connections.sync import at_once
+from tenure.stores.user_connections.protocol import Driver
+from tenure.stores.user_connections.sync import run_synchronously
 from tenure.stores.validation import check_artifacts, check_enqueue, check_message, check_request
 
 _SCHEMES = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
@@ -19,7 +19,7 @@ _SCHEMES = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgre
 class BorrowedCaller:
     """Keeps the promises of `Caller`."""
 
-    def __init__(self, borrowed: Borrowed, database_url: str, *, clock: Clock) -> None:
+    def __init__(self, borrowed: Driver, database_url: str, *, clock: Clock) -> None:
         self._borrowed, self._url, self._clock = borrowed, database_url, clock
 
     @property
@@ -30,33 +30,33 @@ class BorrowedCaller:
     def deadline_seconds_max(self) -> float:
         return sqlite_dialect.DEADLINE_SECONDS_MAX if self._url.startswith("sqlite") else float("inf")
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         for request in requests:
             check_enqueue(request)
         if await self._is_sqlite():
-            return await sqlite_dialect.add(self._borrowed, requests, url=self._url, clock=self._clock)
+            return await sqlite_dialect.enqueue(self._borrowed, requests, url=self._url, clock=self._clock)
         # What speaks to PostgreSQL needs its driver, which is there only where PostgreSQL is used.
         from tenure.stores.user_connections import postgres_dialect
 
-        return await postgres_dialect.add(self._borrowed, requests)
+        return await postgres_dialect.enqueue(self._borrowed, requests)
 
-    async def perform(
+    async def apply(
         self, request: Request, *, messages: Sequence[OutboxMessage] = (), artifacts: Sequence[Artifact] = ()
     ) -> Outcome:
         check_request(request)
         _check_belongings(messages, artifacts)
-        if [operation.verb for operation in request.operations] != [Verb.COMMIT]:
+        if [operation.verb for operation in request.operations] != [OperationType.COMMIT]:
             asked = "+".join(operation.verb for operation in request.operations)
             raise InvalidInput("operations", f"are {asked}; in a caller's own transaction there is only one commit")
         is_sqlite = await self._is_sqlite()
         await self._borrowed.flush()
         if is_sqlite:
-            return await sqlite_dialect.perform(
+            return await sqlite_dialect.apply(
                 self._borrowed, request, messages=messages, artifacts=artifacts, url=self._url, clock=self._clock
             )
         from tenure.stores.user_connections import postgres_dialect
 
-        return await postgres_dialect.perform(self._borrowed, request, messages=messages, artifacts=artifacts)
+        return await postgres_dialect.apply(self._borrowed, request, messages=messages, artifacts=artifacts)
 
     async def begin(self) -> None:
         if await self._is_sqlite():
@@ -69,27 +69,27 @@ class BorrowedCaller:
     async def rollback(self) -> None:
         await self._borrowed.rollback()
 
-    def add_sync(self, requests: Sequence[Enqueue]) -> list[Added]:
+    def enqueue_sync(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         self._require_plain("enqueue_sync", instead="enqueue")
-        return at_once(self.add(requests))
+        return run_synchronously(self.enqueue(requests))
 
-    def perform_sync(
+    def apply_sync(
         self, request: Request, *, messages: Sequence[OutboxMessage] = (), artifacts: Sequence[Artifact] = ()
     ) -> Outcome:
-        self._require_plain("perform_sync", instead="perform")
-        return at_once(self.perform(request, messages=messages, artifacts=artifacts))
+        self._require_plain("apply_sync", instead="apply")
+        return run_synchronously(self.apply(request, messages=messages, artifacts=artifacts))
 
     def begin_sync(self) -> None:
         self._require_plain("begin_sync", instead="begin")
-        at_once(self.begin())
+        run_synchronously(self.begin())
 
     def commit_sync(self) -> None:
         self._require_plain("commit_sync", instead="commit")
-        at_once(self.commit())
+        run_synchronously(self.commit())
 
     def rollback_sync(self) -> None:
         self._require_plain("rollback_sync", instead="rollback")
-        at_once(self.rollback())
+        run_synchronously(self.rollback())
 
     def _require_plain(self, called: str, *, instead: str) -> None:
         if self.is_async:

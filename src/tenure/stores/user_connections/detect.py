@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from tenure.errors import InvalidInput
-from tenure.stores.user_connections.protocol import Borrowed
+from tenure.stores.user_connections.protocol import Driver
 
 _KINDS = {
     ("aiosqlite", "Connection"): "sqlite:BorrowedAiosqlite",
@@ -31,13 +31,13 @@ SUPPORTED = (
 )
 
 
-def borrow(connection: Any) -> Borrowed:
+def borrow(connection: Any) -> Driver:
     """The connection as we use it."""
     for class_ in type(connection).__mro__:
         package = class_.__module__.partition(".")[0]
         if (kind := _KINDS.get((package, class_.__name__))) is not None:
             module, _, name = kind.partition(":")
-            borrowed: Borrowed = getattr(import_module(f"tenure.stores.user_connections.drivers.{module}"), name)(
+            borrowed: Driver = getattr(import_module(f"tenure.stores.user_connections.drivers.{module}"), name)(
                 connection
             )
             return borrowed

@@ -27,10 +27,10 @@ from tenure.errors import (
 from tenure.lifecycle.decide import Change, decide_chain
 from tenure.lifecycle.records import CONTRACT_VERSION, Event, Job, Policy
 from tenure.stores.contract import (
-    Added,
     Applied,
     Artifact,
-    Enqueue,
+    EnqueueRequest,
+    EnqueueResult,
     Failure,
     OutboxMessage,
     Outcome,
@@ -41,7 +41,7 @@ from tenure.stores.contract import (
 )
 from tenure.stores.postgres.connections import GUARD_STATE, REUSED_STATE
 from tenure.stores.postgres.enqueue import enqueue_parameters, new_job
-from tenure.stores.user_connections.protocol import Borrowed, Question
+from tenure.stores.user_connections.protocol import Driver, Question
 
 RACES_MAX = 20
 NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
@@ -78,7 +78,7 @@ class _Marked(msgspec.Struct, frozen=True):
     logged: list[Event] = []
 
 
-async def add(borrowed: Borrowed, requests: Sequence[Enqueue]) -> list[Added]:
+async def enqueue(borrowed: Driver, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
     """The jobs that the requests led to, in their order."""
     if not requests:
         return []
@@ -86,15 +86,15 @@ async def add(borrowed: Borrowed, requests: Sequence[Enqueue]) -> list[Added]:
     if answer.reused is not None:
         raise RequestIdReused(answer.reused)
     return [
-        Added(new_job(request, given.created_at), created=True)
+        EnqueueResult(new_job(request, given.created_at), created=True)
         if given.created
-        else Added(_met(answer, given.job_id), created=False)
+        else EnqueueResult(_met(answer, given.job_id), created=False)
         for request, given in zip(requests, answer.given, strict=True)
     ]
 
 
-async def perform(
-    borrowed: Borrowed, request: Request, *, messages: Sequence[OutboxMessage], artifacts: Sequence[Artifact]
+async def apply(
+    borrowed: Driver, request: Request, *, messages: Sequence[OutboxMessage], artifacts: Sequence[Artifact]
 ) -> Outcome:
     """The outcome of one commit. Whoever lost a race is judged anew on the row as it is then."""
     belongings = {"messages": messages or None, "artifacts": artifacts or None}
@@ -117,7 +117,7 @@ async def perform(
     return Failure(StoreError(f"job {request.job_id} changed {RACES_MAX} times while this was tried; try again later"))
 
 
-async def _marked(borrowed: Borrowed, request: Request, change: Change | None, belongings: dict[str, Any]) -> _Marked:
+async def _marked(borrowed: Driver, request: Request, change: Change | None, belongings: dict[str, Any]) -> _Marked:
     try:
         text = await _ask(borrowed, "commit", _commit_body(request, change, belongings))
     except Exception as problem:
@@ -159,7 +159,7 @@ def _foreseen(request: Request) -> Change | None:
         return None
 
 
-def _enqueue_body(requests: Sequence[Enqueue]) -> str:
+def _enqueue_body(requests: Sequence[EnqueueRequest]) -> str:
     """The arrays of `tenure.enqueue`, with the policies beside them: each job has the place of its own, from 1."""
     places: dict[Policy, int] = {}
     for request in requests:
@@ -217,7 +217,7 @@ def _job(row: dict[str, Any]) -> Job:
         raise RowPoisoned(row.get("id"), f"its row cannot be read: {problem!r}") from problem
 
 
-async def _ask(borrowed: Borrowed, question: Question, body: str) -> str:
+async def _ask(borrowed: Driver, question: Question, body: str) -> str:
     try:
         return await borrowed.ask(question, body)
     except Exception as problem:

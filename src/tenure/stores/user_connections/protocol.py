@@ -14,7 +14,7 @@ T = TypeVar("T")
 Question = Literal["enqueue", "commit"]
 
 
-class Borrowed(Protocol):
+class Driver(Protocol):
     """A connection that its owner lends us, used in its owner's transaction and on its owner's thread.
 
     A kind that is not asynchronous never waits for anything in these methods, so that plain code can use

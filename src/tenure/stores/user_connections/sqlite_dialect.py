@@ -14,30 +14,34 @@ from pathlib import Path
 from tenure.errors import GuardViolated, InvalidInput
 from tenure.lifecycle.records import Policy
 from tenure.seams import Clock
-from tenure.stores.contract import Added, Applied, Artifact, Enqueue, OutboxMessage, Outcome, Request
+from tenure.stores.contract import Applied, Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
 from tenure.stores.schema import require_fit
-from tenure.stores.sqlite import apply, belongings, enqueue, migrate, reads
+from tenure.stores.sqlite import apply as sqlite_apply
+from tenure.stores.sqlite import belongings, migrate, reads
+from tenure.stores.sqlite import enqueue as sqlite_enqueue
 from tenure.stores.sqlite.commit_block import BLOCK_SHARE
 from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY
 from tenure.stores.sqlite.policies import Policies
 from tenure.stores.sqlite.rows import PolicyOf
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.transactions import open_gate
-from tenure.stores.user_connections.protocol import Borrowed
+from tenure.stores.user_connections.protocol import Driver
 
 DEADLINE_SECONDS_MAX = BLOCK_SHARE * BUSY_SECONDS
 """Whoever holds the write lock for longer makes others fail, heartbeats among them."""
 
 
-async def add(borrowed: Borrowed, requests: Sequence[Enqueue], *, url: str, clock: Clock) -> list[Added]:
+async def enqueue(
+    borrowed: Driver, requests: Sequence[EnqueueRequest], *, url: str, clock: Clock
+) -> list[EnqueueResult]:
     """The jobs that the requests led to, in their order."""
 
-    def work(connection: sqlite3.Connection) -> list[Added]:
+    def work(connection: sqlite3.Connection) -> list[EnqueueResult]:
         # Nothing is remembered from one call to the next: the caller may roll back, and never tells us.
         policies = Policies()
         policy_of = _policies_on(connection, policies)
         with _writing(connection, url):
-            return enqueue.add(
+            return sqlite_enqueue.enqueue(
                 connection,
                 requests,
                 now=clock.now(),
@@ -48,8 +52,8 @@ async def add(borrowed: Borrowed, requests: Sequence[Enqueue], *, url: str, cloc
     return await borrowed.run(work)
 
 
-async def perform(
-    borrowed: Borrowed,
+async def apply(
+    borrowed: Driver,
     request: Request,
     *,
     messages: Sequence[OutboxMessage],
@@ -64,7 +68,7 @@ async def perform(
         with _writing(connection, url):
             # The write lock is held by now: waiting for it must not stretch the lease.
             now = clock.now()
-            [outcome] = apply.perform(connection, [request], now=now, policy_of=policy_of)
+            [outcome] = sqlite_apply.apply(connection, [request], now=now, policy_of=policy_of)
             if isinstance(outcome, Applied):
                 belongings.attach(connection, outcome.job, artifacts, now=now, policy_of=policy_of)
                 in_order = sorted(messages, key=lambda message: message.aggregate)
@@ -74,7 +78,7 @@ async def perform(
     return await borrowed.run(work)
 
 
-async def require_same_file(borrowed: Borrowed, *, url: str) -> None:
+async def require_same_file(borrowed: Driver, *, url: str) -> None:
     """Refuse a connection to another file than the app's, before anything is done with it."""
 
     def look(connection: sqlite3.Connection) -> None:

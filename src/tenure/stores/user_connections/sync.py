@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
+def run_synchronously(work: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that waits for nothing: it runs to its end here and now, with or without a loop."""
     try:
         work.send(None)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tenure.errors import LeaseLost
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Fail, Heartbeat, Progress, Retry, Signal, Suspend
 from tenure.lifecycle.records import Event, Job, Policy, ReasonCode, Stage
 from tenure.lifecycle.schedules import Schedule
@@ -117,16 +117,16 @@ async def lived(drive: Driver, clock: DatabaseClock) -> list[Job]:
         await tx.attach(kept, [Artifact(name="report", media_type="text/plain", body=b"\x00\xff")])
         message = OutboxMessage(id=drive.random.job_id(), topic="paid", body="{}", aggregate="ada")
         await tx.post([message], job=kept)
-        await tx.perform(drive.request(kept, Commit('"done"'), fresh=True))
+        await tx.apply(drive.request(kept, Commit('"done"'), fresh=True))
     await drive.apply(failing, Retry(ERROR, delay_seconds=5))
     buried = await drive.apply(await drive.running(kind="buried"), BURIAL)
-    await drive.store.deal_with([buried.id], how="discarded", actor=OPERATOR)
+    await drive.store.resolve_dead_letters([buried.id], how="discarded", actor=OPERATOR)
     erased = await drive.running(kind="erased", dedupe_key="x")
     await drive.add("erased", dedupe_key="x")
     erased = await drive.apply(await drive.apply(erased, Progress(5, "so far"), Progress(9)), Fail(ERROR))
     await drive.store.erase(erased.id, reason="asked", actor=OPERATOR)
     held = await drive.apply(await drive.running(kind="held"), Heartbeat())
-    await drive.store.queues.put("default", QueueRules(rate=Rate(100, 60.0), fair=True), actor=OPERATOR)
+    await drive.store.queues.put("default", QueueLimits(rate=Rate(100, 60.0), fair=True), actor=OPERATOR)
     await drive.store.queues.pause("slow", actor=OPERATOR)
     yearly = Schedule(
         name="yearly", cron="@yearly", kind="mail", payload="{}", policy=Policy(), tags={"b": "2", "a": "1"}
@@ -239,20 +239,20 @@ class ArchiveContract:
         assert (job.status, job.owner, job.token) == (Status.RUNNING, held.owner, None)
         assert isinstance(await drive.refuse(held, Complete("1")), LeaseLost)
         clock.advance(61)
-        assert [one.id for one in await drive.store.unattended(limit=10)] == [held.id]
+        assert [one.id for one in await drive.store.recoverable(limit=10)] == [held.id]
 
     async def test_requests_that_were_answered_are_answered_the_same(self, drive: Driver) -> None:
         manual = ManualClock()
         model = ModelStore(manual)
         there = Driver(model)
         first, second = there.enqueue(dedupe_key="x"), there.enqueue(dedupe_key="x", request_id="again")
-        await model.add([first])
-        await model.add([second])
+        await model.enqueue([first])
+        await model.enqueue([second])
         claim = there.claim_request()
         [claimed] = await model.claim(claim)
         progress = there.request(claimed, Progress(3))
-        await there.perform(progress)
+        await there.try_apply(progress)
         await restore(drive.store, await read_all(model))
-        assert [added.created for added in await drive.store.add([first, second])] == [False, False]
+        assert [added.created for added in await drive.store.enqueue([first, second])] == [False, False]
         assert [job.id for job in await drive.store.claim(claim)] == [claimed.id]
         assert (await drive.repeat(progress)).progress == 3

@@ -55,7 +55,7 @@ class ClaimContract:
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         late = await drive.add(delay_ms=5000)
-        first, second = [answer.job for answer in await drive.store.add([drive.enqueue(), drive.enqueue()])]
+        first, second = [answer.job for answer in await drive.store.enqueue([drive.enqueue(), drive.enqueue()])]
         clock.advance(1)
         third = await drive.add()
         urgent = await drive.add(priority=5, delay_ms=1000)
@@ -202,7 +202,7 @@ class ClaimContract:
 
     @pytest.mark.requirement("SM-02", "SM-14")
     async def test_concurrent_claims_never_share_a_job(self, drive: Driver) -> None:
-        added = [answer.job for answer in await drive.store.add([drive.enqueue() for _ in range(60)])]
+        added = [answer.job for answer in await drive.store.enqueue([drive.enqueue() for _ in range(60)])]
         async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
             claims = [group.create_task(drive.claim(limit=7)) for _ in range(12)]
         claimed = [job.id for claim in claims for job in claim.result()]

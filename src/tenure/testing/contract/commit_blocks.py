@@ -41,7 +41,7 @@ async def until_late(tx: Transaction) -> None:
     ends_at = SYSTEM.clock.monotonic_seconds() + PATIENCE_SECONDS
     while SYSTEM.clock.monotonic_seconds() < ends_at:
         try:
-            await tx.add([])
+            await tx.enqueue([])
         except DeadlinePassed:
             return
         await SYSTEM.clock.sleep(0.01)
@@ -49,13 +49,15 @@ async def until_late(tx: Transaction) -> None:
 
 
 WRITES: dict[str, Callable[[Store, Driver], Awaitable[Any]]] = {
-    "add": lambda store, drive: store.add([drive.enqueue()]),
+    "enqueue": lambda store, drive: store.enqueue([drive.enqueue()]),
     "claim": lambda store, drive: store.claim(drive.claim_request()),
-    "perform": lambda store, drive: store.perform([drive.request(drive.random.job_id(), Cancel(), actor=CLIENT)]),
+    "apply": lambda store, drive: store.apply([drive.request(drive.random.job_id(), Cancel(), actor=CLIENT)]),
     "prune": lambda store, _: store.prune(older_than_seconds=1, actor=OPERATOR),
     "blank": lambda store, _: store.blank(older_than_seconds=1, actor=OPERATOR),
     "erase": lambda store, drive: store.erase(drive.random.job_id(), reason="asked", actor=OPERATOR),
-    "deal_with": lambda store, drive: store.deal_with([drive.random.job_id()], how="discarded", actor=OPERATOR),
+    "resolve_dead_letters": lambda store, drive: store.resolve_dead_letters(
+        [drive.random.job_id()], how="discarded", actor=OPERATOR
+    ),
     "unregister": lambda store, _: store.unregister("worker-1"),
     "transaction": lambda store, _: store.transaction(deadline_seconds=1).__aenter__(),
 }
@@ -69,10 +71,10 @@ class TransactionContract:
         job = await drive.running()
         request = drive.enqueue("next")
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            [added] = await tx.add([request])
+            [added] = await tx.enqueue([request])
             await tx.attach(job, [artifact()])
             await tx.post([message(drive)], job=job)
-            outcome = await tx.perform(drive.request(job, Commit("7"), fresh=True))
+            outcome = await tx.apply(drive.request(job, Commit("7"), fresh=True))
             assert (added.created, added.job.status) == (True, QUEUED)
             assert isinstance(outcome, Applied)
             assert (await drive.job(job.id)).rev == job.rev, "it shows before it is committed"
@@ -88,10 +90,10 @@ class TransactionContract:
         before, request = await drive.seen(job.id), drive.enqueue()
         with pytest.raises(Change):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.add([request])
+                await tx.enqueue([request])
                 await tx.attach(job, [artifact()])
                 await tx.post([message(drive)], job=job)
-                await tx.perform(drive.request(job, Commit("7"), fresh=True))
+                await tx.apply(drive.request(job, Commit("7"), fresh=True))
                 raise Change
         assert await drive.seen(job.id) == before
         assert await drive.seen(request.origin.id) == (None, [])
@@ -100,9 +102,9 @@ class TransactionContract:
 
     async def test_a_transaction_that_did_nothing_is_committed_all_the_same(self, drive: Driver) -> None:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            assert await tx.add([]) == []
+            assert await tx.enqueue([]) == []
         with pytest.raises(StoreError, match="has ended"):
-            await tx.add([])
+            await tx.enqueue([])
 
     # Changes of jobs.
 
@@ -110,10 +112,10 @@ class TransactionContract:
         job = await drive.running()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             for operation in (Progress(50), Heartbeat(), Commit("1")):
-                outcome = await tx.perform(drive.request(job, operation, fresh=True))
+                outcome = await tx.apply(drive.request(job, operation, fresh=True))
                 assert isinstance(outcome, Applied)
                 job = outcome.job
-            outcome = await tx.perform(drive.request(job.id, Cancel(), actor=CLIENT))
+            outcome = await tx.apply(drive.request(job.id, Cancel(), actor=CLIENT))
             assert isinstance(outcome, Failure)
         assert await drive.types_of(job.id) == ["enqueued", "claimed", "started", "progress", "heartbeat", "committed"]
 
@@ -125,7 +127,7 @@ class TransactionContract:
         for seconds, renewed in ((40, False), (20, True)):
             clock.advance(seconds)
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                outcome = await tx.perform(drive.request(job, Heartbeat()))
+                outcome = await tx.apply(drive.request(job, Heartbeat()))
             assert isinstance(outcome, Applied)
             before, job = job, outcome.job
             assert (outcome.renewed, job.lease_expires_at != before.lease_expires_at) == (renewed, renewed)
@@ -137,10 +139,10 @@ class TransactionContract:
         job = await drive.running()
         request = drive.request(job, Commit("1"), fresh=True)
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            assert isinstance(await tx.perform(request), Applied)
-            assert isinstance(await tx.perform(request), Repeated)
+            assert isinstance(await tx.apply(request), Applied)
+            assert isinstance(await tx.apply(request), Repeated)
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            assert isinstance(await tx.perform(request), Repeated)
+            assert isinstance(await tx.apply(request), Repeated)
         assert (await drive.types_of(job.id)).count("committed") == 1
 
     @pytest.mark.requirement("LC-04")
@@ -148,12 +150,12 @@ class TransactionContract:
         job = await drive.running()
         await drive.apply(job, Heartbeat())
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            outcome = await tx.perform(drive.request(job, Commit("1"), fresh=True))
+            outcome = await tx.apply(drive.request(job, Commit("1"), fresh=True))
             assert isinstance(outcome, Failure)
             assert isinstance(outcome.error, RevisionConflict)
             current = outcome.error.current
             assert current is not None
-            assert isinstance(await tx.perform(drive.request(current, Commit("1"), fresh=True)), Applied)
+            assert isinstance(await tx.apply(drive.request(current, Commit("1"), fresh=True)), Applied)
         assert (await drive.job(job.id)).committed
 
     @pytest.mark.requirement("EL-04", "LC-05")
@@ -163,8 +165,8 @@ class TransactionContract:
         clock.advance(10)
         with pytest.raises(LeaseLost):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.add([request])
-                outcome = await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await tx.enqueue([request])
+                outcome = await tx.apply(drive.request(job, Commit("1"), fresh=True))
                 assert isinstance(outcome, Failure)
                 raise outcome.error
         assert (await drive.job(job.id)).committed is False
@@ -175,7 +177,7 @@ class TransactionContract:
         job = await drive.running()
         stranger = drive.request(job.id, Commit("1"), actor=Actor(Role.RUNNER, "worker-1", drive.random.token()))
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            outcome = await tx.perform(stranger)
+            outcome = await tx.apply(stranger)
             assert isinstance(outcome, Failure)
             assert isinstance(outcome.error, LeaseLost)
         assert (await drive.job(job.id)).rev == job.rev
@@ -186,7 +188,7 @@ class TransactionContract:
 
         async def commit(number: int) -> bool:
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                outcome = await tx.perform(drive.request(job, Commit(str(number)), fresh=True))
+                outcome = await tx.apply(drive.request(job, Commit(str(number)), fresh=True))
                 return isinstance(outcome, Applied)
 
         assert sum(await at_once(commit(1), commit(2), commit(3))) == 1
@@ -197,17 +199,17 @@ class TransactionContract:
     async def test_a_job_that_is_there_is_found_by_its_dedupe_key(self, drive: Driver) -> None:
         there = await drive.add(dedupe_key="ada")
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            first, second = await tx.add([drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="bob")])
-            [third] = await tx.add([drive.enqueue(dedupe_key="bob")])
+            first, second = await tx.enqueue([drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="bob")])
+            [third] = await tx.enqueue([drive.enqueue(dedupe_key="bob")])
         assert (first.created, first.job.id) == (False, there.id)
         assert (second.created, third.created, third.job.id) == (True, False, second.job.id)
 
     async def test_a_job_that_was_rolled_back_leaves_its_dedupe_key_free(self, drive: Driver) -> None:
         with pytest.raises(Change):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.add([drive.enqueue(dedupe_key="ada")])
+                await tx.enqueue([drive.enqueue(dedupe_key="ada")])
                 raise Change
-        [added] = await drive.store.add([drive.enqueue(dedupe_key="ada")])
+        [added] = await drive.store.enqueue([drive.enqueue(dedupe_key="ada")])
         assert added.created
 
     async def test_a_policy_that_was_first_seen_in_a_transaction_that_was_rolled_back_is_kept_by_the_next(
@@ -216,10 +218,10 @@ class TransactionContract:
         policy = {"max_attempts": 3, "lease_seconds": 12.5}
         with pytest.raises(Change):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.add([drive.enqueue(policy=policy)])
+                await tx.enqueue([drive.enqueue(policy=policy)])
                 raise Change
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            [added] = await tx.add([drive.enqueue(policy=policy)])
+            [added] = await tx.enqueue([drive.enqueue(policy=policy)])
         again = await drive.add(policy=policy)
         assert (await drive.job(added.job.id)).policy == again.policy == added.job.policy
 
@@ -227,7 +229,7 @@ class TransactionContract:
     async def test_of_several_transactions_that_add_one_dedupe_key_one_makes_the_job(self, drive: Driver) -> None:
         async def add() -> bool:
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                [added] = await tx.add([drive.enqueue(dedupe_key="ada")])
+                [added] = await tx.enqueue([drive.enqueue(dedupe_key="ada")])
                 return added.created
 
         assert sum(await at_once(add(), add(), add())) == 1
@@ -238,8 +240,8 @@ class TransactionContract:
         request = drive.enqueue()
         with pytest.raises(RequestIdReused):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.add([request])
-                await tx.add([drive.enqueue(request_id="mine", payload="2")])
+                await tx.enqueue([request])
+                await tx.enqueue([drive.enqueue(request_id="mine", payload="2")])
         assert await drive.seen(request.origin.id) == (None, [])
 
     # What fails.
@@ -249,11 +251,11 @@ class TransactionContract:
         before = await drive.seen(job.id)
         with pytest.raises(StoreError, match="nothing of this transaction is kept"):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await tx.apply(drive.request(job, Commit("1"), fresh=True))
                 with pytest.raises(InvalidInput):
-                    await tx.add([drive.enqueue("")])
+                    await tx.enqueue([drive.enqueue("")])
                 with pytest.raises(StoreError, match="nothing of this transaction is kept"):
-                    await tx.add([drive.enqueue()])
+                    await tx.enqueue([drive.enqueue()])
         assert await drive.seen(job.id) == before
 
     @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "1", None])
@@ -266,7 +268,7 @@ class TransactionContract:
     async def test_inside_a_transaction_the_store_itself_says_to_use_it(self, drive: Driver, write: str) -> None:
         request = drive.enqueue()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            await tx.add([request])
+            await tx.enqueue([request])
             with pytest.raises(StoreError, match="use tx"):
                 await WRITES[write](drive.store, drive)
         assert (await drive.job(request.origin.id)).status is QUEUED
@@ -280,11 +282,11 @@ class TransactionContract:
         request = drive.enqueue()
         with pytest.raises(DeadlinePassed, match=r"deadline passed.*rolled back"):
             async with drive.store.transaction(deadline_seconds=SHORT_SECONDS) as tx:
-                await tx.add([request])
-                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await tx.enqueue([request])
+                await tx.apply(drive.request(job, Commit("1"), fresh=True))
                 await until_late(tx)
                 with pytest.raises(DeadlinePassed):
-                    await tx.perform(drive.request(job, Commit("1")))
+                    await tx.apply(drive.request(job, Commit("1")))
         assert (await drive.job(job.id)).status is RUNNING
         assert not (await drive.job(job.id)).committed
         assert await drive.seen(request.origin.id) == (None, [])
@@ -297,7 +299,7 @@ class TransactionContract:
         async def hang() -> None:
             try:
                 async with drive.store.transaction(deadline_seconds=SHORT_SECONDS) as tx:
-                    await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                    await tx.apply(drive.request(job, Commit("1"), fresh=True))
                     await until_late(tx)
                     late.set()
                     await done.wait()
@@ -309,7 +311,7 @@ class TransactionContract:
             await late.wait()
             try:
                 async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                    await tx.add([drive.enqueue(dedupe_key="second")])
+                    await tx.enqueue([drive.enqueue(dedupe_key="second")])
                 await drive.apply(job, Complete("2"))
             finally:
                 done.set()
@@ -324,7 +326,7 @@ class TransactionContract:
 
         async def hang() -> None:
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await tx.apply(drive.request(job, Commit("1"), fresh=True))
                 inside.set()
                 await asyncio.Event().wait()
 

@@ -21,7 +21,7 @@ async def bury(drive: Driver, reason: ReasonCode = ReasonCode.TIMEOUT, stage: St
 
 
 class DeadLetterContract:
-    """`dead_letters`, `deal_with`, and finding jobs by their reason."""
+    """`dead_letters`, `resolve_dead_letters`, and finding jobs by their reason."""
 
     async def listed(self, drive: Driver, **wanted: Any) -> list[UUID]:
         page = await drive.store.dead_letters(DeadLetterFilter(**wanted), limit=100)
@@ -76,9 +76,12 @@ class DeadLetterContract:
         clock.advance(5)
         handled_at = await drive.store.now()
         before = await drive.seen(job.id)
-        assert await drive.store.deal_with([job.id, job.id, drive.random.job_id()], how=how, actor=OPERATOR) == 1
+        assert (
+            await drive.store.resolve_dead_letters([job.id, job.id, drive.random.job_id()], how=how, actor=OPERATOR)
+            == 1
+        )
         clock.advance(5)
-        assert await drive.store.deal_with([job.id], how="discarded", actor=OPERATOR) == 0
+        assert await drive.store.resolve_dead_letters([job.id], how="discarded", actor=OPERATOR) == 0
         letter = await drive.store.dead_letter(job.id)
         assert letter is not None
         assert (letter.handled_at, letter.handled_as) == (handled_at, how)
@@ -88,17 +91,17 @@ class DeadLetterContract:
 
     async def test_what_is_no_dead_letter_is_not_dealt_with(self, drive: Driver) -> None:
         job = await drive.running()
-        assert await drive.store.deal_with([job.id], how="discarded", actor=OPERATOR) == 0
-        assert await drive.store.deal_with([], how="discarded", actor=OPERATOR) == 0
+        assert await drive.store.resolve_dead_letters([job.id], how="discarded", actor=OPERATOR) == 0
+        assert await drive.store.resolve_dead_letters([], how="discarded", actor=OPERATOR) == 0
 
     async def test_a_dead_letter_that_was_dealt_with_is_erased_and_pruned_like_any(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job, erased_first = await bury(drive), await bury(drive)
-        await drive.store.deal_with([job.id], how="discarded", actor=OPERATOR)
+        await drive.store.resolve_dead_letters([job.id], how="discarded", actor=OPERATOR)
         for one in (job, erased_first):
             await drive.store.erase(one.id, reason="asked", actor=OPERATOR)
-        assert await drive.store.deal_with([erased_first.id], how="redriven", actor=OPERATOR) == 1
+        assert await drive.store.resolve_dead_letters([erased_first.id], how="redriven", actor=OPERATOR) == 1
         letter = await drive.store.dead_letter(job.id)
         assert letter is not None
         assert (letter.last_error, letter.handled_as) == ("null", "discarded")
@@ -110,7 +113,9 @@ class DeadLetterContract:
     async def test_what_cannot_be_meant_is_refused(self, drive: Driver, wrong: dict[str, Any]) -> None:
         job = await bury(drive)
         with pytest.raises(InvalidInput):
-            await drive.store.deal_with(**{"job_ids": [job.id], "how": "discarded", "actor": OPERATOR, **wrong})
+            await drive.store.resolve_dead_letters(
+                **{"job_ids": [job.id], "how": "discarded", "actor": OPERATOR, **wrong}
+            )
         assert await self.listed(drive) == [job.id]
 
     @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tenure.errors import RequestIdReused
 from tenure.lifecycle.operations import Cancel, Complete
 from tenure.lifecycle.records import Actor, EventType, Role
 from tenure.lifecycle.statuses import QUEUED
-from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, Driver
 from tenure.testing.store_check import all_jobs
@@ -52,7 +52,7 @@ class AddingContract:
             redrive_of=parent.id,
             policy={"max_attempts": 3, "lease_seconds": 12.5, "on_lost": "fail", "on_exhausted": "dead_letter"},
         )
-        [added] = await drive.store.add([request])
+        [added] = await drive.store.enqueue([request])
         assert added.created
         assert added.job.origin == request.origin
         assert (await drive.job(added.job.id)).origin == request.origin
@@ -60,8 +60,10 @@ class AddingContract:
     async def test_jobs_that_wait_for_something_are_not_there_before_it_is_done(self, drive: Driver) -> None:
         gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         async with asyncio.TaskGroup() as group:  # noqa: TID251 - the kit's own tasks
-            adding = group.create_task(drive.store.add([drive.enqueue(), drive.enqueue(dedupe_key="ada")], after=gate))
-            keyed = group.create_task(drive.store.add([drive.enqueue(dedupe_key="bob")], after=gate))
+            adding = group.create_task(
+                drive.store.enqueue([drive.enqueue(), drive.enqueue(dedupe_key="ada")], after=gate)
+            )
+            keyed = group.create_task(drive.store.enqueue([drive.enqueue(dedupe_key="bob")], after=gate))
             for _ in range(5):
                 await asyncio.sleep(0)  # noqa: TID251 - they get as far as they can
             assert await all_jobs(drive.store) == []
@@ -76,7 +78,7 @@ class AddingContract:
         gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         gate.set_exception(LookupError("the ones before were refused"))
         with pytest.raises(LookupError, match="refused"):
-            await drive.store.add([drive.enqueue(dedupe_key=dedupe_key)], after=gate)
+            await drive.store.enqueue([drive.enqueue(dedupe_key=dedupe_key)], after=gate)
         assert await all_jobs(drive.store) == []
 
     async def test_preparing_for_work_changes_nothing(self, drive: Driver) -> None:
@@ -104,18 +106,18 @@ class AddingContract:
     async def test_a_batch_is_answered_in_the_order_of_its_requests(self, drive: Driver) -> None:
         requests = [drive.enqueue(priority=number) for number in range(20)]
         requests.reverse()
-        added = await drive.store.add(requests)
+        added = await drive.store.enqueue(requests)
         assert [answer.job.id for answer in added] == [request.origin.id for request in requests]
         assert all(answer.created for answer in added)
 
     async def test_an_empty_batch_adds_nothing(self, drive: Driver) -> None:
-        assert await drive.store.add([]) == []
+        assert await drive.store.enqueue([]) == []
         assert await all_jobs(drive.store) == []
 
     @pytest.mark.requirement("LC-11")
     async def test_a_live_dedupe_key_returns_the_job_that_has_it(self, drive: Driver) -> None:
         first = await drive.add(dedupe_key="ada")
-        [again] = await drive.store.add([drive.enqueue(dedupe_key="ada", payload='{"other":1}')])
+        [again] = await drive.store.enqueue([drive.enqueue(dedupe_key="ada", payload='{"other":1}')])
         assert (again.job.id, again.created) == (first.id, False)
         assert len(await drive.events_of(first.id)) == 1
 
@@ -137,12 +139,12 @@ class AddingContract:
         await drive.running(dedupe_key="ada")
         request = drive.enqueue(dedupe_key="ada")
         for _ in range(2):
-            [answer] = await drive.store.add([request])
+            [answer] = await drive.store.enqueue([request])
             assert answer.job.token is None
 
     @pytest.mark.requirement("LC-11")
     async def test_two_requests_with_one_dedupe_key_in_one_batch_make_one_job(self, drive: Driver) -> None:
-        first, second, other = await drive.store.add(
+        first, second, other = await drive.store.enqueue(
             [drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="bob")]
         )
         assert first.created
@@ -153,22 +155,22 @@ class AddingContract:
     async def test_of_two_requests_with_one_dedupe_key_in_one_batch_the_first_is_made(self, drive: Driver) -> None:
         for ids in (("z", "a"), ("b", "y"), (None, "c")):
             requests = [drive.enqueue(dedupe_key=f"ada-{ids[1]}", request_id=request_id) for request_id in ids]
-            first, second = await drive.store.add(requests)
+            first, second = await drive.store.enqueue(requests)
             assert (first.created, second.created) == (True, False)
             assert first.job.id == second.job.id == requests[0].origin.id
 
     @pytest.mark.requirement("LC-07")
     async def test_a_repeated_enqueue_returns_the_job_it_made_also_after_that_has_ended(self, drive: Driver) -> None:
         for request in (drive.enqueue(request_id="order-1"), drive.enqueue(), drive.enqueue(delay_ms=10)):
-            [made] = await drive.store.add([request])
+            [made] = await drive.store.enqueue([request])
             await drive.apply(made.job.id, Cancel(), actor=CLIENT)
-            [again] = await drive.store.add([request])
+            [again] = await drive.store.enqueue([request])
             assert (again.job.id, again.created, again.job.rev) == (made.job.id, False, 2)
 
     @pytest.mark.requirement("LC-07")
     async def test_a_repeated_request_id_finds_its_job_whatever_the_new_job_id(self, drive: Driver) -> None:
         made = await drive.add(request_id="order-1")
-        [again] = await drive.store.add([drive.enqueue(request_id="order-1")])
+        [again] = await drive.store.enqueue([drive.enqueue(request_id="order-1")])
         assert (again.job.id, again.created) == (made.id, False)
 
     @pytest.mark.requirement("LC-07")
@@ -179,7 +181,7 @@ class AddingContract:
         made = await drive.add(request_id="order-1")
         bystander = drive.enqueue()
         with pytest.raises(RequestIdReused) as refusal:
-            await drive.store.add([bystander, drive.enqueue(request_id="order-1", **change)])
+            await drive.store.enqueue([bystander, drive.enqueue(request_id="order-1", **change)])
         assert refusal.value.request_id == "order-1"
         assert [job.id for job in await all_jobs(drive.store)] == [made.id]
 
@@ -187,24 +189,24 @@ class AddingContract:
     async def test_a_job_id_with_another_body_is_refused(self, drive: Driver) -> None:
         made = await drive.add()
         with pytest.raises(RequestIdReused) as refusal:
-            await drive.store.add([drive.enqueue(id=made.id, payload="[1]")])
+            await drive.store.enqueue([drive.enqueue(id=made.id, payload="[1]")])
         assert refusal.value.request_id == str(made.id)
 
     @pytest.mark.requirement("LC-07")
     async def test_the_same_request_twice_in_one_batch_makes_one_job(self, drive: Driver) -> None:
         request = drive.enqueue(request_id="order-1")
-        first, second = await drive.store.add([request, request])
+        first, second = await drive.store.enqueue([request, request])
         assert (first.created, second.created) == (True, False)
         assert first.job.id == second.job.id
 
     async def test_a_request_id_twice_in_one_batch_with_different_bodies_is_refused(self, drive: Driver) -> None:
         with pytest.raises(RequestIdReused):
-            await drive.store.add([drive.enqueue(request_id="r"), drive.enqueue(request_id="r", payload="[1]")])
+            await drive.store.enqueue([drive.enqueue(request_id="r"), drive.enqueue(request_id="r", payload="[1]")])
         assert await all_jobs(drive.store) == []
 
     async def test_a_batch_of_several_clients_is_written_and_answered_as_one(self, drive: Driver) -> None:
         requests = [drive.enqueue(), _of_bob(drive.enqueue()), drive.enqueue(), _of_bob(drive.enqueue())]
-        added = await drive.store.add(requests)
+        added = await drive.store.enqueue(requests)
         assert [answer.job.id for answer in added] == [request.origin.id for request in requests]
         actors = [(await drive.events_of(answer.job.id))[0].actor for answer in added]
         assert actors == [str(CLIENT), str(BOB)] * 2
@@ -213,17 +215,17 @@ class AddingContract:
     async def test_a_refusal_of_one_clients_request_leaves_nothing_of_the_others(self, drive: Driver) -> None:
         made = await drive.add(request_id="order-1")
         for first, second in ((CLIENT, BOB), (BOB, CLIENT)):
-            bystander = Enqueue(drive.enqueue().origin, first)
-            reused = Enqueue(drive.enqueue(request_id="order-1", payload="[1]").origin, second)
+            bystander = EnqueueRequest(drive.enqueue().origin, first)
+            reused = EnqueueRequest(drive.enqueue(request_id="order-1", payload="[1]").origin, second)
             for batch in ([bystander, reused], [reused, bystander]):
                 with pytest.raises(RequestIdReused):
-                    await drive.store.add(batch)
+                    await drive.store.enqueue(batch)
                 assert [job.id for job in await all_jobs(drive.store)] == [made.id]
 
     @pytest.mark.requirement("LC-11")
     async def test_a_dedupe_key_is_shared_by_the_clients_of_one_batch(self, drive: Driver) -> None:
         requests = [_of_bob(drive.enqueue(dedupe_key="x")), drive.enqueue(dedupe_key="x"), drive.enqueue()]
-        first, second, _ = await drive.store.add(requests)
+        first, second, _ = await drive.store.enqueue(requests)
         assert (first.created, second.created) == (True, False)
         assert first.job.id == second.job.id == requests[0].origin.id
 
@@ -234,13 +236,13 @@ class AddingContract:
     ) -> None:
         first = await drive.add(dedupe_key="ada")
         request = drive.enqueue(dedupe_key="ada", **facts)
-        assert _told(await drive.store.add([request])) == [(first.id, False)]
-        assert _told(await drive.store.add([request])) == [(first.id, False)]
+        assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
+        assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
         await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _told(await drive.store.add([request])) == [(first.id, False)]
+        assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
         later = await drive.add(dedupe_key="ada")
         assert later.id != first.id
-        assert _told(await drive.store.add([request, request])) == [(first.id, False)] * 2
+        assert _told(await drive.store.enqueue([request, request])) == [(first.id, False)] * 2
         assert {job.id for job in await all_jobs(drive.store)} == {first.id, later.id}
 
     @pytest.mark.requirement("LC-07", "LC-11")
@@ -248,7 +250,7 @@ class AddingContract:
         first = await drive.add(dedupe_key="ada")
         await drive.add(dedupe_key="ada", request_id="order-1")
         await drive.apply(first.id, Cancel(), actor=CLIENT)
-        again = await drive.store.add([drive.enqueue(dedupe_key="ada", request_id="order-1")])
+        again = await drive.store.enqueue([drive.enqueue(dedupe_key="ada", request_id="order-1")])
         assert _told(again) == [(first.id, False)]
 
     @pytest.mark.requirement("LC-07", "LC-11")
@@ -261,10 +263,10 @@ class AddingContract:
         first = await drive.add(dedupe_key="ada")
         for facts in ({"request_id": "order-1"}, {"id": drive.random.job_id()}):
             answered: dict[str, Any] = {"dedupe_key": "ada", **facts}
-            [answer] = await drive.store.add([drive.enqueue(**answered)])
+            [answer] = await drive.store.enqueue([drive.enqueue(**answered)])
             assert not answer.created
             with pytest.raises(RequestIdReused) as refusal:
-                await drive.store.add([drive.enqueue(), drive.enqueue(**{**answered, **change})])
+                await drive.store.enqueue([drive.enqueue(), drive.enqueue(**{**answered, **change})])
             assert refusal.value.request_id == str(next(iter(facts.values())))
         assert [job.id for job in await all_jobs(drive.store)] == [first.id]
 
@@ -272,9 +274,9 @@ class AddingContract:
     async def test_an_answer_by_an_earlier_request_of_the_same_batch_is_kept_too(self, drive: Driver) -> None:
         made, answered = drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="ada", request_id="order-1")
         expected = [(made.origin.id, True), (made.origin.id, False), (made.origin.id, False)]
-        assert _told(await drive.store.add([made, answered, answered])) == expected
+        assert _told(await drive.store.enqueue([made, answered, answered])) == expected
         await drive.apply(made.origin.id, Cancel(), actor=CLIENT)
-        assert _told(await drive.store.add([answered, made])) == [(made.origin.id, False)] * 2
+        assert _told(await drive.store.enqueue([answered, made])) == [(made.origin.id, False)] * 2
 
     @pytest.mark.requirement("LC-07", "LC-11")
     async def test_concurrent_repetitions_of_an_answered_enqueue_get_one_answer(self, drive: Driver) -> None:
@@ -283,7 +285,7 @@ class AddingContract:
         answers = await _at_once(drive, [[request] for _ in range(8)])
         assert [_told(answer) for answer in answers] == [[(first.id, False)]] * 8
         await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _told(await drive.store.add([request])) == [(first.id, False)]
+        assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
 
     @pytest.mark.requirement("LC-07", "LC-11")
     async def test_whoever_lost_a_race_for_a_dedupe_key_is_answered_the_same_for_ever(self, drive: Driver) -> None:
@@ -298,9 +300,9 @@ class AddingContract:
         await drive.add(request_id="order-1")
         answered = drive.enqueue(dedupe_key="ada", request_id="order-2")
         with pytest.raises(RequestIdReused):
-            await drive.store.add([answered, drive.enqueue(request_id="order-1", payload="[1]")])
+            await drive.store.enqueue([answered, drive.enqueue(request_id="order-1", payload="[1]")])
         await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _told(await drive.store.add([answered])) == [(answered.origin.id, True)]
+        assert _told(await drive.store.enqueue([answered])) == [(answered.origin.id, True)]
 
     @pytest.mark.requirement("LC-07", "LC-11")
     async def test_an_enqueue_and_another_under_its_id_in_one_batch_are_refused_also_when_its_key_was_live(
@@ -309,8 +311,8 @@ class AddingContract:
         first = await drive.add(dedupe_key="ada")
         requests = [drive.enqueue(dedupe_key="ada", request_id="r", payload=payload) for payload in ("[1]", "[2]")]
         with pytest.raises(RequestIdReused):
-            await drive.store.add(requests)
-        assert _told(await drive.store.add(requests[1:])) == [(first.id, False)]
+            await drive.store.enqueue(requests)
+        assert _told(await drive.store.enqueue(requests[1:])) == [(first.id, False)]
 
     @pytest.mark.requirement("LC-11")
     async def test_concurrent_adds_of_one_dedupe_key_make_one_job(self, drive: Driver) -> None:
@@ -323,7 +325,7 @@ class AddingContract:
     async def test_concurrent_repetitions_of_one_enqueue_make_one_job(self, drive: Driver) -> None:
         request = drive.enqueue(request_id="order-1")
         copies = [msgspec.structs.replace(request.origin, id=drive.random.job_id()) for _ in range(8)]
-        batches = [[request], *([Enqueue(copy, CLIENT)] for copy in copies)]
+        batches = [[request], *([EnqueueRequest(copy, CLIENT)] for copy in copies)]
         answers = await _at_once(drive, batches)
         assert len({answer.job.id for [answer] in answers}) == 1
         assert sum(answer.created for [answer] in answers) == 1
@@ -348,15 +350,15 @@ class AddingContract:
         assert second.created_at == first.created_at - timedelta(seconds=30)
 
 
-def _of_bob(request: Enqueue) -> Enqueue:
+def _of_bob(request: EnqueueRequest) -> EnqueueRequest:
     return msgspec.structs.replace(request, actor=BOB)
 
 
-def _told(answers: Sequence[Added]) -> list[tuple[UUID, bool]]:
+def _told(answers: Sequence[EnqueueResult]) -> list[tuple[UUID, bool]]:
     return [(answer.job.id, answer.created) for answer in answers]
 
 
-async def _at_once(drive: Driver, batches: list[list[Enqueue]]) -> list[Sequence[Added]]:
+async def _at_once(drive: Driver, batches: list[list[EnqueueRequest]]) -> list[Sequence[EnqueueResult]]:
     async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
-        tasks = [group.create_task(drive.store.add(batch)) for batch in batches]
+        tasks = [group.create_task(drive.store.enqueue(batch)) for batch in batches]
     return [task.result() for task in tasks]

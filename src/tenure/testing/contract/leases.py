@@ -129,13 +129,13 @@ class LeaseContract:
         job = await drive.running(policy={"lease_seconds": 60, "heartbeat_seconds": 20})
         first_end = job.lease_expires_at
         clock.advance(29.999)
-        early = await drive.perform(drive.request(job, Heartbeat()))
+        early = await drive.try_apply(drive.request(job, Heartbeat()))
         assert isinstance(early, Applied)
         assert not early.renewed
         assert (early.job.lease_expires_at, early.job.rev) == (first_end, 4)
         assert early.job.heartbeat_deadline_at == early.at + timedelta(seconds=40)
         clock.advance(0.001)
-        late = await drive.perform(drive.request(early.job, Heartbeat()))
+        late = await drive.try_apply(drive.request(early.job, Heartbeat()))
         assert isinstance(late, Applied)
         assert late.renewed
         assert late.job.lease_expires_at == late.at + timedelta(seconds=60)
@@ -285,5 +285,5 @@ class LeaseContract:
         job = await drive.running(policy={"lease_seconds": 600, "heartbeat_seconds": 10})
         clock.advance(20)
         requests = [drive.request(job, Complete("1")), drive.request(job, Stall(), actor=RECOVERY)]
-        outcomes = await drive.store.perform(requests)
+        outcomes = await drive.store.apply(requests)
         assert [isinstance(outcome, Applied) for outcome in outcomes].count(True) == 1

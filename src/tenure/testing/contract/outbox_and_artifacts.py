@@ -43,7 +43,7 @@ class BelongingsContract:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             await tx.attach(job, [artifact("b", b"\x00\xff"), artifact("a", b"")])
             await tx.attach(job, [artifact("c")])
-            await tx.perform(drive.request(job, Commit("1"), fresh=True))
+            await tx.apply(drive.request(job, Commit("1"), fresh=True))
         listed = await drive.store.artifacts(job.id)
         assert [(made.name, made.bytes, made.attempt, made.job_id) for made in listed] == [
             ("a", 0, 1, job.id),
@@ -96,7 +96,7 @@ class BelongingsContract:
                 async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                     await tx.attach(job, [artifact()])
                     if operation is not None:
-                        await tx.perform(drive.request(job, operation, fresh=True))
+                        await tx.apply(drive.request(job, operation, fresh=True))
         await drive.apply(job.id, Cancel(), actor=CLIENT)
         assert await drive.store.artifacts(job.id) == []
 
@@ -105,7 +105,7 @@ class BelongingsContract:
         job = await drive.running()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             await tx.attach(job, [artifact()])
-            await tx.perform(drive.request(job, Complete("1"), fresh=True))
+            await tx.apply(drive.request(job, Complete("1"), fresh=True))
         assert len(await drive.store.artifacts(job.id)) == 1
         other = await drive.apply(await drive.running(), Commit("1"))
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
@@ -117,7 +117,7 @@ class BelongingsContract:
             job = await drive.running()
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.attach(job, [artifact()])
-                outcome = await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                outcome = await tx.apply(drive.request(job, Commit("1"), fresh=True))
             assert isinstance(outcome, Applied)
             await drive.apply(outcome.job, Complete("1"))
             clock.advance(10)

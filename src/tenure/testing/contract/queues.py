@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.limits import QueueRules, Rate
+from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Complete, Release, Requeue, Stall
 from tenure.lifecycle.records import Job
 from tenure.testing.contract.clock import DatabaseClock
@@ -21,7 +21,7 @@ class QueueContract:
     """`queues`, and `claim` by their rules."""
 
     async def rule(self, drive: Driver, queue: str = "default", **rules: object) -> None:
-        await drive.store.queues.put(queue, QueueRules(**rules), actor=OPERATOR)  # type: ignore[arg-type]
+        await drive.store.queues.put(queue, QueueLimits(**rules), actor=OPERATOR)  # type: ignore[arg-type]
 
     async def fill(self, drive: Driver, *keys: str | None, **facts: Any) -> list[Job]:
         return [await drive.add(partition_key=key, **facts) for key in keys]
@@ -38,7 +38,7 @@ class QueueContract:
         assert await queues.known() == []
         assert await queues.resume("mail", actor=OPERATOR) is None
         assert not await queues.forget("mail", actor=OPERATOR)
-        rules = QueueRules(concurrency_max=3, key_rate=Rate(10, 1), fair=True)
+        rules = QueueLimits(concurrency_max=3, key_rate=Rate(10, 1), fair=True)
         put = await queues.put("mail", rules, actor=OPERATOR)
         assert (put.name, put.rules, put.paused_at, put.held) == ("mail", rules, None, 0)
         clock.advance(5)
@@ -54,17 +54,17 @@ class QueueContract:
         paused = await queues.pause("mail", actor=OPERATOR)
         assert (await queues.pause("mail", actor=OPERATOR)).paused_at == paused.paused_at
         await self.rule(drive, "mail", concurrency_max=3, rate=Rate(10, 60))
-        put = await queues.put("mail", QueueRules(key_concurrency_max=2), actor=OPERATOR)
-        assert put.rules == QueueRules(key_concurrency_max=2)
+        put = await queues.put("mail", QueueLimits(key_concurrency_max=2), actor=OPERATOR)
+        assert put.rules == QueueLimits(key_concurrency_max=2)
         assert put.paused_at == paused.paused_at
         resumed = await queues.resume("mail", actor=OPERATOR)
         assert resumed is not None
-        assert (resumed.paused_at, resumed.rules) == (None, QueueRules(key_concurrency_max=2))
+        assert (resumed.paused_at, resumed.rules) == (None, QueueLimits(key_concurrency_max=2))
 
     @pytest.mark.parametrize("name", ["", " mail", "a\x00b", "a" * 300])
     async def test_a_queue_that_cannot_be_is_refused(self, drive: Driver, name: str) -> None:
         with pytest.raises(InvalidInput, match="queue"):
-            await drive.store.queues.put(name, QueueRules(concurrency_max=1), actor=OPERATOR)
+            await drive.store.queues.put(name, QueueLimits(concurrency_max=1), actor=OPERATOR)
         with pytest.raises(InvalidInput, match="queue"):
             await drive.store.queues.pause(name, actor=OPERATOR)
         assert await drive.store.queues.known() == []
@@ -255,7 +255,7 @@ class QueueContract:
     async def test_a_key_behind_many_jobs_that_must_wait_is_found(self, drive: Driver) -> None:
         await self.rule(drive, key_concurrency_max=1)
         crowd = [drive.enqueue(partition_key="crowd") for _ in range(1100)]
-        await drive.store.add(crowd)
+        await drive.store.enqueue(crowd)
         lonely = await drive.add(partition_key="lonely")
         assert keys(await drive.claim(limit=10)) == ["crowd", "lonely"]
         assert await drive.claim(limit=10) == []
@@ -290,7 +290,7 @@ class QueueContract:
 
     async def test_concurrent_claims_never_spend_one_permit_twice(self, drive: Driver) -> None:
         await self.rule(drive, concurrency_max=7, key_concurrency_max=3, rate=Rate(9, 3600))
-        await drive.store.add([drive.enqueue(partition_key="abc"[number % 3]) for number in range(30)])
+        await drive.store.enqueue([drive.enqueue(partition_key="abc"[number % 3]) for number in range(30)])
         won = await self.claim_at_once(drive)
         assert len(ids(won)) == len(set(ids(won))) == 7
         assert max(Counter(keys(won)).values()) <= 3
@@ -301,7 +301,7 @@ class QueueContract:
     async def test_what_is_said_of_a_queue_is_dated_by_the_database(self, drive: Driver, clock: DatabaseClock) -> None:
         before = await drive.store.now()
         clock.advance(100)
-        put = await drive.store.queues.put("mail", QueueRules(concurrency_max=1), actor=OPERATOR)
+        put = await drive.store.queues.put("mail", QueueLimits(concurrency_max=1), actor=OPERATOR)
         assert put.updated_at == before + timedelta(seconds=100)
 
 

@@ -28,7 +28,7 @@ from tenure.testing.store_check import all_jobs, whole_tail
 
 
 class ReadingContract:
-    """`read`, `find`, `history`, `events`, `tail`, `executions`, `unattended`, `now`."""
+    """`read`, `find`, `history`, `events`, `tail`, `executions`, `recoverable`, `now`."""
 
     async def test_reading_shows_what_exists_and_never_a_token(self, drive: Driver) -> None:
         job = await drive.running()
@@ -80,7 +80,7 @@ class ReadingContract:
         assert await found(drive, JobFilter(kinds=("special",), queues=("default",))) == []
 
     async def test_pages_of_jobs_follow_each_other_without_gap_or_repetition(self, drive: Driver) -> None:
-        added = [answer.job.id for answer in await drive.store.add([drive.enqueue() for _ in range(23)])]
+        added = [answer.job.id for answer in await drive.store.enqueue([drive.enqueue() for _ in range(23)])]
         assert [job.id for job in await all_jobs(drive.store, limit=5)] == sorted(added)
         page = await drive.store.find(JobFilter(), limit=5)
         assert len(page.jobs) == 5
@@ -89,8 +89,8 @@ class ReadingContract:
 
     async def test_a_page_names_a_next_one_exactly_when_something_follows(self, drive: Driver) -> None:
         assert (await drive.store.find(JobFilter(), limit=1)).after is None
-        wanted = [answer.job.id for answer in await drive.store.add([drive.enqueue(queue="q") for _ in range(4)])]
-        await drive.store.add([drive.enqueue() for _ in range(4)])
+        wanted = [answer.job.id for answer in await drive.store.enqueue([drive.enqueue(queue="q") for _ in range(4)])]
+        await drive.store.enqueue([drive.enqueue() for _ in range(4)])
         ordered = sorted(wanted)
         for limit in range(1, 6):
             page = await drive.store.find(JobFilter(queues=("q",)), limit=limit)
@@ -240,10 +240,10 @@ class ReadingContract:
             await drive.apply(await drive.running(), Complete("1")),
             await drive.apply(await drive.running(), Release()),
         ]
-        assert await unattended(drive) == []
+        assert await recoverable(drive) == []
         clock.advance(10)
-        assert await unattended(drive) == [job.id for job in sorted(needy, key=by_id)]
-        assert all(job.token is None for job in await drive.store.unattended(limit=100))
+        assert await recoverable(drive) == [job.id for job in sorted(needy, key=by_id)]
+        assert all(job.token is None for job in await drive.store.recoverable(limit=100))
         assert len(others) == 7
 
     @pytest.mark.requirement("WC-10")
@@ -259,7 +259,7 @@ class ReadingContract:
         clock.advance(10)
         for job in jobs:
             await drive.apply(job.id, Stall(), actor=RECOVERY)
-        assert await unattended(drive) == [job.id for job in sorted(jobs, key=by_id)]
+        assert await recoverable(drive) == [job.id for job in sorted(jobs, key=by_id)]
 
     @pytest.mark.requirement("WC-10")
     async def test_the_unattended_are_listed_page_by_page_in_the_order_of_ids(
@@ -267,8 +267,8 @@ class ReadingContract:
     ) -> None:
         jobs = [await drive.running(policy={"lease_seconds": 10}) for _ in range(7)]
         clock.advance(10)
-        first = await drive.store.unattended(limit=4)
-        second = await drive.store.unattended(limit=4, after=first[-1].id)
+        first = await drive.store.recoverable(limit=4)
+        second = await drive.store.recoverable(limit=4, after=first[-1].id)
         assert [job.id for job in first + second] == [job.id for job in sorted(jobs, key=by_id)]
 
     async def test_signals_of_a_job_that_has_none_are_none(self, drive: Driver) -> None:
@@ -302,8 +302,8 @@ async def paged(drive: Driver, wanted: EventFilter, *, limit: int) -> list[str]:
     return found
 
 
-async def unattended(drive: Driver) -> list[object]:
-    return [job.id for job in await drive.store.unattended(limit=100)]
+async def recoverable(drive: Driver) -> list[object]:
+    return [job.id for job in await drive.store.recoverable(limit=100)]
 
 
 async def wait_for_tail(drive: Driver, after: str) -> list[Event]:

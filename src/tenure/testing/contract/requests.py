@@ -96,7 +96,7 @@ class RequestContract:
         job = await drive.claimed()
         for count, operation in enumerate((Start(), Heartbeat(), Progress(1), Commit("1"), Complete("1")), start=3):
             request = drive.request(job, operation)
-            outcome = await drive.perform(request)
+            outcome = await drive.try_apply(request)
             assert isinstance(outcome, Applied)
             job = outcome.job
             events = await drive.events_of(job.id)
@@ -113,7 +113,7 @@ class RequestContract:
         job = await drive.running()
         for operation in (Heartbeat(), Progress(10, "ten"), Commit("[1]"), Complete("[1]")):
             request = drive.request(job, operation)
-            outcome = await drive.perform(request)
+            outcome = await drive.try_apply(request)
             assert isinstance(outcome, Applied)
             clock.advance(1)
             assert msgspec.structs.replace(await drive.repeat(request), token=job.token) == msgspec.structs.replace(
@@ -128,12 +128,12 @@ class RequestContract:
         job = await drive.running(policy={"lease_seconds": 10})
         signal = drive.request(job.id, Signal("go", "[1]"), actor=CLIENT)
         asked = drive.request(job.id, RequestCancel(), actor=CLIENT)
-        await drive.store.perform([signal, asked])
+        await drive.store.apply([signal, asked])
         clock.advance(10)
         rescue = drive.request(job.id, Stall(), Requeue(), actor=RECOVERY)
-        await drive.store.perform([rescue])
+        await drive.store.apply([rescue])
         cancel = drive.request(job.id, Cancel(), actor=CLIENT)
-        await drive.store.perform([cancel])
+        await drive.store.apply([cancel])
         for request in (signal, asked, rescue, cancel):
             assert (await drive.repeat(request)).status is CANCELLED
         assert len(await drive.store.signals(job.id)) == 1
@@ -144,7 +144,7 @@ class RequestContract:
     ) -> None:
         job = await drive.running(policy={"lease_seconds": 10})
         request = drive.request(job, Retry(ERROR, delay_seconds=0))
-        await drive.store.perform([request])
+        await drive.store.apply([request])
         [again] = await drive.claim(worker="worker-2")
         seen = await drive.repeat(request)
         assert (seen.rev, seen.owner, seen.token) == (again.rev, "worker-2", None)
@@ -157,7 +157,7 @@ class RequestContract:
     async def test_a_repetition_is_known_although_it_was_promised_to_be_fresh(self, drive: Driver) -> None:
         job = await drive.running()
         request = drive.request(job, Complete("1"), fresh=True)
-        assert isinstance(await drive.perform(request), Applied)
+        assert isinstance(await drive.try_apply(request), Applied)
         await drive.repeat(request)
 
     @pytest.mark.requirement("LC-07")
@@ -165,10 +165,10 @@ class RequestContract:
         job = await drive.running(policy={"lease_seconds": 10})
         clock.advance(10)
         request = drive.request(job.id, Stall(), Requeue(), actor=RECOVERY)
-        await drive.store.perform([request])
+        await drive.store.apply([request])
         await drive.repeat(request)
         half = drive.request(job.id, Stall(), actor=RECOVERY, request_id=request.request_id)
-        [outcome] = await drive.store.perform([half])
+        [outcome] = await drive.store.apply([half])
         assert isinstance(outcome, Failure)
         assert isinstance(outcome.error, RequestIdReused)
 
@@ -176,7 +176,7 @@ class RequestContract:
     async def test_a_request_id_with_another_body_is_refused(self, drive: Driver) -> None:
         job = await drive.running()
         request = drive.request(job.id, Signal("go", "[1]"), actor=CLIENT)
-        await drive.store.perform([request])
+        await drive.store.apply([request])
         for other in (Signal("go", "[2]"), Signal("stop", "[1]"), RequestCancel(), Cancel()):
             refusal = await drive.refuse(job.id, other, actor=CLIENT, request_id=request.request_id)
             assert isinstance(refusal, RequestIdReused)
@@ -193,15 +193,15 @@ class RequestContract:
     async def test_one_request_id_may_serve_several_jobs(self, drive: Driver) -> None:
         jobs = [await drive.add(), await drive.add()]
         requests = [drive.request(job.id, Cancel(), actor=CLIENT, request_id="shutdown") for job in jobs]
-        assert [type(outcome) for outcome in await drive.store.perform(requests)] == [Applied, Applied]
-        assert [type(outcome) for outcome in await drive.store.perform(requests)] == [Repeated, Repeated]
+        assert [type(outcome) for outcome in await drive.store.apply(requests)] == [Applied, Applied]
+        assert [type(outcome) for outcome in await drive.store.apply(requests)] == [Repeated, Repeated]
 
     @pytest.mark.requirement("LC-07")
     async def test_concurrent_repetitions_of_one_request_are_applied_once(self, drive: Driver) -> None:
         job = await drive.add()
         request = drive.request(job.id, Signal("go"), actor=CLIENT)
         async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
-            tasks = [group.create_task(drive.perform(request)) for _ in range(8)]
+            tasks = [group.create_task(drive.try_apply(request)) for _ in range(8)]
         kinds = [type(task.result()) for task in tasks]
         assert (kinds.count(Applied), kinds.count(Repeated)) == (1, 7)
         assert len(await drive.store.signals(job.id)) == 1
@@ -212,7 +212,7 @@ class RequestContract:
         requests = [drive.request(job.id, Signal("go", str(number)), actor=CLIENT) for number in range(8)]
         requests += [drive.request(job.id, Wake(), actor=RECOVERY) for _ in range(4)]
         async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
-            tasks = [group.create_task(drive.perform(request)) for request in requests]
+            tasks = [group.create_task(drive.try_apply(request)) for request in requests]
         assert all(isinstance(task.result(), Applied) for task in tasks)
         assert (await drive.job(job.id)).rev == job.rev + 12
         assert len(await drive.store.signals(job.id)) == 8
@@ -236,7 +236,7 @@ class RequestContract:
         )
         for chain in chains:
             with pytest.raises(InvalidInput) as refusal:
-                await drive.perform(drive.request(job, *chain))
+                await drive.try_apply(drive.request(job, *chain))
             assert refusal.value.where == "operations"
         assert await drive.seen(job.id) == before
         await drive.apply(job, Heartbeat())
@@ -270,7 +270,7 @@ class RequestContract:
         for number, first in enumerate(delays):
             job = await drive.running(kind=f"kind-{number}")
             request = drive.request(job, make(**first))
-            await drive.perform(request)
+            await drive.try_apply(request)
             for other in (delay for delay in delays if delay != first):
                 refusal = await drive.refuse(job, make(**other), request_id=request.request_id)
                 assert isinstance(refusal, RequestIdReused), (first, other)
@@ -305,7 +305,7 @@ class RequestContract:
             request = drive.request(asked, *operations, actor=actor, fresh=way == "fresh")
             reused = drive.request(job.id, Signal("other"), actor=CLIENT, request_id=request.request_id)
             stale = drive.request(job.id, *operations, actor=actor, expected_rev=1)
-            for outcome in await drive.store.perform([request, request, reused, stale]):
+            for outcome in await drive.store.apply([request, request, reused, stale]):
                 assert job.token not in parts(outcome), (operations, outcome)
                 assert str(job.token) not in repr(outcome)
 

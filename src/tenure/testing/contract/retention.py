@@ -70,23 +70,23 @@ class ForgettingContract:
 
     async def test_a_pruned_jobs_ids_and_keys_are_free_again(self, drive: Driver) -> None:
         request = drive.enqueue(request_id="order-1", dedupe_key="ada")
-        await drive.store.add([request])
+        await drive.store.enqueue([request])
         claim = drive.claim_request()
         [job] = await drive.store.claim(claim)
         await drive.apply(job, Complete("1"))
         await prune(drive, older_than_seconds=0)
         assert await drive.store.claim(claim) == []
-        [again] = await drive.store.add([request])
+        [again] = await drive.store.enqueue([request])
         assert again.created
 
     async def test_an_answer_to_a_repeated_enqueue_goes_with_the_job_that_it_named(self, drive: Driver) -> None:
         job = await drive.running(dedupe_key="ada")
         answered = drive.enqueue(dedupe_key="ada", request_id="order-1")
-        [answer] = await drive.store.add([answered])
+        [answer] = await drive.store.enqueue([answered])
         assert (answer.job.id, answer.created) == (job.id, False)
         await drive.apply(job, Complete("1"))
         assert await prune(drive, older_than_seconds=0) == 1
-        [made] = await drive.store.add([answered])
+        [made] = await drive.store.enqueue([answered])
         assert (made.job.id, made.created) == (answered.origin.id, True)
 
     @pytest.mark.requirement("SM-12")
@@ -113,7 +113,7 @@ class ForgettingContract:
     async def test_a_blanked_request_can_still_be_repeated(self, drive: Driver) -> None:
         job = await drive.running()
         request = drive.request(job, Progress(1, "one"))
-        await drive.perform(request)
+        await drive.try_apply(request)
         await drive.apply(await owned(drive, job), Progress(2))
         assert await blank(drive, older_than_seconds=0) == 1
         await drive.repeat(request)
@@ -124,7 +124,7 @@ class ForgettingContract:
     ) -> None:
         job = await drive.running()
         request = drive.request(job, Progress(1, "one"))
-        await drive.perform(request)
+        await drive.try_apply(request)
         await drive.apply(await owned(drive, job), Progress(2))
         assert await blank(drive, older_than_seconds=0) == 1
         for other in (Progress(99), Progress(1), Progress(1, "two")):
@@ -139,9 +139,9 @@ class ForgettingContract:
     ) -> None:
         job = await drive.running()
         told = drive.request(job, Progress(1, "one"))
-        await drive.perform(told)
+        await drive.try_apply(told)
         failed = drive.request(await owned(drive, job), Fail(SECRET))
-        await drive.perform(failed)
+        await drive.try_apply(failed)
         await drive.store.erase(job.id, reason="asked to", actor=OPERATOR)
         for request, other in ((told, Progress(2, "one")), (failed, Fail(ERROR))):
             await drive.repeat(request)

@@ -12,7 +12,7 @@ import pytest
 from tenure.errors import InvalidInput, RequestIdReused
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord, firing, job_of
-from tenure.stores.contract import Added, Enqueue, JobFilter
+from tenure.stores.contract import EnqueueRequest, EnqueueResult, JobFilter
 from tenure.testing.clock import START
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, OPERATOR, Driver
@@ -65,11 +65,11 @@ def planned(record: ScheduleRecord, now: datetime) -> Firing:
     return plan
 
 
-def requests(drive: Driver, record: ScheduleRecord, plan: Firing) -> list[Enqueue]:
-    return [Enqueue(job_of(record.schedule, due, job_id=drive.random.job_id()), CLIENT) for due in plan.due]
+def requests(drive: Driver, record: ScheduleRecord, plan: Firing) -> list[EnqueueRequest]:
+    return [EnqueueRequest(job_of(record.schedule, due, job_id=drive.random.job_id()), CLIENT) for due in plan.due]
 
 
-async def fire(drive: Driver, record: ScheduleRecord) -> list[Added] | None:
+async def fire(drive: Driver, record: ScheduleRecord) -> list[EnqueueResult] | None:
     """What a scheduler does that has read this record."""
     plan = planned(record, await drive.store.now())
     return await drive.store.schedules.fire(plan, requests(drive, record, plan))

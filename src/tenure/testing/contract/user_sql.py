@@ -57,7 +57,7 @@ class StatementContract:
         job = await drive.running()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             assert await tx.execute("insert into paid (id, who) values ($1, $2)", 1, "ada") == 1
-            await tx.perform(drive.request(job, Commit("1"), fresh=True))
+            await tx.apply(drive.request(job, Commit("1"), fresh=True))
         assert await self.rows(drive) == [(1, "ada")]
         assert (await drive.job(job.id)).committed
 
@@ -67,7 +67,7 @@ class StatementContract:
         job = await drive.running()
         with pytest.raises(Change):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await tx.apply(drive.request(job, Commit("1"), fresh=True))
                 await tx.execute("insert into paid (id, who) values ($1, $2)", 1, "ada")
                 raise Change
         assert await self.rows(drive) == []
@@ -119,7 +119,7 @@ class StatementContract:
         with pytest.raises(Exception) as raised:  # noqa: PT011 - each driver has errors of its own
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.execute("insert into paid (id, who) values (1, 'ada')")
-                await tx.perform(drive.request(job, Commit("1"), fresh=True))
+                await tx.apply(drive.request(job, Commit("1"), fresh=True))
                 await tx.execute(wrong)
         assert not isinstance(raised.value, TenureError)
         assert type(raised.value).__module__.partition(".")[0] not in ("tenure", "builtins")
@@ -180,9 +180,9 @@ class StatementContract:
         before = await drive.seen(job.id)
         with pytest.raises(Exception) as raised:  # noqa: PT011 - a type error of the driver's is a refusal too
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.add([drive.enqueue()])
+                await tx.enqueue([drive.enqueue()])
                 await tx.attach(job, [artifact()])
-                assert isinstance(await tx.perform(drive.request(job, Commit("1"), fresh=True)), Applied)
+                assert isinstance(await tx.apply(drive.request(job, Commit("1"), fresh=True)), Applied)
                 await tx.execute(statement.format(own=own))
         assert isinstance(raised.value, GuardViolated) or "claims" in statement
         assert await drive.seen(job.id) == before
@@ -190,7 +190,7 @@ class StatementContract:
     async def test_our_tables_can_be_read_beside_ones_own(self, drive: Driver, own: str) -> None:
         request = drive.enqueue()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            await tx.add([request])
+            await tx.enqueue([request])
             found = await tx.fetch(f"select status from {own}jobs")  # noqa: S608
         assert found == [{"status": "queued"}]
 

@@ -21,7 +21,7 @@ from tenure.lifecycle.operations import (
     Signal,
 )
 from tenure.lifecycle.records import Actor, Role
-from tenure.stores.contract import Enqueue, EventFilter, JobFilter, Request
+from tenure.stores.contract import EnqueueRequest, EventFilter, JobFilter, Request
 from tenure.testing.driver import CLIENT, OPERATOR, Driver
 from tenure.testing.store_check import all_jobs
 
@@ -115,7 +115,7 @@ class InputContract:
         self, drive: Driver, facts: dict[str, Any]
     ) -> None:
         with pytest.raises(InvalidInput) as refusal:
-            await drive.store.add([drive.enqueue(), drive.enqueue(**facts), drive.enqueue()])
+            await drive.store.enqueue([drive.enqueue(), drive.enqueue(**facts), drive.enqueue()])
         [(name, _)] = facts.items()
         assert name in refusal.value.where
         assert await all_jobs(drive.store) == []
@@ -158,7 +158,7 @@ class InputContract:
         with pytest.raises(InvalidInput):
             await drive.store.find(JobFilter(), after=after)
         with pytest.raises(InvalidInput):
-            await drive.store.unattended(limit=1, after=after)
+            await drive.store.recoverable(limit=1, after=after)
 
     @pytest.mark.parametrize("limit", BAD_LIMITS, ids=shown)
     async def test_a_page_of_a_size_that_could_not_be_meant_is_refused(self, drive: Driver, limit: Any) -> None:
@@ -168,7 +168,7 @@ class InputContract:
             lambda: store.find(JobFilter(), limit=limit),
             lambda: store.events(EventFilter(), limit=limit),
             lambda: store.tail(limit=limit),
-            lambda: store.unattended(limit=limit),
+            lambda: store.recoverable(limit=limit),
             lambda: store.prune(older_than_seconds=0, limit=limit, actor=OPERATOR),
             lambda: store.blank(older_than_seconds=0, limit=limit, actor=OPERATOR),
         )
@@ -185,7 +185,7 @@ class InputContract:
         job = await drive.running(kind=name, **facts)
         assert (await drive.job(job.id)).origin == job.origin
         assert (job.kind, job.queue, job.origin.dedupe_key, job.origin.request_id) == (name, name, key, key)
-        [again] = await drive.store.add([drive.enqueue(name, dedupe_key=key)])
+        [again] = await drive.store.enqueue([drive.enqueue(name, dedupe_key=key)])
         assert (again.job.id, again.created) == (job.id, False)
 
     @pytest.mark.requirement("WC-01")
@@ -193,7 +193,7 @@ class InputContract:
     async def test_only_a_client_enqueues(self, drive: Driver, role: Role) -> None:
         request = drive.enqueue()
         with pytest.raises(NotAuthorised):
-            await drive.store.add([Enqueue(request.origin, Actor(role, "x"))])
+            await drive.store.enqueue([EnqueueRequest(request.origin, Actor(role, "x"))])
         assert await all_jobs(drive.store) == []
 
     @pytest.mark.requirement("WC-01")
@@ -261,7 +261,7 @@ class InputContract:
         actor = Actor(Role.CLIENT, name)
         await refused(drive, [drive.request(job.id, Cancel(), actor=actor)])
         with pytest.raises(InvalidInput):
-            await drive.store.add([Enqueue(drive.enqueue().origin, actor)])
+            await drive.store.enqueue([EnqueueRequest(drive.enqueue().origin, actor)])
 
     async def test_a_request_for_nothing_is_refused(self, drive: Driver) -> None:
         job = await drive.add()
@@ -297,5 +297,5 @@ async def refused(drive: Driver, requests: list[Request]) -> None:
     """The call raises InvalidInput, and none of its jobs has changed."""
     before = [await drive.seen(request.job_id) for request in requests]
     with pytest.raises(InvalidInput):
-        await drive.store.perform(requests)
+        await drive.store.apply(requests)
     assert [await drive.seen(request.job_id) for request in requests] == before

@@ -122,7 +122,7 @@ class WorkerContract:
         jobs = [await drive.running() for _ in range(2)]
         for job in jobs:
             await drive.apply(job, DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR))
-        await drive.store.deal_with([jobs[0].id], how="discarded", actor=OPERATOR)
+        await drive.store.resolve_dead_letters([jobs[0].id], how="discarded", actor=OPERATOR)
         assert (await drive.store.stats()).dead_letters == 1
 
     async def test_doctor_names_kinds_that_are_due_and_that_no_worker_has(

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from tenure.lifecycle.records import Role
 from tenure.seams import SYSTEM, Handle, ProcessHandle, Seams, Spawner
-from tenure.stores.contract import Added, Enqueue, Outcome, Request
+from tenure.stores.contract import EnqueueRequest, EnqueueResult, Outcome, Request
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import START, ManualClock
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 MEMORY = ":memory:"
 
 
-class BenchClock(ManualClock):
+class HarnessClock(ManualClock):
     """A manual clock on which one can sleep: until it was moved that far by somebody else."""
 
     def __init__(self, start: datetime = START) -> None:
@@ -65,7 +65,7 @@ class AppClock:
         await self._wait(seconds)
 
 
-class BenchSpawner:
+class HarnessSpawner:
     """Remembers the tasks that it starts, so that none outlives the test."""
 
     def __init__(self, inner: Spawner) -> None:
@@ -97,7 +97,7 @@ class BenchSpawner:
 class Bystander(Protocol):
     """Who is told of what clients do."""
 
-    async def added(self, added: list[Added]) -> list[Added]:
+    async def added(self, added: list[EnqueueResult]) -> list[EnqueueResult]:
         """Jobs were added; what to answer for them."""
         ...
 
@@ -106,18 +106,20 @@ class Bystander(Protocol):
         ...
 
 
-class BenchStore(SqliteStore):
+class HarnessStore(SqliteStore):
     """A database in memory, on the caller's thread, by a clock that stands still."""
 
     def __init__(self, seams: Seams, bystander: Bystander) -> None:
         super().__init__(MEMORY, seams=seams, database_clock=seams.clock.now, inline=True)
         self._bystander = bystander
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
-        return await self._bystander.added(list(await super().add(requests, after=after)))
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
+    ) -> list[EnqueueResult]:
+        return await self._bystander.added(list(await super().enqueue(requests, after=after)))
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
-        outcomes = await super().perform(requests)
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
+        outcomes = await super().apply(requests)
         if any(request.actor.role is Role.CLIENT for request in requests):
             await self._bystander.changed()
         return outcomes

@@ -19,11 +19,11 @@ from tenure.lifecycle.json_text import check_seconds
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE, READY
 from tenure.seams import SYSTEM, Seams
-from tenure.stores.contract import Added, JobFilter, Store
-from tenure.testing.harness.environment import AppClock, BenchClock, BenchSpawner, BenchStore, HomeLoop
-from tenure.testing.harness.report import JOBS_MAX, BenchError, Ran, Report, Work
-from tenure.testing.harness.roles import Crew
-from tenure.workers.leases import Held
+from tenure.stores.contract import EnqueueResult, JobFilter, Store
+from tenure.testing.harness.environment import AppClock, HarnessClock, HarnessSpawner, HarnessStore, HomeLoop
+from tenure.testing.harness.report import JOBS_MAX, HarnessError, Ran, Report, Work
+from tenure.testing.harness.roles import HarnessRoles
+from tenure.workers.leases import Lease
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -40,24 +40,24 @@ SQL_SECONDS = 5.0
 TICK = timedelta(microseconds=1)
 
 
-_inside: ContextVar[Bench | None] = ContextVar("tenure_bench", default=None)
+_inside: ContextVar[Harness | None] = ContextVar("tenure_bench", default=None)
 """The bench on which this code runs as part of a job: what it enqueues waits for its turn."""
 
 
-class Bench:
+class Harness:
     """Runs the jobs of one app on a database in memory, when it is told to.
 
     `clock` is the time of everything: of the database, the leases and the app. `ran` is all that was run so far.
     """
 
-    def __init__(self, app: App, home: HomeLoop, *, mode: Mode, clock: BenchClock) -> None:
+    def __init__(self, app: App, home: HomeLoop, *, mode: Mode, clock: HarnessClock) -> None:
         self.clock = clock
         self.ran: list[Ran] = []
         self.home = home
         self._app, self._inline = app, mode == "inline"
-        self._spawner = BenchSpawner(app.seams.spawn)
+        self._spawner = HarnessSpawner(app.seams.spawn)
         self._seams = Seams(clock=clock, random=app.seams.random, spawn=self._spawner)
-        self._opened: tuple[Store, Crew] | None = None
+        self._opened: tuple[Store, HarnessRoles] | None = None
         self._closed = False
         self._turn = asyncio.Lock()
         self._queues = {kind.options.queue for kind in app.kinds.values()} | {"default"}
@@ -154,9 +154,9 @@ class Bench:
 
     async def no_worker(self) -> Store:
         """A worker has nothing to do here."""
-        raise BenchError("the app is being tested, so no worker can be started; bench.drain() runs its jobs")
+        raise HarnessError("the app is being tested, so no worker can be started; bench.drain() runs its jobs")
 
-    async def added(self, added: list[Added]) -> list[Added]:
+    async def added(self, added: list[EnqueueResult]) -> list[EnqueueResult]:
         """Inline: run what was added, unless a job did it, and answer with what became of it."""
         self._queues |= {one.job.queue for one in added}
         if not self._inline or _inside.get() is self:
@@ -181,19 +181,19 @@ class Bench:
 
     # How it works.
 
-    async def _open(self) -> tuple[Store, Crew]:
+    async def _open(self) -> tuple[Store, HarnessRoles]:
         if self._closed:
-            raise BenchError("this bench is closed: its test is over, and its jobs with it")
+            raise HarnessError("this bench is closed: its test is over, and its jobs with it")
         if not self.home.is_here:
-            raise BenchError(
+            raise HarnessError(
                 "this bench lives on another event loop; enter it where it is used: `async with app.testing()` inside "
                 "the code that awaits, `with app.testing()` where enqueue_sync and drain_sync are called"
             )
         if self._opened is None:
-            app, store = self._app, BenchStore(self._seams, self)
+            app, store = self._app, HarnessStore(self._seams, self)
             await store.migrate()
             await store.open()
-            crew = Crew(store, self._seams, kinds=app.kinds, layers=app.middleware, version=app.version)
+            crew = HarnessRoles(store, self._seams, kinds=app.kinds, layers=app.middleware, version=app.version)
             self._opened = store, crew
         return self._opened
 
@@ -222,7 +222,7 @@ class Bench:
             if not changed and len(work.ran) == ran and not await self._met_new_queues():
                 return
 
-    async def _next(self, work: Work) -> Held | None:
+    async def _next(self, work: Work) -> Lease | None:
         """Claim the next job. At the limit of the work nothing is claimed that would then be left lying about."""
         _, crew = await self._open()
         if work.full and any(self._is_due(job) for job in await self._unheld()):
@@ -233,7 +233,7 @@ class Bench:
         due = job.status in READY and job.due_at is not None and job.due_at <= self.clock.now()
         return due and job.kind in self._app.kinds
 
-    async def _run_one(self, held: Held, work: Work) -> None:
+    async def _run_one(self, held: Lease, work: Work) -> None:
         store, crew = await self._open()
         with self._as_job():
             job = await crew.run(held)
@@ -281,7 +281,7 @@ class Bench:
                 self._idle = 0 if moments else self._idle + 1
         if self._idle > IDLE_MAX:
             self._idle = 0
-            raise BenchError("somebody waits for a job, but nothing is due and nothing ever will be")
+            raise HarnessError("somebody waits for a job, but nothing is due and nothing ever will be")
         await SYSTEM.clock.sleep(IDLE_PAUSE_SECONDS if self._idle else 0)
 
     async def _unheld(self) -> list[Job]:
@@ -321,9 +321,9 @@ class Bench:
         return bool(met)
 
 
-def _never_due(live: list[Job]) -> BenchError:
+def _never_due(live: list[Job]) -> HarnessError:
     kinds = ", ".join(f"{kind} ({status})" for kind, status in sorted({(job.kind, job.status) for job in live}))
-    return BenchError(
+    return HarnessError(
         f"{len(live)} jobs are left and none of them will ever be due: {kinds}. Either their kind is not declared in "
         f"this app, or they wait for something that a test must do, such as sending a signal"
     )

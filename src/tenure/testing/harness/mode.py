@@ -10,55 +10,55 @@ from weakref import WeakKeyDictionary
 
 from tenure.errors import InvalidInput
 from tenure.testing.clock import START
-from tenure.testing.harness.environment import MEMORY, BenchClock, HomeLoop
-from tenure.testing.harness.harness import Bench, Mode
-from tenure.testing.harness.report import BenchError
+from tenure.testing.harness.environment import MEMORY, HarnessClock, HomeLoop
+from tenure.testing.harness.harness import Harness, Mode
+from tenure.testing.harness.report import HarnessError
 
 if TYPE_CHECKING:
     from tenure.app import App
 
 
-class OnBench:
+class HarnessMode:
     """A context in which an app's jobs live in memory and run when told to. Afterwards the app is as it was before.
 
     Enter it with `async with` on the event loop that the test runs on, or with `with` in plain code.
     """
 
     def __init__(
-        self, app: App, *, mode: Mode = "drain", now: datetime | None = None, clock: BenchClock | None = None
+        self, app: App, *, mode: Mode = "drain", now: datetime | None = None, clock: HarnessClock | None = None
     ) -> None:
         if mode not in get_args(Mode):
             raise InvalidInput("mode", f"is {mode!r}, and must be one of {', '.join(get_args(Mode))}")
         if now is not None and now.tzinfo is None:
             raise InvalidInput("now", "has no time zone; write datetime(…, tzinfo=UTC)")
         self._app, self._mode = app, mode
-        self._clock = clock or BenchClock(START if now is None else now)
-        self._bench: Bench | None = None
+        self._clock = clock or HarnessClock(START if now is None else now)
+        self._bench: Harness | None = None
         self._instead: dict[str, Any] = {}
         self._before: dict[str, Any] = {}
 
-    async def __aenter__(self) -> Bench:
+    async def __aenter__(self) -> Harness:
         return self.enter()
 
     async def __aexit__(self, *_: object) -> None:
         bench = self._off()
         await bench.close()
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Harness:
         if _in_a_loop():
-            raise BenchError("inside a running event loop write `async with app.testing()`")
+            raise HarnessError("inside a running event loop write `async with app.testing()`")
         return self.enter()
 
     def __exit__(self, *_: object) -> None:
         self.leave()
 
-    def enter(self) -> Bench:
+    def enter(self) -> Harness:
         """Put the app on a bench that lives on the running event loop; in plain code, on the app's background loop."""
         state = vars(self._app)
         if "bench" in state:
-            raise BenchError("this app is being tested already; leave that `app.testing()` before you enter another")
+            raise HarnessError("this app is being tested already; leave that `app.testing()` before you enter another")
         home = asyncio.get_running_loop() if _in_a_loop() else self._app.background.run(_running_loop)
-        self._bench = bench = Bench(self._app, HomeLoop(home), mode=self._mode, clock=self._clock)
+        self._bench = bench = Harness(self._app, HomeLoop(home), mode=self._mode, clock=self._clock)
         self._instead = {
             "bench": bench,
             "database": f"sqlite://{MEMORY}",
@@ -82,10 +82,10 @@ class OnBench:
             with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
                 runner.run(bench.close())
 
-    def _off(self) -> Bench:
+    def _off(self) -> Harness:
         bench, self._bench = self._bench, None
         if bench is None:
-            raise BenchError("this `app.testing()` was not entered, or left before")
+            raise HarnessError("this `app.testing()` was not entered, or left before")
         state = vars(self._app)
         for name in self._instead:
             state.pop(name, None)

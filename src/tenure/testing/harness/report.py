@@ -16,7 +16,7 @@ LAST = 100
 """How many of the last runs are looked at to say what keeps coming."""
 
 
-class BenchError(TenureError):
+class HarnessError(TenureError):
     """The bench was asked for something that it cannot do, or that would never end."""
 
 
@@ -69,11 +69,11 @@ class Work:
     def full(self) -> bool:
         return len(self.ran) >= self.jobs_max
 
-    def too_much(self) -> BenchError:
+    def too_much(self) -> HarnessError:
         last = self.ran[-LAST:]
         coming = Counter(one.job.kind for one in last).most_common(5)
         kinds = ", ".join(f"{kind} ({times} of the last {len(last)})" for kind, times in coming)
-        return BenchError(
+        return HarnessError(
             f"{self.jobs_max} jobs were run and there are still more; these keep coming: {kinds}. "
             f"If that is meant, give a higher jobs_max"
         )

@@ -11,20 +11,20 @@ from uuid import UUID
 
 from tenure.errors import CancelRequested, Snooze
 from tenure.jobs.context import Context
-from tenure.jobs.definition import Kind
+from tenure.jobs.definition import JobDefinition
 from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
-from tenure.workers.completer import Settler
-from tenure.workers.execution.attempt import HeldRun, Site
-from tenure.workers.execution.executors import Tasks, Threads
+from tenure.workers.completer import Completer
+from tenure.workers.execution.attempt import AttemptRun, Site
+from tenure.workers.execution.executors import TaskExecutor, ThreadExecutor
 from tenure.workers.execution.outcomes import Outcome
 from tenure.workers.execution.runner import Runner
-from tenure.workers.leases import Held, HeldJobs
-from tenure.workers.maintenance.heartbeat import Heart
+from tenure.workers.leases import Lease, LeaseRegistry
+from tenure.workers.maintenance.heartbeat import LeaseRenewer
 from tenure.workers.maintenance.recovery import RecoveryWorker
-from tenure.workers.pool import Pool
+from tenure.workers.pool import WorkerPool
 
 
 class Witness(Middleware):
@@ -48,17 +48,17 @@ class Witness(Middleware):
 class SameProcess:
     """Stands in for a process of its own: async functions become tasks, plain ones run in threads."""
 
-    def __init__(self, tasks: Tasks, threads: Threads) -> None:
+    def __init__(self, tasks: TaskExecutor, threads: ThreadExecutor) -> None:
         self._tasks, self._threads = tasks, threads
 
-    async def outcome(self, run: HeldRun) -> Outcome:
+    async def outcome(self, run: AttemptRun) -> Outcome:
         return await (self._tasks if run.kind.is_async else self._threads).outcome(run)
 
     async def close(self) -> None:
         return None
 
 
-class Crew:
+class HarnessRoles:
     """Pool, runner, settler, heart and recovery on one store."""
 
     def __init__(
@@ -66,28 +66,28 @@ class Crew:
         store: Store,
         seams: Seams,
         *,
-        kinds: Mapping[str, Kind[..., Any]],
+        kinds: Mapping[str, JobDefinition[..., Any]],
         layers: Sequence[Middleware],
         version: str,
     ) -> None:
         self._store, self._seams, self._kinds, self._version = store, seams, kinds, version
         self.witness = Witness()
-        self.held = HeldJobs()
-        self._settler = Settler(store, seams)
-        self._heart = Heart(store, self.held, seams, worker="bench")
+        self.held = LeaseRegistry()
+        self._settler = Completer(store, seams)
+        self._heart = LeaseRenewer(store, self.held, seams, worker="bench")
         self._recovery = RecoveryWorker(store, seams, name=f"bench-{seams.random.name()}")
         around = (self.witness, *layers)
-        tasks, self._threads = Tasks(around), Threads(around, seams.spawn)
+        tasks, self._threads = TaskExecutor(around), ThreadExecutor(around, seams.spawn)
         self._runner = Runner(
             kinds=kinds,
             isolations={"task": tasks, "thread": self._threads, "process": SameProcess(tasks, self._threads)},
             site=Site(store, self._settler, seams, stopping=lambda: False, borrow=None),
         )
-        self._pool: Pool | None = None
+        self._pool: WorkerPool | None = None
         self._serves: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-        self._won: list[Held] = []
+        self._won: list[Lease] = []
 
-    async def claim(self, queues: Sequence[str]) -> Held | None:
+    async def claim(self, queues: Sequence[str]) -> Lease | None:
         """The next job that is due, under a lease of ours; None where there is none."""
         pool = await self._pool_for(tuple(queues), tuple(sorted(self._kinds)))
         if pool is None or not await pool.claim():
@@ -98,11 +98,11 @@ class Crew:
         pool.freed()
         return held
 
-    async def run(self, held: Held) -> Job | None:
+    async def run(self, held: Lease) -> Job | None:
         """See the job to its end. The record as it was left, or None where its lease was lost."""
         over: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
 
-        def ended(_held: Held, written: Applied | Repeated | None) -> None:
+        def ended(_held: Lease, written: Applied | Repeated | None) -> None:
             if not over.done():
                 over.set_result(None if written is None else written.job)
 
@@ -132,7 +132,7 @@ class Crew:
         await self._settler.close()
         await self._threads.close()
 
-    async def _pool_for(self, queues: tuple[str, ...], kinds: tuple[str, ...]) -> Pool | None:
+    async def _pool_for(self, queues: tuple[str, ...], kinds: tuple[str, ...]) -> WorkerPool | None:
         """The pool for these. A new one has a name of its own, since its claims are counted from one again."""
         if not kinds:
             return None
@@ -140,7 +140,7 @@ class Crew:
             worker = f"bench-{self._seams.random.name()}"
             await self._store.register(self._record(worker, queues, kinds))
             self._serves = (queues, kinds)
-            self._pool = Pool(
+            self._pool = WorkerPool(
                 self._store,
                 self._seams,
                 worker=worker,
@@ -149,7 +149,7 @@ class Crew:
                 concurrency=1,
                 poll_seconds=1.0,
                 begin=lambda job, token, at: self._won.append(
-                    Held(job, worker=worker, token=token, sent_at_seconds=at)
+                    Lease(job, worker=worker, token=token, sent_at_seconds=at)
                 ),
             )
         return self._pool

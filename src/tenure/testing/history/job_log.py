@@ -14,16 +14,16 @@ from uuid import UUID
 from tenure.lifecycle.decide import clock_allows
 from tenure.lifecycle.evolve import born, evolve
 from tenure.lifecycle.fold import contents_of
-from tenure.lifecycle.operations import Complete, Fail, Operation, Verb
+from tenure.lifecycle.operations import Complete, Fail, Operation, OperationType
 from tenure.lifecycle.records import Event, EventType, Job, Role
 from tenure.lifecycle.statuses import HELD, TERMINAL, Status, rank
-from tenure.lifecycle.transitions import ARROWS, Arrow, legal_events
+from tenure.lifecycle.transitions import TRANSITIONS, Transition, legal_events
 from tenure.lifecycle.verify import Flaw, problems_of
 from tenure.testing.history.problems import Code, Problem
 
 _LEGAL = legal_events()
-_ARROW_OF: Mapping[tuple[EventType, Status, Role], Arrow] = {
-    (arrow.event, source, by.role): arrow for arrow in ARROWS for source in arrow.sources for by in arrow.by
+_ARROW_OF: Mapping[tuple[EventType, Status, Role], Transition] = {
+    (arrow.event, source, by.role): arrow for arrow in TRANSITIONS for source in arrow.sources for by in arrow.by
 }
 """Who may write what from where. No two arrows share all three, so the arrow can be told from its event."""
 
@@ -168,7 +168,7 @@ def _judged(job: Job, events: Sequence[Event]) -> Iterator[Problem]:
         current = evolve(current, event, content)
 
 
-def _allowed(job: Job, event: Event, arrow: Arrow, content: str | None, *, follows: bool) -> Iterator[Problem]:
+def _allowed(job: Job, event: Event, arrow: Transition, content: str | None, *, follows: bool) -> Iterator[Problem]:
     # An event is dated at the database's time or later, and these guards, once open, stay open. A step that follows
     # another in one change has no guard of its own.
     if not follows and not clock_allows(job, arrow.guard, event.at):
@@ -176,9 +176,9 @@ def _allowed(job: Job, event: Event, arrow: Arrow, content: str | None, *, follo
         says += f"heartbeat until {job.heartbeat_deadline_at}, time up at {job.timeout_at}"
         yield _at(event, Code.TOO_EARLY, says)
     by = arrow.authority(_role(event) or Role.CLIENT)
-    if arrow.verb is Verb.COMPLETE and content is None:
+    if arrow.verb is OperationType.COMPLETE and content is None:
         return  # It was erased, so whether it is the committed one cannot be told.
-    operation = Complete(content or "") if arrow.verb is Verb.COMPLETE else _as_failure(event)
+    operation = Complete(content or "") if arrow.verb is OperationType.COMPLETE else _as_failure(event)
     for condition in (arrow.when, None if by is None else by.when):
         if condition is not None and not condition.holds(job, operation):
             yield _at(event, Code.AGAINST_POLICY, f"{event.type} by {event.actor} is only for when {condition.says}")
@@ -189,7 +189,7 @@ def _as_failure(event: Event) -> Operation:
     return Fail("null", permanent=event.cause == "permanent_error")
 
 
-def _arrow(event: Event) -> Arrow | None:
+def _arrow(event: Event) -> Transition | None:
     role = _role(event)
     return None if event.from_status is None or role is None else _ARROW_OF.get((event.type, event.from_status, role))
 

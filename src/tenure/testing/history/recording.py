@@ -10,11 +10,11 @@ from typing import Any, cast
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import (
-    Added,
     Applied,
     Busy,
     ClaimRequest,
-    Enqueue,
+    EnqueueRequest,
+    EnqueueResult,
     Failure,
     Outcome,
     Request,
@@ -40,12 +40,14 @@ class _Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> Sequence[Added]:
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
+    ) -> Sequence[EnqueueResult]:
         if after is not None:
             await after
         calls = self.invoke_adds(requests)
         with _answering(calls):
-            added = await self._store.add(requests)
+            added = await self._store.enqueue(requests)
         for call, one in zip(calls, added, strict=True):
             call.ok(one.job.id, created=one.created)
         return added
@@ -58,10 +60,10 @@ class _Recorded:
         call.ok(*(job.id for job in jobs))
         return jobs
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         calls = [self.invoke(request) for request in requests]
         with _answering(calls):
-            outcomes = await self._store.perform(requests)
+            outcomes = await self._store.apply(requests)
         for call, outcome in zip(calls, outcomes, strict=True):
             _settle(call, outcome)
         return outcomes
@@ -86,7 +88,7 @@ class _Recorded:
         op = "+".join(operation.verb for operation in request.operations)
         return self._history.invoke(op, request.request_id, request.job_id, self._now())
 
-    def invoke_adds(self, requests: Iterable[Enqueue]) -> list[Call]:
+    def invoke_adds(self, requests: Iterable[EnqueueRequest]) -> list[Call]:
         at = self._now()
         return [self._history.invoke("enqueue", one.request_id, one.origin.id, at) for one in requests]
 
@@ -106,16 +108,16 @@ class _RecordedBlock:
         self._tx = tx
         return self
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         calls = self._outer.invoke_adds(requests)
-        added: list[Added] = await self._asking(calls, lambda tx: tx.add(requests))
+        added: list[EnqueueResult] = await self._asking(calls, lambda tx: tx.enqueue(requests))
         for call, one in zip(calls, added, strict=True):
             self._promised.append((call, _ok(call, one)))
         return added
 
-    async def perform(self, request: Request) -> Outcome:
+    async def apply(self, request: Request) -> Outcome:
         call = self._outer.invoke(request)
-        outcome: Outcome = await self._asking([call], lambda tx: tx.perform(request))
+        outcome: Outcome = await self._asking([call], lambda tx: tx.apply(request))
         self._promised.append((call, lambda: _settle(call, outcome)))
         return outcome
 
@@ -138,7 +140,7 @@ class _RecordedBlock:
             settle()
 
 
-def _ok(call: Call, added: Added) -> Settle:
+def _ok(call: Call, added: EnqueueResult) -> Settle:
     return lambda: call.ok(added.job.id, created=added.created)
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.statuses import Status
 
 
@@ -68,7 +68,7 @@ Record = Invoked | Ok | Failed | Unknown | Effect
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Record).decode
-_KNOWN = frozenset(Verb)
+_KNOWN = frozenset(OperationType)
 
 
 class Call:
@@ -109,8 +109,8 @@ class Asked(msgspec.Struct, frozen=True):
     answer_place: int | None = None
 
     @property
-    def verbs(self) -> tuple[Verb, ...]:
-        return tuple(Verb(name) for name in self.invoked.op.split("+"))
+    def verbs(self) -> tuple[OperationType, ...]:
+        return tuple(OperationType(name) for name in self.invoked.op.split("+"))
 
     @property
     def open(self) -> bool:
@@ -187,7 +187,7 @@ def _checked(invoked: Invoked) -> Invoked:
     verbs = invoked.op.split("+")
     if strange := [verb for verb in verbs if verb not in _KNOWN]:
         raise InvalidInput("op", f"{strange[0]!r} is no operation; it must be one of {', '.join(sorted(_KNOWN))}")
-    if invoked.job_id is None and verbs[0] not in (Verb.ENQUEUE, Verb.CLAIM):
+    if invoked.job_id is None and verbs[0] not in (OperationType.ENQUEUE, OperationType.CLAIM):
         raise InvalidInput("job_id", f"is missing; {invoked.op} is asked of one job")
     return invoked
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.operations import Verb
+from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Event, EventType, Job
-from tenure.lifecycle.transitions import ARROW_OF
+from tenure.lifecycle.transitions import TRANSITION_OF
 from tenure.testing.history.job_log import in_order
 from tenure.testing.history.problems import Code, Problem
 from tenure.testing.history.records import Asked, Effect, Failed, Ok
@@ -90,7 +90,7 @@ def _effects_of(job_id: UUID, effects: Sequence[Effect], commit: Event | None) -
 
 def _family(one: Asked) -> Family:
     first = one.verbs[0]
-    if first in (Verb.ENQUEUE, Verb.CLAIM):
+    if first in (OperationType.ENQUEUE, OperationType.CLAIM):
         return first.value, one.invoked.request_id, None
     return "change", one.invoked.request_id, one.invoked.job_id
 
@@ -207,8 +207,8 @@ def _claim(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[Pr
 
 
 _CHECKS: Mapping[str, Callable[[str, Sequence[Asked], Written], Iterator[Problem]]] = {
-    Verb.ENQUEUE.value: _enqueue,
-    Verb.CLAIM.value: _claim,
+    OperationType.ENQUEUE.value: _enqueue,
+    OperationType.CLAIM.value: _claim,
 }
 
 
@@ -239,7 +239,7 @@ def _refusals(calls: Sequence[Asked]) -> str:
 
 
 def _is_own(one: Asked, events: Sequence[Event]) -> bool:
-    return [event.type for event in events] == [ARROW_OF[verb].event for verb in one.verbs]
+    return [event.type for event in events] == [TRANSITION_OF[verb].event for verb in one.verbs]
 
 
 def _is_untrue(answer: Ok, last: Event) -> bool:

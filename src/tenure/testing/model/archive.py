@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.limits import Spent
+from tenure.lifecycle.limits import RateUsage
 from tenure.lifecycle.records import Event
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.seams import SYSTEM
@@ -196,14 +196,14 @@ class ModelRestoring:
 
 
 def _queue_state(book: RuleBook) -> QueueState:
-    record, spent = book.record, book.spent if book.spent != Spent() else None
+    record, spent = book.record, book.spent if book.spent != RateUsage() else None
     facts = {name: getattr(record, name) for name in ("name", "rules", "paused_at", "updated_at")}
     return QueueState(turn=book.turn, spent=spent, **facts)
 
 
 def _book(state: QueueState) -> RuleBook:
     facts = {name: getattr(state, name) for name in ("name", "rules", "paused_at", "updated_at")}
-    return RuleBook(record=QueueRecord(**facts), turn=state.turn, spent=state.spent or Spent())
+    return RuleBook(record=QueueRecord(**facts), turn=state.turn, spent=state.spent or RateUsage())
 
 
 def _pages(items: Sequence[T], limit: int) -> Iterator[Sequence[T]]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tenure.errors import StoreError
 from tenure.lifecycle.records import Job
 from tenure.seams import SYSTEM
-from tenure.stores.commit_block import Block
-from tenure.stores.contract import Added, Artifact, Enqueue, OutboxMessage, Outcome, Request
+from tenure.stores.commit_block import BaseCommitBlock
+from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
 
 if TYPE_CHECKING:
     from tenure.testing.model.store import ModelStore
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ModelBlock(Block):
+class ModelCommitBlock(BaseCommitBlock):
     """Buffers what it is asked, and applies it on exit."""
 
     def __init__(self, model: ModelStore, *, deadline_seconds: float) -> None:
@@ -62,15 +62,15 @@ class ModelBlock(Block):
     async def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]:
         raise StoreError("the model has no SQL; use a real store for statements of your own")
 
-    async def _add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        return await self._ask(lambda model: model.add(requests))
+    async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+        return await self._ask(lambda model: model.enqueue(requests))
 
     async def _perform(self, request: Request) -> Outcome:
-        async def perform(model: ModelStore) -> Outcome:
-            [outcome] = await model.perform([request])
+        async def apply(model: ModelStore) -> Outcome:
+            [outcome] = await model.apply([request])
             return outcome
 
-        return await self._ask(perform)
+        return await self._ask(apply)
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
         await self._ask(lambda model: model.post(messages))

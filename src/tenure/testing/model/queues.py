@@ -14,7 +14,7 @@ import msgspec
 
 from tenure.lifecycle.claim_order import candidate_order
 from tenure.lifecycle.json_text import check_name
-from tenure.lifecycle.limits import NO_RULES, Candidate, QueueRules, Spent
+from tenure.lifecycle.limits import NO_LIMITS, Candidate, QueueLimits, RateUsage
 from tenure.lifecycle.records import Actor, Job
 from tenure.lifecycle.statuses import READY
 from tenure.stores.commit_block import require_outside
@@ -43,12 +43,12 @@ class RuleBook(msgspec.Struct, frozen=True, kw_only=True):
 
     record: QueueRecord
     turn: str = ""
-    spent: Spent = Spent()
-    spent_by_key: dict[str, Spent] = {}
+    spent: RateUsage = RateUsage()
+    spent_by_key: dict[str, RateUsage] = {}
 
     @property
     def ruled(self) -> bool:
-        return self.record.paused_at is not None or self.record.rules != NO_RULES
+        return self.record.paused_at is not None or self.record.rules != NO_LIMITS
 
 
 class ModelQueues:
@@ -60,7 +60,7 @@ class ModelQueues:
     async def known(self) -> list[QueueRecord]:
         return [self._shown(self._books[name]) for name in sorted(self._books)]
 
-    async def put(self, name: str, rules: QueueRules, *, actor: Actor) -> QueueRecord:
+    async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
         return self._keep(self._there(name), rules=rules)
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
@@ -78,7 +78,7 @@ class ModelQueues:
     def _there(self, name: str) -> RuleBook:
         check_name(name, "queue")
         require_outside(self._model)
-        record = QueueRecord(name=name, rules=NO_RULES, paused_at=None, updated_at=self._clock.now())
+        record = QueueRecord(name=name, rules=NO_LIMITS, paused_at=None, updated_at=self._clock.now())
         return self._books.get(name, RuleBook(record=record))
 
     def _keep(self, book: RuleBook, **changed: Any) -> QueueRecord:

@@ -13,8 +13,8 @@ from tenure.lifecycle.records import BLANKABLE, Actor, Event, Job
 from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
 from tenure.lifecycle.transitions import allowed_from
 from tenure.stores.commit_block import require_outside
-from tenure.stores.contract import Handling, SignalRecord, without_secret
-from tenure.stores.validation import check_after, check_age, check_handling
+from tenure.stores.contract import Resolution, SignalRecord, without_secret
+from tenure.stores.validation import check_after, check_age, check_resolution
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.content import Belongings
 from tenure.testing.model.rows import Answer, Body, superseded
@@ -88,8 +88,8 @@ class Forgetting(Belongings):
         kept = self._signals.get(job.id, ())
         self._signals[job.id] = [msgspec.structs.replace(signal, payload=ERASED) for signal in kept]
 
-    async def deal_with(self, job_ids: Sequence[UUID], *, how: Handling, actor: Actor) -> int:
-        check_handling(job_ids, how)
+    async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
+        check_resolution(job_ids, how)
         require_outside(self)
         letters = [self._dead_letters[job_id] for job_id in set(job_ids) if job_id in self._dead_letters]
         open_ = [letter for letter in letters if letter.handled_at is None]

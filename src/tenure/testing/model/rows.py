@@ -15,7 +15,7 @@ from tenure.lifecycle.statuses import HELD, QUEUED, READY, STALLED
 from tenure.stores.contract import (
     ClaimRequest,
     DeadLetterFilter,
-    Enqueue,
+    EnqueueRequest,
     EventFilter,
     JobFilter,
     Tally,
@@ -40,7 +40,7 @@ class WonClaim(msgspec.Struct, frozen=True):
     job_ids: tuple[UUID, ...]
 
 
-def same_answer(request: Enqueue, rows: dict[UUID, Job], answers: dict[str, Answer]) -> Job | None:
+def same_answer(request: EnqueueRequest, rows: dict[UUID, Job], answers: dict[str, Answer]) -> Job | None:
     """The job that had this request's dedupe key when it first came, also when it has ended since."""
     answer = answers.get(request.request_id)
     if answer is None:
@@ -50,7 +50,7 @@ def same_answer(request: Enqueue, rows: dict[UUID, Job], answers: dict[str, Answ
     return rows[answer.job_id]
 
 
-def same_enqueue(request: Enqueue, rows: dict[UUID, Job], bodies: dict[UUID, Body]) -> Job | None:
+def same_enqueue(request: EnqueueRequest, rows: dict[UUID, Job], bodies: dict[UUID, Body]) -> Job | None:
     """The job that this request made before; another body under the same id is refused."""
     wanted = request.origin.request_id
     by_request_id = (job for job in rows.values() if wanted is not None and job.origin.request_id == wanted)
@@ -60,17 +60,17 @@ def same_enqueue(request: Enqueue, rows: dict[UUID, Job], bodies: dict[UUID, Bod
     return job
 
 
-def body_of(request: Enqueue) -> Body:
+def body_of(request: EnqueueRequest) -> Body:
     return request.origin.digest(), request.detail
 
 
-def same_dedupe(request: Enqueue, rows: Iterable[Job]) -> Job | None:
+def same_dedupe(request: EnqueueRequest, rows: Iterable[Job]) -> Job | None:
     key = (request.origin.kind, request.origin.dedupe_key)
     live = (job for job in rows if job.live and (job.kind, job.origin.dedupe_key) == key)
     return None if request.origin.dedupe_key is None else next(live, None)
 
 
-def enqueued(request: Enqueue, now: datetime) -> Event:
+def enqueued(request: EnqueueRequest, now: datetime) -> Event:
     return Event(
         job_id=request.origin.id,
         rev=1,

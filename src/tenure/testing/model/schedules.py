@@ -10,14 +10,14 @@ import msgspec
 from tenure.lifecycle.records import Actor
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
 from tenure.stores.commit_block import require_outside
-from tenure.stores.contract import Added, Enqueue
+from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
 from tenure.stores.schedule_validation import check_firing, check_next, check_schedule
 from tenure.stores.validation import check_page
 from tenure.testing.clock import ManualClock
 
 Rows = dict[str, ScheduleRecord]
-Add = Callable[[Sequence[Enqueue]], Awaitable[list[Added]]]
+Add = Callable[[Sequence[EnqueueRequest]], Awaitable[list[EnqueueResult]]]
 
 
 class ModelSchedules:
@@ -73,7 +73,7 @@ class ModelSchedules:
         behind = [waiting[key] for key in sorted(waiting) if after is None or key > after]
         return Soonest(self._clock.now(), behind[:limit])
 
-    async def fire(self, firing: Firing, requests: Sequence[Enqueue]) -> list[Added] | None:
+    async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
         check_firing(firing, requests)
         require_outside(self._store)
         there = self._rows.get(firing.name)

@@ -27,12 +27,12 @@ from tenure.lifecycle.records import Event, EventType, Execution, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import (
-    Added,
     Applied,
     ClaimRequest,
     DeadLetterFilter,
     DeadLetterPage,
-    Enqueue,
+    EnqueueRequest,
+    EnqueueResult,
     EventFilter,
     EventPage,
     Finding,
@@ -44,8 +44,8 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Stats,
+    Subscription,
     Transaction,
-    Wakeups,
     settle,
     shown,
     without_secret,
@@ -62,7 +62,7 @@ from tenure.stores.validation import (
 )
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.archive import ModelArchive
-from tenure.testing.model.commit_block import ModelBlock
+from tenure.testing.model.commit_block import ModelCommitBlock
 from tenure.testing.model.queues import ModelQueues, RuleBook, choice_by_rules, noted
 from tenure.testing.model.retention import Forgetting
 from tenure.testing.model.rows import (
@@ -127,7 +127,7 @@ class ModelStore(Forgetting):
 
     @property
     def schedules(self) -> ModelSchedules:
-        return ModelSchedules(self, lambda: self._schedules, self._clock, self.add)
+        return ModelSchedules(self, lambda: self._schedules, self._clock, self.enqueue)
 
     async def open(self) -> None:
         pass
@@ -154,7 +154,9 @@ class ModelStore(Forgetting):
 
     # Adding
 
-    async def add(self, requests: Sequence[Enqueue], *, after: Awaitable[object] | None = None) -> list[Added]:
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
+    ) -> list[EnqueueResult]:
         for request in requests:
             check_enqueue(request)
         if after is not None:
@@ -162,19 +164,19 @@ class ModelStore(Forgetting):
         require_outside(self)
         rows, bodies, remembered = dict(self._rows), dict(self._bodies), dict(self._answers)
         written: list[Event] = []
-        answers: list[Added] = []
+        answers: list[EnqueueResult] = []
         for request in requests:
             there = same_answer(request, rows, remembered) or same_enqueue(request, rows, bodies)
             if there is None and (there := same_dedupe(request, rows.values())) is not None:
                 remembered[request.request_id] = Answer(body_of(request), there.id)
             if there is not None:
-                answers.append(Added(without_secret(there), created=False))
+                answers.append(EnqueueResult(without_secret(there), created=False))
                 continue
             event = enqueued(request, self._clock.now())
             job = born(request.origin, event)
             rows[job.id], bodies[job.id] = job, body_of(request)
             written.append(event)
-            answers.append(Added(job, created=True))
+            answers.append(EnqueueResult(job, created=True))
         self._rows, self._bodies, self._answers = rows, bodies, remembered
         self._append(written)
         return answers
@@ -212,19 +214,19 @@ class ModelStore(Forgetting):
         return taken
 
     @asynccontextmanager
-    async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Wakeups]:
+    async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
         yield _NoWakeups()
 
     # Performing
 
-    async def perform(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             check_request(request)
         require_outside(self)
         return [self._perform(request) for request in requests]
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
-        return ModelBlock(self, deadline_seconds=deadline_seconds)
+        return ModelCommitBlock(self, deadline_seconds=deadline_seconds)
 
     def _perform(self, request: Request) -> Outcome:
         logged = [event for event in self._histories.get(request.job_id, ()) if event.request_id == request.request_id]
@@ -272,7 +274,7 @@ class ModelStore(Forgetting):
 
     # Recovering
 
-    async def unattended(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+    async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_page(limit)
         now = self._clock.now()
         found = [job for job in self._rows_after(after) if needs_attention(job, now)]

@@ -32,19 +32,19 @@ from tenure.stores.contract import (
     Applied,
     Artifact,
     Busy,
-    Commits,
-    Enqueue,
+    EnqueueRequest,
     Failure,
     OutboxMessage,
     Outcome,
     Repeated,
     Request,
     Transaction,
+    TransactionStore,
 )
 from tenure.stores.validation import check_artifacts
 from tenure.workers.commit.portal import Bridge, Step
-from tenure.workers.leases import Held
-from tenure.workers.reconnect import Outage
+from tenure.workers.leases import Lease
+from tenure.workers.reconnect import ReconnectBackoff
 
 RACES_MAX = 20
 MARGIN = 0.1
@@ -55,7 +55,7 @@ class Prepared(Protocol):
     """A checked call that is not queued yet: what `job.request(…)` returns."""
 
     @property
-    def enqueue(self) -> Enqueue: ...
+    def enqueue(self) -> EnqueueRequest: ...
 
 
 class Extras:
@@ -63,7 +63,7 @@ class Extras:
 
     def __init__(self, job: Job, seams: Seams, artifacts: Sequence[Artifact]) -> None:
         self._job, self._seams = job, seams
-        self.enqueues: list[Enqueue] = []
+        self.enqueues: list[EnqueueRequest] = []
         self.messages: list[OutboxMessage] = []
         self.artifacts = list(artifacts)
 
@@ -203,7 +203,7 @@ class _NotDoneBefore(Exception):
 class Committer:
     """Commits for one held job. `store` gives the store of the running event loop."""
 
-    def __init__(self, held: Held, seams: Seams, store: Callable[[], Awaitable[Commits]]) -> None:
+    def __init__(self, held: Lease, seams: Seams, store: Callable[[], Awaitable[TransactionStore]]) -> None:
         self._held, self._seams, self._store = held, seams, store
         self.artifacts: list[Artifact] = []
 
@@ -230,18 +230,18 @@ class Committer:
     async def write(self, inner: Transaction, extras: Extras, result: str) -> Job:
         """Everything that goes along, then the mark. The record once it is written."""
         if extras.enqueues:
-            await inner.add(extras.enqueues)
+            await inner.enqueue(extras.enqueues)
         if extras.artifacts:
             await inner.attach(self._held.job, extras.artifacts)
         if extras.messages:
             await inner.post(extras.messages, job=self._held.job)
-        return (await self.mark(inner.perform, Commit(result), self._held.request_id("commit"))).job
+        return (await self.mark(inner.apply, Commit(result), self._held.request_id("commit"))).job
 
     async def complete(self, result: str) -> Job:
         """End a job that has artifacts and no commit block: both in one transaction. An outage is ridden out: before
         it is tried again, the log is asked whether it was done."""
         operation, request_id = Complete(result), self._held.request_id("complete")
-        outage = Outage(self._seams)
+        outage = ReconnectBackoff(self._seams)
         try:
             return await self._complete(operation, request_id)
         except StoreUnavailable:
@@ -257,14 +257,14 @@ class Committer:
         store = await self._store()
         async with store.transaction(deadline_seconds=self.seconds_left(None)) as inner:
             await inner.attach(self._held.job, self.artifacts)
-            return (await self.mark(inner.perform, operation, request_id)).job
+            return (await self.mark(inner.apply, operation, request_id)).job
 
     async def _done_before(self, operation: Complete, request_id: str) -> Job | None:
         """The record, if this request was written before; what would be written only now is undone again."""
         store = await self._store()
         try:
             async with store.transaction(deadline_seconds=self.seconds_left(None)) as inner:
-                written = await self.mark(inner.perform, operation, request_id)
+                written = await self.mark(inner.apply, operation, request_id)
                 if isinstance(written, Applied):
                     raise _NotDoneBefore
         except _NotDoneBefore:
@@ -272,12 +272,12 @@ class Committer:
         return written.job
 
     async def mark(
-        self, perform: Callable[[Request], Awaitable[Outcome]], operation: Operation, request_id: str
+        self, apply: Callable[[Request], Awaitable[Outcome]], operation: Operation, request_id: str
     ) -> Applied | Repeated:
         """Write the mark, or raise why not. A heartbeat that came in between is no reason."""
         held = self._held
         for _ in range(RACES_MAX):
-            match await perform(held.request(operation, request_id)):
+            match await apply(held.request(operation, request_id)):
                 case Applied() | Repeated() as written:
                     return written
                 case Failure(RevisionConflict(current=Job() as current)) if held.adopt(current):

@@ -17,8 +17,8 @@ from tenure.errors import InvalidInput, JobNotFound
 from tenure.jobs.context import inside_commit
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
-from tenure.stores.contract import Added, Artifact, Enqueue, Failure, OutboxMessage, Outcome, Request
-from tenure.stores.user_connections.sync import at_once
+from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, Failure, OutboxMessage, Outcome, Request
+from tenure.stores.user_connections.sync import run_synchronously
 from tenure.workers.commit.commit import (
     BlockTime,
     CommitBlock,
@@ -38,9 +38,9 @@ class Lent(Protocol):
     @property
     def deadline_seconds_max(self) -> float: ...
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]: ...
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
 
-    async def perform(
+    async def apply(
         self, request: Request, *, messages: Sequence[OutboxMessage] = (), artifacts: Sequence[Artifact] = ()
     ) -> Outcome: ...
 
@@ -50,9 +50,9 @@ class Lent(Protocol):
 
     async def rollback(self) -> None: ...
 
-    def add_sync(self, requests: Sequence[Enqueue]) -> list[Added]: ...
+    def enqueue_sync(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
 
-    def perform_sync(
+    def apply_sync(
         self, request: Request, *, messages: Sequence[OutboxMessage] = (), artifacts: Sequence[Artifact] = ()
     ) -> Outcome: ...
 
@@ -70,9 +70,9 @@ Borrow = Callable[[Any], Lent]
 class _Used(Protocol):
     """What a block asks of the connection, on whichever thread it runs."""
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]: ...
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
 
-    async def perform(
+    async def apply(
         self, request: Request, *, messages: Sequence[OutboxMessage] = (), artifacts: Sequence[Artifact] = ()
     ) -> Outcome: ...
 
@@ -89,13 +89,13 @@ class _Here:
     def __init__(self, lent: Lent) -> None:
         self._lent = lent
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        return self._lent.add_sync(requests)
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+        return self._lent.enqueue_sync(requests)
 
-    async def perform(
+    async def apply(
         self, request: Request, *, messages: Sequence[OutboxMessage] = (), artifacts: Sequence[Artifact] = ()
     ) -> Outcome:
-        return self._lent.perform_sync(request, messages=messages, artifacts=artifacts)
+        return self._lent.apply_sync(request, messages=messages, artifacts=artifacts)
 
     async def begin(self) -> None:
         self._lent.begin_sync()
@@ -121,8 +121,8 @@ class _UsersTransaction:
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         _use_your_own("fetch")
 
-    async def add(self, requests: Sequence[Enqueue]) -> list[Added]:
-        return await self._used.add(requests)
+    async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+        return await self._used.enqueue(requests)
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
         self._messages += messages
@@ -130,8 +130,8 @@ class _UsersTransaction:
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
         self._artifacts += artifacts
 
-    async def perform(self, request: Request) -> Outcome:
-        outcome = await self._used.perform(request, messages=self._messages, artifacts=self._artifacts)
+    async def apply(self, request: Request) -> Outcome:
+        outcome = await self._used.apply(request, messages=self._messages, artifacts=self._artifacts)
         if isinstance(outcome, Failure) and isinstance(outcome.error, JobNotFound):
             problem = f"leads to a database that does not know job {request.job_id}, which is run from another one"
             raise InvalidInput("conn", f"{problem}; pass a connection to the app's own database")
@@ -159,13 +159,13 @@ class BorrowedBlock(CommitBlock):
     def __enter__(self) -> PlainTransaction:
         refuse_inside_loop()
         self._context = self._open(_Here(self._lent), _uninterrupted)
-        tx = PlainTransaction(at_once(self._context.__aenter__()), _done_here)
+        tx = PlainTransaction(run_synchronously(self._context.__aenter__()), _done_here)
         self._inside = inside_commit.set(self)
         return tx
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         inside_commit.reset(self._inside)
-        at_once(self._context.__aexit__(kind, error, at))
+        run_synchronously(self._context.__aexit__(kind, error, at))
 
     @asynccontextmanager
     async def _open(
@@ -239,7 +239,7 @@ def _done_here(step: Step) -> Any:
     async def done() -> Any:
         return await step()
 
-    return at_once(done())
+    return run_synchronously(done())
 
 
 def _use_your_own(called: str) -> NoReturn:

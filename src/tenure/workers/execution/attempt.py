@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenure.errors import InvalidInput, Refused, StoreError
-from tenure.jobs.definition import Kind
+from tenure.jobs.definition import JobDefinition
 from tenure.lifecycle.operations import Operation, Progress
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
-from tenure.stores.contract import Artifact, Commits
+from tenure.stores.contract import Artifact, TransactionStore
 from tenure.workers.commit.commit import CommitBlock, Committer
 from tenure.workers.commit.user_connection import Borrow, Lent, block_for
-from tenure.workers.completer import Settler
-from tenure.workers.leases import Held
+from tenure.workers.completer import Completer
+from tenure.workers.leases import Lease
 
 
 class Site:
@@ -24,21 +24,27 @@ class Site:
     __slots__ = ("borrow", "loop", "seams", "settler", "stopping", "store")
 
     def __init__(
-        self, store: Commits, settler: Settler, seams: Seams, *, stopping: Callable[[], bool], borrow: Borrow | None
+        self,
+        store: TransactionStore,
+        settler: Completer,
+        seams: Seams,
+        *,
+        stopping: Callable[[], bool],
+        borrow: Borrow | None,
     ) -> None:
         self.store, self.settler, self.seams, self.stopping, self.borrow = store, settler, seams, stopping, borrow
         self.loop = asyncio.get_running_loop()
 
-    async def commits(self) -> Commits:
+    async def commits(self) -> TransactionStore:
         return self.store
 
 
-class HeldRun:
+class AttemptRun:
     """The attempt of a job that this process holds. Its methods may be called from any thread."""
 
     __slots__ = ("_committer", "_reported", "_reporting", "_site", "held", "kind")
 
-    def __init__(self, held: Held, kind: Kind[..., Any], site: Site) -> None:
+    def __init__(self, held: Lease, kind: JobDefinition[..., Any], site: Site) -> None:
         self.held, self.kind, self._site = held, kind, site
         self._committer: Committer | None = None
         self._reported: Progress | None = None

@@ -10,33 +10,33 @@ from typing import Any, Protocol
 
 from tenure.jobs.middleware import Middleware
 from tenure.seams import Spawner
-from tenure.workers.execution.attempt import HeldRun
+from tenure.workers.execution.attempt import AttemptRun
 from tenure.workers.execution.invoke import call
 from tenure.workers.execution.outcomes import Outcome
 
 
-class Isolation(Protocol):
+class Executor(Protocol):
     """Runs one attempt and says what it came to. Cancelling the call ends the work, as far as that can be done."""
 
-    def outcome(self, run: HeldRun) -> Awaitable[Outcome]: ...
+    def outcome(self, run: AttemptRun) -> Awaitable[Outcome]: ...
 
     async def close(self) -> None: ...
 
 
-class Tasks:
+class TaskExecutor:
     """Async functions on the worker's own event loop."""
 
     def __init__(self, layers: Sequence[Middleware]) -> None:
         self._layers = layers
 
-    def outcome(self, run: HeldRun) -> Awaitable[Outcome]:
+    def outcome(self, run: AttemptRun) -> Awaitable[Outcome]:
         return call(run.kind, run, self._layers, _awaited)
 
     async def close(self) -> None:
         return None
 
 
-class Threads:
+class ThreadExecutor:
     """Plain functions in threads. A thread cannot be ended from outside: one that is given up on goes on by itself,
     and nothing that it does under its job's lease is recorded any more."""
 
@@ -45,7 +45,7 @@ class Threads:
         self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
         self._closed = False
 
-    async def outcome(self, run: HeldRun) -> Outcome:
+    async def outcome(self, run: AttemptRun) -> Outcome:
         return await call(run.kind, run, self._layers, self._in_thread)
 
     async def close(self) -> None:

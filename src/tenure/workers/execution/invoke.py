@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from tenure.errors import InvalidInput
-from tenure.jobs.context import Context, Run, current_context
-from tenure.jobs.definition import Kind
+from tenure.jobs.context import AttemptHandle, Context, current_context
+from tenure.jobs.definition import JobDefinition
 from tenure.jobs.middleware import Middleware, around_run
 from tenure.lifecycle.records import Stage
 from tenure.workers.execution.outcomes import ErrorPolicy, Obeyed, Outcome, Returned, raised
@@ -18,7 +18,9 @@ Invoke = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs the call where it is meant to run, and returns what it returns."""
 
 
-async def call(kind: Kind[..., Any], run: Run, layers: Sequence[Middleware], invoke: Invoke) -> Outcome:
+async def call(
+    kind: JobDefinition[..., Any], run: AttemptHandle, layers: Sequence[Middleware], invoke: Invoke
+) -> Outcome:
     """Check the input, run the function through the middleware, check the output. Only a cancellation gets past."""
     job = run.job
     if job.cancel_requested:
@@ -45,5 +47,5 @@ async def call(kind: Kind[..., Any], run: Run, layers: Sequence[Middleware], inv
         return raised(error, _policy(kind), stage=Stage.OUTPUT)
 
 
-def _policy(kind: Kind[..., Any]) -> ErrorPolicy:
+def _policy(kind: JobDefinition[..., Any]) -> ErrorPolicy:
     return ErrorPolicy(kind.options.retry_on, kind.options.fail_on)

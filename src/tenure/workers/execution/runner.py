@@ -12,18 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenure.errors import LeaseLost, TenureError
-from tenure.jobs.definition import Isolation as Place
-from tenure.jobs.definition import Kind
+from tenure.jobs.definition import Isolation, JobDefinition
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
 from tenure.observe.log_context import facts
 from tenure.stores.contract import Applied, Repeated
-from tenure.workers.execution.attempt import HeldRun, Site
-from tenure.workers.execution.executors import Isolation
+from tenure.workers.execution.attempt import AttemptRun, Site
+from tenure.workers.execution.executors import Executor
 from tenure.workers.execution.outcomes import Lost, Outcome, Raised, Returned, Stopped, described, settlement
-from tenure.workers.execution.task_sharing import Turns
-from tenure.workers.leases import Held, Interruption
+from tenure.workers.execution.task_sharing import SharedTasks
+from tenure.workers.leases import Interruption, Lease
 
 TIDY_SECONDS = 5.0
 """How long a function that was told to stop is waited for."""
@@ -33,7 +32,7 @@ RESCUES_MAX = 2
 
 log = logging.getLogger("tenure.workers")
 
-Ended = Callable[[Held, Applied | Repeated | None], None]
+Ended = Callable[[Lease, Applied | Repeated | None], None]
 """Told once, when an attempt is over: what was written, or None where it was no longer ours to write."""
 
 
@@ -41,20 +40,20 @@ class Runner:
     """Owns jobs from the moment they run to their end."""
 
     def __init__(
-        self, *, kinds: Mapping[str, Kind[..., Any]], isolations: Mapping[Place, Isolation], site: Site
+        self, *, kinds: Mapping[str, JobDefinition[..., Any]], isolations: Mapping[Isolation, Executor], site: Site
     ) -> None:
         self._kinds, self._isolations, self._site = kinds, isolations, site
         self._rescues = asyncio.Semaphore(RESCUES_MAX)
-        self._turns = Turns(site.seams.spawn)
+        self._turns = SharedTasks(site.seams.spawn)
 
-    def begin(self, held: Held, ended: Ended) -> None:
+    def begin(self, held: Lease, ended: Ended) -> None:
         """Start the attempt. It needs nothing more from whoever began it, and tells them when it is over."""
-        run = HeldRun(held, self._kinds[held.job.origin.kind], self._site)
+        run = AttemptRun(held, self._kinds[held.job.origin.kind], self._site)
         attempt = _Attempt(run, self._site, self._isolation(run), ended)
         held.when_interrupted(attempt.told)
         self._turns.add(attempt)
 
-    def _isolation(self, run: HeldRun) -> Isolation:
+    def _isolation(self, run: AttemptRun) -> Executor:
         """A job that was lost before, and may have taken its process down, runs where it can take down nothing but
         itself; few at a time, since each of these is an interpreter of its own."""
         place = run.kind.isolation
@@ -65,10 +64,10 @@ class Runner:
 
 
 class _Rationed:
-    def __init__(self, inner: Isolation, ration: asyncio.Semaphore) -> None:
+    def __init__(self, inner: Executor, ration: asyncio.Semaphore) -> None:
         self._inner, self._ration = inner, ration
 
-    async def outcome(self, run: HeldRun) -> Outcome:
+    async def outcome(self, run: AttemptRun) -> Outcome:
         async with self._ration:
             return await self._inner.outcome(run)
 
@@ -86,7 +85,7 @@ class _Attempt:
 
     request_id: str
 
-    def __init__(self, run: HeldRun, site: Site, isolation: Isolation, ended: Ended) -> None:
+    def __init__(self, run: AttemptRun, site: Site, isolation: Executor, ended: Ended) -> None:
         self.held = run.held
         self._run, self._site, self._isolation, self._ended = run, site, isolation, ended
         self._task: asyncio.Task[None] | None = None

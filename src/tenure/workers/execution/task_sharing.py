@@ -21,7 +21,7 @@ TURNS_MAX = 100
 log = logging.getLogger("tenure.workers")
 
 
-class Turn(Protocol):
+class SharedTask(Protocol):
     """Something to run in a task."""
 
     async def live(self, task: asyncio.Task[None]) -> None:
@@ -29,7 +29,7 @@ class Turn(Protocol):
         ...
 
 
-class Turns:
+class SharedTasks:
     """Runs what it is given, in its order, on the event loop that it was made on.
 
     Nothing is carried over from one turn to the next: a task in which context variables were set, or which somebody
@@ -39,10 +39,10 @@ class Turns:
 
     def __init__(self, spawn: Spawner) -> None:
         self._spawn, self._loop = spawn, asyncio.get_running_loop()
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[SharedTask] = deque()
         self._sharing: set[asyncio.Task[None]] = set()
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: SharedTask) -> None:
         """Run this soon."""
         self._waiting.append(turn)
         if not self._sharing:

@@ -17,9 +17,9 @@ from tenure.lifecycle.operations import Heartbeat
 from tenure.lifecycle.records import Job
 from tenure.observe.log_context import facts
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, Busy, Failure, Hears, Outcome, Performs, hint_for
-from tenure.workers.leases import Held, HeldJobs, Interruption
-from tenure.workers.reconnect import Outage
+from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, WakeupStore, hint_for
+from tenure.workers.leases import Interruption, Lease, LeaseRegistry
+from tenure.workers.reconnect import ReconnectBackoff
 
 TICK_SECONDS_MOST = 5.0
 WATCH_SECONDS_MOST = 1.0
@@ -29,16 +29,16 @@ BATCH_MAX = 1000
 log = logging.getLogger("tenure.workers")
 
 
-class HeartStore(Performs, Hears, Protocol):
+class LeaseRenewerStore(ApplyStore, WakeupStore, Protocol):
     """The part of a store that the heart holds: it changes jobs by heartbeats, and hears of changes to them."""
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
 
 
-class Heart:
+class LeaseRenewer:
     """Beats for every job that is held, each at its own interval, and listens for what others do to them."""
 
-    def __init__(self, store: HeartStore, held: HeldJobs, seams: Seams, *, worker: str) -> None:
+    def __init__(self, store: LeaseRenewerStore, held: LeaseRegistry, seams: Seams, *, worker: str) -> None:
         self._store, self._held, self._seams, self._worker = store, held, seams, worker
         self._loop = asyncio.get_running_loop()
         self._taken = asyncio.Event()
@@ -66,7 +66,7 @@ class Heart:
 
     async def listen(self) -> None:
         """Look at the held jobs whenever somebody else has changed one, until cancelled."""
-        outage = Outage(self._seams)
+        outage = ReconnectBackoff(self._seams)
         while True:
             try:
                 async with self._store.wakeups((hint_for(self._worker),)) as wakeups:
@@ -110,16 +110,16 @@ class Heart:
                 self._taken.set()
 
     @staticmethod
-    def _wants_beat(held: Held, now: float) -> bool:
+    def _wants_beat(held: Lease, now: float) -> bool:
         return not held.lost and held.next_beat_at_seconds <= now
 
-    async def _send(self, due: list[Held], sent_at_seconds: float) -> None:
+    async def _send(self, due: list[Lease], sent_at_seconds: float) -> None:
         requests = [held.request(Heartbeat(), held.request_id("heartbeat")) for held in due]
         # Better to give up on an answer and to ask again than to wait while the leases run out.
         limit_seconds = max(1.0, min(held.job.policy.heartbeat_ms for held in self._held.all() or due) / 1000)
         try:
             async with asyncio.timeout(limit_seconds):
-                outcomes = await self._store.perform(requests)
+                outcomes = await self._store.apply(requests)
         except (TenureError, TimeoutError) as outage:
             log.warning("%d heartbeats did not get through: %s", len(due), str(outage) or "no answer in time")
             for held in due:
@@ -128,7 +128,7 @@ class Heart:
         for held, outcome in zip(due, outcomes, strict=True):
             self._heard(held, outcome, sent_at_seconds)
 
-    def _heard(self, held: Held, outcome: Outcome, sent_at_seconds: float) -> None:
+    def _heard(self, held: Lease, outcome: Outcome, sent_at_seconds: float) -> None:
         match outcome:
             case Applied(renewed=renewed):
                 held.adopt(outcome.job)
@@ -160,7 +160,7 @@ class Heart:
                 held.overdue_at_seconds = float("inf")
                 held.interrupt(Interruption.OVERDUE)
 
-    def _nudge(self, held: Held) -> None:
+    def _nudge(self, held: Lease) -> None:
         """From any thread: a job was taken whose first beat may be due before the heart would wake by itself."""
         if held.next_beat_at_seconds >= self._wakes_at_seconds:
             return
@@ -171,11 +171,11 @@ class Heart:
             return
 
 
-def _soon(held: Held, now: float) -> float:
+def _soon(held: Lease, now: float) -> float:
     return now + min(0.5, held.job.policy.heartbeat_ms / 4000)
 
 
-def _say_lost(held: Held, why: str) -> None:
+def _say_lost(held: Lease, why: str) -> None:
     # While its outcome is being written, the end that is heard of may be the one that we have just recorded.
     if not (held.lost or held.closing):
         job = held.job

@@ -22,8 +22,8 @@ from tenure.lifecycle.statuses import RUNNING, STALLED
 from tenure.lifecycle.transitions import Guard
 from tenure.observe.log_context import facts
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, Failure, Outcome, Recovers, Request
-from tenure.workers.reconnect import Outage
+from tenure.stores.contract import Applied, Failure, Outcome, RecoverableStore, Request
+from tenure.workers.reconnect import ReconnectBackoff
 
 BATCH = 500
 LOOKING_SHARE = 0.02
@@ -37,7 +37,7 @@ RACED = (RevisionConflict, NotYet, IllegalTransition)
 log = logging.getLogger("tenure.workers")
 
 
-class RecoveryStore(Recovers, Protocol):
+class RecoveryStore(RecoverableStore, Protocol):
     """The part of a store that recovery holds."""
 
     async def now(self) -> datetime: ...
@@ -94,7 +94,7 @@ class RecoveryWorker:
 
     async def live(self, *, scan_seconds: float) -> None:
         """Scan again and again until cancelled. Many do; each waits a little longer or shorter than the others."""
-        outage = Outage(self._seams)
+        outage = ReconnectBackoff(self._seams)
         while True:
             try:
                 await self.scan()
@@ -109,17 +109,17 @@ class RecoveryWorker:
         """Look at every job that needs it once; how many were changed. A race that was lost is somebody else's win."""
         changed = 0
         began_seconds = self._seams.clock.monotonic_seconds()
-        jobs = await self._store.unattended(limit=BATCH)
+        jobs = await self._store.recoverable(limit=BATCH)
         self._looks_seconds.append(self._seams.clock.monotonic_seconds() - began_seconds)
         while jobs:
             changed += await self._remedy(jobs)
-            jobs = await self._store.unattended(limit=BATCH, after=jobs[-1].id)
+            jobs = await self._store.recoverable(limit=BATCH, after=jobs[-1].id)
         return changed
 
     async def _remedy(self, jobs: Sequence[Job]) -> int:
         now = await self._store.now()
         requests = [self._request(job, operations) for job in jobs if (operations := remedy(job, now))]
-        outcomes = await self._store.perform(requests) if requests else []
+        outcomes = await self._store.apply(requests) if requests else []
         for outcome in outcomes:
             _say(outcome)
         return sum(isinstance(outcome, Applied) for outcome in outcomes)

@@ -25,8 +25,8 @@ from tenure.lifecycle.schedules import (
     same_times,
 )
 from tenure.seams import Seams
-from tenure.stores.contract import Added, Enqueue, Schedules
-from tenure.workers.reconnect import Outage
+from tenure.stores.contract import EnqueueRequest, EnqueueResult, ScheduleStore
+from tenure.workers.reconnect import ReconnectBackoff
 
 BATCH = 100
 IDLE_FACTOR = 6.0
@@ -42,7 +42,7 @@ class SchedulerStore(Protocol):
     """The part of a store that the scheduler holds."""
 
     @property
-    def schedules(self) -> Schedules: ...
+    def schedules(self) -> ScheduleStore: ...
 
     async def now(self) -> datetime: ...
 
@@ -59,7 +59,7 @@ class Scheduler:
     async def live(self, *, scan_seconds: float) -> None:
         """Go on until cancelled. A schedule that is put meanwhile is seen after `scan_seconds` at the latest, the very
         first one after six times as long."""
-        outage = Outage(self._seams)
+        outage = ReconnectBackoff(self._seams)
         while True:
             try:
                 await self.declare()
@@ -143,7 +143,7 @@ class Scheduler:
         # Where somebody else was first, they have most likely moved it to the same time.
         return planned.next_at
 
-    async def _send(self, planned: Firing, schedule: Schedule) -> list[Added] | None:
+    async def _send(self, planned: Firing, schedule: Schedule) -> list[EnqueueResult] | None:
         """The jobs of a firing; None where somebody else was first.
 
         A due time whose request id was used for another body had its job under an earlier definition of this name, and
@@ -160,8 +160,8 @@ class Scheduler:
                 log.warning("schedule %r: %s has its job already", schedule.name, used.request_id)
                 requests = kept
 
-    def _request(self, schedule: Schedule, due: datetime) -> Enqueue:
-        return Enqueue(job_of(schedule, due, job_id=self._seams.random.job_id()), self._actor)
+    def _request(self, schedule: Schedule, due: datetime) -> EnqueueRequest:
+        return EnqueueRequest(job_of(schedule, due, job_id=self._seams.random.job_id()), self._actor)
 
     def _warn(self, record: ScheduleRecord, problem: TenureError) -> None:
         """Once for each revision: it is met again with every scan."""

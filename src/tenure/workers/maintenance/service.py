@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from tenure.errors import TenureError
 from tenure.lifecycle.schedules import Schedule
 from tenure.seams import Seams
-from tenure.stores.contract import Registers, Store, WorkerRecord
-from tenure.workers.leases import HeldJobs
-from tenure.workers.maintenance.heartbeat import Heart
+from tenure.stores.contract import RegistrationStore, Store, WorkerRecord
+from tenure.workers.leases import LeaseRegistry
+from tenure.workers.maintenance.heartbeat import LeaseRenewer
 from tenure.workers.maintenance.recovery import RecoveryWorker
 from tenure.workers.maintenance.scheduler import Scheduler
 
@@ -29,13 +29,13 @@ log = logging.getLogger("tenure.workers")
 OpenStore = Callable[[], Awaitable[Store]]
 
 
-class Caretaker:
+class Maintenance:
     """Heart, recovery, scheduler and registration of one worker process."""
 
     def __init__(
         self,
         open_store: OpenStore,
-        held: HeldJobs,
+        held: LeaseRegistry,
         seams: Seams,
         *,
         record: WorkerRecord,
@@ -88,7 +88,7 @@ class Caretaker:
     async def _care(self, stopping: asyncio.Event) -> None:
         store = await self._open_store()
         try:
-            heart = Heart(store, self._held, self._seams, worker=self._record.id)
+            heart = LeaseRenewer(store, self._held, self._seams, worker=self._record.id)
             recovery = RecoveryWorker(store, self._seams, name=self._record.id)
             scheduler = Scheduler(store, self._seams, name=self._record.id, declared=self._schedules)
             spawn = self._seams.spawn.task
@@ -111,7 +111,7 @@ class Caretaker:
         finally:
             await store.close()
 
-    async def _be_seen(self, store: Registers) -> None:
+    async def _be_seen(self, store: RegistrationStore) -> None:
         while True:
             try:
                 await store.register(self._record)
@@ -119,7 +119,7 @@ class Caretaker:
                 log.warning("this worker could not say that it is there: %s", problem)
             await self._seams.clock.sleep(SEEN_SECONDS)
 
-    async def _say_goodbye(self, store: Registers) -> None:
+    async def _say_goodbye(self, store: RegistrationStore) -> None:
         try:
             await asyncio.wait_for(store.unregister(self._record.id), 2.0)
         except (TenureError, TimeoutError) as problem:

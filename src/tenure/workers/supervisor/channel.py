@@ -22,7 +22,7 @@ REPORT_SECONDS = 1.0
 REPORT_BYTES_MAX = 65_536
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker process stands. The first one says that it is up."""
 
     worker: str
@@ -41,7 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.counts.values()) - self.counts.get("claimed", 0)
 
 
-class Line:
+class ControlChannel:
     """The worker's end."""
 
     def __init__(self, descriptor: int, seams: Seams) -> None:
@@ -67,19 +67,19 @@ class Line:
 
         self._seams.spawn.thread(body, name="tenure-line")
 
-    async def report(self, current: Callable[[], Report]) -> None:
+    async def report(self, current: Callable[[], WorkerReport]) -> None:
         """Send how things stand, now and once a second, until cancelled."""
         while True:
             self.send(current())
             await self._seams.clock.sleep(REPORT_SECONDS)
 
-    def send(self, report: Report) -> None:
+    def send(self, report: WorkerReport) -> None:
         """A supervisor that does not read, or is gone, is no reason to wait: the next report says it all again."""
         with contextlib.suppress(OSError):
             self._socket.send(msgspec.json.encode(report) + b"\n", socket.MSG_DONTWAIT)
 
 
-async def reports(line: socket.socket) -> AsyncIterator[Report]:
+async def reports(line: socket.socket) -> AsyncIterator[WorkerReport]:
     """What a worker reports, until its end of the line is closed."""
     loop = asyncio.get_running_loop()
     pending = b""
@@ -94,4 +94,4 @@ async def reports(line: socket.socket) -> AsyncIterator[Report]:
         for one in whole:
             # Half of a report, which a full line cut off, is made good by the next.
             with contextlib.suppress(msgspec.DecodeError):
-                yield msgspec.json.decode(one, type=Report)
+                yield msgspec.json.decode(one, type=WorkerReport)

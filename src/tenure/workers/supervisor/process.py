@@ -16,7 +16,7 @@ Output = int | IO[bytes] | None
 """Where a program's output goes: a descriptor, a file, or None for where ours goes."""
 
 
-class Program:
+class WorkerProcess:
     """One started program. `line` is our end of the socket whose other end it holds; it ends when either of us does."""
 
     def __init__(

@@ -16,8 +16,8 @@ from enum import StrEnum
 import msgspec
 
 from tenure.seams import Seams
-from tenure.workers.supervisor.channel import ABORT, STOP, Report, reports
-from tenure.workers.supervisor.process import Program
+from tenure.workers.supervisor.channel import ABORT, STOP, WorkerReport, reports
+from tenure.workers.supervisor.process import WorkerProcess
 
 PAUSE_SECONDS_LEAST, PAUSE_SECONDS_MOST = 0.5, 30.0
 QUICK_SECONDS = 10.0
@@ -30,10 +30,10 @@ ABORT_SECONDS_MOST = 10.0
 
 log = logging.getLogger("tenure.workers.supervisor")
 
-Start = Callable[[int, bool], Program]
+Start = Callable[[int, bool], WorkerProcess]
 """Starts the worker process of a slot. The second argument says that it takes the place of another."""
 
-Heard = Callable[[int, Report], None]
+Heard = Callable[[int, WorkerReport], None]
 """Is told what the process in a slot reports."""
 
 
@@ -62,17 +62,17 @@ class Slot:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.program: Program | None = None
-        self.report: Report | None = None
+        self.program: WorkerProcess | None = None
+        self.report: WorkerReport | None = None
         self.restarts = 0
         self.quick_deaths = 0
         self.up = asyncio.Event()
 
-    def begin(self, program: Program) -> None:
+    def begin(self, program: WorkerProcess) -> None:
         self.program, self.report = program, None
         self.up.clear()
 
-    def heard(self, report: Report) -> None:
+    def heard(self, report: WorkerReport) -> None:
         self.report = report
         self.up.set()
 
@@ -209,7 +209,7 @@ class Supervisor:
             listening.cancel()
         return exit_code, 0.0 if up_at_seconds is None else clock.monotonic_seconds() - up_at_seconds
 
-    async def _listen(self, slot: Slot, program: Program) -> None:
+    async def _listen(self, slot: Slot, program: WorkerProcess) -> None:
         async for report in reports(program.line):
             if slot.report is None:
                 log.info("worker %d is up (pid %d)", slot.number, program.pid)

@@ -56,9 +56,9 @@ def marked(
     actor = Actor(Role.RUNNER, "worker-1", token or job.token)
     request = Request(job=job, operations=(Commit("1"),), actor=actor, request_id="mark-1", fresh=True)
     if caller.is_async:
-        outcome: Outcome = lent.wait(caller.perform(request, messages=messages, artifacts=artifacts))
+        outcome: Outcome = lent.wait(caller.apply(request, messages=messages, artifacts=artifacts))
         return outcome
-    return caller.perform_sync(request, messages=messages, artifacts=artifacts)
+    return caller.apply_sync(request, messages=messages, artifacts=artifacts)
 
 
 def outbox_of(job: Job, database: Database) -> Callable[[Store], Any]:

@@ -33,11 +33,11 @@ def caller(lent: Lent, database: Database) -> Caller:
 
 
 def mark(lent: Lent, caller: Caller, request: Request) -> Outcome:
-    return lent.runner.run(_performed(caller, request)) if caller.is_async else caller.perform_sync(request)
+    return lent.runner.run(_performed(caller, request)) if caller.is_async else caller.apply_sync(request)
 
 
 async def _performed(caller: Caller, request: Request) -> Outcome:
-    return await caller.perform(request)
+    return await caller.apply(request)
 
 
 def commit_of(job: Job, *, token: UUID | None = None, **facts: Any) -> Request:

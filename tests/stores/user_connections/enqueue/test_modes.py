@@ -223,7 +223,7 @@ async def marked(caller: Caller, database: Database) -> Callable[[], Any]:
     actor = Actor(Role.RUNNER, "worker-1", job.token)
     asked = Request(job=job, operations=(Commit("1"),), actor=actor, request_id=str(job.id), fresh=True)
     await caller.begin()
-    assert isinstance(await caller.perform(asked), Applied)
+    assert isinstance(await caller.apply(asked), Applied)
     return committed
 
 
@@ -378,7 +378,7 @@ async def test_a_role_that_commits_needs_only_the_rights_that_the_page_names(pos
             connection.execute(f"create role {role}".encode())
             connection.execute((RIGHTS + RIGHTS_TO_COMMIT).format(role=role).encode())
             connection.execute(f"set local role {role}".encode())
-            assert isinstance(caller.perform_sync(request, messages=[message], artifacts=[artifact]), Applied)
+            assert isinstance(caller.apply_sync(request, messages=[message], artifacts=[artifact]), Applied)
             connection.execute("reset role")
             connection.execute(f"drop owned by {role}; drop role {role}".encode())
         assert (await store.read([job.id]))[job.id].committed

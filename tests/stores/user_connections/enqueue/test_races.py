@@ -139,9 +139,9 @@ async def test_a_mark_waits_for_whoever_changes_the_job_and_is_then_told_of_it(
 ) -> None:
     drive = Driver(await app.store())
     job = await drive.running()
-    assert isinstance(await caller_for(two[0].connection, postgres.url).perform(commit_of(job)), Applied)
+    assert isinstance(await caller_for(two[0].connection, postgres.url).apply(commit_of(job)), Applied)
     other = commit_of(job, result="2", request_id="mark-2")
-    waiting = await blocked(caller_for(two[1].connection, postgres.url).perform(other), postgres)
+    waiting = await blocked(caller_for(two[1].connection, postgres.url).apply(other), postgres)
     await two[0].commit()
     outcome = await waiting
     assert isinstance(outcome, Failure)
@@ -162,7 +162,7 @@ async def test_under_repeatable_read_a_heartbeat_in_between_fails_the_mark(postg
     renewed = await drive.apply(job, Heartbeat())
     for known in (renewed, job):
         with pytest.raises(StoreError, match="READ COMMITTED"):
-            await caller.perform(commit_of(known))
+            await caller.apply(commit_of(known))
     await transaction.rollback()
     assert not (await drive.job(job.id)).committed
     await connection.close()

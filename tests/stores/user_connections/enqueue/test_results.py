@@ -39,7 +39,7 @@ class Place:
 
     def tried(self, request: Request) -> Outcome:
         """What a caller is answered, whose transaction is then rolled back."""
-        outcome = caller_for(self.connection, self.url, seams=self.seams).perform_sync(request)
+        outcome = caller_for(self.connection, self.url, seams=self.seams).apply_sync(request)
         self.connection.rollback()
         return outcome
 
@@ -89,7 +89,7 @@ async def compare(situation: Situation, place: Place) -> None:
     [job] = (await place.store.read([stand.id])).values()
     for request in requests(job, tokens=(stand.former, None, stand.owner)):
         answer = place.tried(request)
-        [expected] = await place.store.perform([request])
+        [expected] = await place.store.apply([request])
         assert told(answer) == told(expected)
 
 

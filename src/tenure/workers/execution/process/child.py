@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.jobs.definition import Kind
+from tenure.jobs.definition import JobDefinition
 from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job, Stage
 from tenure.observe.log_format import log_to_standard_error
@@ -48,7 +48,7 @@ from tenure.workers.execution.process.protocol import (
     framed,
     to_child,
 )
-from tenure.workers.leases import Held
+from tenure.workers.leases import Lease
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -59,7 +59,7 @@ PR_SET_PDEATHSIG = 1
 class Declared(NamedTuple):
     """A job's kind, and the app that it is declared in."""
 
-    kind: Kind[..., Any]
+    kind: JobDefinition[..., Any]
     app: App
 
 
@@ -67,7 +67,7 @@ def declared(module: str, name: str) -> Declared:
     """What a module has under this name. The name is one of the program's own; it never comes from the database."""
     found = getattr(importlib.import_module(module), name, None)
     kind = getattr(found, "kind", None)
-    if found is None or not isinstance(kind, Kind):
+    if found is None or not isinstance(kind, JobDefinition):
         raise InvalidInput(
             f"{module}.{name}",
             "is not a job in a process that has just imported its module; declare it at module level, whatever "
@@ -118,7 +118,7 @@ class Assignment:
         token = begin.job.token
         assert token is not None, "a job that was claimed has a token"
         self.begin = begin
-        self.held = Held(begin.job, worker=begin.worker, token=token, sent_at_seconds=0.0)
+        self.held = Lease(begin.job, worker=begin.worker, token=token, sent_at_seconds=0.0)
         self.held.trusted_until_seconds = begin.trusted_until_seconds
         self.cancel_requested = begin.job.cancel_requested
         self.stopping = False

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from tenure.errors import InvalidInput
-from tenure.jobs.definition import Kind
+from tenure.jobs.definition import JobDefinition
 from tenure.lifecycle.json_text import encode
 from tenure.observe.log_format import style_in_use
 from tenure.seams import ProcessHandle, Seams, imported_by_a_child
-from tenure.workers.execution.attempt import HeldRun
+from tenure.workers.execution.attempt import AttemptRun
 from tenure.workers.execution.outcomes import Outcome, Raised
 from tenure.workers.execution.process import child
 from tenure.workers.execution.process.protocol import (
@@ -51,10 +51,10 @@ STATM = "/proc/{}/statm"
 log = logging.getLogger("tenure.workers")
 
 
-class Processes:
+class ProcessExecutor:
     """Runs each job in a child process. There are never more children than jobs at a time."""
 
-    def __init__(self, kinds: Mapping[str, Kind[..., Any]], seams: Seams) -> None:
+    def __init__(self, kinds: Mapping[str, JobDefinition[..., Any]], seams: Seams) -> None:
         """Refuses, before anything is claimed, kinds that a child could not run."""
         check_kinds(kinds)
         self._seams = seams
@@ -64,7 +64,7 @@ class Processes:
         # Children that nobody closed must not hold up the end of the interpreter, which waits for them.
         weakref.finalize(self, _kill_all, self._all, os.getpid())
 
-    async def outcome(self, run: HeldRun) -> Outcome:
+    async def outcome(self, run: AttemptRun) -> Outcome:
         """What the job came to in its process. When this is cancelled, the process is killed."""
         for tries_left in reversed(range(STARTS_MAX)):
             one = await self._taken(run.kind.options.memory_bytes_max)
@@ -145,7 +145,7 @@ class Child:
         """Whether it is slim enough for a job that may use so much."""
         return memory_bytes_max is None or 2 * resident_bytes(self._process.pid) <= memory_bytes_max
 
-    async def work(self, run: HeldRun) -> Ended | Raised | None:
+    async def work(self, run: AttemptRun) -> Ended | Raised | None:
         """How the job ended, or what it was ended for; None where the process ended instead."""
         spawn = self._seams.spawn.task
         telling = spawn(self._tell(run), name="tenure-child-told")
@@ -166,7 +166,7 @@ class Child:
                 task.cancel()
             await asyncio.wait({telling, hearing, watching})
 
-    async def _tell(self, run: HeldRun) -> None:
+    async def _tell(self, run: AttemptRun) -> None:
         """Give the child its job, then the news about it as they come."""
         with contextlib.suppress(OSError):
             await self._say(_begin(run))
@@ -177,7 +177,7 @@ class Child:
                     await self._say(news)
                     told = news
 
-    async def _hear(self, run: HeldRun) -> Ended | None:
+    async def _hear(self, run: AttemptRun) -> Ended | None:
         """Pass on what the child says until it says that the job has ended; None when its line ends first."""
         while True:
             try:
@@ -193,7 +193,7 @@ class Child:
                 case Ended():
                     return message
 
-    async def _watch(self, run: HeldRun) -> Raised | None:
+    async def _watch(self, run: AttemptRun) -> Raised | None:
         """An error once the child has too much memory; None once it has ended."""
         limit = run.kind.options.memory_bytes_max
         while self.alive:
@@ -238,7 +238,7 @@ class Child:
         self._line.close()
 
 
-def check_kinds(kinds: Mapping[str, Kind[..., Any]]) -> None:
+def check_kinds(kinds: Mapping[str, JobDefinition[..., Any]]) -> None:
     """Refuse what could only fail later."""
     if imported_by_a_child():
         # Not an error that somebody might handle: this process must end, so that its worker hears of it.
@@ -255,7 +255,7 @@ def check_kinds(kinds: Mapping[str, Kind[..., Any]]) -> None:
                 )
 
 
-def _check_home(kind: Kind[..., Any]) -> None:
+def _check_home(kind: JobDefinition[..., Any]) -> None:
     where = f"{kind.function.__module__}.{kind.function.__qualname__}"
     if kind.home is None:
         raise InvalidInput(
@@ -271,12 +271,12 @@ def _check_home(kind: Kind[..., Any]) -> None:
         )
 
 
-def _home(kind: Kind[..., Any]) -> tuple[str, str]:
+def _home(kind: JobDefinition[..., Any]) -> tuple[str, str]:
     assert kind.home is not None, "a kind without a home is not sent to a process"
     return kind.home
 
 
-def home_of(kind: Kind[..., Any]) -> tuple[str, str]:
+def home_of(kind: JobDefinition[..., Any]) -> tuple[str, str]:
     """The module and the name to send. A package that is run with `python -m` is imported under its full name."""
     module, name = _home(kind)
     spec = getattr(sys.modules[module], "__spec__", None)
@@ -293,7 +293,7 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
-def _begin(run: HeldRun) -> Begin:
+def _begin(run: AttemptRun) -> Begin:
     module, name = home_of(run.kind)
     return Begin(
         module=module,
@@ -307,7 +307,7 @@ def _begin(run: HeldRun) -> Begin:
     )
 
 
-def _news(run: HeldRun) -> News:
+def _news(run: AttemptRun) -> News:
     return News(
         cancel_requested=run.job.cancel_requested,
         stopping=run.stopping,
