@@ -143,7 +143,7 @@ class WiredStore:
         return outcomes
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        return await self._wire.ask("unattended", lambda: self._store.recoverable(limit=limit, after=after))
+        return await self._wire.ask("recoverable", lambda: self._store.recoverable(limit=limit, after=after))
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self._wire.ask("read", lambda: self._store.read(job_ids))

@@ -49,7 +49,7 @@ class FaultyStore:
         return jobs
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        jobs: list[Job] = await self._call("unattended", lambda: self.store.recoverable(limit=limit, after=after))
+        jobs: list[Job] = await self._call("recoverable", lambda: self.store.recoverable(limit=limit, after=after))
         return jobs
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:

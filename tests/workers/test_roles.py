@@ -417,7 +417,7 @@ async def test_the_pause_after_a_scan_follows_from_the_last_two_looks(
             await asyncio.Event().wait()
         await sleep(0)
 
-    monkeypatch.setattr(place.store, "unattended", slow)
+    monkeypatch.setattr(place.store, "recoverable", slow)
     monkeypatch.setattr(place.clock, "sleep", noted)
     worker = asyncio.create_task(RecoveryWorker(place.store, place.seams, name="r").live(scan_seconds=1.0))
     await asyncio.wait_for(last.wait(), 10)

@@ -184,7 +184,7 @@ BY_RULES = {
     "due_keys": ("jobs_keyed", 200),
     "due_of_keys": ("jobs_keyed", 300),
     "held_by_key": ("jobs_held", 0),
-    "unattended": ("jobs_held", 0),
+    "recoverable": ("jobs_held", 0),
 }
 """The index by which each of these finds what it looks for, and how many rows it reads at most."""
 
@@ -197,7 +197,7 @@ def test_what_a_choice_by_rules_asks_for_is_found_by_its_index(crowded: str, nam
         "kinds": "'{mail}'",
         "excluded": "'{}'",
         "limit": "100",
-        "after": "null" if name == "unattended" else "'key-5'",
+        "after": "null" if name == "recoverable" else "'key-5'",
         "keys": "'{key-1,key-5,key-9}'",
         "each": "100",
     }

@@ -873,7 +873,7 @@ async def test_a_claim_walks_its_index_in_order(path: Path, store: SqliteStore) 
         ("events_of_type", "tenure_events_type (type=? AND at>? AND at<?)"),
         ("events_of_correlation", "tenure_jobs_correlation (correlation_id=?)"),
         ("logged_requests", "tenure_events_job (job_id=?)"),
-        ("unattended", "held USING INDEX tenure_jobs_held"),
+        ("recoverable", "held USING INDEX tenure_jobs_held"),
         ("find_correlated_jobs", "tenure_jobs_correlation (correlation_id=? AND id>?)"),
         ("history", "tenure_events_job (job_id=?)"),
         ("leases_by_id", "sqlite_autoindex_tenure_jobs_1 (id=?)"),

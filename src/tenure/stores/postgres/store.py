@@ -202,7 +202,7 @@ class PostgresStore:
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         check_page(limit)
         check_after(after)
-        answers = await self._connections.fetch("unattended", {"limit": limit, "after": after})
+        answers = await self._connections.fetch("recoverable", {"limit": limit, "after": after})
         policies = await self._policies.of(answers)
         return row.readable(answers, lambda answer: row.job_from(answer, policies))
 

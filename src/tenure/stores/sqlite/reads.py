@@ -91,7 +91,7 @@ def recoverable(
     parameters = {"after": _cursor(after), "now": micros(now)}
     found: list[Job | RowPoisoned] = []
     sound = 0
-    with closing(connection.execute(sql("unattended"), parameters)) as rows:
+    with closing(connection.execute(sql("recoverable"), parameters)) as rows:
         for row in rows:
             job = read_row(row, policy_of)
             found.append(without_secret(job) if isinstance(job, Job) else job)
