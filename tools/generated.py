@@ -29,7 +29,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def write(name: str, page: str) -> None:
     """Put the page where it belongs."""
-    DOCS.mkdir(exist_ok=True)
+    (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
     (DOCS / name).write_text(page, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/lifecycle.md from the transition table: `python -m tools.lifecycle_page`."""
+"""Writes docs/reference/lifecycle.md from the transition table: `python -m tools.lifecycle_page`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenure.lifecycle.statuses import HELD, LIVE, QUEUED, RUNNING, TERMINAL, Sta
 from tenure.lifecycle.transitions import TRANSITIONS, Authority, Guard, Transition, legal_events
 from tools.generated import notice, table, write
 
-NAME = "lifecycle.md"
+NAME = "reference/lifecycle.md"
 NONE = "—"
 
 MEANINGS = {
@@ -48,8 +48,8 @@ def _sections() -> Iterator[str]:
     yield "# The lifecycle of a job"
     yield (
         "One table in code (`tenure.lifecycle.transitions`) decides what may happen to a job. Validators, the\n"
-        "guards in the database and this page are derived from it. [boundaries.md](boundaries.md) lists what it does\n"
-        "not decide."
+        "guards in the database and this page are derived from it. [boundaries.md](../internals/boundaries.md) lists\n"
+        "what it does not decide."
     )
     yield "## Statuses"
     yield table(["status", "means", "group", "coarse state", "rank"], map(_status_row, Status))

@@ -1,4 +1,4 @@
-"""Writes docs/requirements.md from the marks on the tests: `python -m tools.requirements_page`.
+"""Writes docs/internals/requirements.md from the marks on the tests: `python -m tools.requirements_page`.
 
 Marks are read from the source, so that the page is the same whatever can be imported or run here. A mark whose number
 is not a plain string, or not in requirements.toml, is an error.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tools.generated import ROOT, notice, table, write
 
-NAME = "requirements.md"
+NAME = "internals/requirements.md"
 LIST = Path(__file__).with_name("requirements.toml")
 PLACES = ("tests", "src/tenure/testing")
 OPEN = "**open**"
@@ -140,7 +140,7 @@ def _shown(proofs: list[Proof]) -> str:
     by_path: dict[str, list[str]] = {}
     for proof in proofs:
         by_path.setdefault(proof.path, []).append(proof.name)
-    shown = (f"[{path}](../{path}): " + ", ".join(f"`{name}`" for name in names) for path, names in by_path.items())
+    shown = (f"[{path}](../../{path}): " + ", ".join(f"`{name}`" for name in names) for path, names in by_path.items())
     return "<br>".join(shown) or OPEN
 
 

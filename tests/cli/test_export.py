@@ -358,7 +358,7 @@ def _wait_for_lock(connection: psycopg.Connection[Any]) -> None:
 
 # The page in docs/.
 
-PAGE = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "export.md").read_text(encoding="utf-8")
 SHELL = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 PYTHON = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -389,7 +389,7 @@ def test_the_page_on_exports_names_every_field_that_a_file_can_have(exported: Pa
     for line in read(exported):
         kind = line.pop("line")
         for name in (*names_in(line.pop(kind, {})), *names_in(line)):
-            assert f"`{name}`" in PAGE, f"docs/export.md does not speak of {name}, of {kind} lines"
+            assert f"`{name}`" in PAGE, f"docs/guides/export.md does not speak of {name}, of {kind} lines"
 
 
 OPAQUE = {"rules", "spent", "policy", "tags", "counts", "schedule"}

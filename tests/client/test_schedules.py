@@ -502,7 +502,7 @@ async def test_a_schedule_that_was_spoilt_by_hand_holds_no_other_up(
 
 
 def test_the_page_on_schedules_says_what_happens(tmp_path: Path) -> None:
-    text = (DOCS / "schedules.md").read_text(encoding="utf-8")
+    text = (DOCS / "guides" / "schedules.md").read_text(encoding="utf-8")
     shop, program = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "shop.py").write_text(shop)
     done = subprocess.run(
@@ -523,7 +523,7 @@ def test_the_page_on_schedules_says_what_happens(tmp_path: Path) -> None:
 
 
 def test_every_command_on_the_page_can_be_called(tmp_path: Path) -> None:
-    text = (DOCS / "schedules.md").read_text(encoding="utf-8")
+    text = (DOCS / "guides" / "schedules.md").read_text(encoding="utf-8")
     shop, _ = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "shop.py").write_text(shop)
     morning = 'put morning --app shop:app --kind report --payload {"to":"ada"} --cron @daily'

@@ -310,7 +310,7 @@ def test_every_store_enters_the_same_kit(name: str) -> None:
 
 @pytest.mark.requirement("LC-14")
 def test_the_boundaries_are_written_down() -> None:
-    page = (ROOT / "docs" / "boundaries.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "boundaries.md").read_text(encoding="utf-8")
     for word in ("dedupe key", "lease", "lifecycle"):
         assert word in page
 

@@ -1,4 +1,4 @@
-"""The programs in docs/observability.md do what the page says."""
+"""The programs in docs/guides/observability.md do what the page says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tools.generated import ROOT
 
-PAGE = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "observability.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -88,7 +88,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 
 
 def test_the_page_lists_exactly_these_metrics_with_their_labels_and_what_they_count() -> None:
-    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "observability.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(tenure_\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
     written = {(name, shape, tuple(re.findall(r"`(\w+)`", labels)), says) for name, shape, labels, says in rows}
     assert written == {(one.name, str(one.shape), one.labels, one.says) for one in METRICS}

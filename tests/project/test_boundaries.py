@@ -1,4 +1,4 @@
-"""What the lifecycle knows, what it must not know, and that the page in docs/ says so. See docs/boundaries.md."""
+"""What the lifecycle knows and must not know, and that docs/internals/boundaries.md states it."""
 
 from __future__ import annotations
 
@@ -209,11 +209,11 @@ def protocols() -> list[str]:
 
 @pytest.mark.requirement("LC-14")
 def test_the_page_on_boundaries_names_every_import_rule_and_every_part_of_the_store() -> None:
-    page = (DOCS / "boundaries.md").read_text(encoding="utf-8")
+    page = (DOCS / "internals" / "boundaries.md").read_text(encoding="utf-8")
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     assert {"EnqueueStore", "ClaimStore", "QueueStore", "Store"} <= set(protocols())
     for named in [*(rule["name"] for rule in rules), *(f"`{name}`" for name in protocols())]:
-        assert named in page, f"docs/boundaries.md does not speak of {named}"
+        assert named in page, f"docs/internals/boundaries.md does not speak of {named}"
 
 
 @pytest.mark.requirement("LC-15")

@@ -101,5 +101,5 @@ def blocks_of(page: str) -> list[str]:
 
 
 def test_the_page_on_queues_says_what_happens(tmp_path: Path) -> None:
-    [program] = blocks_of("queues.md")
+    [program] = blocks_of("guides/queues.md")
     assert run(program, folder=tmp_path) == "mail 20 paused 0\n"

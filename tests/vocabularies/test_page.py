@@ -1,4 +1,4 @@
-"""docs/vocabularies.md says what the code does."""
+"""docs/reference/vocabularies.md says what the code does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.situations import SITUATIONS
 from tests.vocabularies.test_vocabularies import brought_about
 from tools.generated import DOCS
 
-PAGE = (DOCS / "vocabularies.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "vocabularies.md").read_text(encoding="utf-8")
 
 
 def test_the_table_of_the_page_has_every_status_in_every_vocabulary() -> None:

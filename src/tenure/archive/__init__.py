@@ -1,1 +1,1 @@
-"""A whole database as lines of JSON, and back into an empty one. See docs/export.md."""
+"""A whole database as lines of JSON, and back into an empty one. See docs/guides/export.md."""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 JOBS_KEPT = 1000
 
 one_vocabulary = click.option(
-    "--vocabulary", type=click.Choice(known()), help="Answer in the words of another system; see docs/vocabularies.md."
+    "--vocabulary",
+    type=click.Choice(known()),
+    help="Answer in the words of another system; see docs/reference/vocabularies.md.",
 )
 some_vocabularies = click.option(
     "--vocabulary",

@@ -1,4 +1,4 @@
-"""The code of docs/transactions.md does what the page says."""
+"""The code of docs/guides/transactions.md does what the page says."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ORDERS = "create table orders (customer text)"
 def page(database: Database, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the page's code defines, once it has run."""
     monkeypatch.setenv("TENURE_DATABASE", database.url)
-    text = (DOCS / "transactions.md").read_text(encoding="utf-8")
+    text = (DOCS / "guides" / "transactions.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     namespace: dict[str, Any] = {"text": sqlalchemy.text, "Session": Session, "AsyncSession": AsyncSession}
     for block in blocks:
-        exec(compile(block, "docs/transactions.md", "exec"), namespace)  # noqa: S102 - our own page
+        exec(compile(block, "docs/guides/transactions.md", "exec"), namespace)  # noqa: S102 - our own page
     return namespace
 
 
@@ -95,6 +95,6 @@ async def test_the_pages_jobs_commit_on_sessions_of_their_own(
 
 
 def test_the_page_names_every_kind_of_connection() -> None:
-    text = (DOCS / "transactions.md").read_text(encoding="utf-8")
+    text = (DOCS / "guides" / "transactions.md").read_text(encoding="utf-8")
     for name in ("psycopg", "asyncpg", "SQLAlchemy", "sqlite3", "aiosqlite", "Django"):
         assert name in text
