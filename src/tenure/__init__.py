@@ -1,4 +1,4 @@
-"""Durable jobs and workflows whose lifecycle is a proven state machine."""
+"""Durable background jobs on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ __all__ = [
     "ValidationError",
 ]
 
-_HOMES = {
+_MODULE_OF = {
     "App": "tenure.app",
     "Backoff": "tenure.lifecycle.backoff",
     "CancelRequested": "tenure.errors",
@@ -97,7 +97,7 @@ _HOMES = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """A public name is looked up when it is first used: `import tenure` and the command's help stay fast."""
-        if name not in _HOMES:
+        """Import a public name at its first use, which keeps `import tenure` and `tenure --help` fast."""
+        if name not in _MODULE_OF:
             raise AttributeError(f"module 'tenure' has no attribute {name!r}")
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(_MODULE_OF[name]), name)

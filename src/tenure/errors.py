@@ -1,37 +1,37 @@
-"""Every error that tenure raises, in one tree. Each carries its facts as attributes and says what to do next.
+"""Every error that tenure raises, in one tree. Each carries its facts as attributes; its message states the remedy.
 
 TenureError
-├── Refused                   a change was asked for and not made; nothing was written
-│   ├── JobNotFound           no such job (never added, or removed by retention)
-│   ├── NotAuthorised         this role may not do that, or not now
-│   ├── LeaseLost             the caller does not hold the current lease, or it has expired
+├── Refused                   an operation was not applied; nothing was written
+│   ├── JobNotFound           no such job (never enqueued, or removed by retention)
+│   ├── NotAuthorised         the role has no authority for the operation
+│   ├── LeaseLost             the token is not that of the current lease, or the lease has expired
 │   ├── RevisionConflict      the job changed since it was read; carries the current record
-│   ├── IllegalTransition     the table has no such arrow from the job's status
-│   │   └── AlreadyCommitted  the job's effect has been applied; it can only be finished
-│   ├── NotYet                the arrow waits for a moment that the database's clock has not reached
-│   └── RequestIdReused       this request id was used before, with another body
-├── InvalidInput              a value that no store can hold, or that makes no sense; also a ValueError
-│   ├── UnknownKind           no job of this kind is declared
+│   ├── IllegalTransition     no transition from the job's status for this operation
+│   │   └── AlreadyCommitted  the job has committed; it can only be finished
+│   ├── NotYet                legal, but not before a time that the database's clock has not reached
+│   └── RequestIdReused       the request id was used before with another body
+├── InvalidInput              a value that no store accepts; also a ValueError
+│   ├── UnknownKind           the app declares no job of this kind
 │   └── PayloadRefused        the arguments do not fit the job's function
-├── JobError                  raised by a job's own function, to say what should become of its job
-│   ├── TransientError        try again, after the backoff or the delay that it names; counts as a failure
-│   │   └── DependencyUnavailable  the same, and if it is the last failure the record names the cause
-│   ├── PermanentError        trying again would not help: the job fails
-│   ├── ValidationError       the input is not what it should be: a dead letter of stage input
-│   ├── PolicyViolation       what was asked for is not allowed: a dead letter
-│   ├── Snooze                look at it again later; counts no failure
-│   └── CancelRequested       the job gives way to a request to cancel
-├── DeadlinePassed            a commit block was open for too long and was rolled back; also a TimeoutError
-├── JobEnded                  somebody waited for a result, and there is none
-│   ├── JobFailed             it failed, or was dead-lettered
-│   ├── JobCancelled          it was cancelled
-│   └── JobHalted             it reached a limit; carries what there is
+├── JobError                  raised by a job's function; the class decides the outcome
+│   ├── TransientError        retry after the backoff, or after `delay_seconds`; counts as a failure
+│   │   └── DependencyUnavailable  the same; names the cause if it is the last failure
+│   ├── PermanentError        no retry: the job fails
+│   ├── ValidationError       invalid input: a dead letter of stage input
+│   ├── PolicyViolation       the job is not allowed: a dead letter
+│   ├── Snooze                run again later; counts no failure
+│   └── CancelRequested       the job accepts a request to cancel
+├── DeadlinePassed            a commit block exceeded its deadline and was rolled back; also a TimeoutError
+├── JobEnded                  the job ended without a result
+│   ├── JobFailed             failed, or dead-lettered
+│   ├── JobCancelled          cancelled
+│   └── JobHalted             stopped at a limit; carries the partial result
 └── StoreError
-    ├── StoreUnavailable      the database cannot be reached; whether the last write took effect is unknown
-    ├── SchemaMismatch        the database is not migrated, or too new for this code
-    ├── UsedAfterFork         a store was carried over a fork
-    ├── RowPoisoned           one row cannot be written, for a reason of its own; the rest of the batch was
-    └── GuardViolated         the database refused what the code should never have sent
+    ├── StoreUnavailable      the database did not answer; whether the last write took effect is unknown
+    ├── SchemaMismatch        the database is not migrated, or too new for this version
+    ├── UsedAfterFork         a store was used in a forked child
+    ├── RowPoisoned           one row makes its statement fail; it is quarantined, the rest of the batch is written
+    └── GuardViolated         a guard in the database refused a write
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 
 class TenureError(Exception):
-    """The root of every error that tenure raises on purpose."""
+    """The root of every error that tenure raises on purpose. Drivers and job functions raise their own."""
 
 
 class Refused(TenureError):
-    """A change that was asked for and not made. `current` is the job as it stands, where it is known."""
+    """The operation was not applied, and nothing was written. `current` is the job's record, where it is known."""
 
     def __init__(self, message: str, *, current: Job | None = None) -> None:
         super().__init__(message)
@@ -56,86 +56,86 @@ class Refused(TenureError):
 
 
 class JobNotFound(Refused):
-    """There is no such job. Retention removes whole jobs, so it may have existed."""
+    """No job has this id. It may have existed: retention removes whole jobs."""
 
     def __init__(self, job_id: object) -> None:
-        super().__init__(f"job {job_id} does not exist; it was never added, or retention has removed it")
+        super().__init__(f"job {job_id} does not exist; it was never enqueued, or retention removed it")
         self.job_id = job_id
 
 
 class NotAuthorised(Refused):
-    """The actor's role has no authority for this operation, or lacks the condition that goes with it."""
+    """The actor's role has no authority for the operation, or a condition of its authority does not hold."""
 
     def __init__(self, job: Job | None, operation: str, *, role: str, allowed: Iterable[str], why: str = "") -> None:
         self.operation, self.role, self.allowed = operation, role, tuple(allowed)
-        reason = why or f"only {', '.join(self.allowed) or 'nobody'} may"
+        reason = why or f"only {', '.join(self.allowed) or 'no role'} may"
         which = "" if job is None else f" job {job.id}"
         super().__init__(f"role {role} may not {operation}{which}: {reason}", current=job)
 
 
 class LeaseLost(Refused):
-    """The caller's token is not that of the current lease, or the lease has expired. Stop the work."""
+    """The token is not that of the current lease, or the lease has expired. Stop the work."""
 
     def __init__(self, job: Job, operation: str) -> None:
         self.operation = operation
         super().__init__(
-            f"job {job.id} cannot {operation} under this lease: it is {job.status} at attempt {job.attempt}, "
-            f"and the lease was replaced, revoked or has expired; stop the work, another attempt goes on from here",
+            f"job {job.id} (attempt {job.attempt}, {job.status}): {operation} refused, since the lease has expired or "
+            f"was revoked or replaced; stop the work, another attempt continues the job",
             current=job,
         )
 
 
 class RevisionConflict(Refused):
-    """The job has another revision than the one that was decided upon. `current` is what to decide upon now."""
+    """The job's revision is not the expected one. Decide again on `current`."""
 
     def __init__(self, job: Job, operation: str, *, expected_rev: int) -> None:
         self.operation, self.expected_rev = operation, expected_rev
         super().__init__(
             f"job {job.id} is at revision {job.rev}, not {expected_rev}, so {operation} was not applied; "
-            f"read it again and decide anew",
+            f"decide again on the current record",
             current=job,
         )
 
 
 class IllegalTransition(Refused):
-    """The lifecycle has no such arrow from here."""
+    """The lifecycle has no transition for the operation from the job's status."""
 
     def __init__(self, job: Job, operation: str, *, allowed: Iterable[str], why: str = "") -> None:
         self.operation, self.status, self.allowed = operation, job.status, tuple(allowed)
-        options = ", ".join(self.allowed) or "nothing, it is terminal"
+        options = ", ".join(self.allowed) or "none, the status is terminal"
         because = f" ({why})" if why else ""
         super().__init__(
-            f"job {job.id} is {job.status}, so it cannot take {operation}{because}; "
+            f"job {job.id} is {job.status}, so {operation} is not allowed{because}; "
             f"allowed from {job.status}: {options}",
             current=job,
         )
 
 
 class AlreadyCommitted(IllegalTransition):
-    """The job's effect has been applied, once and for good: it can be finished, but no longer changed or repeated."""
+    """The job has committed. It can be finished, and not run, retried or changed any more."""
 
 
 class NotYet(Refused):
-    """The operation is legal, but waits for a moment that has not come by the database's clock."""
+    """The operation is legal, but only from a time that the database's clock has not reached."""
 
     def __init__(self, job: Job, operation: str, *, waits_for: str) -> None:
         self.operation, self.waits_for = operation, waits_for
-        super().__init__(f"job {job.id} cannot take {operation} yet: {waits_for}", current=job)
+        super().__init__(f"job {job.id}: {operation} is not allowed yet: {waits_for}", current=job)
 
 
 class RequestIdReused(Refused):
-    """A request id names one request for ever; this one was used before for something else."""
+    """The request id was used before with another body. An id names one request for as long as its job is kept."""
 
     def __init__(self, request_id: str, *, current: Job | None = None) -> None:
         self.request_id = request_id
         super().__init__(
-            f"request id {request_id!r} was used before with another body; make a new id for a new request",
+            f"request id {request_id!r} was used before with another body; use a new id for a new request",
             current=current,
         )
 
 
 class InvalidInput(TenureError, ValueError):
-    """A value that cannot be held or makes no sense. `where` names the field. Nothing was written."""
+    """A value that no store accepts. `where` names the field. Nothing was written."""
 
     def __init__(self, where: str, problem: str) -> None:
         self.where, self.problem = where, problem
@@ -143,7 +143,7 @@ class InvalidInput(TenureError, ValueError):
 
 
 class UnknownKind(InvalidInput):
-    """No job of this kind is declared in the app that was asked."""
+    """The app declares no job of this kind."""
 
     def __init__(self, kind: str, known: Iterable[str]) -> None:
         self.kind = kind
@@ -152,19 +152,19 @@ class UnknownKind(InvalidInput):
 
 
 class PayloadRefused(InvalidInput):
-    """Arguments that do not fit the function that would run. `where` names the kind and the field."""
+    """The arguments do not match the signature of the job's function. `where` names the kind and the field."""
 
 
 class JobError(TenureError):
-    """Raised by a job's own function. Its class decides what becomes of the job.
+    """Raised by a job's function. The class decides the outcome of the attempt.
 
     >>> def charge(card: str) -> None:
-    ...     raise TransientError("the bank does not answer", delay_seconds=30)
+    ...     raise TransientError("the bank timed out", delay_seconds=30)
     """
 
 
 class TransientError(JobError):
-    """A passing error: the job is tried again after its backoff, or after `delay_seconds` where that is given."""
+    """The job is retried after its backoff, or after `delay_seconds`. It counts as a failure."""
 
     def __init__(self, message: str = "", *, delay_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -172,23 +172,23 @@ class TransientError(JobError):
 
 
 class DependencyUnavailable(TransientError):
-    """Something that the job needs is not there just now."""
+    """A service that the job needs is unavailable. Retried like any TransientError."""
 
 
 class PermanentError(JobError):
-    """Trying again would not help: the job fails at once."""
+    """The job fails at once, without a retry."""
 
 
 class ValidationError(JobError):
-    """The input is not what it should be. The job becomes a dead letter, for a person to look at."""
+    """The job's input is invalid. The job becomes a dead letter of stage input."""
 
 
 class PolicyViolation(JobError):
-    """What the job was asked to do is not allowed. It becomes a dead letter."""
+    """The job violates a rule of the application. The job becomes a dead letter."""
 
 
 class Snooze(JobError):
-    """Hand the job back and look at it again later. No failure is counted."""
+    """The job is released and runs again after `delay_seconds`. It counts no failure."""
 
     def __init__(self, delay_seconds: float, message: str = "") -> None:
         super().__init__(message or f"snoozed for {delay_seconds} s")
@@ -196,23 +196,23 @@ class Snooze(JobError):
 
 
 class CancelRequested(JobError):
-    """Somebody asked for the job's end, and it gives way: it ends as cancelled."""
+    """The job accepts a request to cancel, and ends as cancelled."""
 
 
 class DeadlinePassed(TenureError, TimeoutError):
-    """A commit block was open for longer than it may be. Everything in it was rolled back."""
+    """A commit block exceeded its deadline. Its transaction was rolled back."""
 
 
 class JobEnded(TenureError):
-    """There is no result to be had. `job` is the record as it ended."""
+    """The job ended without a result. `job` is its last record."""
 
-    def __init__(self, job: Job, says: str) -> None:
+    def __init__(self, job: Job, how: str) -> None:
         self.job = job
-        super().__init__(f"job {job.id} ({job.kind}) {says}")
+        super().__init__(f"job {job.id} ({job.kind}) {how}")
 
 
 class JobFailed(JobEnded):
-    """The job failed, or was set aside as a dead letter. `job.last_error` has the error as JSON."""
+    """The job failed or became a dead letter. `job.last_error` is the error as JSON text."""
 
 
 class JobCancelled(JobEnded):
@@ -220,35 +220,34 @@ class JobCancelled(JobEnded):
 
 
 class JobHalted(JobEnded):
-    """The job reached a limit and stopped cleanly. `job.partial_result` has what there is."""
+    """The job stopped at a limit. `job.partial_result` is what it had by then."""
 
 
 class StoreError(TenureError):
-    """Something about the database rather than about a job."""
+    """A problem of the database, not of a job."""
 
 
 class StoreUnavailable(StoreError):
-    """The database did not answer. A write that was under way may or may not have taken effect:
-    repeat it with the same request id."""
+    """The database did not answer. Whether a write took effect is unknown: repeat it with the same request id."""
 
 
 class SchemaMismatch(StoreError):
-    """The database has no schema, an older one, or one that no longer admits this version of the code."""
+    """The database has no schema, an older one, or one that is too new for this version of tenure."""
 
 
 class UsedAfterFork(StoreError):
-    """A store belongs to the process that opened it: its connections cannot be shared with a child."""
+    """A store was used in a forked child. Its connections belong to the process that opened it."""
 
 
 class RowPoisoned(StoreError):
-    """One row makes its statement fail. It was set aside, and the rest of its batch went through."""
+    """One row makes its statement fail. It is quarantined, and the rest of its batch was written."""
 
     def __init__(self, job_id: object, problem: str) -> None:
         self.job_id, self.problem = job_id, problem
         super().__init__(
-            f"job {job_id} is spoilt: {problem}; others go on without it. Run `tenure verify` to see what is wrong"
+            f"job {job_id} is quarantined, since its row makes statements fail: {problem}; run `tenure verify`"
         )
 
 
 class GuardViolated(StoreError):
-    """The database's own guard refused a write. Either tenure has a bug, or the tables were written by hand."""
+    """A guard in the database refused a write: tenure has a bug, or the tables were changed by hand."""

@@ -1,7 +1,7 @@
-"""Clock, randomness and spawning: the only places where tenure touches the world's time, chance and threads.
+"""Clock, randomness and spawning: the only module that uses the system's time, entropy, threads and processes.
 
-Everything else receives what it needs from here, so that the real roles can run in a simulator. A lint rule
-keeps the rest of the house from reaching for `time`, `random`, `threading` or the default event loop.
+Stores and roles receive a `Seams`, so that the same code runs in a simulator. A lint rule refuses `time`, `random`,
+`threading`, `subprocess` and task creation elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Tells the time. `now` is for people and records; `monotonic_seconds` is for measuring waits."""
+    """`now` is wall-clock time, for records and logs; `monotonic_seconds` measures durations."""
 
     def now(self) -> datetime: ...
 
@@ -35,40 +35,40 @@ class Clock(Protocol):
 
 
 class Random(Protocol):
-    """Makes ids, secrets and jitter."""
+    """Ids, secrets and jitter."""
 
     def job_id(self) -> UUID:
-        """A UUIDv7: unique, and ordered by the time at which it was made."""
+        """A UUIDv7: unique, and ordered by creation time."""
         ...
 
     def token(self) -> UUID:
-        """128 bits that nobody can guess."""
+        """An unguessable 128-bit secret."""
         ...
 
     def name(self) -> str:
-        """A short public name, unique for all practical purposes."""
+        """A short public name, unique within a fleet with high probability."""
         ...
 
     def fraction(self) -> float:
-        """A number from 0 up to, and not including, 1."""
+        """A number in [0, 1)."""
         ...
 
 
-class Handle(Protocol):
-    """Something that was spawned and can be waited for."""
+class JoinHandle(Protocol):
+    """A started thread or process that can be waited for."""
 
     def join(self, timeout_seconds: float | None = None) -> None: ...
 
 
-class ProcessHandle(Handle, Protocol):
-    """A process that was spawned, and can be ended from outside."""
+class ProcessHandle(JoinHandle, Protocol):
+    """A started process that can be killed."""
 
     @property
     def pid(self) -> int: ...
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative when a signal ended it."""
+        """None while the process runs; negative if a signal ended it."""
         ...
 
     def kill(self) -> None: ...
@@ -77,12 +77,12 @@ class ProcessHandle(Handle, Protocol):
 class Spawner(Protocol):
     """Starts threads, tasks and processes."""
 
-    def thread(self, body: Callable[[], None], *, name: str) -> Handle: ...
+    def thread(self, body: Callable[[], None], *, name: str) -> JoinHandle: ...
 
     def task(self, body: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]: ...
 
     def process(self, body: Callable[..., None], *arguments: Any, name: str) -> ProcessHandle:
-        """A fresh interpreter, never a fork: nothing of this process is carried over but the arguments."""
+        """A new interpreter, never a fork: the child inherits the arguments and no other state."""
         ...
 
 
@@ -147,7 +147,7 @@ class _ProcessHandle:
 class SystemSpawner:
     """Real threads and processes, and tasks of the running event loop."""
 
-    def thread(self, body: Callable[[], None], *, name: str) -> Handle:
+    def thread(self, body: Callable[[], None], *, name: str) -> JoinHandle:
         thread = threading.Thread(target=body, name=name, daemon=True)
         thread.start()
         return _ThreadHandle(thread)
@@ -157,27 +157,26 @@ class SystemSpawner:
 
     def process(self, body: Callable[..., None], *arguments: Any, name: str) -> ProcessHandle:
         process = multiprocessing.get_context("spawn").Process(
-            target=_begun, args=(body, *arguments), name=name, daemon=True
+            target=_run_in_child, args=(body, *arguments), name=name, daemon=True
         )
         process.start()
         return _ProcessHandle(process)
 
 
-def _begun(body: Callable[..., None], *arguments: Any) -> None:
-    # It is a daemon so that whoever started it does not wait for it when they end. What it runs is free to start
-    # processes of its own, which a daemon would not be.
+def _run_in_child(body: Callable[..., None], *arguments: Any) -> None:
+    # A daemon, so that the parent's exit does not wait for it; reset here, since a daemon must not start processes.
     multiprocessing.current_process().daemon = False
     body(*arguments)
 
 
 def imported_by_a_child() -> bool:
-    """Whether this is a process that was just spawned, and still imports the program that it was spawned from."""
+    """Whether this process is a spawned child that is still importing its parent's main module."""
     return "--multiprocessing-fork" in sys.orig_argv and multiprocessing.parent_process() is None
 
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What a role or a store is given of the world."""
+    """The clock, randomness and spawner that a store or a role uses."""
 
     clock: Clock = field(default_factory=SystemClock)
     random: Random = field(default_factory=SystemRandom)

@@ -216,7 +216,7 @@ async def test_a_bad_id_is_a_wrong_call_and_an_unknown_one_a_finding(database: D
     assert "'12' is not the id of a job" in bad.err
     unknown = dlq(database, command, UNKNOWN)
     assert (unknown.code, unknown.out) == (1, "")
-    assert unknown.err == f"tenure: job {UNKNOWN} does not exist; it was never added, or retention has removed it\n"
+    assert unknown.err == f"tenure: job {UNKNOWN} does not exist; it was never enqueued, or retention removed it\n"
 
 
 @pytest.mark.parametrize("command", ["redrive", "discard"])

@@ -215,7 +215,7 @@ async def test_a_bad_id_is_a_wrong_call_and_an_unknown_one_a_finding(
     assert "'12' is not the id of a job" in bad.err
     unknown = jobs(database, *command, UNKNOWN)
     assert (unknown.code, unknown.out) == (1, "")
-    assert unknown.err == (f"tenure: job {UNKNOWN} does not exist; it was never added, or retention has removed it\n")
+    assert unknown.err == (f"tenure: job {UNKNOWN} does not exist; it was never enqueued, or retention removed it\n")
 
 
 async def test_a_database_without_schema_is_not_fit(database: Database) -> None:
@@ -252,7 +252,7 @@ async def test_jobs_are_cancelled_by_their_ids_and_each_refusal_is_said(database
     )
     again = jobs(database, "cancel", str(running.id), "--json")
     assert again.code == 1
-    assert "nothing, it is terminal" in again.json["jobs"][0]["refused"]
+    assert "none, the status is terminal" in again.json["jobs"][0]["refused"]
     async with database.opened() as store:
         [last] = (await store.history([running.id]))[running.id][-1:]
     assert last.actor.startswith("client:cli/")

@@ -114,7 +114,7 @@ async def test_a_hard_cancel_ends_the_job_whoever_holds_it(drive: Driver, operat
 async def test_what_has_ended_or_is_committed_cannot_be_cancelled(drive: Driver, operator: Operator) -> None:
     done, committed = await ended(drive, Complete("1")), await ended(drive, Commit("1"))
     for hard in (False, True):
-        with pytest.raises(IllegalTransition, match="nothing, it is terminal"):
+        with pytest.raises(IllegalTransition, match="none, the status is terminal"):
             await operator.cancel(done.id, hard=hard)
         with pytest.raises(AlreadyCommitted):
             await operator.cancel(committed.id, hard=hard)

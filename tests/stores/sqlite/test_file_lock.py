@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import StoreUnavailable
-from tenure.seams import SYSTEM, Handle, Seams, SystemSpawner
+from tenure.seams import SYSTEM, JoinHandle, Seams, SystemSpawner
 from tenure.stores.contract import JobFilter
 from tenure.stores.sqlite.file_lock import FairFileLock
 from tenure.stores.sqlite.store import SqliteStore
@@ -424,7 +424,7 @@ async def test_where_the_kernel_has_no_such_locks_a_store_goes_on_without_turns(
 class NoWaiters(SystemSpawner):
     """There are threads for lanes, but none to wait for a turn in."""
 
-    def thread(self, body: Callable[[], None], *, name: str) -> Handle:
+    def thread(self, body: Callable[[], None], *, name: str) -> JoinHandle:
         if name == "tenure-sqlite-turn":
             raise RuntimeError("can't start new thread")
         return super().thread(body, name=name)

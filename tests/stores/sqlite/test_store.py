@@ -32,7 +32,7 @@ from tenure.lifecycle.decide import decide_chain, unroll
 from tenure.lifecycle.operations import Cancel, Claim, Complete, Heartbeat, Progress, RequestCancel, Signal, Start
 from tenure.lifecycle.records import EventType, Job, Policy, Timeouts
 from tenure.lifecycle.statuses import Status
-from tenure.seams import Handle, Seams, SystemSpawner
+from tenure.seams import JoinHandle, Seams, SystemSpawner
 from tenure.stores import sql_files, store_for
 from tenure.stores.contract import Applied, EventFilter, Failure, JobFilter, JobPage
 from tenure.stores.sqlite import transactions
@@ -255,7 +255,7 @@ class CountingSpawner(SystemSpawner):
         self.names: list[str] = []
         self.failures = failures
 
-    def thread(self, body: Callable[[], None], *, name: str) -> Handle:
+    def thread(self, body: Callable[[], None], *, name: str) -> JoinHandle:
         if self.failures:
             self.failures -= 1
             raise RuntimeError("can't start new thread")

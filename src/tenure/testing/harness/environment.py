@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from tenure.lifecycle.records import Role
-from tenure.seams import SYSTEM, Handle, ProcessHandle, Seams, Spawner
+from tenure.seams import SYSTEM, JoinHandle, ProcessHandle, Seams, Spawner
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, Outcome, Request
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import START, ManualClock
@@ -72,7 +72,7 @@ class HarnessSpawner:
         self._inner = inner
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def thread(self, body: Callable[[], None], *, name: str) -> Handle:
+    def thread(self, body: Callable[[], None], *, name: str) -> JoinHandle:
         return self._inner.thread(body, name=name)
 
     def task(self, body: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
