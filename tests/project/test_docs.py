@@ -68,3 +68,17 @@ def test_every_page_is_reached_from_the_index() -> None:
         reached |= pages
         unread += pages
     assert set(DOCS.rglob("*.md")) == reached
+
+
+DECISIONS = sorted((DOCS / "internals" / "decisions").glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem[:3])
+def test_every_decision_has_a_title_a_status_and_its_three_parts_and_is_listed(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    title = re.match(r"# (\d{3}): (.+)\n\nStatus: (Accepted|Superseded by)\b", text)
+    assert title is not None
+    assert title[1] == page.stem[:3]
+    assert [part in text for part in ("**Context.**", "**Choice.**", "**Cost.**")] == [True, True, True]
+    listed = (page.parent / "index.md").read_text(encoding="utf-8")
+    assert f"| [{title[1]}]({page.name}) | {title[2]} | {title[3]}" in listed

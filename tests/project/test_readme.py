@@ -1,4 +1,4 @@
-"""The code in README.md and the programs in examples/ do what they say."""
+"""The code in README.md, the tutorial and the programs in examples/ do what they say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from tenure.cli.main import COMMANDS
+from tenure.cli.worker import worker as worker_command
 from tests.support.child_programs import wait_until
 from tests.support.command import tenure
 from tests.support.databases import Database
@@ -103,3 +105,29 @@ def blocks_of(page: str) -> list[str]:
 def test_the_page_on_queues_says_what_happens(tmp_path: Path) -> None:
     [program] = blocks_of("guides/queues.md")
     assert run(program, folder=tmp_path) == "mail 20 paused 0\n"
+
+
+def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
+    shop, enqueue = blocks_of("tutorial.md")
+    (tmp_path / "shop.py").write_text(shop)
+    (tmp_path / "enqueue.py").write_text(enqueue)
+    assert run(tmp_path / "enqueue.py", folder=tmp_path) == "queued queued\n"
+    assert run(tmp_path / "enqueue.py", folder=tmp_path) == "queued queued\n"
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    [create] = re.findall(r'^python -c "(.*)"$', text, re.MULTILINE)
+    run(create, folder=tmp_path)
+    with started("worker", "shop:app", folder=tmp_path) as worker:
+        assert wait_until(lambda: bookings(tmp_path / "shop.db") != [], seconds=30), worker.log
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0, worker.log
+    assert bookings(tmp_path / "shop.db") == [("order-7", 1200)]
+    assert tenure("verify", "--database", "sqlite:///shop.db", cwd=tmp_path).code == 0
+
+
+def test_the_page_on_the_command_has_every_command_and_the_options_of_a_worker() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    headings = "\n".join(line for line in page.splitlines() if line.startswith("## "))
+    assert [name for name in COMMANDS if f"`tenure {name}`" not in headings] == []
+    options = [option for option in worker_command.params if not getattr(option, "hidden", False)]
+    flags = [flag for option in options for flag in option.opts if flag.startswith("--")]
+    assert [flag for flag in flags if f"`{flag}" not in page] == []
