@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 PYTEST_ARGUMENTS ?=
 SEEDS ?= 2000
 
@@ -15,7 +16,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-peers simulate docs services clean
+.PHONY: help demo test test-deep check bench bench-peers simulate docs services clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +24,12 @@ help: ## Say what each target does
 demo: $(STAMP) ## Run some hundred jobs, kill a worker in the middle, and show that nothing was lost
 	$(BIN)/tenure demo
 
-test: check ## Run the checks, then the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGUMENTS)
+test: check ## Run the checks, then a representative part of every layer of tests (under 10 minutes)
+	$(PYTEST) -m "not slow and not deep" $(PYTEST_ARGUMENTS)
+
+test-deep: $(STAMP) ## Run the rest: all crash points, mutants and seeds, PgBouncer, PostgreSQL 16
+	$(PYTEST) -m "deep and not slow" $(PYTEST_ARGUMENTS)
+	TENURE_TEST_PG_VERSION=16 $(PYTEST) -m "not slow and not deep" tests/stores -k postgres $(PYTEST_ARGUMENTS)
 
 check: $(STAMP) ## Lint, formatting, types, and who may import whom
 	$(BIN)/ruff check .

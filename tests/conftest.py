@@ -20,7 +20,7 @@ from tests.support.postgres import PgBouncer, Postgres, PostgresServer, find_ins
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-pytest_plugins = ["tests.support.traceability"]
+pytest_plugins = ["tests.support.traceability", "tests.support.skip_summary"]
 
 OWN_SERVER = pytest.StashKey[PostgresServer]()
 

@@ -19,8 +19,8 @@ LIST = Path(__file__).with_name("requirements.toml")
 PLACES = ("tests", "src/tenure/testing")
 OPEN = "**open**"
 INTRODUCTION = (
-    "A requirement is proven by the tests that carry its number; they run in `make test`, except those that are\n"
-    "marked slow. One that no test carries is **open**."
+    "A requirement is proven by the tests that carry its number. They run in `make test` or `make test-deep`, except\n"
+    "those that are marked slow. A requirement without a test is **open**."
 )
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

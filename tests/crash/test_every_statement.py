@@ -15,13 +15,23 @@ from tests.crash.mortals import Mortals
 from tests.crash.naming import files_of, shown, writing_in_postgres, writing_in_sqlite
 from tests.crash.places import Place, SqlitePlace
 
-WHERE = [(kind, act) for kind in ("sqlite", "postgres") for act in ACTS if act.only in (None, kind)]
+IN_MAKE_TEST = {"add many", "claim and start three", "complete", "commit block"}
+"""The acts that `make test` runs on both stores: one of each duty. All others are deep."""
+WHERE = [
+    pytest.param(
+        kind,
+        act,
+        id=f"{kind}-{act.name.replace(' ', '-')}",
+        marks=[] if act.name in IN_MAKE_TEST else [pytest.mark.deep],
+    )
+    for kind in ("sqlite", "postgres")
+    for act in ACTS
+    if act.only in (None, kind)
+]
 
 
 @pytest.mark.requirement("LC-07", "LC-10", "SM-13", "EL-04")
-@pytest.mark.parametrize(
-    ("place", "act"), WHERE, indirect=["place"], ids=[f"{kind}-{act.name.replace(' ', '-')}" for kind, act in WHERE]
-)
+@pytest.mark.parametrize(("place", "act"), WHERE, indirect=["place"])
 async def test_whatever_dies_at_any_statement_is_whole_or_absent_and_can_be_repeated(
     act: Act, place: Place, mortals: Mortals
 ) -> None:

@@ -25,6 +25,8 @@ from tenure.testing.model.schedules import ModelSchedules
 SEEDS = 2000
 """Of these, one in ten over SQLite in memory, the others over the model."""
 SPAN = 100
+SPANS = [pytest.param(first, marks=[pytest.mark.deep] if first else []) for first in range(0, SEEDS, SPAN)]
+"""`make test` runs the first hundred seeds."""
 
 
 def runs(first: int, last: int) -> list[Result]:
@@ -37,7 +39,7 @@ def runs(first: int, last: int) -> list[Result]:
 @pytest.mark.requirement(
     "SM-02", "SM-03", "SM-04", "WC-05", "WC-10", "WC-11", "EL-03", "EL-05", "EL-06", "EL-08", "LC-05", "LC-07"
 )
-@pytest.mark.parametrize("first", range(0, SEEDS, SPAN))
+@pytest.mark.parametrize("first", SPANS)
 def test_every_promise_holds_whatever_breaks(first: int) -> None:
     tally = Tally()
     for result in runs(first, first + SPAN):

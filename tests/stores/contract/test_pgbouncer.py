@@ -13,6 +13,7 @@ from tests.support.manual_postgres import PostgresClock
 from tests.support.postgres import PgBouncer
 
 
+@pytest.mark.deep
 class TestPostgresStoreBehindPgBouncer(StoreContract):
     sql_prefix = "tenure."
 
