@@ -14,6 +14,8 @@ export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 # The interpreter that built .venv is the one to use: uv must not go looking for another, or download one.
 export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV
+# Without cached bytecode every process that a test starts compiles the whole library first.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-deep check bench bench-peers simulate docs services clean
