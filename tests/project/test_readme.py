@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
@@ -131,3 +132,16 @@ def test_the_page_on_the_command_has_every_command_and_the_options_of_a_worker()
     options = [option for option in worker_command.params if not getattr(option, "hidden", False)]
     flags = [flag for option in options for flag in option.opts if flag.startswith("--")]
     assert [flag for flag in flags if f"`{flag}" not in page] == []
+
+
+def test_the_map_in_the_readme_has_every_folder_and_nothing_about_what_does_not_exist() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "tenure"
+    packages = [path.parent.relative_to(ROOT).as_posix() + "/" for path in source.glob("*/__init__.py")]
+    folders = [f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and path.name not in {"build", "dist"}]
+    named = [folder for folder in [*packages, *folders] if not folder.startswith((".", "__"))]
+    assert len(named) > 10
+    assert [folder for folder in named if f"`{folder}" not in readme] == []
+    description = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["description"]
+    for text in (readme, description):
+        assert "workflow" not in text.lower(), "a workflow cannot be declared yet"
