@@ -10,8 +10,9 @@ from tenure.lifecycle.operations import Fail, Progress, Signal
 from tenure.lifecycle.records import Job
 from tenure.stores import Store
 from tenure.stores.contract import EnqueueResult, MigrationRecord, WorkerRecord
-from tenure.stores.postgres.many_lanes import QUEUES_FEW
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.postgres.watermarks import Scan
+from tenure.stores.queue_groups import GROUP_QUEUES_MAX
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, runner
 from tests.crash.acts import LONG, TOKEN, Act, Scene, job_id, running
@@ -76,15 +77,15 @@ async def claim_from_a_lane(scene: Scene) -> list[Job]:
     """By a store that knows, as if from earlier claims, that there is one lane."""
     request = scene.drive.claim_request(limit=3, token=TOKEN, request_id="the-claim")
     store = cast(PostgresStore, scene.store)
-    claimer = store._claiming._floors.of(request)
-    row = {"id": TOKEN, "queue": "default", "priority": 0, "walked": 0, "turned": 0, "lane_queues": None}
-    claimer.learn([row], began_seconds=0.0, now_seconds=0.0)
+    claimer = store._claims._watermarks.of(request.queues, request.kinds)
+    row = {"id": TOKEN, "queue": "default", "priority": 0}
+    claimer.learn([row], Scan(0, 0, _SOMETIME, []), began_seconds=0.0, now_seconds=0.0)
     return await store.claim(request)
 
 
 async def claim_of_many(scene: Scene) -> list[Job]:
-    """By a claimer of so many queues that not all of them are asked in every claim."""
-    queues = ("default", *(f"other-{number}" for number in range(QUEUES_FEW)))
+    """By a claimer of so many queues that they are more than one group."""
+    queues = ("default", *(f"other-{number}" for number in range(GROUP_QUEUES_MAX)))
     return await scene.store.claim(
         scene.drive.claim_request(limit=3, token=TOKEN, request_id="the-claim", queues=queues)
     )

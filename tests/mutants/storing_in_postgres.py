@@ -84,7 +84,7 @@ def postgres_repetition_goes_ahead(edits: Edits) -> None:
 
 
 def postgres_claim_before_the_enqueue(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim", ":by_rules::boolean or moved.rev", "moved.rev")
+    edits.sql(POSTGRES, "claim", ":within_limits::boolean or moved.rev", "moved.rev")
 
 
 def postgres_revived_by_the_clock(edits: Edits) -> None:

@@ -21,8 +21,8 @@ BLOCKS_A_JOB = 60
 LANE = {
     "queue": "'default'",
     "priority": "0",
-    "floor_due": "'2000-01-01 00:00+00'",
-    "floor_id": "'00000000-0000-0000-0000-000000000000'",
+    "watermark_due_at": "'2000-01-01 00:00+00'",
+    "watermark_id": "'00000000-0000-0000-0000-000000000000'",
 }
 
 FILL = """
@@ -93,7 +93,7 @@ CLAIM = {
     "request_id": "'again'",
     "body": "'b'",
     "queues": "'{queue-0,queue-1,queue-2,queue-3}'",
-    "by_rules": "false",
+    "within_limits": "false",
     "chosen": "'{}'",
     "gap_queues": "'{queue-0,queue-1,queue-2,queue-3}'",
     "gap_lows": "'{-32769,-32769,-32769,-32769}'",
@@ -171,7 +171,7 @@ def test_a_claim_of_chosen_jobs_reads_those_alone(crowded: str, analysed: bool) 
         ready = "select id from tenure.jobs where status = 'queued' and due_at <= now() limit 100"
         ids = [str(row[0]) for row in connection.execute(ready.encode())]
         empty = {name: "'{}'" for name in CLAIM if name.startswith(("gap_", "lane_"))}
-        chosen = {**CLAIM, **empty, "by_rules": "true", "chosen": f"'{{{','.join(ids)}}}'"}
+        chosen = {**CLAIM, **empty, "within_limits": "true", "chosen": f"'{{{','.join(ids)}}}'"}
         plan = plan_after_warm_up(connection, "claim", chosen)
     scans = [node for node in nodes(plan) if node.get("Relation Name") == "jobs"]
     assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
@@ -179,7 +179,7 @@ def test_a_claim_of_chosen_jobs_reads_those_alone(crowded: str, analysed: bool) 
     assert BATCH <= read <= 2 * BATCH
 
 
-BY_RULES = {
+WITHIN_LIMITS = {
     "due_in_order": ("jobs_ready", 4 * 3 + 4 * 100),
     "due_keys": ("jobs_keyed", 200),
     "due_of_keys": ("jobs_keyed", 300),
@@ -190,8 +190,8 @@ BY_RULES = {
 
 
 @pytest.mark.parametrize("analysed", [False, True])
-@pytest.mark.parametrize("name", BY_RULES)
-def test_what_a_choice_by_rules_asks_for_is_found_by_its_index(crowded: str, name: str, analysed: bool) -> None:
+@pytest.mark.parametrize("name", WITHIN_LIMITS)
+def test_what_a_choice_within_limits_asks_for_is_found_by_its_index(crowded: str, name: str, analysed: bool) -> None:
     values = {
         "queue": "'queue-1'",
         "kinds": "'{mail}'",
@@ -206,7 +206,7 @@ def test_what_a_choice_by_rules_asks_for_is_found_by_its_index(crowded: str, nam
             connection.execute("analyze tenure.jobs")
             connection.commit()
         plan = plan_after_warm_up(connection, name, values)
-    index, most = BY_RULES[name]
+    index, most = WITHIN_LIMITS[name]
     scans = [node for node in nodes(plan) if node.get("Relation Name") == "jobs" and node["Actual Loops"]]
     assert index in {node.get("Index Name") for node in nodes(plan)}
     assert not [node for node in scans if node["Node Type"] == "Seq Scan"]

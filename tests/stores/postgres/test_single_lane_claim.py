@@ -59,7 +59,7 @@ async def test_a_claim_that_is_sent_again_is_answered_from_what_it_won(drive: Dr
 async def test_a_job_of_another_priority_is_seen_by_the_very_next_claim(
     drive: Driver, sent: list[str], priority: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watermarks, "PLAIN_AGAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(watermarks, "LANE_RETRY_SECONDS", 3600.0)
     jobs = [await drive.add() for _ in range(3)]
     await drive.claim(limit=1)
     other = await drive.add(priority=priority)
@@ -74,7 +74,7 @@ async def test_a_job_of_another_priority_is_seen_by_the_very_next_claim(
 async def test_the_lane_is_asked_alone_again_after_a_while(
     drive: Driver, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watermarks, "PLAIN_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(watermarks, "LANE_RETRY_SECONDS", 0.0)
     for priority in (0, 0, 1, 0, 0):
         await drive.add(priority=priority)
         await drive.claim()
@@ -84,7 +84,7 @@ async def test_the_lane_is_asked_alone_again_after_a_while(
 async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(
     drive: Driver, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watermarks, "PLAIN_AGAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(watermarks, "LANE_RETRY_SECONDS", 3600.0)
     killer = await drive.running(policy={"lease_seconds": 0.05})
     others = [await drive.add() for _ in range(3)]
     async with asyncio.timeout(10):
@@ -96,7 +96,7 @@ async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(
     assert sent == ["claim", "claim_lane", "claim", "claim"]
 
 
-async def test_rules_that_a_queue_is_given_hold_for_the_next_claim(
+async def test_limits_that_a_queue_is_given_hold_for_the_next_claim(
     drive: Driver, store: PostgresStore, sent: list[str]
 ) -> None:
     for _ in range(4):

@@ -15,20 +15,22 @@ import pytest
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.stores.contract import Applied, ClaimRequest, JobFilter, Request
-from tenure.stores.postgres import lanes, watermarks
-from tenure.stores.postgres.lanes import (
-    HIGHEST,
+from tenure.stores.postgres import watermarks
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.postgres.watermarks import (
+    ENTRIES_MIN,
+    FULL_SCAN_EVERY,
     LATE_EVERY_SECONDS,
     LATE_SECONDS,
-    LOWEST,
     NEAR_SECONDS,
-    PASS_EVERY,
-    TURNED_A_LANE,
-    TURNED_LEAST,
-    WALKED_LEAST,
+    PAGES_MIN,
+    PAGES_PER_LANE,
+    PRIORITY_ABOVE,
+    PRIORITY_BELOW,
+    Claimer,
+    Scan,
 )
-from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.postgres.watermarks import Claimer
+from tenure.stores.queue_groups import GROUP_QUEUES_MAX
 from tenure.testing.driver import Driver
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -41,126 +43,119 @@ def row(number: int, *, priority: int = 0, queue: str = "default") -> dict[str, 
         "priority": priority,
         "due_at": NOON + timedelta(seconds=number),
         "id": UUID(int=number),
-        "lane_queues": None,
     }
 
 
-def nothing(number: int, *priorities: int) -> dict[str, Any]:
-    """The answer to a claim that has read these lanes until this moment, for nothing."""
-    read = {"lane_queues": ["default"] * len(priorities), "lane_priorities": list(priorities)}
-    return {"id": None, "looked_at": NOON + timedelta(seconds=number), **read}
-
-
 def learn(
-    claimer: Claimer, *answers: dict[str, Any], walked: int, at: float, took: float = 1.0, turned: int = 0
+    claimer: Claimer, *rows: dict[str, Any], entries: int, at: float, pages: int = 0, lanes: Sequence[int] = ()
 ) -> None:
-    """A claim that was answered at this moment, after it had walked so far."""
-    far = {"walked": walked, "turned": turned}
-    claimer.learn([{**answer, **far} for answer in answers], began_seconds=at - took, now_seconds=at)
+    """A claim of one second, answered at this time. One that won nothing has read these lanes until `at` after noon."""
+    scan = Scan(entries, pages, NOON + timedelta(seconds=at), [("default", priority) for priority in lanes])
+    claimer.learn(rows, scan, began_seconds=at - 1.0, now_seconds=at)
 
 
 def known(claimer: Claimer, now_seconds: float) -> dict[tuple[str, int], float]:
-    """The floors of the lanes that it knows, as seconds after noon."""
-    values = claimer.parameters(now_seconds)
+    """The watermarks of the lanes that it knows, as seconds after noon."""
+    values = claimer.lanes(now_seconds)
     names = zip(values["lane_queues"], values["lane_priorities"], strict=True)
     places = [(due_at - NOON).total_seconds() for due_at in values["lane_dues"]]
     return dict(zip(names, places, strict=True))
 
 
 def gaps(claimer: Claimer, now_seconds: float) -> list[tuple[str, int, int]]:
-    values = claimer.parameters(now_seconds)
+    values = claimer.lanes(now_seconds)
     return list(zip(values["gap_queues"], values["gap_lows"], values["gap_highs"], strict=True))
 
 
 class TestWhatAClaimerKnows:
-    def test_a_claim_that_finds_what_it_looks_for_leaves_the_next_a_full_pass(self) -> None:
+    def test_after_a_short_scan_the_next_one_is_full(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, row(1), row(2), walked=WALKED_LEAST - 1, at=5.0)
+        learn(claimer, row(1), row(2), entries=ENTRIES_MIN - 1, at=5.0)
         assert known(claimer, 5.0) == {}
-        assert gaps(claimer, 5.0) == [("default", LOWEST, HIGHEST)]
+        assert gaps(claimer, 5.0) == [("default", PRIORITY_BELOW, PRIORITY_ABOVE)]
 
-    def test_after_a_far_walk_each_lane_begins_where_the_claim_ended(self) -> None:
+    def test_after_a_long_scan_each_lane_resumes_where_the_claim_ended(self) -> None:
         claimer = Claimer(["default", "mail"])
-        learn(claimer, row(2), row(1), row(9, priority=3), row(4, queue="mail"), walked=FAR, at=1.0)
+        learn(claimer, row(2), row(1), row(9, priority=3), row(4, queue="mail"), entries=FAR, at=1.0)
         assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 2.0, ("default", 3): 9.0, ("mail", 0): 4.0}
         assert gaps(claimer, 1.0) == [
-            ("default", LOWEST, 0),
+            ("default", PRIORITY_BELOW, 0),
             ("default", 0, 3),
-            ("default", 3, HIGHEST),
-            ("mail", LOWEST, 0),
-            ("mail", 0, HIGHEST),
+            ("default", 3, PRIORITY_ABOVE),
+            ("mail", PRIORITY_BELOW, 0),
+            ("mail", 0, PRIORITY_ABOVE),
         ]
 
-    def test_pages_of_dead_entries_are_a_far_walk_too(self) -> None:
+    def test_a_scan_over_pages_of_dead_entries_is_long_too(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, row(1), row(2), walked=2, turned=TURNED_LEAST + TURNED_A_LANE, at=1.0)
+        learn(claimer, row(1), row(2), entries=2, pages=PAGES_MIN + PAGES_PER_LANE, at=1.0)
         assert known(claimer, 1.0) == {}
-        learn(claimer, row(1), row(2), walked=2, turned=TURNED_LEAST + TURNED_A_LANE + 1, at=1.0)
+        learn(claimer, row(1), row(2), entries=2, pages=PAGES_MIN + PAGES_PER_LANE + 1, at=1.0)
         assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 2.0}
 
-    def test_one_lane_is_asked_alone_also_from_a_floor_on(self) -> None:
+    def test_one_lane_is_claimed_from_alone_also_from_a_watermark_on(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, row(1), walked=1, at=1.0)
+        learn(claimer, row(1), entries=1, at=1.0)
         bottom = claimer.lane(1.0)
         assert bottom is not None
-        assert (bottom["priority"], bottom["floor_due"].year) == (0, 1)
-        learn(claimer, row(7), walked=FAR, at=2.0)
-        floor = claimer.lane(2.0 + LATE_SECONDS)
-        assert floor is not None
-        assert (floor["floor_due"], floor["floor_id"]) == (NOON + timedelta(seconds=7), UUID(int=7))
-        again = claimer.lane(2.0 + PASS_EVERY)
+        assert (bottom["priority"], bottom["watermark_due_at"].year) == (0, 1)
+        learn(claimer, row(7), entries=FAR, at=2.0)
+        watermark = claimer.lane(2.0 + LATE_SECONDS)
+        assert watermark is not None
+        assert (watermark["watermark_due_at"], watermark["watermark_id"]) == (NOON + timedelta(seconds=7), UUID(int=7))
+        again = claimer.lane(2.0 + FULL_SCAN_EVERY)
         assert again == bottom
 
     def test_lanes_next_to_each_other_leave_no_gap(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, row(1, priority=4), row(2, priority=5), walked=FAR, at=1.0)
-        assert gaps(claimer, 1.0) == [("default", LOWEST, 4), ("default", 5, HIGHEST)]
+        learn(claimer, row(1, priority=4), row(2, priority=5), entries=FAR, at=1.0)
+        assert gaps(claimer, 1.0) == [("default", PRIORITY_BELOW, 4), ("default", 5, PRIORITY_ABOVE)]
 
-    def test_a_floor_only_rises_until_the_next_full_pass(self) -> None:
+    def test_a_watermark_only_rises_until_the_next_full_scan(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, row(7), walked=FAR, at=1.0)
-        learn(claimer, row(8), walked=1, at=1.1)
-        learn(claimer, row(3), walked=1, at=1.2)
+        learn(claimer, row(7), entries=FAR, at=1.0)
+        learn(claimer, row(8), entries=1, at=1.1)
+        learn(claimer, row(3), entries=1, at=1.2)
         assert known(claimer, 2.0) == {("default", 0): 8.0}
-        assert known(claimer, 1.0 + PASS_EVERY) == {}
+        assert known(claimer, 1.0 + FULL_SCAN_EVERY) == {}
 
-    def test_a_floor_stays_for_a_moment_below_what_was_read_last(self) -> None:
+    def test_a_watermark_stays_for_a_while_below_what_was_read_last(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, row(7), walked=FAR, at=1.0)
+        learn(claimer, row(7), entries=FAR, at=1.0)
         assert known(claimer, 1.0) == {("default", 0): pytest.approx(7.0 - LATE_SECONDS)}
-        learn(claimer, row(8), walked=1, at=1.1)
+        learn(claimer, row(8), entries=1, at=1.1)
         assert known(claimer, 1.1) == {("default", 0): pytest.approx(7.0 - LATE_SECONDS)}
         assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 7.0}
         assert known(claimer, 1.1 + LATE_SECONDS) == {("default", 0): 8.0}
 
-    def test_most_claims_go_back_a_short_moment_only(self) -> None:
+    def test_most_claims_go_back_a_short_time_only(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, row(7), walked=FAR, at=1.0)
+        learn(claimer, row(7), entries=FAR, at=1.0)
         late = {("default", 0): pytest.approx(7.0 - LATE_SECONDS)}
         assert known(claimer, 1.0) == late
         for number, at in ((8, 1.01), (9, 1.02), (10, 1.03)):
-            learn(claimer, row(number), walked=1, at=at)
+            learn(claimer, row(number), entries=1, at=at)
         assert known(claimer, 1.031 + NEAR_SECONDS - 0.02) == {("default", 0): 8.0}
         assert known(claimer, 1.041 + NEAR_SECONDS - 0.02) == {("default", 0): 9.0}
         assert known(claimer, 1.0 + LATE_EVERY_SECONDS) == late
         assert known(claimer, 1.011 + LATE_EVERY_SECONDS) == {("default", 0): 10.0}
 
-    def test_after_a_far_walk_for_nothing_all_lanes_are_read_to_that_moment(self) -> None:
+    def test_after_a_long_scan_for_nothing_all_lanes_are_read_to_that_time(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, nothing(50, 0, 3), walked=FAR, at=1.0)
-        assert known(claimer, 1.0 + LATE_SECONDS) == {("default", 0): 50.0, ("default", 3): 50.0}
-        learn(claimer, nothing(60, 0, 3, 4), walked=1, at=2.0)
-        assert known(claimer, 3.0) == {("default", 0): 60.0, ("default", 3): 60.0, ("default", 4): 60.0}
+        learn(claimer, lanes=(0, 3), entries=FAR, at=50.0)
+        assert known(claimer, 50.0 + LATE_SECONDS) == {("default", 0): 50.0, ("default", 3): 50.0}
+        learn(claimer, lanes=(0, 3, 4), entries=1, at=60.0)
+        assert known(claimer, 61.0) == {("default", 0): 60.0, ("default", 3): 60.0, ("default", 4): 60.0}
 
-    def test_a_short_walk_for_nothing_teaches_nothing(self) -> None:
+    def test_a_short_scan_for_nothing_sets_no_watermark(self) -> None:
         claimer = Claimer(["default"])
-        learn(claimer, nothing(50, 0), walked=10, at=1.0)
+        learn(claimer, lanes=(0,), entries=10, at=1.0)
         assert known(claimer, 1.0) == {}
 
     def test_a_process_does_not_remember_claimers_without_end(self) -> None:
         known_claimers = watermarks.Watermarks()
         for number in range(3 * watermarks.CLAIMERS_MAX):
-            known_claimers.of(asked(queues=(f"queue-{number}",)))
+            known_claimers.of((f"queue-{number}",), ("mail",))
         assert len(known_claimers._claimers) <= watermarks.CLAIMERS_MAX
 
 
@@ -179,14 +174,14 @@ class Claims:
     """Claims and completes on a store, and writes down how many entries of the index each claim has read."""
 
     def __init__(self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.walked: list[int] = []
+        self.entries_read: list[int] = []
         self._store, self._number = store, 0
         fetch = store._connections.fetch
 
         async def watched(name: str, values: Any) -> list[asyncpg.Record]:
             answers = await fetch(name, values)
-            if name in ("claim", "claim_lane", "claim_of_many"):
-                self.walked.append(answers[0]["walked"])
+            if name in ("claim", "claim_lane"):
+                self.entries_read.append(answers[-1]["entries_read"])
             return answers
 
         monkeypatch.setattr(store._connections, "fetch", watched)
@@ -223,12 +218,12 @@ def claims(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Claims:
 
 
 @pytest.fixture
-def _soon_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk counts as far early, and a full pass is not made again within the test."""
-    monkeypatch.setattr(lanes, "WALKED_LEAST", 300)
-    monkeypatch.setattr(lanes, "WALKED_A_JOB", 1)
-    monkeypatch.setattr(lanes, "PASS_EVERY", 1_000_000)
-    monkeypatch.setattr(lanes, "LATE_SECONDS", 0.0)
+def _soon_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan counts as long early, and a full one is not made again within the test."""
+    monkeypatch.setattr(watermarks, "ENTRIES_MIN", 300)
+    monkeypatch.setattr(watermarks, "ENTRIES_PER_JOB", 1)
+    monkeypatch.setattr(watermarks, "FULL_SCAN_EVERY", 1_000_000)
+    monkeypatch.setattr(watermarks, "LATE_SECONDS", 0.0)
 
 
 async def fill(store: PostgresStore, drive: Driver, count: int, **facts: Any) -> list[UUID]:
@@ -241,29 +236,29 @@ async def test_without_a_snapshot_in_the_way_a_claim_reads_little_more_than_it_t
 ) -> None:
     await fill(store, drive, 1000)
     assert len(await claims.next()) == 100
-    assert claims.walked[0] < 300
+    assert claims.entries_read[0] < 300
 
 
-async def test_dead_entries_are_walked_by_every_claim_as_long_as_nobody_learns(
+async def test_dead_entries_are_read_by_every_claim_without_watermarks(
     store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "WALKED_LEAST", 10**9)
+    monkeypatch.setattr(watermarks, "ENTRIES_MIN", 10**9)
     await fill(store, drive, 1000)
     async with old_snapshot(dsn):
         while await claims.next():
             pass
-    assert claims.walked[9] > 900
+    assert claims.entries_read[9] > 900
 
 
-@pytest.mark.usefixtures("_soon_far")
-async def test_the_length_of_a_walk_does_not_grow_with_what_was_claimed_before(
+@pytest.mark.usefixtures("_soon_long")
+async def test_the_length_of_a_scan_does_not_grow_with_what_was_claimed_before(
     store: PostgresStore, drive: Driver, claims: Claims, dsn: str
 ) -> None:
     ids = await fill(store, drive, 2000)
     async with old_snapshot(dsn):
         taken = [job.id for _ in range(20) for job in await claims.next()]
     assert taken == ids
-    assert max(claims.walked[8:]) < 300
+    assert max(claims.entries_read[8:]) < 300
 
 
 @pytest.mark.requirement("WC-02")
@@ -289,19 +284,20 @@ async def test_several_lanes_are_claimed_from_in_one_order(
     assert [job.id for job in got] == [job.id for job in expected]
 
 
-async def test_a_claim_from_many_queues_reads_their_first_jobs_and_hardly_more_than_it_takes(
+async def test_a_claim_from_many_queues_reads_the_first_jobs_of_a_group_and_hardly_more_than_it_takes(
     store: PostgresStore, drive: Driver, claims: Claims
 ) -> None:
     names = [f"queue-{number:03d}" for number in range(100)]
     rounds = [[drive.enqueue("mail", queue=name) for name in names] for _ in range(20)]
     for requests in rounds:
         await store.enqueue(requests)
-    assert {job.id for job in await claims.next(50, queues=names)} <= {one.origin.id for one in rounds[0]}
-    assert claims.walked[0] <= 3 * len(names) + 3 * 50
+    first = {one.origin.id for one in rounds[0][:GROUP_QUEUES_MAX]}
+    assert {job.id for job in await claims.next(20, queues=names)} <= first
+    assert claims.entries_read[0] <= 3 * GROUP_QUEUES_MAX + 3 * 20
 
 
-@pytest.mark.usefixtures("_soon_far")
-async def test_a_worker_that_has_none_of_the_kinds_does_not_walk_over_all_jobs_each_time(
+@pytest.mark.usefixtures("_soon_long")
+async def test_a_worker_that_has_none_of_the_kinds_does_not_read_all_jobs_each_time(
     store: PostgresStore, drive: Driver, claims: Claims
 ) -> None:
     await store.enqueue([drive.enqueue("other") for _ in range(1000)])
@@ -309,17 +305,17 @@ async def test_a_worker_that_has_none_of_the_kinds_does_not_walk_over_all_jobs_e
     await store.enqueue([drive.enqueue("other") for _ in range(50)])
     [mine] = await fill(store, drive, 1)
     assert [job.id for job in await claims.next()] == [mine]
-    assert claims.walked[0] >= 1000
-    assert max(claims.walked[1:4]) < 10
-    assert claims.walked[4] < 100
+    assert claims.entries_read[0] >= 1000
+    assert max(claims.entries_read[1:4]) < 10
+    assert claims.entries_read[4] < 100
 
 
-@pytest.mark.usefixtures("_soon_far")
+@pytest.mark.usefixtures("_soon_long")
 async def test_what_commits_a_little_late_is_found_although_claims_have_gone_on(
     store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "LATE_SECONDS", 60.0)
-    monkeypatch.setattr(lanes, "LATE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(watermarks, "LATE_SECONDS", 60.0)
+    monkeypatch.setattr(watermarks, "LATE_EVERY_SECONDS", 0.0)
     await fill(store, drive, 1)
     late = drive.enqueue("mail")
     other = PostgresStore.from_url(dsn)
@@ -334,8 +330,8 @@ async def test_what_commits_a_little_late_is_found_although_claims_have_gone_on(
     await other.close()
 
 
-@pytest.mark.usefixtures("_soon_far")
-async def test_a_job_of_another_priority_is_found_at_once_above_the_floors(
+@pytest.mark.usefixtures("_soon_long")
+async def test_a_job_of_another_priority_is_found_at_once_above_the_watermarks(
     store: PostgresStore, drive: Driver, claims: Claims, dsn: str
 ) -> None:
     await fill(store, drive, 1000)
@@ -348,8 +344,8 @@ async def test_a_job_of_another_priority_is_found_at_once_above_the_floors(
         assert idle in [job.id for job in [*await claims.next(200), *await claims.next(200)]]
 
 
-@pytest.mark.usefixtures("_soon_far")
-async def test_what_commits_late_below_a_floor_is_found_by_the_next_full_pass(
+@pytest.mark.usefixtures("_soon_long")
+async def test_what_commits_late_below_a_watermark_is_found_by_the_next_full_scan(
     store: PostgresStore, drive: Driver, claims: Claims, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = drive.enqueue("mail")
@@ -363,9 +359,9 @@ async def test_what_commits_late_below_a_floor_is_found_by_the_next_full_pass(
         await fill(other, drive, 1000)
         while await theirs.next():
             continue
-        known_lanes = other._claiming._floors.of(asked())
+        known_lanes = other._claims._watermarks.of(("default",), ("mail",))
         assert known_lanes._lanes
     assert await theirs.next() == []
-    known_lanes._full_at_seconds = 0.0
+    known_lanes._full_scan_at_seconds = 0.0
     assert [job.id for job in await theirs.next()] == [late.origin.id]
     await other.close()

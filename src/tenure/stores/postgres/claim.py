@@ -1,6 +1,6 @@
-"""Claiming: one statement where queues have no rules; where they have, a choice by them first, in one transaction.
+"""Claims due jobs: one statement where no queue has limits; where one has, the jobs are chosen within them first.
 
-A row that makes a claim fail is passed over for a while, so that it wedges nothing.
+A row that makes a claim fail is quarantined for a while. Legality is checked by the statements' guards, not here.
 """
 
 from __future__ import annotations
@@ -8,135 +8,180 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
-from tenure.lifecycle.records import CONTRACT_VERSION
+from tenure.errors import RequestIdReused
+from tenure.lifecycle.limits import Candidate, QueueLimits, RateUsage
+from tenure.lifecycle.records import CONTRACT_VERSION, Job
+from tenure.lifecycle.statuses import CLAIMED, RUNNING
 from tenure.seams import Clock
-from tenure.stores.contract import ClaimRequest, Finding, Outcome, released
+from tenure.stores.contract import ClaimRequest, Finding, Outcome, released, without_secret
+from tenure.stores.limits import (
+    RULE_COLUMNS,
+    Asking,
+    Choice,
+    HeldOf,
+    InOrder,
+    Keys,
+    Note,
+    OfKeys,
+    Question,
+    RuledQueue,
+    SpentOf,
+    choose,
+    rules_of,
+    spent_of,
+    spent_text,
+)
 from tenure.stores.postgres.apply_batch import POISON, said
-from tenure.stores.postgres.connections import Connections
-from tenure.stores.postgres.limited_claim import claim_by_rules
-from tenure.stores.postgres.many_lanes import Ask, ManyLanes
-from tenure.stores.postgres.watermarks import Claimer, Watermarks
+from tenure.stores.postgres.connections import Connections, Session, fetch
+from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.reads import jobs_by_id
+from tenure.stores.postgres.rows import Claimed, readable
+from tenure.stores.postgres.watermarks import Claimer, Scan, Watermarks, lane_parameters
+from tenure.stores.queue_groups import QueueRotation
 
-ASIDE_SECONDS = 60.0
-NO_LANES: dict[str, list[Any]] = {
-    name: []
-    for name in ("gap_queues", "gap_lows", "gap_highs", "lane_queues", "lane_priorities", "lane_dues", "lane_ids")
-}
+QUARANTINE_SECONDS = 60.0
+ROUNDS_MAX = 5
+"""How often a claim within limits chooses anew when other sessions had all of the chosen jobs locked."""
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-ComeAgain = Callable[[Iterable[str], float], None]
-"""Told of queues that are worth another look after so many seconds."""
+WakeLater = Callable[[Iterable[str], float], None]
+"""Sends a wake-up for these queues after so many seconds."""
 
 log = logging.getLogger("tenure.stores.postgres")
 
 
-class Claiming:
-    """Claims for one process, which remembers what it has learnt of its lanes and of rows that cannot be taken."""
+class Answer(msgspec.Struct, frozen=True):
+    """What one claim statement returned: the rows won, and once the statistics of the claim."""
 
-    def __init__(self, connections: Connections, clock: Clock, *, come_again: ComeAgain) -> None:
-        self._connections, self._clock, self._come_again = connections, clock, come_again
-        self._set_aside: dict[UUID, tuple[float, str]] = {}
-        self._floors = Watermarks()
+    rows: list[asyncpg.Record]
+    statistics: asyncpg.Record
 
-    async def claim(self, request: ClaimRequest) -> list[asyncpg.Record]:
-        """The rows won, or the row that says what this request won before. Poisoned rows are passed over."""
-        claimer = self._floors.of(request)
+    @classmethod
+    def of(cls, answers: list[asyncpg.Record]) -> Answer:
+        return cls(answers[:-1], answers[-1])
+
+    @property
+    def is_repeated(self) -> bool:
+        """This request had won jobs before, and took none now."""
+        return self.statistics["won_job_ids"] is not None
+
+    def scan(self) -> Scan:
+        facts = self.statistics
+        lanes = zip(facts["lane_queues"] or (), facts["lane_priorities"] or (), strict=True)
+        return Scan(facts["entries_read"], facts["pages_read"], facts["read_until"], list(lanes))
+
+
+class LimitedAnswer(msgspec.Struct, frozen=True):
+    """What a claim within limits came to: its rows are in the order of the choice."""
+
+    answer: Answer | None
+    """None where no queue has limits."""
+    limited_queues: frozenset[str] = frozenset()
+    again_seconds: float | None = None
+    """How long a rate limit will keep the next job back, where one did."""
+
+
+class PostgresClaims:
+    """The claims of one process, with its watermarks and its quarantine."""
+
+    def __init__(
+        self, connections: Connections, policies: KnownPolicies, clock: Clock, *, wake_later: WakeLater
+    ) -> None:
+        self._connections, self._policies, self._clock, self._wake_later = connections, policies, clock, wake_later
+        self._quarantined: dict[UUID, tuple[float, str]] = {}
+        self._watermarks = Watermarks()
+        self._rotation = QueueRotation()
+
+    async def claim(self, request: ClaimRequest) -> list[Job]:
+        """The jobs won, or those that this request has won before."""
+        for queues in self._rotation.groups(request):
+            if jobs := await self._claim_group(request, queues):
+                return jobs
+        return []
+
+    async def _claim_group(self, request: ClaimRequest, queues: tuple[str, ...]) -> list[Job]:
+        answer = await self._answer(request, queues)
+        if answer.is_repeated:
+            return await self._won_before(request, answer.statistics)
+        if not answer.rows:
+            return []
+        policies = await self._policies.of(answer.rows)
+        status = RUNNING if request.start else CLAIMED
+        claimed = Claimed(policies, status, owner=request.worker, token=request.token)
+        return readable(answer.rows, claimed.job)
+
+    async def _won_before(self, request: ClaimRequest, previous: asyncpg.Record) -> list[Job]:
+        if previous["won_body"] != request.body():
+            raise RequestIdReused(request.request_id)
+        won = previous["won_job_ids"]
+        jobs = await jobs_by_id(self._connections, self._policies, won, with_token=True)
+        return [without_secret(jobs[job_id], request.actor) for job_id in won if job_id in jobs]
+
+    async def _answer(self, request: ClaimRequest, queues: tuple[str, ...]) -> Answer:
+        claimer = self._watermarks.of(queues, request.kinds)
         while True:
+            values = self._parameters(request, queues)
             try:
-                answers = None if claimer.ruled else await self._by_lanes(request, claimer)
-                if answers is None:
-                    answers = await self._by_rules(request, claimer)
+                answer = None if claimer.limited_queues else await self._claim_in_order(values, claimer)
+                if answer is None:
+                    answer = await self._claim_within_limits(values, claimer, queues)
             except POISON as problem:
-                self._pass_over(problem)
+                self._quarantine(problem)
                 continue
-            if answers is not None:
-                return answers
+            if answer is not None:
+                return answer
 
-    async def _by_lanes(self, request: ClaimRequest, claimer: Claimer) -> list[asyncpg.Record] | None:
-        """What is due, in order; None when one of the queues has rules."""
-        if claimer.many is not None:
-            return await self._from_many(request, claimer.many)
+    async def _claim_in_order(self, values: dict[str, Any], claimer: Claimer) -> Answer | None:
+        """None when one of the queues has limits."""
         began = self._clock.monotonic_seconds()
         if (lane := claimer.lane(began)) is not None:
-            answers = await self._connections.fetch(
-                "claim_lane", {**self._parameters(request), "by_rules": False, **lane}
-            )
-            if not answers[0]["intricate"]:
-                return self._learnt(answers, claimer, began)
-            claimer.was_intricate(began)
-        values = {**self._parameters(request), **claimer.parameters(began), "by_rules": False, "chosen": []}
-        answers = await self._connections.fetch("claim", values)
-        return None if answers[0]["ruled"] else self._learnt(answers, claimer, began)
+            answer = Answer.of(await self._connections.fetch("claim_lane", {**values, **lane}))
+            if not answer.statistics["declined"]:
+                return self._learn(answer, claimer, began)
+            claimer.lane_declined(began)
+        answer = Answer.of(await self._connections.fetch("claim", {**values, **claimer.lanes(began), "chosen": []}))
+        return None if answer.statistics["declined"] else self._learn(answer, claimer, began)
 
-    def _learnt(self, answers: list[asyncpg.Record], claimer: Claimer, began: float) -> list[asyncpg.Record]:
-        """The rows that were won, and what the claim has shown of the lanes."""
-        if answers[0]["won"] is not None:
-            return answers
-        claimer.learn(answers, began_seconds=began, now_seconds=self._clock.monotonic_seconds())
-        return taken(answers)
+    def _learn(self, answer: Answer, claimer: Claimer, began: float) -> Answer:
+        if answer.is_repeated:
+            return answer
+        now = self._clock.monotonic_seconds()
+        claimer.learn(answer.rows, answer.scan(), began_seconds=began, now_seconds=now)
+        # The second sort keeps the order of the first among equals.
+        answer.rows.sort(key=itemgetter("due_at", "id"))
+        answer.rows.sort(key=itemgetter("priority"), reverse=True)
+        return answer
 
-    async def _from_many(self, request: ClaimRequest, many: ManyLanes) -> list[asyncpg.Record] | None:
-        """The same for many queues: a few lanes are asked, and more as long as nothing is got."""
-        everything, reach = False, many.reach(request.limit)
-        while True:
-            began = self._clock.monotonic_seconds()
-            ask = many.ask(reach, everything=everything, now_seconds=began)
-            answers = await self._answered(request, many, ask, began)
-            if answers[0]["ruled"]:
-                return None
-            if answers[0]["won"] is not None:
-                return answers
-            if (rows := taken(answers)) or ask.suffices:
-                return rows
-            everything, reach = not ask.leaves_some_out, 2 * reach
-
-    async def _answered(self, request: ClaimRequest, many: ManyLanes, ask: Ask, began: float) -> list[asyncpg.Record]:
-        """The answer to what is asked, from which it is learnt if it speaks of lanes."""
-        learnt = False
-        try:
-            values = {**self._parameters(request), **ask.parameters(began), "queue_lines": many.queue_lines}
-            answers = await self._connections.fetch("claim_of_many", {**values, "by_rules": False})
-            if answers[0]["at"] is not None:
-                now = self._clock.monotonic_seconds()
-                many.learn(ask, answers, limit=request.limit, began_seconds=began, now_seconds=now)
-                learnt = True
-        finally:
-            if not learnt:
-                many.take_back(ask)
-        return answers
-
-    async def _by_rules(self, request: ClaimRequest, claimer: Claimer) -> list[asyncpg.Record] | None:
-        """What the rules of the queues let through; None when none of them has any."""
-        values = {**self._parameters(request), **NO_LANES, "by_rules": True}
-        found = await claim_by_rules(self._connections, request, values)
-        claimer.ruled = found.ruled
-        if not found.ruled:
-            return None
+    async def _claim_within_limits(
+        self, values: dict[str, Any], claimer: Claimer, queues: tuple[str, ...]
+    ) -> Answer | None:
+        """None when no queue has limits any more."""
+        values = {**values, **lane_parameters(), "within_limits": True}
+        found = await self._connections.write("store", lambda session: claim_within_limits(session, queues, values))
+        claimer.limited_queues = found.limited_queues
         if found.again_seconds is not None:
-            self._come_again(found.ruled, found.again_seconds)
-        return found.answers
+            self._wake_later(found.limited_queues, found.again_seconds)
+        return found.answer
 
-    def hear(self, queues: Iterable[str] | None) -> None:
-        """These queues got work; None says that any of them may have."""
-        self._floors.hear(queues)
+    def released_queues(self, outcomes: Sequence[Outcome]) -> set[str]:
+        """The limited queues in which these changes ended a lease that counted against a limit."""
+        limited = self._watermarks.limited_queues()
+        return released(outcomes) & limited if limited else set()
 
-    def freed(self, outcomes: Sequence[Outcome]) -> set[str]:
-        """The queues with rules in which these changes let go of a permit that somebody may wait for."""
-        ruled = self._floors.ruled()
-        return released(outcomes) & ruled if ruled else set()
-
-    def _parameters(self, request: ClaimRequest) -> dict[str, Any]:
+    def _parameters(self, request: ClaimRequest, queues: tuple[str, ...]) -> dict[str, Any]:
         return {
             "request_id": request.request_id,
             "body": request.body(),
-            "queues": list(request.queues),
+            "queues": list(queues),
             "kinds": list(request.kinds),
             "worker": request.worker,
             "token": request.token,
@@ -144,36 +189,112 @@ class Claiming:
             "chain": 2 if request.start else 1,
             "version": CONTRACT_VERSION,
             "limit": request.limit,
-            "excluded": self._still_set_aside(),
+            "excluded": self._still_quarantined(),
+            "within_limits": False,
         }
 
-    def _pass_over(self, problem: Exception) -> None:
-        """Remember the row that made a claim fail, so that the next one leaves it out."""
+    def _quarantine(self, problem: Exception) -> None:
+        """Exclude the row that made a claim fail from the next claims; raise where none is named, or again."""
         cause = problem.__cause__ or problem
         named = _ID.search(f"{getattr(cause, 'detail', None) or ''} {cause}")
-        if named is None or UUID(named[0]) in self._set_aside:
+        if named is None or UUID(named[0]) in self._quarantined:
             raise problem
-        until = self._clock.monotonic_seconds() + ASIDE_SECONDS
-        self._set_aside[UUID(named[0])] = (until, said(problem))
-        log.error("job %s cannot be claimed and is passed over for a while: %s", named[0], said(problem))
+        until = self._clock.monotonic_seconds() + QUARANTINE_SECONDS
+        self._quarantined[UUID(named[0])] = (until, said(problem))
+        log.error("job %s cannot be claimed, quarantined for %.0f s: %s", named[0], QUARANTINE_SECONDS, said(problem))
 
-    def _still_set_aside(self) -> list[UUID]:
+    def _still_quarantined(self) -> list[UUID]:
         now = self._clock.monotonic_seconds()
-        self._set_aside = {job_id: aside for job_id, aside in self._set_aside.items() if aside[0] > now}
-        return list(self._set_aside)
+        self._quarantined = {job_id: entry for job_id, entry in self._quarantined.items() if entry[0] > now}
+        return list(self._quarantined)
 
     def findings(self) -> list[Finding]:
-        """What `doctor` should know of rows that this process passes over."""
+        """The quarantined rows, for `doctor`."""
         return [
-            Finding("error", "poisoned row", f"job {job_id}: {says}", "run `tenure verify` to see what is wrong")
-            for job_id, (_, says) in self._set_aside.items()
+            Finding("error", "poisoned row", f"job {job_id}: {reason}", "run `tenure verify` to see what is wrong")
+            for job_id, (_, reason) in self._quarantined.items()
         ]
 
 
-def taken(answers: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
-    """The rows that were won, in the order in which they were to be claimed."""
-    rows = [row for row in answers if row["id"] is not None]
-    # The second one keeps the order of the first among equals.
-    rows.sort(key=itemgetter("due_at", "id"))
-    rows.sort(key=itemgetter("priority"), reverse=True)
-    return rows
+async def claim_within_limits(session: Session, queues: tuple[str, ...], values: dict[str, Any]) -> LimitedAnswer:
+    """Locks the limited queues, chooses jobs, claims them, and notes what they used of their rates.
+
+    All in one transaction: the next claim waits for the lock, and reads what this one has left.
+    """
+    limited, now = await _lock_limited_queues(session, queues)
+    if not limited:
+        return LimitedAnswer(None)
+    excluded = list(values["excluded"])
+    for rounds_left in reversed(range(ROUNDS_MAX)):
+        known = {**values, "excluded": excluded}
+        choice = await _choose(session, choose(queues, values["limit"], ruled=limited, now=now), known)
+        chosen = [one.id for one in choice.chosen]
+        answer = Answer.of(await fetch(session, "claim", {**known, "chosen": chosen}))
+        if answer.rows or answer.is_repeated or not chosen or not rounds_left:
+            answer.rows.sort(key=lambda won: chosen.index(won["id"]))
+            at = max((won["updated_at"] for won in answer.rows), default=now)
+            for note in choice.notes([won["id"] for won in answer.rows], at):
+                await fetch(session, "note_claim", _noted(note))
+            again = None if choice.again_at is None else (choice.again_at - now).total_seconds()
+            return LimitedAnswer(answer, frozenset(limited), again)
+        excluded += chosen
+    raise AssertionError("the last round returns")
+
+
+async def _lock_limited_queues(session: Session, queues: tuple[str, ...]) -> tuple[dict[str, RuledQueue], datetime]:
+    rows = await fetch(session, "ruled_queues", {"queues": list(queues)})
+    limited = {
+        row["name"]: RuledQueue(
+            name=row["name"],
+            rules=limits_from(row),
+            paused=row["paused_at"] is not None,
+            turn=row["turn"],
+            spent=RateUsage() if row["spent"] is None else spent_of(row["spent"]),
+        )
+        for row in rows
+        if row["name"] is not None
+    }
+    return limited, rows[0]["now"]
+
+
+def limits_from(row: asyncpg.Record) -> QueueLimits:
+    """The limits of a row of `queues`."""
+    return rules_of([row[name] for name in RULE_COLUMNS])
+
+
+async def _choose(session: Session, asking: Asking, values: dict[str, Any]) -> Choice:
+    """The choice, once the database has answered every question of it."""
+    try:
+        question = next(asking)
+        while True:
+            question = asking.send(await _answer(session, question, values))
+    except StopIteration as end:
+        choice: Choice = end.value
+        return choice
+
+
+async def _answer(session: Session, question: Question, values: dict[str, Any]) -> Any:
+    asked = {**values, **msgspec.structs.asdict(question)}
+    match question:
+        case InOrder():
+            return [Candidate(*row) for row in await fetch(session, "due_in_order", asked)]
+        case Keys():
+            return [row["key"] for row in await fetch(session, "due_keys", asked)]
+        case OfKeys():
+            return [Candidate(*row) for row in await fetch(session, "due_of_keys", asked)]
+        case HeldOf():
+            return {row["key"]: row["held"] for row in await fetch(session, "held_by_key", asked)}
+        case SpentOf():
+            return {row["key"]: spent_of(row["spent"]) for row in await fetch(session, "spent_by_key", asked)}
+
+
+def _noted(note: Note) -> dict[str, Any]:
+    keys = list(note.spent_by_key)
+    return {
+        "queue": note.queue,
+        "turn": note.turn,
+        "spent": None if note.spent is None else spent_text(note.spent),
+        "keys": keys,
+        "spents": [spent_text(note.spent_by_key[key]) for key in keys],
+        "untils": [note.until[key] for key in keys],
+    }

@@ -41,7 +41,7 @@ PASSING = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.Lo
 
 PLANNED_ONCE = frozenset(
     {
-        "apply", "attach", "claim", "claim_lane", "claim_of_many", "complete", "current", "due_in_order", "due_keys",
+        "apply", "attach", "claim", "claim_lane", "complete", "current", "due_in_order", "due_keys",
         "due_of_keys", "enqueue", "enqueue_alike", "forget_queue", "heartbeat", "held_by_key", "history", "note_claim",
         "pause_queue", "policies", "policy", "post", "put_queue", "queues", "read", "register", "resume_queue",
         "ruled_queues", "signals", "spent_by_key", "tail", "recoverable", "unregister",

@@ -14,8 +14,8 @@ from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
 from tenure.stores.limits import columns_of
+from tenure.stores.postgres.claim import limits_from
 from tenure.stores.postgres.connections import COLLISIONS_MAX, Connections, Session, fetch
-from tenure.stores.postgres.limited_claim import rules_from
 
 
 class PostgresQueues:
@@ -77,7 +77,7 @@ def queue_from(row: asyncpg.Record) -> QueueRecord:
     """What a row of `queues` says."""
     return QueueRecord(
         name=row["name"],
-        rules=rules_from(row),
+        rules=limits_from(row),
         paused_at=row["paused_at"],
         updated_at=row["updated_at"],
         held=row["held"],

@@ -11,12 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused, TenureError
+from tenure.errors import IllegalTransition, JobNotFound, TenureError
 from tenure.lifecycle.json_text import check_text, encode
 from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job
-from tenure.lifecycle.statuses import CLAIMED, RUNNING
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.commit_block import require_outside
@@ -45,13 +42,12 @@ from tenure.stores.contract import (
     WorkerRecord,
     hints,
     is_homogeneous,
-    without_secret,
 )
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.apply import Apply
 from tenure.stores.postgres.apply_batch import Batches
 from tenure.stores.postgres.archive import PostgresArchive
-from tenure.stores.postgres.claim import Claiming
+from tenure.stores.postgres.claim import PostgresClaims
 from tenure.stores.postgres.commit_block import PostgresCommitBlock
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
 from tenure.stores.postgres.cursors import before_transaction, event_cursor, tail_cursor
@@ -98,8 +94,7 @@ class PostgresStore:
         self._bell = PostgresNotifier(address, self._connections, seams)
         self._adding = Adding(self._connections, self._policies, self._bell)
         self.archive = PostgresArchive(self._connections, address, seams)
-        self._claiming = Claiming(self._connections, seams.clock, come_again=self._bell.ring_later)
-        self._bell.told = self._claiming.hear
+        self._claims = PostgresClaims(self._connections, self._policies, seams.clock, wake_later=self._bell.ring_later)
         self.queues = PostgresQueues(self._connections, self._bell.ring)
         self.schedules = PostgresSchedules(self, self._connections, self._policies, self._bell.ring)
 
@@ -132,7 +127,7 @@ class PostgresStore:
         return await apply_pending(self._connections, where=self._address.shown)
 
     async def doctor(self) -> list[Finding]:
-        return [*await examine(self._connections, self._address), *self._claiming.findings()]
+        return [*await examine(self._connections, self._address), *self._claims.findings()]
 
     async def now(self) -> datetime:
         async with self._connections.session() as connection:
@@ -159,21 +154,7 @@ class PostgresStore:
     async def claim(self, request: ClaimRequest) -> list[Job]:
         check_claim(request)
         require_outside(self)
-        answers = await self._claiming.claim(request)
-        if not answers:
-            return []
-        if answers[0]["won"] is not None:
-            return await self._won_before(request, answers[0])
-        policies = await self._policies.of(answers)
-        status = RUNNING if request.start else CLAIMED
-        claimed = row.Claimed(policies, status, owner=request.worker, token=request.token)
-        return row.readable(answers, claimed.job)
-
-    async def _won_before(self, request: ClaimRequest, answer: asyncpg.Record) -> list[Job]:
-        if answer["won_body"] != request.body():
-            raise RequestIdReused(request.request_id)
-        jobs = await jobs_by_id(self._connections, self._policies, answer["won"], with_token=True)
-        return [without_secret(jobs[job_id], request.actor) for job_id in answer["won"] if job_id in jobs]
+        return await self._claims.claim(request)
 
     def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
         return self._bell.listen(queues)
@@ -185,7 +166,7 @@ class PostgresStore:
             check_request(request)
         require_outside(self)
         outcomes = await self._performing.apply(requests)
-        self._bell.ring(hints(outcomes) | self._claiming.freed(outcomes))
+        self._bell.ring(hints(outcomes) | self._claims.released_queues(outcomes))
         return outcomes
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Sequence, Set
 from contextlib import asynccontextmanager
 from math import inf
 from typing import Any
@@ -43,8 +43,6 @@ class PostgresNotifier:
         self._listeners: set[_Listener] = set()
         self._later: dict[frozenset[str], asyncio.TimerHandle] = {}
         self._said_at_seconds = -inf
-        self.told: Callable[[Set[str] | None], None] = lambda _queues: None
-        """Told of every ring before those who wait are woken; None says that some may have been missed."""
 
     def may_go_along(self) -> bool:
         """Whether the next write may carry its hint itself, which saves whoever waits for it a round trip. Only after a
@@ -114,7 +112,6 @@ class PostgresNotifier:
         self._pass_on({str(queue)})
 
     def _pass_on(self, queues: Set[str] | None) -> None:
-        self.told(queues)
         for listener in self._listeners:
             if queues is None or not listener.queues.isdisjoint(queues):
                 listener.hint.set()

@@ -9,16 +9,15 @@ from typing import Any
 from uuid import UUID
 
 from tenure.lifecycle.records import CONTRACT_VERSION
-from tenure.stores.postgres.claim import NO_LANES
 from tenure.stores.postgres.connections import Connections, fetch
-from tenure.stores.postgres.watermarks import BOTTOM
+from tenure.stores.postgres.watermarks import BOTTOM, lane_parameters
 
 NOBODY = UUID(int=0)
 
 NOTHING_TO_CLAIM: dict[str, Any] = {
-    **NO_LANES, "request_id": "rehearsal", "body": "", "queues": [], "kinds": [], "worker": "", "token": NOBODY,
-    "actor": "", "chain": 2, "version": CONTRACT_VERSION, "limit": 0, "excluded": [], "by_rules": False, "chosen": [],
-    "queue": "", "priority": 0, "floor_due": BOTTOM[0], "floor_id": BOTTOM[1],
+    **lane_parameters(), "request_id": "warm-up", "body": "", "queues": [], "kinds": [], "worker": "", "token": NOBODY,
+    "actor": "", "chain": 2, "version": CONTRACT_VERSION, "limit": 0, "excluded": [], "within_limits": False,
+    "chosen": [], "queue": "", "priority": 0, "watermark_due_at": BOTTOM[0], "watermark_id": BOTTOM[1],
 }  # fmt: skip
 NOTHING_TO_COMPLETE: dict[str, Any] = {
     **{name: [] for name in ("ids", "revs", "tokens", "actors", "requests", "results", "digests")},

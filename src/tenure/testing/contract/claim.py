@@ -84,6 +84,38 @@ class ClaimContract:
         claimed = await drive.claim(queues=("b", "a"), limit=5)
         assert ids(claimed) == ids(jobs[:5])
 
+    @pytest.mark.requirement("WC-02")
+    async def test_jobs_of_a_hundred_queues_are_all_claimed_within_a_bounded_number_of_claims(
+        self, drive: Driver
+    ) -> None:
+        queues = tuple(f"queue-{number:03d}" for number in range(100))
+        await drive.store.enqueue([drive.enqueue(queue=queue) for queue in queues for _ in range(2)])
+        await drive.store.enqueue([drive.enqueue(queue=queues[0], priority=9) for _ in range(100)])
+        last = await drive.add(queue=queues[-1], priority=-1)
+        groups = 4
+        claimed = [await drive.claim(queues=queues, limit=100) for _ in range(3 * groups)]
+        assert sum(len(jobs) for jobs in claimed) == 301
+        assert last.id in {job.id for jobs in claimed for job in jobs}
+        for jobs in claimed:
+            assert jobs == sorted(jobs, key=lambda job: (-job.origin.priority, job.due_at, job.id.bytes))
+        assert await drive.claim(queues=queues, limit=100) == []
+
+    async def test_a_claim_of_a_hundred_queues_finds_the_only_due_job_at_once(self, drive: Driver) -> None:
+        queues = tuple(f"queue-{number:03d}" for number in range(100))
+        for number in (0, 99, 50, 31, 32, 99):
+            job = await drive.add(queue=queues[number])
+            assert ids(await drive.claim(queues=queues)) == [job.id]
+            assert await drive.claim(queues=queues) == []
+
+    async def test_a_repeated_claim_of_a_hundred_queues_returns_what_it_won(self, drive: Driver) -> None:
+        queues = tuple(f"queue-{number:03d}" for number in range(100))
+        await drive.store.enqueue([drive.enqueue(queue=queue) for queue in queues])
+        request = drive.claim_request(queues=queues, limit=3)
+        won = await drive.store.claim(request)
+        assert len(won) == 3
+        for _ in range(5):
+            assert ids(await drive.store.claim(request)) == ids(won)
+
     async def test_a_claim_of_no_queue_or_no_kind_takes_nothing(self, drive: Driver) -> None:
         await drive.add()
         assert await drive.claim(queues=()) == []

@@ -1,26 +1,22 @@
--- Takes up to :limit due jobs, in the order of priority and then time since due, and starts them when :chain is 2.
--- Guard: rows are locked, others' locks are passed over; only due, uncommitted jobs of the given kinds and queues.
--- One lane is a queue and a priority, read along the ready index; with several, each gives its share of the batch. Lanes
--- that are known are given with the place from which to read on; others are looked for in the gaps between them.
--- Where one of the queues has rules, nothing is taken, and `ruled` says so: then a choice by these rules is made first, and
--- given as :chosen with :by_rules, without lanes.
--- No row with an id means that nothing was due, and then `looked_at` says until when, in which lanes; a row with `won`
--- means that this request was answered before. `walked` is how many entries of the index were read. Rows come in no
--- order: sorting all of their columns here costs more; and without the ends of their leases, which follow from
--- `updated_at`.
+-- Claims up to :limit due jobs by priority and then time since due, and starts them when :chain is 2.
+-- Guard: rows are locked, rows that other sessions have locked are skipped; only due, uncommitted jobs of the given kinds
+-- and queues.
+-- A lane is a queue and a priority, read along the ready index; with several, each gives its share of the batch. Known
+-- lanes are given with the watermark from which to resume; others are found in the gaps between them.
+-- Where one of the queues has limits, nothing is claimed, and `declined` is true: then jobs are chosen within the limits
+-- first, and given as :chosen with :within_limits, without lanes.
+-- The last row is the claim's statistics: how many entries and pages of the ready index were read; if nothing was due,
+-- up to which time, in which lanes; `won_job_ids` if this request has won jobs before, and then no job is claimed now.
 with recursive previous as materialized (
     select before.body, before.job_ids from tenure.won_before(:request_id) before
 ),
-ruled as materialized (
-    select exists (
+declined as materialized (
+    select not :within_limits::boolean and exists (
         select from tenure.queues queue where queue.name = any (:queues::text[]) and tenure.has_rules(queue)
     ) as holds
-    where not :by_rules::boolean
 ),
-moment as materialized (
-    select tenure.clock() as now, pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) as walked,
-        pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass) as turned
-    where not exists (select from previous) and not exists (select from ruled where ruled.holds)
+-- part: begun
+    where not exists (select from previous) and not exists (select from declined where declined.holds)
 ),
 found(queue, priority, high) as (
     select gap.queue, head.priority, gap.high
@@ -177,11 +173,3 @@ taken as materialized (
     where ranked.place = 1 or (ranked.suspects = 0 and ranked.place <= :limit)
 ),
 -- part: claimed
-    ruled.holds as ruled,
-    case when moved.id is null then array(select lanes.queue from lanes) end as lane_queues,
-    case when moved.id is null then array(select lanes.priority from lanes) end as lane_priorities
-from set_config('tenure.writer', 'store', true) writer
-left join previous on true
-left join ruled on true
-left join moment on true
-left join moved on true

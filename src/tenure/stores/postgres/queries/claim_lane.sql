@@ -1,15 +1,13 @@
--- Takes up to :limit due jobs of one lane, where it is all that there is to claim from: the commonest claim, with nothing
--- more than it needs.
--- It reads on from the floor, which is the bottom of the lane unless claims had to walk far of late.
--- Guard: rows are locked, others' locks are passed over; only due, uncommitted jobs of the given kinds.
--- Where the queue has rules, another lane has something to claim, or a job was lost while it ran, nothing is taken, and
--- `intricate` says so: that is for `claim.sql`. Everything else is as it is there.
+-- Claims up to :limit due jobs of one lane, where that is all that the claimer can claim from: the commonest claim.
+-- It resumes from the watermark, which is the bottom of the lane unless recent scans were long.
+-- Guard: rows are locked, rows that other sessions have locked are skipped; only due, uncommitted jobs of the given kinds.
+-- Where the queue has limits, another lane has jobs, or a job was lost while it ran, nothing is claimed, and `declined` is
+-- true: that is for `claim.sql`. Everything else is as it is there.
 with previous as materialized (
     select before.body, before.job_ids from tenure.won_before(:request_id) before
 ),
-moment as materialized (
-    select tenure.clock() as now, pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) as walked,
-        pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass) as turned
+lanes as (select :queue::text as queue, :priority::smallint as priority),
+-- part: begun
     where not exists (select from previous)
       and not exists (select from tenure.queues queue where queue.name = :queue and tenure.has_rules(queue))
       and not exists (
@@ -32,7 +30,7 @@ locked as materialized (
             where job.queue = :queue
               and job.priority = :priority::smallint
               -- part: due
-              and (job.due_at, job.id) > (:floor_due::timestamptz, :floor_id::uuid)
+              and (job.due_at, job.id) > (:watermark_due_at::timestamptz, :watermark_id::uuid)
             order by job.due_at, job.id
             limit :limit
             for no key update skip locked
@@ -43,11 +41,8 @@ taken as materialized (
     from locked
     where not exists (select from locked where locked.losses > 0)
 ),
+declined as (
+    select not exists (select from previous)
+        and (not exists (select from moment) or exists (select from locked where locked.losses > 0)) as holds
+),
 -- part: claimed
-    previous.body is null and (moment.now is null or exists (select from locked where locked.losses > 0)) as intricate,
-    case when moved.id is null then array[:queue::text] end as lane_queues,
-    case when moved.id is null then array[:priority::smallint] end as lane_priorities
-from set_config('tenure.writer', 'store', true) writer
-left join previous on true
-left join moment on true
-left join moved on true

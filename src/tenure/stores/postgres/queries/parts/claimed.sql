@@ -1,6 +1,7 @@
--- What a claim writes for the jobs that it has `taken`: the rows, an entry of the log each, which is a claim or a claim and
--- its start, and the answer if it is asked again; and the columns that it answers with. The rows are found by a list of
--- keys: how many a join would find is unknown when it is planned.
+-- What a claim writes for the jobs that it has `taken`: their rows, an event each (a claim, or a claim and its start), and
+-- the record for a repeated request. It returns the jobs in no order, which costs less than sorting all of their columns,
+-- and at last one row without id: the statistics of the claim. Rows are found by a list of ids: how many a join would
+-- find is unknown when it is planned. Lease times are not returned, since they follow from `updated_at`.
 moved as (
     update tenure.jobs job
     set status = case :chain::smallint when 2 then 'running' else 'claimed' end,
@@ -30,9 +31,9 @@ logged as (
     insert into tenure.events (job_id, tx, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
         actor, request_id)
     select moved.id,
-        -- What was committed since this transaction has its number comes before: with rules another statement came first, and
-        -- without them a job may have changed between being seen and being locked, but not have begun.
-        case when :by_rules::boolean or moved.rev - :chain::smallint > 1
+        -- What was committed since this transaction has its number comes before: within limits another statement came first,
+        -- and without them a job may have changed between being seen and being locked, but not have begun.
+        case when :within_limits::boolean or moved.rev - :chain::smallint > 1
             then tenure.place_after(moved.id, moved.rev - :chain::smallint)
             else pg_current_xact_id()
         end,
@@ -52,9 +53,20 @@ select moved.id, moved.kind, moved.queue, moved.priority, moved.payload, moved.p
     moved.redrive_of, moved.created_at, moved.updated_at, moved.rev, moved.attempt, moved.failures, moved.losses,
     moved.due_at, moved.cancel_requested, moved.last_error,
     case when :chain::smallint = 1 then moved.started_at end as started_before,
-    previous.body as won_body, previous.job_ids as won,
-    -- How many entries of the ready index were read, and how many of its pages. Asked once, when all that was to be locked
-    -- is.
-    (select pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass)) - moment.walked as walked,
-    (select pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass)) - moment.turned as turned,
-    case when moved.id is null then moment.now end as looked_at,
+    null::text as won_body, null::uuid[] as won_job_ids, null::boolean as declined, null::bigint as entries_read,
+    null::bigint as pages_read, null::timestamptz as read_until, null::text[] as lane_queues,
+    null::smallint[] as lane_priorities
+from moved
+union all
+select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+    null, null, null, null, null, null,
+    previous.body, previous.job_ids, declined.holds,
+    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.entries_read,
+    pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass) - moment.pages_read,
+    moment.now,
+    case when not exists (select from taken) then array(select lanes.queue from lanes) end,
+    case when not exists (select from taken) then array(select lanes.priority from lanes) end
+from set_config('tenure.writer', 'store', true) writer
+cross join declined
+left join previous on true
+left join moment on true
