@@ -52,7 +52,7 @@ select coalesce(sum(n_dead_tup), 0)::bigint as dead_tuples,
 from pg_stat_user_tables
 where schemaname = 'tenure'
 """
-HELD = "select count(*) from tenure.jobs where status in ('claimed', 'running')"
+LEASED = "select count(*) from tenure.jobs where status in ('claimed', 'running')"
 
 
 class Scenario(StrEnum):
@@ -188,7 +188,7 @@ async def _stopped(members: Crew) -> tuple[float, str | None]:
 async def _held(url: str) -> int:
     connection = await asyncpg.connect(url)
     try:
-        return int(await connection.fetchval(HELD))
+        return int(await connection.fetchval(LEASED))
     finally:
         await connection.close()
 

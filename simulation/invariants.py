@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from tenure.lifecycle.records import Event, EventType, Role
-from tenure.lifecycle.statuses import HELD, Status, rank
+from tenure.lifecycle.statuses import LEASED, Status, rank
 from tenure.lifecycle.transitions import legal_events
 
 LEGAL = legal_events()
@@ -38,7 +38,7 @@ class Watch:
         _require(event.from_status == self.status, event, f"it starts from {event.from_status}, not {self.status}")
         _require((event.type, event.from_status, event.to_status) in LEGAL, event, "the table has no such arrow")
         _require(self.at is None or event.at >= self.at, event, "time goes back")
-        _require(event.type is not EventType.CLAIMED or self.status not in HELD, event, "it is claimed while held")
+        _require(event.type is not EventType.CLAIMED or self.status not in LEASED, event, "it is claimed while held")
         self._see_lease(event)
         self._see_step(event)
         self.commits += event.commits
@@ -55,7 +55,7 @@ class Watch:
             _require(ends is not None and event.at < ends, event, f"its lease ended at {ends}")
         if event.type is EventType.CLAIMED or (event.type is EventType.HEARTBEAT and event.until_at is not None):
             self.lease_until = event.until_at
-        elif event.to_status not in HELD:
+        elif event.to_status not in LEASED:
             self.lease_until = None
 
     def _see_step(self, event: Event) -> None:

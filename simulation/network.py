@@ -136,7 +136,7 @@ class WiredStore:
         return await self._wire.ask("claim", lambda: self._store.claim(request))
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
-        what = "apply " + ",".join(operation.verb for request in requests for operation in request.operations)
+        what = "apply " + ",".join(operation.type for request in requests for operation in request.operations)
         outcomes = await self._wire.ask(what, lambda: self._store.apply(requests))
         self._world.ring(hints(outcomes))
         self._world.answered(outcomes)

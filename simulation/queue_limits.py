@@ -13,7 +13,7 @@ from simulation.invariants import Broken
 from simulation.random_streams import Chance
 from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor, Event, EventType, Origin, Role
-from tenure.lifecycle.statuses import HELD
+from tenure.lifecycle.statuses import LEASED
 from tenure.stores.contract import Store
 
 SHARE = 1 / 4
@@ -75,7 +75,7 @@ class Limits:
             self._held[event.job_id] = self._keys.get(event.job_id)
             self._starts.append(event.at)
             self._check()
-        elif event.to_status not in HELD:
+        elif event.to_status not in LEASED:
             self._held.pop(event.job_id, None)
 
     def _check(self) -> None:

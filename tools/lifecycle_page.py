@@ -9,8 +9,8 @@ from uuid import UUID
 
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.records import BLANKABLE, EventType, Job, Origin, Policy
-from tenure.lifecycle.statuses import HELD, LIVE, QUEUED, RUNNING, TERMINAL, Status, coarse, rank
-from tenure.lifecycle.transitions import TRANSITIONS, Authority, Guard, Transition, legal_events
+from tenure.lifecycle.statuses import LEASED, LIVE, QUEUED, RUNNING, TERMINAL, Status, coarse_state, rank
+from tenure.lifecycle.transitions import TRANSITIONS, Authority, ClockGuard, Transition, legal_events
 from tools.generated import notice, table, write
 
 NAME = "reference/lifecycle.md"
@@ -30,12 +30,12 @@ MEANINGS = {
     Status.DEAD_LETTERED: "set aside for a person, with its record",
 }
 
-WAITS_FOR = {
-    Guard.NOTHING: NONE,
-    Guard.LIVE_LEASE: "a lease that runs",
-    Guard.DUE: "it is due",
-    Guard.ORPHANED: "its lease expired, or two heartbeats are missing",
-    Guard.OVERDUE: "the timeout of its status has passed",
+CLOCK_REFUSALS = {
+    ClockGuard.NOTHING: NONE,
+    ClockGuard.LIVE_LEASE: "a lease that runs",
+    ClockGuard.DUE: "it is due",
+    ClockGuard.ORPHANED: "its lease expired, or two heartbeats are missing",
+    ClockGuard.OVERDUE: "the timeout of its status has passed",
 }
 
 
@@ -73,7 +73,7 @@ def _sections() -> Iterator[str]:
     yield "## After the commit"
     yield (
         "A job commits at most once, ever: by `commit`, or by `complete` where no commit came before. From then on\n"
-        f"only {_listed(f'`{arrow.verb}`' for arrow in TRANSITIONS if arrow.after_commit)} are legal, and everything\n"
+        f"only {_listed(f'`{one.operation}`' for one in TRANSITIONS if one.after_commit)} are legal, and everything\n"
         "else is refused with `AlreadyCommitted`:"
     )
     yield _diagram(TRANSITIONS, begins=False)
@@ -92,26 +92,26 @@ def _sections() -> Iterator[str]:
 
 
 def _status_row(status: Status) -> list[str]:
-    group = "live, held" if status in HELD else "live" if status in LIVE else "terminal"
-    return [f"`{status}`", MEANINGS[status], group, coarse(status).value, str(rank(status))]
+    group = "live, held" if status in LEASED else "live" if status in LIVE else "terminal"
+    return [f"`{status}`", MEANINGS[status], group, coarse_state(status).value, str(rank(status))]
 
 
-def _operation_row(arrow: Transition) -> list[str]:
+def _operation_row(transition: Transition) -> list[str]:
     return [
-        f"`{arrow.verb}`",
-        _statuses(arrow.sources),
-        "same" if arrow.target is None else arrow.target.value,
-        "; ".join(map(_by, arrow.by)),
-        arrow.when.says if arrow.when else NONE,
-        WAITS_FOR[arrow.guard],
-        f"`{arrow.event}`",
-        "yes" if arrow.after_commit else NONE,
+        f"`{transition.operation}`",
+        _statuses(transition.sources),
+        "same" if transition.target is None else transition.target.value,
+        "; ".join(map(_by, transition.by)),
+        transition.when.description if transition.when else NONE,
+        CLOCK_REFUSALS[transition.guard],
+        f"`{transition.event}`",
+        "yes" if transition.after_commit else NONE,
     ]
 
 
 def _by(by: Authority) -> str:
     lease = " with its lease" if by.with_lease else ""
-    when = f", when {by.when.says}" if by.when else ""
+    when = f", when {by.when.description}" if by.when else ""
     return f"{by.role}{lease}{when}"
 
 
@@ -121,18 +121,18 @@ def _event_row(event: EventType) -> list[str]:
         for kind, source, target in legal_events()
         if kind is event
     )
-    verbs = [f"`{arrow.verb}`" for arrow in TRANSITIONS if arrow.event is event] or ["`enqueue`"]
+    verbs = [f"`{transition.operation}`" for transition in TRANSITIONS if transition.event is event] or ["`enqueue`"]
     return [f"`{event}`", ", ".join(pair for _, _, pair in pairs), ", ".join(verbs)]
 
 
-def _diagram(arrows: Iterable[Transition], *, begins: bool) -> str:
+def _diagram(transitions: Iterable[Transition], *, begins: bool) -> str:
     """All of it; or, where it does not begin with the enqueue, what a committed job can still go through."""
     reachable = set(Status) if begins else _reachable_after_commit()
     labels: dict[tuple[Status, Status], list[str]] = {}
-    for arrow in arrows:
-        if begins or arrow.after_commit:
-            for source in reachable & set(arrow.sources):
-                labels.setdefault((source, arrow.to(source)), []).append(arrow.verb)
+    for transition in transitions:
+        if begins or transition.after_commit:
+            for source in reachable & set(transition.sources):
+                labels.setdefault((source, transition.to(source)), []).append(transition.operation)
     ordered = sorted(labels, key=lambda pair: (_order(pair[0]), _order(pair[1])))
     ends = {target for _, target in labels if target in TERMINAL}
     lines = [
@@ -147,9 +147,12 @@ def _diagram(arrows: Iterable[Transition], *, begins: bool) -> str:
 
 
 def _reachable_after_commit() -> set[Status]:
-    arrows = [arrow for arrow in TRANSITIONS if arrow.after_commit]
+    transitions = [transition for transition in TRANSITIONS if transition.after_commit]
     found = {RUNNING}
-    while more := {arrow.to(source) for arrow in arrows for source in found & set(arrow.sources)} - found:
+    while (
+        more := {transition.to(source) for transition in transitions for source in found & set(transition.sources)}
+        - found
+    ):
         found |= more
     return found
 

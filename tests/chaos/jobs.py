@@ -84,7 +84,7 @@ def _as_if_nothing_had_happened(ctx: Context, ending: str, notes: Notes) -> int:
         raise ValueError("the first attempt ends in an error")
     answers = {"commit block": _answer(lambda: _apply(ctx))}
     for operation in (Heartbeat(), Progress(50), Commit("1"), Complete("1")):
-        answers[str(operation.verb)] = _answer(_asked_of_the_store(ctx, operation))
+        answers[str(operation.type)] = _answer(_asked_of_the_store(ctx, operation))
     notes.leave("answers", encode(answers))
     return ctx.attempt
 
@@ -100,7 +100,7 @@ def _asked_of_the_store(ctx: Context, operation: Operation) -> Callable[[], Any]
 
     def ask() -> None:
         asked: Future[Job] = asyncio.run_coroutine_threadsafe(
-            run._site.settler.settle(run.held, operation.verb, lambda _job: operation), run._site.loop
+            run._site.settler.settle(run.held, operation.type, lambda _job: operation), run._site.loop
         )
         asked.result(ANSWER_SECONDS)
 

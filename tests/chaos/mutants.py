@@ -12,7 +12,7 @@ from typing import Any
 from tenure.errors import LeaseLost
 from tenure.lifecycle import decide
 from tenure.lifecycle.decide import Change
-from tenure.lifecycle.transitions import Guard
+from tenure.lifecycle.transitions import ClockGuard
 from tenure.stores.contract import results
 from tenure.stores.postgres import apply_batch, apply_parameters
 from tenure.workers import leases
@@ -77,7 +77,7 @@ def _believe_that_it_is_ours() -> None:
 
 def _without_lease(decide_at: Callable[..., Change], job: Any, operations: Any, actor: Any, **named: Any) -> Change:
     change = decide.decide_chain(job, operations, actor, request_id=named["request_id"])
-    if change.guard is Guard.LIVE_LEASE:
+    if change.guard is ClockGuard.LIVE_LEASE:
         return change
     return decide_at(job, operations, actor, **named)
 
@@ -88,9 +88,9 @@ def _unguard_sql() -> None:
 
     def unguarded(change: Change, after: Any) -> tuple[Any, ...]:
         values = list(row(change, after))
-        if change.guard is Guard.LIVE_LEASE:
+        if change.guard is ClockGuard.LIVE_LEASE:
             values[apply_parameters._CHANGE.index("tokens")] = None
-            values[apply_parameters._CHANGE.index("guards")] = Guard.NOTHING
+            values[apply_parameters._CHANGE.index("guards")] = ClockGuard.NOTHING
         return tuple(values)
 
     apply_parameters._row = unguarded

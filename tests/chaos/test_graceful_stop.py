@@ -61,7 +61,7 @@ async def test_what_can_be_done_within_the_grace_is_done_by_the_one_that_stops(
     assert await first.ended() == 0
 
     jobs = (await store.read(ids)).values()
-    assert not any(job.held for job in jobs), "it left something behind"
+    assert not any(job.leased for job in jobs), "it left something behind"
     assert any(job.attempt == 0 for job in jobs), "it went on claiming"
     crew.hire("second", concurrency=SHORT)
     done = await ended(store, ids)

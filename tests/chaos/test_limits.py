@@ -15,7 +15,7 @@ import pytest
 
 from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.records import Event, EventType, Job
-from tenure.lifecycle.statuses import HELD
+from tenure.lifecycle.statuses import LEASED
 from tenure.stores.contract import Store
 from tenure.testing.driver import OPERATOR, Driver
 from tests.chaos.checking import check_everything, ended
@@ -80,7 +80,7 @@ def permits(jobs: Iterable[Job], histories: dict[UUID, list[Event]]) -> dict[UUI
         for event in histories[job.id]:
             if event.type is EventType.CLAIMED:
                 begun = event.at
-            elif begun is not None and event.to_status not in HELD:
+            elif begun is not None and event.to_status not in LEASED:
                 spans[job.id].append((begun, event.at))
                 begun = None
         assert begun is None, "it has ended, and yet it is held"

@@ -33,12 +33,12 @@ async def test_a_file_that_is_locked_past_all_leases_loses_no_job_and_doubles_no
     await crew.up(*workers)
 
     async def some_are_held() -> bool:
-        return any(job.held for job in (await store.read(ids)).values())
+        return any(job.leased for job in (await store.read(ids)).values())
 
     await until(some_are_held, "work is under way")
     with closing(sqlite3.connect(database.path, timeout=30, isolation_level=None)) as another:
         another.execute("begin immediate")
-        held = [job for job in (await store.read(ids)).values() if job.held]
+        held = [job for job in (await store.read(ids)).values() if job.leased]
 
         async def all_leases_are_over() -> bool:
             now = await store.now()

@@ -243,7 +243,7 @@ REDRIVABLE: list[Operation] = [BURIED, Fail(ERROR), Halt("too dear", "[1]")]
 
 
 @pytest.mark.requirement("SM-11")
-@pytest.mark.parametrize("end", REDRIVABLE, ids=lambda end: end.verb.value)
+@pytest.mark.parametrize("end", REDRIVABLE, ids=lambda end: end.type.value)
 async def test_a_redrive_is_a_new_job_linked_to_the_old_which_does_not_change(
     drive: Driver, operator: Operator, end: Operation
 ) -> None:

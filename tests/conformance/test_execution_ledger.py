@@ -82,7 +82,7 @@ async def test_the_state_of_every_job_is_recomputed_from_its_log_and_so_is_that_
             state = told[-1] if told else state
             then = fold(job.origin, story.events, contents_of(job))
             assert then is not None
-            assert then.coarse == state
+            assert then.coarse_state == state
         assert (await place.shown(job.id))["state"] == state
         seen.add(state)
     assert seen == {"PENDING", "RUNNING", "SUCCEEDED", "FAILED"}

@@ -436,7 +436,7 @@ async def test_artifacts_are_visible_once_the_job_committed(app: tenure.App) -> 
 
 
 @pytest.mark.requirement("SM-02")
-@pytest.mark.parametrize("operation", [Heartbeat(), Progress(1), Complete("1"), Retry(ERROR)], ids=lambda one: one.verb)
+@pytest.mark.parametrize("operation", [Heartbeat(), Progress(1), Complete("1"), Retry(ERROR)], ids=lambda one: one.type)
 async def test_ownership_is_forfeited_when_the_lease_is_not_renewed_in_time(place: Place, operation: Operation) -> None:
     job = await place.drive.running(policy={"lease_seconds": 30})
     place.clock.advance(30)

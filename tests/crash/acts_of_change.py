@@ -53,7 +53,7 @@ def change(name: str, prepared: One, *operations: Operation, actor: Actor | None
         request = Request(job=job, operations=operations, actor=by, request_id="the-request", fresh=fresh)
         return await scene.store.apply([request])
 
-    return Act(name, run, prepare, verbs=tuple(operation.verb for operation in operations))
+    return Act(name, run, prepare, verbs=tuple(operation.type for operation in operations))
 
 
 def _claimed(drive: Driver) -> Awaitable[Job]:

@@ -19,7 +19,7 @@ from tenure.testing.driver import Driver
 from tenure.testing.store_check import check_store
 from tests.crash.acts import Act, Scene
 from tests.crash.mortals import Mortals
-from tests.crash.places import Place, State, cleaned
+from tests.crash.places import Place, State, clean_text
 from tests.crash.victim import Order
 from tests.crash.watching import Crossing
 
@@ -110,7 +110,7 @@ def told(answer: Any) -> Any:
         case Failure(error):
             return type(error).__name__
         case Job():
-            [facts] = cleaned([msgspec.to_builtins(answer)])
+            [facts] = clean_text([msgspec.to_builtins(answer)])
             return facts
         case MigrationRecord():
             return answer.number

@@ -56,7 +56,7 @@ class Place(Protocol):
     def state(self) -> State: ...
 
 
-def cleaned(rows: list[dict[str, Any]], *, without: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
+def clean_text(rows: list[dict[str, Any]], *, without: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
     """Rows without what differs from one run to the next, in an order of their own."""
     return sorted(
         ({name: _cleaned(name, value) for name, value in row.items() if name not in without} for row in rows), key=str
@@ -110,7 +110,7 @@ class SqlitePlace:
             connection.row_factory = sqlite3.Row
             tables = "select name from sqlite_master where type = 'table' order by name"
             return {
-                name: cleaned([dict(row) for row in connection.execute(f'select * from "{name}"')])
+                name: clean_text([dict(row) for row in connection.execute(f'select * from "{name}"')])
                 for (name,) in connection.execute(tables).fetchall()
             }
 
@@ -181,7 +181,7 @@ class PostgresPlace:
             job["policy"] = policies[job["policy_id"]]
         for noted in rows.get("operator_log", []):
             del noted["id"]
-        return {table: cleaned(found, without=self.differs) for table, found in rows.items()}
+        return {table: clean_text(found, without=self.differs) for table, found in rows.items()}
 
     def _rows(self) -> dict[str, list[dict[str, Any]]]:
         """Every table with its rows, of one moment."""

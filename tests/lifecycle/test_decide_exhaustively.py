@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tenure.errors import IllegalTransition, NotYet, Refused, RevisionConflict
-from tenure.lifecycle.decide import Change, decide_chain, unroll
+from tenure.lifecycle.decide import Change, decide_chain, expand
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.operations import (
     Ack,
@@ -55,7 +55,7 @@ from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import ERROR, Driver
 from tenure.testing.model.store import ModelStore
-from tests.support.expected_lifecycle import AFTER_COMMIT, HELD, RULES, Asked, Facts, allowed, verdict
+from tests.support.expected_lifecycle import AFTER_COMMIT, LEASED, RULES, Asked, Facts, allowed, verdict
 from tests.support.manual_postgres import PostgresClock, copied_database, prepared_database
 from tests.support.postgres import Postgres
 from tests.support.situations import SITUATIONS, Scene, Situation, Stand
@@ -105,7 +105,7 @@ class Case:
 
 
 CASES = [
-    Case(operation, Asked(operation.verb, role, holder, rev, request, **said))
+    Case(operation, Asked(operation.type, role, holder, rev, request, **said))
     for (operation, said), role, holder, rev, request in product(OPERATIONS, Role, HOLDERS, REVS, REQUESTS)
 ]
 
@@ -131,11 +131,11 @@ def logged_before(case: Case, job: Job) -> list[Event]:
     """What the log would hold of this request if it had been applied before, with this body or with another."""
     if case.asked.request == "new":
         return []
-    said = case.operation.said()
+    said = case.operation.event_fields()
     written = Event(
         job_id=job.id,
         rev=job.rev,
-        type=EventType(RULES[case.asked.verb].event),
+        type=EventType(RULES[case.asked.operation].event),
         from_status=job.status,
         to_status=job.status,
         at=job.updated_at,
@@ -183,8 +183,8 @@ def check_facts(facts: Facts, job: Job, clock: ManualClock) -> None:
         facts.committed,
         facts.cancel_asked,
     )
-    assert (job.token is not None) == (facts.status in HELD)
-    if facts.status in HELD:
+    assert (job.token is not None) == (facts.status in LEASED)
+    if facts.status in LEASED:
         assert job.lease_expires_at is not None
         assert job.heartbeat_deadline_at is not None
         runs, beats = job.lease_expires_at > now, job.heartbeat_deadline_at > now
@@ -194,16 +194,16 @@ def check_facts(facts: Facts, job: Job, clock: ManualClock) -> None:
 def check_answer(found: Outcome | Change, case: Case, facts: Facts, job: Job, clock: ManualClock) -> None:
     """An accepted change writes one event of the table; a refusal carries its facts and no secret."""
     if isinstance(found, Change):
-        [event], after = unroll(found, max(clock.now(), job.updated_at))
-        rule = RULES[case.asked.verb]
+        [event], after = expand(found, max(clock.now(), job.updated_at))
+        rule = RULES[case.asked.operation]
         assert (event.type.value, event.from_status, event.to_status.value) == (
             rule.event,
             job.status,
             rule.to(facts.status),
         )
         assert (after.status.value, after.rev) == (rule.to(facts.status), job.rev + 1)
-        assert after.attempt == job.attempt + (case.asked.verb == "claim")
-        assert event.commits == (case.asked.verb in ("commit", "complete") and not facts.committed)
+        assert after.attempt == job.attempt + (case.asked.operation == "claim")
+        assert event.commits == (case.asked.operation in ("commit", "complete") and not facts.committed)
         assert violations(after) == []
     elif isinstance(found, Failure):
         current = getattr(found.error, "current", None)
@@ -211,9 +211,9 @@ def check_answer(found: Outcome | Change, case: Case, facts: Facts, job: Job, cl
         assert current.rev == job.rev
         assert current.token in (None, actor_of(case, Stand(job.id, job.token or TOKEN, TOKEN), TOKEN).token)
         if isinstance(found.error, IllegalTransition):
-            assert set(found.error.allowed) | {case.asked.verb} >= allowed(facts)
+            assert set(found.error.allowed) | {case.asked.operation} >= allowed(facts)
             assert set(found.error.allowed) <= allowed(facts)
-            assert (found.error.status.value, found.error.operation) == (facts.status, case.asked.verb)
+            assert (found.error.status.value, found.error.operation) == (facts.status, case.asked.operation)
         if isinstance(found.error, RevisionConflict):
             assert found.error.expected_rev == job.rev + REVS[case.asked.rev]
 
@@ -221,13 +221,13 @@ def check_answer(found: Outcome | Change, case: Case, facts: Facts, job: Job, cl
 def test_the_combinations_reach_every_verdict_and_every_arrow() -> None:
     """Whatever is never expected is never checked."""
     verdicts: Counter[str] = Counter()
-    arrows: set[tuple[str, str]] = set()
+    transitions: set[tuple[str, str]] = set()
     for situation, case in product(SITUATIONS, CASES):
         expected = verdict(situation.facts, case.asked)
         verdicts[expected] += 1
         if expected == "Applied":
-            arrows.add((case.asked.verb, situation.facts.status))
-    assert arrows == {(verb, status) for verb, rule in RULES.items() for status in rule.sources}
+            transitions.add((case.asked.operation, situation.facts.status))
+    assert transitions == {(operation, status) for operation, rule in RULES.items() for status in rule.sources}
     assert set(verdicts) == {
         "Applied",
         "Repeated",
@@ -240,7 +240,7 @@ def test_the_combinations_reach_every_verdict_and_every_arrow() -> None:
         NotYet.__name__,
     }
     assert {situation.facts.status for situation in SITUATIONS} == {status.value for status in Status}
-    assert {operation.verb for operation, _ in OPERATIONS} == set(OperationType) - {OperationType.ENQUEUE}
+    assert {operation.type for operation, _ in OPERATIONS} == set(OperationType) - {OperationType.ENQUEUE}
     assert {s.facts.status for s in SITUATIONS if s.facts.committed} == {"running", "stalled", "succeeded"}
     assert set(AFTER_COMMIT) < set(RULES)
 
@@ -264,7 +264,7 @@ async def test_what_waits_for_the_clock_comes_first_in_its_chain_or_not_at_all(s
         except Refused:
             continue
         assert isinstance(first, Stall), f"a requeue followed {first}"
-        assert [step.type for step in change.steps] == [EventType.STALLED, EventType.REQUEUED]
+        assert [step.type for step in change.planned] == [EventType.STALLED, EventType.REQUEUED]
 
 
 @pytest.mark.requirement("LC-06")
@@ -284,7 +284,7 @@ async def test_a_chain_that_the_arrows_alone_would_allow_is_illegal_where_its_cl
     job, stand, _ = await brought_about(situation)
     with pytest.raises(IllegalTransition) as refusal:
         decide_chain(job, chain, Actor(role, "worker-1", stand.owner), request_id="r")
-    assert refusal.value.operation == chain[-1].verb
+    assert refusal.value.operation == chain[-1].type
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +325,7 @@ async def sample(store: Store, clock: DatabaseClock) -> None:
     scene = Scene(Driver(store, random=SystemRandom()), clock)
     chooser = random.Random(SEED)
     # A claim goes through `claim`, which chooses by itself; and a repetition needs a log that really has it.
-    choice = [case for case in CASES if case.asked.verb != "claim" and case.asked.request == "new"]
+    choice = [case for case in CASES if case.asked.operation != "claim" and case.asked.request == "new"]
     for situation in SITUATIONS:
         chosen = chooser.sample(choice, SAMPLE // len(SITUATIONS))
         # Most combinations are refused, so the ones that are to be applied are chosen on purpose.

@@ -17,12 +17,12 @@ from tenure.lifecycle.json_text import (
     CONTENT_BYTES_MAX,
     DEPTH_MAX,
     check_content,
+    check_datetime,
     check_integer,
-    check_moment,
     check_name,
     check_seconds,
     check_text,
-    cleaned,
+    clean_text,
     digest,
     encode,
     load,
@@ -142,14 +142,14 @@ def test_a_digest_names_text_and_nothing_else() -> None:
 
 @given(st.text())
 def test_cleaned_text_can_always_be_stored(text: str) -> None:
-    if safe := cleaned(text):
+    if safe := clean_text(text):
         assert check_text(safe, "error", length_max=10**9) == safe
-    assert load(encode(cleaned(text))) == cleaned(text)
+    assert load(encode(clean_text(text))) == clean_text(text)
 
 
 @given(sound_text)
 def test_cleaning_leaves_sound_text_alone(text: str) -> None:
-    assert cleaned(text) == text
+    assert clean_text(text) == text
 
 
 @pytest.mark.parametrize("text", ["", "a\x00", "\ud800", "x" * 501, None, 1, b"bytes"])
@@ -177,13 +177,13 @@ def test_a_short_text_may_still_have_too_many_bytes(check: Callable[[Any, str], 
 @pytest.mark.parametrize("value", [datetime(2030, 1, 1), date(2030, 1, 1), "2030-01-01T00:00:00Z", 0, None])  # noqa: DTZ001
 def test_a_moment_says_which_one_it_is(value: Any) -> None:
     with pytest.raises(InvalidInput) as refusal:
-        check_moment(value, "since")
+        check_datetime(value, "since")
     assert refusal.value.where == "since"
 
 
 def test_a_moment_of_any_time_zone_will_do() -> None:
     for zone in (UTC, timezone(timedelta(hours=-9, minutes=30))):
-        assert check_moment(datetime(2030, 1, 1, tzinfo=zone), "since").tzinfo is zone
+        assert check_datetime(datetime(2030, 1, 1, tzinfo=zone), "since").tzinfo is zone
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 11])

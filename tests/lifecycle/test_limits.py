@@ -75,47 +75,47 @@ def test_nothing_is_kept_of_what_is_over() -> None:
     assert len(spent.slices) <= SLICES + 1
 
 
-def test_a_gate_counts_what_is_held_and_what_it_lets_through() -> None:
-    gate = Admission(QueueLimits(concurrency_max=4, key_concurrency_max=2), NOON, held={"a": 1, None: 1})
-    assert [gate.let_through(key) for key in ("a", "a", "b", None)] == [True, False, True, False]
-    assert gate.room == 0
+def test_a_admission_counts_what_is_held_and_what_it_lets_through() -> None:
+    admission = Admission(QueueLimits(concurrency_max=4, key_concurrency_max=2), NOON, leased={"a": 1, None: 1})
+    assert [admission.admit(key) for key in ("a", "a", "b", None)] == [True, False, True, False]
+    assert admission.room == 0
 
 
-def test_a_gate_without_rules_is_open() -> None:
-    gate = Admission(QueueLimits(), NOON, held={})
-    assert gate.room is None
-    assert all(gate.let_through("a") for _ in range(1000))
+def test_a_admission_without_rules_is_open() -> None:
+    admission = Admission(QueueLimits(), NOON, leased={})
+    assert admission.room is None
+    assert all(admission.admit("a") for _ in range(1000))
 
 
 def test_a_limit_below_what_is_held_lets_nothing_through() -> None:
-    gate = Admission(QueueLimits(concurrency_max=2), NOON, held={None: 5})
-    assert (gate.room, gate.let_through(None)) == (0, False)
+    admission = Admission(QueueLimits(concurrency_max=2), NOON, leased={None: 5})
+    assert (admission.room, admission.admit(None)) == (0, False)
 
 
 def test_jobs_without_a_key_are_not_concerned_by_rules_for_keys() -> None:
-    gate = Admission(QueueLimits(key_concurrency_max=1, key_rate=Rate(1, 60)), NOON, held={None: 7})
-    assert all(gate.let_through(None) for _ in range(10))
+    admission = Admission(QueueLimits(key_concurrency_max=1, key_rate=Rate(1, 60)), NOON, leased={None: 7})
+    assert all(admission.admit(None) for _ in range(10))
 
 
-def test_a_gate_says_when_a_rate_lets_the_next_one_through() -> None:
+def test_a_admission_says_when_a_rate_lets_the_next_one_through() -> None:
     rate = Rate(1, 60)
-    gate = Admission(QueueLimits(rate=rate), NOON, held={}, spent=RateUsage().after(1, rate, NOON))
-    assert not gate.let_through("a")
-    assert gate.again_at is not None
-    assert after(60) <= gate.again_at <= after(66)
-    shut_by_limit = Admission(QueueLimits(concurrency_max=1), NOON, held={"a": 1})
-    assert not shut_by_limit.let_through("a")
-    assert shut_by_limit.again_at is None
+    admission = Admission(QueueLimits(rate=rate), NOON, leased={}, usage=RateUsage().after(1, rate, NOON))
+    assert not admission.admit("a")
+    assert admission.retry_at is not None
+    assert after(60) <= admission.retry_at <= after(66)
+    shut_by_limit = Admission(QueueLimits(concurrency_max=1), NOON, leased={"a": 1})
+    assert not shut_by_limit.admit("a")
+    assert shut_by_limit.retry_at is None
 
 
 def test_what_was_let_through_and_not_started_is_not_spent() -> None:
-    gate = Admission(QueueLimits(rate=Rate(5, 60), key_rate=Rate(5, 60)), NOON, held={})
+    admission = Admission(QueueLimits(rate=Rate(5, 60), key_rate=Rate(5, 60)), NOON, leased={})
     started, left_behind = candidate("a"), candidate("b")
-    assert gate.let_through("a")
-    assert gate.let_through("b")
-    assert gate.spending([started], NOON) == RateUsage().after(1, Rate(5, 60), NOON)
-    assert gate.spending_by_key([started], NOON) == {"a": RateUsage().after(1, Rate(5, 60), NOON)}
-    assert gate.spending([], NOON) is None
+    assert admission.admit("a")
+    assert admission.admit("b")
+    assert admission.usage_after([started], NOON) == RateUsage().after(1, Rate(5, 60), NOON)
+    assert admission.key_usage_after([started], NOON) == {"a": RateUsage().after(1, Rate(5, 60), NOON)}
+    assert admission.usage_after([], NOON) is None
     assert left_behind.key == "b"
 
 
@@ -126,8 +126,8 @@ def test_keys_take_turns_in_the_order_given_and_jobs_without_a_key_come_last() -
 
 def test_those_who_must_wait_are_passed_over_and_a_lost_one_still_goes_alone() -> None:
     jobs = [candidate("full"), candidate("a"), candidate("a", losses=1), candidate("b")]
-    gate = Admission(QueueLimits(key_concurrency_max=5), NOON, held={"full": 5})
-    assert [one.key for one in batch(jobs, 10, admits=lambda one: gate.let_through(one.key))] == ["a"]
+    admission = Admission(QueueLimits(key_concurrency_max=5), NOON, leased={"full": 5})
+    assert [one.key for one in batch(jobs, 10, admits=lambda one: admission.admit(one.key))] == ["a"]
     lost_first = [candidate("a", losses=1), candidate("b")]
     assert batch(lost_first, 10) == lost_first[:1]
 

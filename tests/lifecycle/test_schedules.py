@@ -19,13 +19,13 @@ from tenure.lifecycle.schedules import (
     Missed,
     Schedule,
     ScheduleRecord,
-    declared_over,
-    extra_job_of,
+    declaration_applies,
     firing,
     job_of,
     next_time,
     same_times,
     template_of,
+    triggered_job_of,
 )
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -129,11 +129,11 @@ def test_after_an_edit_the_next_time_is_after_now_and_after_the_last(now_minutes
 
 def test_what_the_code_declares_is_written_unless_somebody_has_changed_it() -> None:
     declared = schedule(source="code")
-    assert declared_over(None, declared)
-    assert not declared_over(record(source="code"), declared)
-    assert declared_over(record(source="code", cron="every 2m"), declared)
-    assert declared_over(record(source="code", payload='{"to":"bob"}'), declared)
-    assert not declared_over(record(source="operator", cron="every 2m"), declared)
+    assert declaration_applies(None, declared)
+    assert not declaration_applies(record(source="code"), declared)
+    assert declaration_applies(record(source="code", cron="every 2m"), declared)
+    assert declaration_applies(record(source="code", payload='{"to":"bob"}'), declared)
+    assert not declaration_applies(record(source="operator", cron="every 2m"), declared)
 
 
 def test_an_edit_of_anything_but_the_time_keeps_the_next_due_time() -> None:
@@ -150,7 +150,7 @@ def test_the_job_of_a_due_time_has_one_name_whatever_else_changes() -> None:
     ]
     assert {job.request_id for job in jobs} == {"cron:tick:2026-10-25T00:30:00Z"}
     assert jobs[0].tags == {"tenure.schedule": "tick", "tenure.due": "2026-10-25T00:30:00Z"}
-    assert extra_job_of(schedule(tags={"a": "b"}), job_id=UUID(int=3)).request_id is None
+    assert triggered_job_of(schedule(tags={"a": "b"}), job_id=UUID(int=3)).request_id is None
 
 
 def test_what_belongs_to_a_single_job_cannot_be_scheduled() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.lifecycle.statuses import HELD, LIVE, READY, TERMINAL, Coarse, Status, coarse, rank
+from tenure.lifecycle.statuses import LEASED, LIVE, READY, TERMINAL, CoarseState, Status, coarse_state, rank
 
 
 @pytest.mark.requirement("LC-01")
@@ -12,8 +12,8 @@ def test_there_are_eleven_statuses_six_of_them_live() -> None:
     assert {status.value for status in LIVE} == {"queued", "claimed", "running", "waiting", "retry", "stalled"}
     assert {status.value for status in TERMINAL} == {"succeeded", "failed", "cancelled", "halted", "dead_lettered"}
     assert set(Status) == LIVE | TERMINAL
-    assert LIVE == HELD | READY
-    assert not HELD & READY
+    assert LIVE == LEASED | READY
+    assert not LEASED & READY
 
 
 @pytest.mark.requirement("EL-02")
@@ -32,7 +32,7 @@ def test_the_coarse_state_follows_from_the_status_alone(status: Status) -> None:
         "halted": "FAILED",
         "dead_lettered": "FAILED",
     }
-    assert coarse(status) is Coarse(expected[status.value])
+    assert coarse_state(status) is CoarseState(expected[status.value])
 
 
 @pytest.mark.requirement("SM-03")

@@ -27,7 +27,7 @@ from tenure.lifecycle.operations import (
 )
 from tenure.lifecycle.records import Event, EventType, Job, ReasonCode, Stage
 from tenure.lifecycle.statuses import Status
-from tenure.lifecycle.verify import Flaw, Problem, dead_letter_problems, problems_of, signal_problems
+from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver
 from tenure.testing.model.store import ModelStore
@@ -90,23 +90,28 @@ async def test_erased_and_blanked_jobs_are_still_sound(driver: Driver, store: Mo
     assert (await audit(store, Silent(), problems_max=100)).problems == []
 
 
-JOB_DAMAGE: list[tuple[str, dict[str, Any], Flaw, str]] = [
-    ("status", {"status": Status.FAILED, "error": "1"}, Flaw.DIFFERS, "status is 'failed' in the record, 'succeeded'"),
-    ("rev", {"rev": 9}, Flaw.DIFFERS, "rev is 9 in the record, 5 by the log"),
-    ("attempt", {"attempt": 3}, Flaw.DIFFERS, "attempt is 3 in the record, 1 by the log"),
-    ("failures", {"failures": 1}, Flaw.DIFFERS, "failures is 1 in the record, 0 by the log"),
-    ("result", {"result": '"forged"'}, Flaw.CONTENT, "result has the digest"),
-    ("no result", {"result": None}, Flaw.CONTENT, "result is missing"),
-    ("an error", {"error": "1"}, Flaw.DIFFERS, "error is '1' in the record, None by the log"),
-    ("no commit", {"committed_at": None}, Flaw.INVARIANT, "a succeeded job is committed"),
-    ("an owner", {"owner": "mallory"}, Flaw.INVARIANT, "a succeeded job has no owner and no lease"),
+JOB_DAMAGE: list[tuple[str, dict[str, Any], ProblemType, str]] = [
+    (
+        "status",
+        {"status": Status.FAILED, "error": "1"},
+        ProblemType.DIFFERS,
+        "status is 'failed' in the record, 'succeeded'",
+    ),
+    ("rev", {"rev": 9}, ProblemType.DIFFERS, "rev is 9 in the record, 5 by the log"),
+    ("attempt", {"attempt": 3}, ProblemType.DIFFERS, "attempt is 3 in the record, 1 by the log"),
+    ("failures", {"failures": 1}, ProblemType.DIFFERS, "failures is 1 in the record, 0 by the log"),
+    ("result", {"result": '"forged"'}, ProblemType.CONTENT, "result has the digest"),
+    ("no result", {"result": None}, ProblemType.CONTENT, "result is missing"),
+    ("an error", {"error": "1"}, ProblemType.DIFFERS, "error is '1' in the record, None by the log"),
+    ("no commit", {"committed_at": None}, ProblemType.INVARIANT, "a succeeded job is committed"),
+    ("an owner", {"owner": "mallory"}, ProblemType.INVARIANT, "a succeeded job has no owner and no lease"),
 ]
 
 
 @pytest.mark.requirement("EL-02")
 @pytest.mark.parametrize(("changes", "flaw", "says"), [case[1:] for case in JOB_DAMAGE], ids=[c[0] for c in JOB_DAMAGE])
 async def test_a_record_that_was_changed_by_hand_is_named(
-    driver: Driver, changes: dict[str, Any], flaw: Flaw, says: str
+    driver: Driver, changes: dict[str, Any], flaw: ProblemType, says: str
 ) -> None:
     job, events = await finished(driver)
     problems = problems_of(msgspec.structs.replace(job, **changes), events)
@@ -131,14 +136,14 @@ async def test_an_event_that_was_changed_by_hand_is_named_with_its_revision(
 ) -> None:
     job, events = await finished(driver)
     problems = problems_of(job, with_event(events, rev, **changes))
-    named = [problem for problem in problems if problem.flaw is Flaw.BROKEN_LOG and says in problem.says]
+    named = [problem for problem in problems if problem.flaw is ProblemType.BROKEN_LOG and says in problem.says]
     assert [problem.rev for problem in named] == [changes.get("rev", rev)], problems
 
 
 async def test_an_event_that_was_removed_breaks_the_chain(driver: Driver) -> None:
     job, events = await finished(driver)
     [problem] = problems_of(job, [event for event in events if event.rev != 3])
-    assert problem == Problem(job.id, Flaw.BROKEN_LOG, "follows revision 2", 4)
+    assert problem == Problem(job.id, ProblemType.BROKEN_LOG, "follows revision 2", 4)
 
 
 async def test_the_last_events_removed_leave_a_record_ahead_of_its_log(driver: Driver) -> None:
@@ -151,7 +156,7 @@ async def test_the_last_events_removed_leave_a_record_ahead_of_its_log(driver: D
 async def test_time_that_goes_back_within_a_log_is_named(driver: Driver) -> None:
     job, events = await finished(driver)
     [problem] = problems_of(job, with_event(events, 3, at=events[1].at - timedelta(seconds=1)))
-    assert (problem.flaw, problem.rev) == (Flaw.BROKEN_LOG, 3)
+    assert (problem.flaw, problem.rev) == (ProblemType.BROKEN_LOG, 3)
     assert "dated before" in problem.says
 
 
@@ -169,14 +174,14 @@ async def test_what_follows_a_commit_is_only_what_may_follow_it(driver: Driver, 
 async def test_what_was_enqueued_cannot_be_changed_unnoticed(driver: Driver, field: str) -> None:
     job, events = await finished(driver)
     forged = msgspec.structs.replace(job, origin=msgspec.structs.replace(job.origin, **{field: '"other"'}))
-    assert [(problem.flaw, problem.rev) for problem in problems_of(forged, events)] == [(Flaw.ORIGIN, 1)]
+    assert [(problem.flaw, problem.rev) for problem in problems_of(forged, events)] == [(ProblemType.ORIGIN, 1)]
 
 
 async def test_a_policy_cannot_be_exchanged_unnoticed(driver: Driver) -> None:
     job, events = await finished(driver)
     policy = msgspec.structs.replace(job.policy, max_attempts=99)
     forged = msgspec.structs.replace(job, origin=msgspec.structs.replace(job.origin, policy=policy))
-    assert [problem.flaw for problem in problems_of(forged, events)] == [Flaw.ORIGIN]
+    assert [problem.flaw for problem in problems_of(forged, events)] == [ProblemType.ORIGIN]
 
 
 @pytest.mark.parametrize(
@@ -196,20 +201,20 @@ async def test_content_that_is_not_what_its_event_names_is_found(
     job = await driver.apply(await driver.running(), operation)
     shown, events = await driver.job(job.id), await driver.events_of(job.id)
     problems = problems_of(msgspec.structs.replace(shown, **{field: forgery}), events)
-    named = [problem for problem in problems if problem.flaw is Flaw.CONTENT]
+    named = [problem for problem in problems if problem.flaw is ProblemType.CONTENT]
     assert [(problem.rev, problem.says.split()[0]) for problem in named] == [(4, field)]
 
 
 async def test_a_record_without_any_event_is_named(driver: Driver) -> None:
     job = await driver.add()
-    assert [problem.flaw for problem in problems_of(job, [])] == [Flaw.NO_EVENTS]
+    assert [problem.flaw for problem in problems_of(job, [])] == [ProblemType.NO_EVENTS]
 
 
 async def test_a_detail_that_is_no_json_is_a_broken_log_and_no_crash(driver: Driver) -> None:
     job = await driver.apply(await driver.running(), Progress(10))
     events = with_event(await driver.events_of(job.id), 4, detail="{")
     problems = problems_of(await driver.job(job.id), events)
-    assert [problem.flaw for problem in problems] == [Flaw.BROKEN_LOG]
+    assert [problem.flaw for problem in problems] == [ProblemType.BROKEN_LOG]
     assert "cannot be replayed" in problems[0].says
 
 
@@ -282,8 +287,8 @@ async def test_the_walk_finds_jobs_without_events_and_events_without_a_job(clock
     store.lose_events(eventless[0].id)
     tally = await audit(store, Silent(), problems_max=100)
     assert [(problem.job_id, problem.flaw) for problem in tally.problems] == [
-        (eventless[0].id, Flaw.NO_EVENTS),
-        (rowless[0].id, Flaw.NO_JOB),
+        (eventless[0].id, ProblemType.NO_EVENTS),
+        (rowless[0].id, ProblemType.NO_JOB),
     ]
     assert tally.problems[1].says == "the log has 5 events of it, and there is no such job"
 
@@ -310,7 +315,7 @@ async def test_one_unreadable_log_does_not_hide_the_others(clock: ManualClock) -
     jobs = [(await finished(driver))[0] for _ in range(7)]
     store.unreadable = {jobs[3].id}
     tally = await audit(store, Silent(), problems_max=100)
-    assert [(problem.job_id, problem.flaw) for problem in tally.problems] == [(jobs[3].id, Flaw.UNREADABLE)]
+    assert [(problem.job_id, problem.flaw) for problem in tally.problems] == [(jobs[3].id, ProblemType.UNREADABLE)]
     assert tally.jobs == 7
 
 

@@ -35,7 +35,7 @@ from tests.mutants.finding import cases_of, found_by, wants
 from tests.mutants.life import live
 from tests.property import test_lockstep as lockstep
 from tests.support.databases import Database
-from tests.support.expected_lifecycle import HELD, RULES
+from tests.support.expected_lifecycle import LEASED, RULES
 from tests.support.situations import SITUATIONS, Scene, Situation, Stand
 from tests.workers import test_roles as roles
 
@@ -89,28 +89,28 @@ class StoreVerdicts:
     The store is given the record that the caller decided upon, so that its own statement has to tell.
     """
 
-    verb: OperationType
+    operation: OperationType
     store: str
 
     @property
     def name(self) -> str:
-        return f"verdicts of {TITLES[self.store]} on `{self.verb}`"
+        return f"verdicts of {TITLES[self.store]} on `{self.operation}`"
 
     def find(self, bench: Bench) -> str | None:
         return found_by(lambda: _run(self._run(bench)))
 
     async def _run(self, bench: Bench) -> None:
-        rule = RULES[self.verb]
+        rule = RULES[self.operation]
         may = {role for role in ("runner", "recovery") if role in rule.free | rule.leased}
         cases = [
             case
             for case in verdicts.CASES
-            if case.asked.verb == self.verb and case.asked.request == "new" and case.asked.role in may
+            if case.asked.operation == self.operation and case.asked.request == "new" and case.asked.role in may
         ]
         async with bench.store(self.store) as (store, clock):
             scene = Scene(Driver(store), clock)
             for situation in SITUATIONS:
-                if situation.facts.status in HELD:
+                if situation.facts.status in LEASED:
                     await self._ask(scene, situation, cases)
 
     async def _ask(self, scene: Scene, situation: Situation, cases: list[verdicts.Case]) -> None:
@@ -178,10 +178,10 @@ class Roles:
         await store.migrate()
         async with opened(store):
             place = roles.Place(store, clock, seams)
-            await test(**wants(test, place=place, caplog=Said()), **case)
+            await test(**wants(test, place=place, caplog=EventFields()), **case)
 
 
-class Said(logging.Handler):
+class EventFields(logging.Handler):
     """What was logged, for a test that asks for pytest's own `caplog`."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from tests.mutants.mutant import Mutant
 
 def complete_by_id_alone(edits: Edits) -> None:
     edits.python(decide._require_lease, "actor.token is None or", "False and")
-    edits.python(decide._require_lease, "job.status not in HELD or", "")
+    edits.python(decide._require_lease, "job.status not in LEASED or", "")
     edits.python(decide.decide_at, "job.lease_expires_at is None or job.lease_expires_at <= at", "False")
 
 
@@ -47,18 +47,18 @@ def heartbeat_revives(edits: Edits) -> None:
     edits.python(
         decide.decide_at,
         "job.lease_expires_at <= at",
-        "(job.lease_expires_at <= at and operations[0].verb != 'heartbeat')",
+        "(job.lease_expires_at <= at and operations[0].type != 'heartbeat')",
     )
-    edits.python(decide.decide_at, "if not clock_allows", "if operations[0].verb != 'heartbeat' and not clock_allows")
+    edits.python(decide.decide_at, "if not clock_allows", "if operations[0].type != 'heartbeat' and not clock_allows")
 
 
 def claim_of_a_committed_job(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.CLAIM], after_commit=True)
-    edits.item(transitions.TRANSITION_OF, OperationType.CLAIM, arrow)
+    transition = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.CLAIM], after_commit=True)
+    edits.item(transitions.TRANSITION_OF, OperationType.CLAIM, transition)
 
 
 def committed_stays_due(edits: Edits) -> None:
-    edits.python(evolve._stalled, "not job.committed and lost.fate()", "lost.fate()")
+    edits.python(evolve._stalled, "not job.committed and lost.recovery_action()", "lost.recovery_action()")
 
 
 def failure_counted_on_release(edits: Edits) -> None:
@@ -78,20 +78,20 @@ def cancel_keeps_the_lease(edits: Edits) -> None:
 
 
 def retry_without_end(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.RETRY], when=None)
-    edits.item(transitions.TRANSITION_OF, OperationType.RETRY, arrow)
+    transition = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.RETRY], when=None)
+    edits.item(transitions.TRANSITION_OF, OperationType.RETRY, transition)
 
 
 def ended_job_is_changed(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(
+    transition = msgspec.structs.replace(
         transitions.TRANSITION_OF[OperationType.CANCEL], sources=LIVE | {SUCCEEDED}, after_commit=True
     )
-    edits.item(transitions.TRANSITION_OF, OperationType.CANCEL, arrow)
+    edits.item(transitions.TRANSITION_OF, OperationType.CANCEL, transition)
 
 
 def two_commits(edits: Edits) -> None:
-    arrow = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.COMMIT], after_commit=True)
-    edits.item(transitions.TRANSITION_OF, OperationType.COMMIT, arrow)
+    transition = msgspec.structs.replace(transitions.TRANSITION_OF[OperationType.COMMIT], after_commit=True)
+    edits.item(transitions.TRANSITION_OF, OperationType.COMMIT, transition)
 
 
 def another_body_is_accepted(edits: Edits) -> None:

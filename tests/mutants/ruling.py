@@ -12,15 +12,15 @@ POSTGRES, SQLITE = "tenure.stores.postgres", "tenure.stores.sqlite"
 
 
 def permit_not_taken(edits: Edits) -> None:
-    edits.python(limits.Admission.let_through, "self._begun[key] += 1", "pass")
+    edits.python(limits.Admission.admit, "self._admitted[key] += 1", "pass")
 
 
 def rate_forgets_at_once(edits: Edits) -> None:
-    edits.python(limits.RateUsage.recent, "if began > horizon:", "if began >= _slice(rate, moment):")
+    edits.python(limits.RateUsage.recent, "if began > horizon:", "if began >= _slice(rate, at):")
 
 
 def turn_stands_still(edits: Edits) -> None:
-    edits.python(limited_claims.Choice._note, "if gate.rules.fair:", "if False:")
+    edits.python(limited_claims.Choice._note, "if gate.limits.fair:", "if False:")
 
 
 def postgres_without_the_queues_lock(edits: Edits) -> None:

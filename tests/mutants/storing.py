@@ -68,7 +68,7 @@ def sqlite_dead_letter_without_record(edits: Edits) -> None:
 
 
 def sqlite_time_goes_back(edits: Edits) -> None:
-    edits.python(apply.when, "at = moment_of(change.before, now)", "at = now")
+    edits.python(apply.when, "at = effective_at(change.before, now)", "at = now")
 
 
 def delayed_jobs_in_memory(edits: Edits) -> None:

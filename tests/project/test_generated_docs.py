@@ -31,7 +31,7 @@ def test_the_requirements_page_is_what_the_tests_say() -> None:
 def test_the_lifecycle_page_speaks_of_every_status_operation_and_event() -> None:
     page = lifecycle_page.page()
     assert page.count("```mermaid") == 2
-    for word in [*Status, *EventType, *(arrow.verb for arrow in TRANSITIONS)]:
+    for word in [*Status, *EventType, *(arrow.operation for arrow in TRANSITIONS)]:
         assert f"| `{word}` |" in page, word
 
 

@@ -326,7 +326,7 @@ class Lockstep(RuleBasedStateMachine):
     def _actor(self, wish: Wish, current: Job | None) -> Actor:
         if wish.manner == "other_role":
             return Actor(wish.other_role, "someone", current.token if current else None)
-        rule_ = RULES[wish.operations[0].verb]
+        rule_ = RULES[wish.operations[0].type]
         if "client" in rule_.free:
             return CLIENT
         if "recovery" in rule_.free:

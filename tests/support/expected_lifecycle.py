@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LIVE = ("queued", "claimed", "running", "waiting", "retry", "stalled")
-HELD = ("claimed", "running")
+LEASED = ("claimed", "running")
 AFTER_COMMIT = ("heartbeat", "progress", "complete", "stall", "reconcile")
 OWNERS = ("runner", "gateway")
 
@@ -45,7 +45,7 @@ dead_letter    | live                         | dead_lettered | recovery owner  
 class Rule:
     """One line of the canonical table."""
 
-    verb: str
+    operation: str
     sources: tuple[str, ...]
     target: str
     free: frozenset[str]
@@ -57,11 +57,11 @@ class Rule:
 
 
 def _rule(line: str) -> Rule:
-    verb, sources, target, who, event = (part.strip() for part in line.split("|"))
+    operation, sources, target, who, event = (part.strip() for part in line.split("|"))
     words = set(who.split())
     leased = set(OWNERS) if words & {"owner", "asked*"} else set()
     return Rule(
-        verb,
+        operation,
         LIVE if sources == "live" else tuple(sources.split()),
         target,
         frozenset(words - {"owner", "pool*", "asked*"}),
@@ -70,7 +70,7 @@ def _rule(line: str) -> Rule:
     )
 
 
-RULES = {rule.verb: rule for rule in map(_rule, CANONICAL.strip().splitlines())}
+RULES = {rule.operation: rule for rule in map(_rule, CANONICAL.strip().splitlines())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Facts:
 class Asked:
     """Who asks for what, and upon which knowledge."""
 
-    verb: str
+    operation: str
     role: str
     holder: str  # owner, former, stranger
     rev: str  # stale, current, future
@@ -103,22 +103,22 @@ class Asked:
 
 def verdict(facts: Facts, asked: Asked) -> str:
     """The name of the answer: Applied, Repeated, or the error."""
-    rule = RULES[asked.verb]
+    rule = RULES[asked.operation]
     if asked.request != "new":
         return "Repeated" if asked.request == "repeated" else "RequestIdReused"
     if asked.role not in rule.free | rule.leased:
         return "NotAuthorised"
     if asked.role in rule.leased:
-        holds = facts.status in HELD and asked.holder == "owner" and facts.lease != "expired"
+        holds = facts.status in LEASED and asked.holder == "owner" and facts.lease != "expired"
         if not holds:
             return "LeaseLost"
     if asked.rev != "current":
         return "RevisionConflict"
-    if facts.committed and asked.verb not in AFTER_COMMIT:
+    if facts.committed and asked.operation not in AFTER_COMMIT:
         return "AlreadyCommitted"
     if facts.status not in rule.sources:
         return "IllegalTransition"
-    if asked.verb == "cancel" and asked.role in OWNERS and not facts.cancel_asked:
+    if asked.operation == "cancel" and asked.role in OWNERS and not facts.cancel_asked:
         return "NotAuthorised"
     if not condition(facts, asked):
         return "IllegalTransition"
@@ -127,7 +127,7 @@ def verdict(facts: Facts, asked: Asked) -> str:
 
 def condition(facts: Facts, asked: Asked) -> bool:
     """What must be true of the job beyond its status."""
-    match asked.verb:
+    match asked.operation:
         case "claim" | "requeue":
             return facts.fate == "requeue"
         case "complete":
@@ -146,7 +146,7 @@ def condition(facts: Facts, asked: Asked) -> bool:
 
 def in_time(facts: Facts, asked: Asked) -> bool:
     """What the database's clock must say."""
-    match asked.verb:
+    match asked.operation:
         case "claim" | "requeue":
             return facts.due
         case "stall":
@@ -160,7 +160,7 @@ def in_time(facts: Facts, asked: Asked) -> bool:
 def allowed(facts: Facts) -> set[str]:
     """What a refusal may offer instead."""
     return {
-        verb
-        for verb, rule in RULES.items()
-        if facts.status in rule.sources and (verb in AFTER_COMMIT or not facts.committed)
+        operation
+        for operation, rule in RULES.items()
+        if facts.status in rule.sources and (operation in AFTER_COMMIT or not facts.committed)
     }

@@ -148,7 +148,7 @@ def way_of(job: Job) -> str:
 async def _recover(drive: Driver) -> int:
     requests: list[Request] = []
     for job in await drive.store.recoverable(limit=BATCH):
-        stall = (Stall(),) if job.held else ()
+        stall = (Stall(),) if job.leased else ()
         rest = Reconcile() if job.committed else Requeue()
         requests.append(drive.request(job, *stall, rest, actor=RECOVERY))
     return len(await _applied(drive, requests))

@@ -34,7 +34,7 @@ from tenure.archive.format import (
 )
 from tenure.lifecycle.records import Event, EventType
 from tenure.lifecycle.statuses import DEAD_LETTERED
-from tenure.lifecycle.verify import Flaw, Problem, dead_letter_problems, problems_of, signal_problems
+from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
 from tenure.stores.contract.archive import ArchiveStore, Kept, NotRestored, Restoring, Runs, Shelved
 
 BATCH_LENGTH = 500
@@ -279,11 +279,11 @@ def problems_with(kept: Kept, events: Sequence[Event]) -> list[Problem]:
     if job.status is DEAD_LETTERED or kept.dead_letter is None:
         found += dead_letter_problems(job, events, kept.dead_letter)
     else:
-        found.append(Problem(job.id, Flaw.DEAD_LETTER, f"it has a dead letter, though it is {job.status}"))
+        found.append(Problem(job.id, ProblemType.DEAD_LETTER, f"it has a dead letter, though it is {job.status}"))
     found += signal_problems(job, events, {signal.rev: (signal.name, signal.payload) for signal in kept.signals})
     sent = [event.rev for event in events if event.type is EventType.SIGNALLED]
     if job.erased_at is not None and sorted(signal.rev for signal in kept.signals) != sent:
-        found.append(Problem(job.id, Flaw.SIGNAL, "its signals are not those that the log names"))
+        found.append(Problem(job.id, ProblemType.SIGNAL, "its signals are not those that the log names"))
     return found
 
 

@@ -61,7 +61,7 @@ def about(job: Job) -> str:
         return job.reason
     if job.cancel_requested and job.live:
         return "cancel requested"
-    if job.progress is not None and job.held:
+    if job.progress is not None and job.leased:
         return f"{job.progress} % {job.progress_message or ''}".rstrip()
     return ""
 

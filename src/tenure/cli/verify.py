@@ -22,7 +22,7 @@ from tenure.cli.output import Exit, Progress, counted, progress, say, say_json
 from tenure.errors import RowPoisoned
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
-from tenure.lifecycle.verify import Flaw, Problem, dead_letter_problems, problems_of, signal_problems
+from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
 from tenure.stores import EventFilter, EventPage, JobFilter
 
 if TYPE_CHECKING:
@@ -126,11 +126,13 @@ async def jobs_against_events(store: ReadStore, way: Way) -> AsyncGenerator[Prob
         except RowPoisoned as unread:
             after = UUID(str(unread.job_id))
             way.named.add(after)
-            yield Problem(after, Flaw.UNREADABLE, f"its record cannot be read: {_why(unread)}")
+            yield Problem(after, ProblemType.UNREADABLE, f"its record cannot be read: {_why(unread)}")
             continue
         except UNREADABLE as unread:
             where = "the first record" if after is None else f"the record after job {after}"
-            yield Problem(None, Flaw.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}")
+            yield Problem(
+                None, ProblemType.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}"
+            )
             return
         if not jobs:
             return
@@ -159,7 +161,9 @@ async def events_against_jobs(store: ReadStore, way: Way) -> AsyncGenerator[Prob
                 page = await _narrowing(partial(walk, after=position), EVENTS_PER_PAGE)
             except UNREADABLE as unread:
                 where = "the first event" if position is None else f"the event after position {position}"
-                yield Problem(None, Flaw.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}")
+                yield Problem(
+                    None, ProblemType.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}"
+                )
                 return
             if not page.events:
                 break
@@ -206,7 +210,7 @@ async def _look_at(store: ReadStore, jobs: Sequence[Job], tally: Tally) -> list[
     except UNREADABLE as unread:
         if len(jobs) == 1:
             tally.jobs += 1
-            return [Problem(jobs[0].id, Flaw.UNREADABLE, f"its events cannot be read: {_why(unread)}")]
+            return [Problem(jobs[0].id, ProblemType.UNREADABLE, f"its events cannot be read: {_why(unread)}")]
         half = len(jobs) // 2
         return [*await _look_at(store, jobs[:half], tally), *await _look_at(store, jobs[half:], tally)]
     found: list[Problem] = []
@@ -249,14 +253,14 @@ async def _jobs_behind(store: ReadStore, job_ids: Set[UUID]) -> list[Problem]:
         missing = job_ids - (await store.read(ordered)).keys()
     except UNREADABLE as unread:
         if len(ordered) == 1:
-            return [Problem(ordered[0], Flaw.UNREADABLE, f"its record cannot be read: {_why(unread)}")]
+            return [Problem(ordered[0], ProblemType.UNREADABLE, f"its record cannot be read: {_why(unread)}")]
         half = len(ordered) // 2
         return [*await _jobs_behind(store, {*ordered[:half]}), *await _jobs_behind(store, {*ordered[half:]})]
     # Retention may have removed a job since its events were read; then it has none any more.
     left = await store.history(sorted(missing)) if missing else {}
     says = "the log has {} of it, and there is no such job"
     return [
-        Problem(job_id, Flaw.NO_JOB, says.format(counted(len(events), "event")))
+        Problem(job_id, ProblemType.NO_JOB, says.format(counted(len(events), "event")))
         for job_id, events in left.items()
         if events
     ]

@@ -160,11 +160,11 @@ class Operator:
         operations: tuple[Operation, ...] = (RequestCancel(reason), Cancel(reason))
         if hard:
             operations = (Cancel(reason),)
-        elif job.held:
+        elif job.leased:
             operations = (RequestCancel(reason),)
         # Ending a job softly is right only while nobody holds it; the other two are right whatever happened since,
         # and a busy owner's heartbeats must not keep them from getting through.
-        expected_rev = None if hard or job.held else job.rev
+        expected_rev = None if hard or job.leased else job.rev
         return Request(
             job=job.id,
             operations=operations,
@@ -328,7 +328,7 @@ def _to_ask_again(outcome: Outcome) -> Job | None:
     if isinstance(outcome, Failure):
         return outcome.error.current if isinstance(outcome.error, RevisionConflict) else None
     assert not isinstance(outcome, Busy), "only a heartbeat is answered with Busy"
-    return outcome.job if outcome.job.live and not outcome.job.held else None
+    return outcome.job if outcome.job.live and not outcome.job.leased else None
 
 
 def origin_again(job: Job, new_id: UUID) -> Origin:

@@ -20,10 +20,10 @@ from tenure.lifecycle.schedules import (
     Schedule,
     ScheduleRecord,
     Source,
-    extra_job_of,
     next_time,
     same_times,
     template_of,
+    triggered_job_of,
 )
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
@@ -180,7 +180,7 @@ class AppSchedules:
     async def trigger(self, name: str) -> EnqueueResult:
         """A job of the schedule now, besides those of its due times, also when it is paused."""
         record = await self.get(name)
-        origin = extra_job_of(record.schedule, job_id=self._seams.random.job_id())
+        origin = triggered_job_of(record.schedule, job_id=self._seams.random.job_id())
         [added] = await (await self._store()).enqueue([EnqueueRequest(origin, self._actor)])
         return added
 

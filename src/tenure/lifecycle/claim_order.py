@@ -14,12 +14,12 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 Order = tuple[int, datetime, bytes]
 
 
-class Losable(Protocol):
+class HasLosses(Protocol):
     @property
     def losses(self) -> int: ...
 
 
-T = TypeVar("T", bound=Losable)
+T = TypeVar("T", bound=HasLosses)
 
 
 def claim_order(job: Job) -> Order:
@@ -32,7 +32,7 @@ def candidate_order(one: Candidate) -> Order:
     return (-one.priority, one.due_at, one.id.bytes)
 
 
-def _anyone(_job: Losable) -> bool:
+def _anyone(_job: HasLosses) -> bool:
     return True
 
 

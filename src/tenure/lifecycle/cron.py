@@ -46,7 +46,7 @@ _DAY = timedelta(days=1)
 _MINUTE = timedelta(minutes=1)
 
 
-class When(Protocol):
+class DueTimes(Protocol):
     """Due times in their order. All moments are in UTC."""
 
     def next_after(self, moment: datetime, zone: tzinfo) -> datetime | None:
@@ -58,7 +58,7 @@ class When(Protocol):
         ...
 
 
-def due_times(when: When, zone: tzinfo, *, after: datetime, until: datetime) -> Iterator[datetime]:
+def due_times(when: DueTimes, zone: tzinfo, *, after: datetime, until: datetime) -> Iterator[datetime]:
     """Each due time after the first moment, up to and including the second, in order."""
     moment = when.next_after(after, zone)
     while moment is not None and moment <= until:
@@ -67,7 +67,7 @@ def due_times(when: When, zone: tzinfo, *, after: datetime, until: datetime) -> 
 
 
 @lru_cache(maxsize=1024)
-def parse_cron(text: str) -> When:
+def parse_cron(text: str) -> DueTimes:
     """What an expression means, or a refusal that names the field.
 
     >>> parse_cron("every 90s").next_after(datetime(2030, 1, 1, tzinfo=UTC), UTC).isoformat()

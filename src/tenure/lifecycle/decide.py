@@ -15,19 +15,19 @@ import msgspec
 from tenure.errors import AlreadyCommitted, IllegalTransition, LeaseLost, NotAuthorised, NotYet, RevisionConflict
 from tenure.lifecycle.evolve import after_ms, evolve
 from tenure.lifecycle.json_text import digest
-from tenure.lifecycle.operations import Claim, Heartbeat, Operation, OperationType, Said
+from tenure.lifecycle.operations import Claim, EventFields, Heartbeat, Operation, OperationType
 from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Job
-from tenure.lifecycle.statuses import HELD, Status
-from tenure.lifecycle.transitions import TRANSITION_OF, Authority, Guard, Transition, allowed_from
+from tenure.lifecycle.statuses import LEASED, Status
+from tenure.lifecycle.transitions import TRANSITION_OF, Authority, ClockGuard, Transition, allowed_from
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
+class PlannedEvent(msgspec.Struct, frozen=True, gc=False):
     """One event to be: all of it but the time, which the store gives."""
 
     type: EventType
     from_status: Status
     to_status: Status
-    said: Said
+    fields: EventFields
     digest: str | None = None
     content: str | None = None
     until_after_ms: int | None = None
@@ -40,22 +40,22 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     before: Job
     operations: tuple[Operation, ...]
-    steps: tuple[Step, ...]
+    planned: tuple[PlannedEvent, ...]
     actor: Actor
     request_id: str
-    guard: Guard
+    guard: ClockGuard
 
     @property
-    def verb(self) -> str:
-        return "+".join(operation.verb for operation in self.operations)
+    def name(self) -> str:
+        return "+".join(operation.type for operation in self.operations)
 
     def events(self, at: datetime, *, renewed: bool = True) -> tuple[Event, ...]:
         """The events as they are written at this moment. A heartbeat that did not renew sets no moment."""
-        return unroll(self, at, renewed=renewed)[0]
+        return expand(self, at, renewed=renewed)[0]
 
     def after(self, at: datetime, *, renewed: bool = True) -> Job:
         """The record once the change is written at this moment."""
-        return unroll(self, at, renewed=renewed)[1]
+        return expand(self, at, renewed=renewed)[1]
 
 
 def decide(job: Job, operation: Operation, actor: Actor, *, request_id: str) -> Change:
@@ -65,8 +65,8 @@ def decide(job: Job, operation: Operation, actor: Actor, *, request_id: str) -> 
 
 def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str) -> Change:
     """Several operations in one change: N steps, N events, N revisions, all or none."""
-    first = TRANSITION_OF[operations[0].verb]
-    guard = Guard.LIVE_LEASE if _authority(job, first, actor).with_lease else first.guard
+    first = TRANSITION_OF[operations[0].type]
+    guard = ClockGuard.LIVE_LEASE if _authority(job, first, actor).with_lease else first.guard
     steps = [_step(job, operations[0], actor)]
     current = job
     for before, operation in pairwise(operations):
@@ -81,21 +81,21 @@ def decide_at(
     job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str, now: datetime, expected_rev: int | None
 ) -> Change:
     """The whole verdict on the current row at this moment: the change to write, or the first reason against it."""
-    at = moment_of(job, now)
-    first = TRANSITION_OF[operations[0].verb]
+    at = effective_at(job, now)
+    first = TRANSITION_OF[operations[0].type]
     if _authority(job, first, actor).with_lease:
         _require_lease(job, operations[0], actor)
         if job.lease_expires_at is None or job.lease_expires_at <= at:
-            raise LeaseLost(job, operations[0].verb)
+            raise LeaseLost(job, operations[0].type)
     if expected_rev is not None and expected_rev != job.rev:
-        raise RevisionConflict(job, operations[0].verb, expected_rev=expected_rev)
+        raise RevisionConflict(job, operations[0].type, expected_rev=expected_rev)
     change = decide_chain(job, operations, actor, request_id=request_id)
     if not clock_allows(job, change.guard, at):
-        raise NotYet(job, change.verb, waits_for=WAITS_FOR[change.guard])
+        raise NotYet(job, change.name, waits_for=CLOCK_REFUSALS[change.guard])
     return change
 
 
-def moment_of(job: Job, now: datetime) -> datetime:
+def effective_at(job: Job, now: datetime) -> datetime:
     """When a change takes place that is written now: never before the job's last one, though the clock may go back.
 
     Guards are judged by it, so that the log shows that they held.
@@ -103,24 +103,24 @@ def moment_of(job: Job, now: datetime) -> datetime:
     return max(now, job.updated_at)
 
 
-WAITS_FOR = {
-    Guard.LIVE_LEASE: "its lease has expired",
-    Guard.DUE: "it is not due",
-    Guard.ORPHANED: "its lease runs and its heartbeats come",
-    Guard.OVERDUE: "it has no timeout in this status, or that has not passed",
+CLOCK_REFUSALS = {
+    ClockGuard.LIVE_LEASE: "its lease has expired",
+    ClockGuard.DUE: "it is not due",
+    ClockGuard.ORPHANED: "its lease runs and its heartbeats come",
+    ClockGuard.OVERDUE: "it has no timeout in this status, or that has not passed",
 }
 
 
-def clock_allows(job: Job, guard: Guard, at: datetime) -> bool:
+def clock_allows(job: Job, guard: ClockGuard, at: datetime) -> bool:
     """Whether the guard holds for this row at this moment."""
     match guard:
-        case Guard.LIVE_LEASE:
+        case ClockGuard.LIVE_LEASE:
             return _after(job.lease_expires_at, at)
-        case Guard.DUE:
+        case ClockGuard.DUE:
             return job.due_at is not None and job.due_at <= at
-        case Guard.ORPHANED:
+        case ClockGuard.ORPHANED:
             return not (_after(job.lease_expires_at, at) and _after(job.heartbeat_deadline_at, at))
-        case Guard.OVERDUE:
+        case ClockGuard.OVERDUE:
             return job.timeout_at is not None and job.timeout_at <= at
         case _:
             return True
@@ -132,11 +132,11 @@ def renewal_due(job: Job, at: datetime) -> bool:
     return left is None or left.total_seconds() * 2000 <= job.policy.lease_ms
 
 
-def unroll(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple[Event, ...], Job]:
+def expand(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple[Event, ...], Job]:
     """The change's events at this moment, and the record after the last of them."""
     events: list[Event] = []
     job = change.before
-    for operation, step in zip(change.operations, change.steps, strict=True):
+    for operation, step in zip(change.operations, change.planned, strict=True):
         event, job = _after_step(
             job, operation, step, change.actor, request_id=change.request_id, at=at, renewed=renewed
         )
@@ -147,76 +147,76 @@ def unroll(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple
 def same_request(operations: Sequence[Operation], written: Sequence[Event]) -> bool:
     """Whether these events are what these operations wrote. A job's state then does not matter: only what was asked."""
     return len(operations) == len(written) and all(
-        TRANSITION_OF[operation.verb].event is event.type and _said_in(operation.said(), event)
+        TRANSITION_OF[operation.type].event is event.type and _fields_match(operation.event_fields(), event)
         for operation, event in zip(operations, written, strict=True)
     )
 
 
-def _said_in(said: Said, event: Event) -> bool:
-    same_digest = said.digest is None or said.digest == event.digest
+def _fields_match(fields: EventFields, event: Event) -> bool:
+    same_digest = fields.digest is None or fields.digest == event.digest
     blanked = event.detail is None and event.type in BLANKABLE
-    return said.cause == event.cause and same_digest and (blanked or said.detail == event.detail)
+    return fields.cause == event.cause and same_digest and (blanked or fields.detail == event.detail)
 
 
-def _step(job: Job, operation: Operation, actor: Actor) -> Step:
-    arrow = TRANSITION_OF[operation.verb]
-    by = _authority(job, arrow, actor)
+def _step(job: Job, operation: Operation, actor: Actor) -> PlannedEvent:
+    transition = TRANSITION_OF[operation.type]
+    by = _authority(job, transition, actor)
     if by.with_lease:
         _require_lease(job, operation, actor)
-    if job.committed and not arrow.after_commit:
+    if job.committed and not transition.after_commit:
         allowed = allowed_from(job.status, committed=True)
-        raise AlreadyCommitted(job, operation.verb, allowed=allowed, why="its effect has been applied")
-    if job.status not in arrow.sources:
-        raise IllegalTransition(job, operation.verb, allowed=allowed_from(job.status, committed=job.committed))
+        raise AlreadyCommitted(job, operation.type, allowed=allowed, why="its effect has been applied")
+    if job.status not in transition.sources:
+        raise IllegalTransition(job, operation.type, allowed=allowed_from(job.status, committed=job.committed))
     if by.when is not None and not by.when.holds(job, operation):
-        raise NotAuthorised(job, operation.verb, role=actor.role, allowed=(), why=f"only when {by.when.says}")
-    if arrow.when is not None and not arrow.when.holds(job, operation):
-        others = [verb for verb in allowed_from(job.status, committed=job.committed) if verb is not operation.verb]
-        raise IllegalTransition(job, operation.verb, allowed=others, why=f"only when {arrow.when.says}")
-    return _build(job, arrow, operation)
+        raise NotAuthorised(job, operation.type, role=actor.role, allowed=(), why=f"only when {by.when.description}")
+    if transition.when is not None and not transition.when.holds(job, operation):
+        others = [verb for verb in allowed_from(job.status, committed=job.committed) if verb is not operation.type]
+        raise IllegalTransition(job, operation.type, allowed=others, why=f"only when {transition.when.description}")
+    return _build(job, transition, operation)
 
 
-def _build(job: Job, arrow: Transition, operation: Operation) -> Step:
-    said = operation.said()
+def _build(job: Job, transition: Transition, operation: Operation) -> PlannedEvent:
+    fields = operation.event_fields()
     content = operation.content()
-    ends = arrow.event is EventType.SUCCEEDED
+    ends = transition.event is EventType.SUCCEEDED
     if ends and job.committed:
         content = job.committed_result
-    return Step(
-        type=arrow.event,
+    return PlannedEvent(
+        type=transition.event,
         from_status=job.status,
-        to_status=arrow.to(job.status),
-        said=said,
-        digest=digest(content) if said.digest is None and content is not None else said.digest,
+        to_status=transition.to(job.status),
+        fields=fields,
+        digest=digest(content) if fields.digest is None and content is not None else fields.digest,
         content=content,
         until_after_ms=operation.until_after_ms(job),
         renews=isinstance(operation, Heartbeat),
-        commits=arrow.event is EventType.COMMITTED or (ends and not job.committed),
+        commits=transition.event is EventType.COMMITTED or (ends and not job.committed),
     )
 
 
-def _authority(job: Job, arrow: Transition, actor: Actor) -> Authority:
-    by = arrow.authority(actor.role)
+def _authority(job: Job, transition: Transition, actor: Actor) -> Authority:
+    by = transition.authority(actor.role)
     if by is None:
-        raise NotAuthorised(job, arrow.verb, role=actor.role, allowed=[by.role for by in arrow.by])
+        raise NotAuthorised(job, transition.operation, role=actor.role, allowed=[by.role for by in transition.by])
     return by
 
 
 def _require_no_clock(job: Job, operation: Operation) -> None:
     """A change has one moment and one guard, that of its first step. A lost job is due, so its requeue may follow."""
     if (
-        TRANSITION_OF[operation.verb].guard in (Guard.NOTHING, Guard.LIVE_LEASE)
-        or operation.verb is OperationType.REQUEUE
+        TRANSITION_OF[operation.type].guard in (ClockGuard.NOTHING, ClockGuard.LIVE_LEASE)
+        or operation.type is OperationType.REQUEUE
     ):
         return
     why = "it waits for a moment of its own, so it must come first in its change"
-    raise IllegalTransition(job, operation.verb, allowed=allowed_from(job.status, committed=job.committed), why=why)
+    raise IllegalTransition(job, operation.type, allowed=allowed_from(job.status, committed=job.committed), why=why)
 
 
 def _require_lease(job: Job, operation: Operation, actor: Actor) -> None:
     """The record may come without its token (reads never show it); then the store's match on the token decides."""
-    if actor.token is None or job.status not in HELD or (job.token is not None and job.token != actor.token):
-        raise LeaseLost(job, operation.verb)
+    if actor.token is None or job.status not in LEASED or (job.token is not None and job.token != actor.token):
+        raise LeaseLost(job, operation.type)
 
 
 def _after(moment: datetime | None, at: datetime) -> bool:
@@ -226,7 +226,7 @@ def _after(moment: datetime | None, at: datetime) -> bool:
 def _after_step(
     job: Job,
     operation: Operation,
-    step: Step,
+    step: PlannedEvent,
     actor: Actor,
     *,
     request_id: str,
@@ -238,7 +238,7 @@ def _after_step(
     return event, msgspec.structs.replace(after, token=operation.token) if isinstance(operation, Claim) else after
 
 
-def _event(job: Job, step: Step, actor: Actor, *, request_id: str, at: datetime, renewed: bool) -> Event:
+def _event(job: Job, step: PlannedEvent, actor: Actor, *, request_id: str, at: datetime, renewed: bool) -> Event:
     sets_moment = step.until_after_ms is not None and (renewed or not step.renews)
     return Event(
         job_id=job.id,
@@ -250,8 +250,8 @@ def _event(job: Job, step: Step, actor: Actor, *, request_id: str, at: datetime,
         attempt=job.attempt + 1 if step.type is EventType.CLAIMED else job.attempt,
         actor=str(actor),
         request_id=request_id,
-        cause=step.said.cause,
-        detail=step.said.detail,
+        cause=step.fields.cause,
+        detail=step.fields.detail,
         digest=step.digest,
         until_at=after_ms(at, step.until_after_ms) if sets_moment else None,
         commits=step.commits,

@@ -165,7 +165,7 @@ def _stalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
     """A loss while only claimed, when nothing had begun, or after the commit, when all was done, is no failure."""
     counted = 0 if job.committed else _counts(event)
     lost = msgspec.structs.replace(job, lost=True, failures=job.failures + counted, losses=job.losses + counted)
-    may_run_again = not job.committed and lost.fate() == "requeue"
+    may_run_again = not job.committed and lost.recovery_action() == "requeue"
     return {
         **NO_LEASE,
         "lost": True,

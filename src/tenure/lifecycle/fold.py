@@ -10,7 +10,7 @@ from tenure.errors import TenureError
 from tenure.lifecycle.evolve import born, evolve
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Origin, execution_id
-from tenure.lifecycle.statuses import HELD
+from tenure.lifecycle.statuses import LEASED
 from tenure.lifecycle.transitions import legal_events
 
 _LEGAL = legal_events()
@@ -108,7 +108,7 @@ def _progressed(execution: Execution, event: Event, committed: bool) -> dict[str
         return {"status": ExecutionStatus.COMMITTED}
     if event.type is EventType.SUCCEEDED:
         return {"status": ExecutionStatus.DONE, "finished_at": event.at}
-    if event.type in _ENDS_EXECUTION and event.from_status in HELD and not committed:
+    if event.type in _ENDS_EXECUTION and event.from_status in LEASED and not committed:
         return {"status": ExecutionStatus.ABORTED, "finished_at": event.at, "cause": event.cause or event.type.value}
     return {}
 

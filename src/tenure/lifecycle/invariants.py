@@ -8,7 +8,7 @@ from tenure.lifecycle.statuses import (
     DEAD_LETTERED,
     FAILED,
     HALTED,
-    HELD,
+    LEASED,
     LIVE,
     SUCCEEDED,
     TERMINAL,
@@ -21,7 +21,7 @@ def violations(job: Job) -> list[str]:
 
 
 def _checks(job: Job) -> list[tuple[str, bool]]:
-    held, live, terminal = job.status in HELD, job.status in LIVE, job.status in TERMINAL
+    held, live, terminal = job.status in LEASED, job.status in LIVE, job.status in TERMINAL
     leased = job.owner is not None and job.lease_expires_at is not None and job.heartbeat_deadline_at is not None
     unleased = job.owner is None and job.lease_expires_at is None and job.heartbeat_deadline_at is None
     erased = job.erased_at is not None

@@ -24,11 +24,11 @@ DEPTH_MAX = 64
 INTEGER_MAX = 2**53
 NAME_LENGTH_MAX = 200
 KEY_LENGTH_MAX = 500
-BYTES_A_CHARACTER = 2
+BYTES_PER_CHARACTER = 2
 """On average, so that a kind and a key together always fit into an index."""
 
 KNOWN_MAX, KNOWN_LENGTH_MAX = 4096, 1000
-FEW = 32
+SHORT_LENGTH_MAX = 32
 UTF8_BYTES_MAX = 4
 """How many bytes one character can have."""
 
@@ -104,7 +104,7 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
 
 def digest(text: str) -> str:
     """The name of a piece of content: 128 bits of its SHA-256, in 22 letters of base64 (those of addresses)."""
-    return _digest_of_few(text) if len(text) <= FEW else _digest(text)
+    return _digest_of_few(text) if len(text) <= SHORT_LENGTH_MAX else _digest(text)
 
 
 def _digest(text: str) -> str:
@@ -118,7 +118,7 @@ _digest_of_few = lru_cache(maxsize=4096)(_digest)
 """Remembered, because most results are `null`, `true` or another short word."""
 
 
-def cleaned(text: str) -> str:
+def clean_text(text: str) -> str:
     """The text with what no store can hold replaced, so that an error can always be recorded."""
     return text.replace("\x00", "�").encode("utf-8", "replace").decode("utf-8", "replace")
 
@@ -134,8 +134,8 @@ def check_text(text: Any, where: str, *, length_max: int = KEY_LENGTH_MAX) -> st
     if len(text) > length_max:
         raise InvalidInput(where, f"has {len(text)} characters, and at most {length_max} are allowed")
     _check_characters(text, where)
-    if not text.isascii() and len(text.encode()) > BYTES_A_CHARACTER * length_max:
-        most = BYTES_A_CHARACTER * length_max
+    if not text.isascii() and len(text.encode()) > BYTES_PER_CHARACTER * length_max:
+        most = BYTES_PER_CHARACTER * length_max
         raise InvalidInput(where, f"has {len(text.encode())} bytes, and at most {most} are allowed")
     return text
 
@@ -167,7 +167,7 @@ def check_integer(value: Any, where: str, *, least: int, most: int) -> int:
     return value
 
 
-def check_moment(value: Any, where: str) -> datetime:
+def check_datetime(value: Any, where: str) -> datetime:
     """A moment that says which one it is: with its time zone."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidInput(where, f"must be a datetime with a time zone, not {value!r}")

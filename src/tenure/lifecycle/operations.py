@@ -10,10 +10,10 @@ import msgspec
 from tenure.lifecycle.backoff import retry_delay_ms
 from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, digest, encode
 from tenure.lifecycle.records import Job, ReasonCode, Stage, milliseconds
-from tenure.lifecycle.statuses import Word
+from tenure.lifecycle.statuses import TextEnum
 
 
-class OperationType(Word):
+class OperationType(TextEnum):
     """The names of the operations."""
 
     ENQUEUE = "enqueue"
@@ -42,7 +42,7 @@ class OperationType(Word):
     DEAD_LETTER = "dead_letter"
 
 
-class Said(msgspec.Struct, frozen=True, gc=False):
+class EventFields(msgspec.Struct, frozen=True, gc=False):
     """The part of an event that comes from the request alone: it tells a repeated request from a changed one."""
 
     cause: str | None = None
@@ -50,17 +50,17 @@ class Said(msgspec.Struct, frozen=True, gc=False):
     digest: str | None = None
 
 
-NOTHING = Said()
+NO_FIELDS = EventFields()
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
     """One thing asked of one job."""
 
-    verb: ClassVar[OperationType]
+    type: ClassVar[OperationType]
 
-    def said(self) -> Said:
+    def event_fields(self) -> EventFields:
         """What the event will repeat of this request."""
-        return NOTHING
+        return NO_FIELDS
 
     def content(self) -> str | None:
         """Text to be kept beside the job; the event has only its digest."""
@@ -74,7 +74,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 class Claim(Operation, frozen=True):
     """Take the job under a new lease, whose secret the claimer has made."""
 
-    verb: ClassVar[OperationType] = OperationType.CLAIM
+    type: ClassVar[OperationType] = OperationType.CLAIM
     token: UUID
 
     def until_after_ms(self, job: Job) -> int | None:
@@ -84,19 +84,19 @@ class Claim(Operation, frozen=True):
 class Ack(Operation, frozen=True):
     """A remote engine has received the job."""
 
-    verb: ClassVar[OperationType] = OperationType.ACK
+    type: ClassVar[OperationType] = OperationType.ACK
 
 
 class Start(Operation, frozen=True):
     """The checks before execution passed, and the work begins."""
 
-    verb: ClassVar[OperationType] = OperationType.START
+    type: ClassVar[OperationType] = OperationType.START
 
 
 class Heartbeat(Operation, frozen=True):
     """The owner is alive. The lease is renewed once half of its time is gone."""
 
-    verb: ClassVar[OperationType] = OperationType.HEARTBEAT
+    type: ClassVar[OperationType] = OperationType.HEARTBEAT
 
     def until_after_ms(self, job: Job) -> int | None:
         return job.policy.lease_ms
@@ -105,7 +105,7 @@ class Heartbeat(Operation, frozen=True):
 class Progress(Operation, frozen=True):
     """How far the work has come."""
 
-    verb: ClassVar[OperationType] = OperationType.PROGRESS
+    type: ClassVar[OperationType] = OperationType.PROGRESS
     percent: int
     message: str | None = None
 
@@ -114,19 +114,19 @@ class Progress(Operation, frozen=True):
         if self.message is not None:
             check_text(self.message, "progress.message", length_max=2000)
 
-    def said(self) -> Said:
+    def event_fields(self) -> EventFields:
         detail = _detail(percent=self.percent, message=self.message)
-        return Said(detail=detail, digest=digest(detail))
+        return EventFields(detail=detail, digest=digest(detail))
 
 
 class Commit(Operation, frozen=True):
     """The work's effect takes place with this, once per job, ever. Carries the result, so that anyone can finish."""
 
-    verb: ClassVar[OperationType] = OperationType.COMMIT
+    type: ClassVar[OperationType] = OperationType.COMMIT
     result: str
 
-    def said(self) -> Said:
-        return Said(digest=digest(self.result))
+    def event_fields(self) -> EventFields:
+        return EventFields(digest=digest(self.result))
 
     def content(self) -> str | None:
         return self.result
@@ -135,11 +135,11 @@ class Commit(Operation, frozen=True):
 class Complete(Operation, frozen=True):
     """The work is done. Where no commit came before, this is also the commit."""
 
-    verb: ClassVar[OperationType] = OperationType.COMPLETE
+    type: ClassVar[OperationType] = OperationType.COMPLETE
     result: str
 
-    def said(self) -> Said:
-        return Said(digest=digest(self.result))
+    def event_fields(self) -> EventFields:
+        return EventFields(digest=digest(self.result))
 
     def content(self) -> str | None:
         return self.result
@@ -148,7 +148,7 @@ class Complete(Operation, frozen=True):
 class Retry(Operation, frozen=True):
     """A passing error: try again after the seeded backoff, or after `delay_seconds` where the error names one."""
 
-    verb: ClassVar[OperationType] = OperationType.RETRY
+    type: ClassVar[OperationType] = OperationType.RETRY
     error: str
     delay_seconds: float | None = None
 
@@ -157,8 +157,8 @@ class Retry(Operation, frozen=True):
             seconds = check_seconds(self.delay_seconds, "retry.delay_seconds")
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
-    def said(self) -> Said:
-        return Said(detail=_with_error(self.error, delay_seconds=self.delay_seconds), digest=digest(self.error))
+    def event_fields(self) -> EventFields:
+        return EventFields(detail=_with_error(self.error, delay_seconds=self.delay_seconds), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -172,13 +172,13 @@ class Retry(Operation, frozen=True):
 class Fail(Operation, frozen=True):
     """An error that ends the job: a permanent one, or the last that its policy allows."""
 
-    verb: ClassVar[OperationType] = OperationType.FAIL
+    type: ClassVar[OperationType] = OperationType.FAIL
     error: str
     permanent: bool = True
 
-    def said(self) -> Said:
+    def event_fields(self) -> EventFields:
         cause = "permanent_error" if self.permanent else "exhausted_retries"
-        return Said(cause=cause, detail=_with_error(self.error), digest=digest(self.error))
+        return EventFields(cause=cause, detail=_with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -187,15 +187,15 @@ class Fail(Operation, frozen=True):
 class Halt(Operation, frozen=True):
     """A limit was reached: stop cleanly and keep what there is."""
 
-    verb: ClassVar[OperationType] = OperationType.HALT
+    type: ClassVar[OperationType] = OperationType.HALT
     reason: str
     partial_result: str
 
     def __post_init__(self) -> None:
         check_text(self.reason, "halt.reason", length_max=2000)
 
-    def said(self) -> Said:
-        return Said(detail=_detail(reason=self.reason), digest=digest(self.partial_result))
+    def event_fields(self) -> EventFields:
+        return EventFields(detail=_detail(reason=self.reason), digest=digest(self.partial_result))
 
     def content(self) -> str | None:
         return self.partial_result
@@ -204,7 +204,7 @@ class Halt(Operation, frozen=True):
 class Suspend(Operation, frozen=True):
     """Let go of the worker until a time, or (without a delay) until a signal or the last child says so."""
 
-    verb: ClassVar[OperationType] = OperationType.SUSPEND
+    type: ClassVar[OperationType] = OperationType.SUSPEND
     delay_seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -212,8 +212,10 @@ class Suspend(Operation, frozen=True):
             seconds = check_seconds(self.delay_seconds, "suspend.delay_seconds")
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
-    def said(self) -> Said:
-        return NOTHING if self.delay_seconds is None else Said(detail=_detail(delay_seconds=self.delay_seconds))
+    def event_fields(self) -> EventFields:
+        return (
+            NO_FIELDS if self.delay_seconds is None else EventFields(detail=_detail(delay_seconds=self.delay_seconds))
+        )
 
     def until_after_ms(self, job: Job) -> int | None:
         return None if self.delay_seconds is None else milliseconds(self.delay_seconds)
@@ -222,15 +224,15 @@ class Suspend(Operation, frozen=True):
 class Signal(Operation, frozen=True):
     """Tell the job something. It is kept until asked for, so it may come early."""
 
-    verb: ClassVar[OperationType] = OperationType.SIGNAL
+    type: ClassVar[OperationType] = OperationType.SIGNAL
     name: str
     payload: str = "null"
 
     def __post_init__(self) -> None:
         check_text(self.name, "signal.name", length_max=200)
 
-    def said(self) -> Said:
-        return Said(detail=_detail(name=self.name), digest=digest(self.payload))
+    def event_fields(self) -> EventFields:
+        return EventFields(detail=_detail(name=self.name), digest=digest(self.payload))
 
     def content(self) -> str | None:
         return self.payload
@@ -239,19 +241,19 @@ class Signal(Operation, frozen=True):
 class Wake(Operation, frozen=True):
     """The last awaited child ended."""
 
-    verb: ClassVar[OperationType] = OperationType.WAKE
+    type: ClassVar[OperationType] = OperationType.WAKE
 
 
 class Compensate(Operation, frozen=True):
     """The undo steps of a workflow are done."""
 
-    verb: ClassVar[OperationType] = OperationType.COMPENSATE
+    type: ClassVar[OperationType] = OperationType.COMPENSATE
 
 
 class Release(Operation, frozen=True):
     """Hand the job back without a failure: at shutdown, or to look at it again later."""
 
-    verb: ClassVar[OperationType] = OperationType.RELEASE
+    type: ClassVar[OperationType] = OperationType.RELEASE
     cause: str = "shutdown"
     delay_seconds: float | None = None
 
@@ -261,9 +263,9 @@ class Release(Operation, frozen=True):
             seconds = check_seconds(self.delay_seconds, "release.delay_seconds")
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
-    def said(self) -> Said:
+    def event_fields(self) -> EventFields:
         detail = None if self.delay_seconds is None else _detail(delay_seconds=self.delay_seconds)
-        return Said(cause=self.cause, detail=detail)
+        return EventFields(cause=self.cause, detail=detail)
 
     def until_after_ms(self, job: Job) -> int | None:
         return None if self.delay_seconds is None else milliseconds(self.delay_seconds)
@@ -272,65 +274,65 @@ class Release(Operation, frozen=True):
 class RequestCancel(Operation, frozen=True):
     """Ask for a soft end: whoever holds the job is told, and may tidy up."""
 
-    verb: ClassVar[OperationType] = OperationType.REQUEST_CANCEL
+    type: ClassVar[OperationType] = OperationType.REQUEST_CANCEL
     reason: str = "requested"
 
     def __post_init__(self) -> None:
         check_text(self.reason, "request_cancel.reason", length_max=2000)
 
-    def said(self) -> Said:
-        return Said(detail=_detail(reason=self.reason))
+    def event_fields(self) -> EventFields:
+        return EventFields(detail=_detail(reason=self.reason))
 
 
 class Cancel(Operation, frozen=True):
     """End the job now. A client's cancel is hard: it revokes the lease at once."""
 
-    verb: ClassVar[OperationType] = OperationType.CANCEL
+    type: ClassVar[OperationType] = OperationType.CANCEL
     reason: str = "requested"
 
     def __post_init__(self) -> None:
         check_text(self.reason, "cancel.reason", length_max=2000)
 
-    def said(self) -> Said:
-        return Said(detail=_detail(reason=self.reason))
+    def event_fields(self) -> EventFields:
+        return EventFields(detail=_detail(reason=self.reason))
 
 
 class Stall(Operation, frozen=True):
     """The owner is no longer trusted: its lease expired, or it missed two heartbeats."""
 
-    verb: ClassVar[OperationType] = OperationType.STALL
+    type: ClassVar[OperationType] = OperationType.STALL
     cause: str = "lease_expired"
 
     def __post_init__(self) -> None:
         check_text(self.cause, "stall.cause", length_max=200)
 
-    def said(self) -> Said:
-        return Said(cause=self.cause)
+    def event_fields(self) -> EventFields:
+        return EventFields(cause=self.cause)
 
 
 class Requeue(Operation, frozen=True):
     """Back into the queue for another attempt."""
 
-    verb: ClassVar[OperationType] = OperationType.REQUEUE
+    type: ClassVar[OperationType] = OperationType.REQUEUE
 
 
 class Reconcile(Operation, frozen=True):
     """Finish a job whose effect was applied by an owner that then vanished, with the committed result."""
 
-    verb: ClassVar[OperationType] = OperationType.RECONCILE
+    type: ClassVar[OperationType] = OperationType.RECONCILE
 
-    def said(self) -> Said:
-        return Said(cause="reconciled")
+    def event_fields(self) -> EventFields:
+        return EventFields(cause="reconciled")
 
 
 class GiveUp(Operation, frozen=True):
     """A lost job that its policy does not allow to run again."""
 
-    verb: ClassVar[OperationType] = OperationType.GIVE_UP
+    type: ClassVar[OperationType] = OperationType.GIVE_UP
     error: str
 
-    def said(self) -> Said:
-        return Said(cause="lost", detail=_with_error(self.error), digest=digest(self.error))
+    def event_fields(self) -> EventFields:
+        return EventFields(cause="lost", detail=_with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -339,11 +341,11 @@ class GiveUp(Operation, frozen=True):
 class TimeOut(Operation, frozen=True):
     """The job stayed longer in its status than its policy allows."""
 
-    verb: ClassVar[OperationType] = OperationType.TIME_OUT
+    type: ClassVar[OperationType] = OperationType.TIME_OUT
     error: str
 
-    def said(self) -> Said:
-        return Said(cause="timeout", detail=_with_error(self.error), digest=digest(self.error))
+    def event_fields(self) -> EventFields:
+        return EventFields(cause="timeout", detail=_with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -352,14 +354,14 @@ class TimeOut(Operation, frozen=True):
 class DeadLetter(Operation, frozen=True):
     """Set the job aside for a person to look at, with everything that is known."""
 
-    verb: ClassVar[OperationType] = OperationType.DEAD_LETTER
+    type: ClassVar[OperationType] = OperationType.DEAD_LETTER
     reason_code: ReasonCode
     stage: Stage
     error: str
 
-    def said(self) -> Said:
+    def event_fields(self) -> EventFields:
         detail = _with_error(self.error, stage=self.stage.value)
-        return Said(cause=self.reason_code.value, detail=detail, digest=digest(self.error))
+        return EventFields(cause=self.reason_code.value, detail=detail, digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error

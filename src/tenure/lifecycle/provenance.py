@@ -17,7 +17,7 @@ from tenure.errors import InvalidInput, NotYet
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Policy
-from tenure.lifecycle.statuses import HELD, Status
+from tenure.lifecycle.statuses import LEASED, Status
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     redrive_of: UUID | None = None
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One execution. `code_version` is that of its owner's program, None where the owner never introduced itself.
 
     `error` is what this attempt raised, as JSON text; once erased, `error_digest` still names it.
@@ -67,7 +67,7 @@ class CancelRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ProvenanceOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How it ended, and by whom. `digest` names the result, partial result or error that the end left."""
 
     status: Status
@@ -95,9 +95,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     job_id: UUID
     inputs: Inputs
     code_versions: tuple[str, ...]
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttemptRecord, ...]
     cancel_requests: tuple[CancelRequest, ...]
-    outcome: Outcome
+    outcome: ProvenanceOutcome
     durations: Durations
     committed_at: datetime | None = None
     erased_at: datetime | None = None
@@ -156,16 +156,16 @@ def _inputs(job: Job, enqueued: Event) -> Inputs:
     )
 
 
-def _attempts(events: Sequence[Event], versions: Mapping[str, str]) -> Iterator[Attempt]:
+def _attempts(events: Sequence[Event], versions: Mapping[str, str]) -> Iterator[AttemptRecord]:
     # Only what ends a held job is an attempt's own error: giving up on a lost one says nothing about how it went.
     raised = {
         event.attempt: event
         for event in events
-        if event.from_status in HELD and event.type in _WITH_ERROR and event.digest is not None
+        if event.from_status in LEASED and event.type in _WITH_ERROR and event.digest is not None
     }
     for execution in executions(events):
         ended_by = raised.get(execution.attempt)
-        yield Attempt(
+        yield AttemptRecord(
             number=execution.attempt,
             execution_id=execution.exec_id,
             owner=execution.lease_owner,
@@ -207,8 +207,8 @@ def _cancel_requests(events: Sequence[Event]) -> Iterator[CancelRequest]:
             yield CancelRequest(at=event.at, by=event.actor, reason=_detail(event).get("reason"))
 
 
-def _outcome(job: Job, end: Event) -> Outcome:
-    return Outcome(
+def _outcome(job: Job, end: Event) -> ProvenanceOutcome:
+    return ProvenanceOutcome(
         status=job.status,
         at=end.at,
         by=end.actor,
@@ -221,7 +221,7 @@ def _outcome(job: Job, end: Event) -> Outcome:
     )
 
 
-def _durations(events: Sequence[Event], attempts: Sequence[Attempt]) -> Durations:
+def _durations(events: Sequence[Event], attempts: Sequence[AttemptRecord]) -> Durations:
     first, last = events[0].at, events[-1].at
     return Durations(
         until_claimed_seconds=(attempts[0].leased_at - first).total_seconds() if attempts else None,

@@ -14,7 +14,7 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.json_text import check_integer, check_seconds, digest
-from tenure.lifecycle.statuses import HELD, LIVE, Coarse, Status, Word, coarse
+from tenure.lifecycle.statuses import LEASED, LIVE, CoarseState, Status, TextEnum, coarse_state
 
 CONTRACT_VERSION = 1
 """Written on every event. Later versions only add optional fields and states."""
@@ -23,7 +23,7 @@ OnLost = Literal["requeue", "fail", "dead_letter"]
 OnExhausted = Literal["fail", "dead_letter"]
 
 
-class Role(Word):
+class Role(TextEnum):
     """Who acts. Authority is by role, never by trust."""
 
     CLIENT = "client"
@@ -140,7 +140,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return digest(_facts(self))
 
 
-def digests_alike(origins: Sequence[Origin]) -> list[str]:
+def origin_digests(origins: Sequence[Origin]) -> list[str]:
     """The digests of origins that differ in nothing but id and payload: what they share is written out once."""
     if len(origins) == 1:
         return [origins[0].digest()]
@@ -231,9 +231,9 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.status in LIVE
 
     @property
-    def held(self) -> bool:
+    def leased(self) -> bool:
         """Whether somebody has a lease on it."""
-        return self.status in HELD
+        return self.status in LEASED
 
     @property
     def committed(self) -> bool:
@@ -245,15 +245,15 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.failures >= self.policy.max_attempts
 
     @property
-    def coarse(self) -> Coarse:
-        return coarse(self.status)
+    def coarse_state(self) -> CoarseState:
+        return coarse_state(self.status)
 
     @property
     def execution_id(self) -> str | None:
         """The public name of the current attempt; its secret is the lease's token."""
         return execution_id(self.id, self.attempt) if self.attempt else None
 
-    def fate(self) -> Literal["requeue", "fail", "dead_letter"]:
+    def recovery_action(self) -> Literal["requeue", "fail", "dead_letter"]:
         """What its policy says should become of it now that it is stalled."""
         if not self.lost:
             return "requeue"
@@ -262,7 +262,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.policy.on_exhausted if self.exhausted else "requeue"
 
 
-class EventType(Word):
+class EventType(TextEnum):
     """The closed vocabulary of the log."""
 
     ENQUEUED = "enqueued"
@@ -328,7 +328,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.actor.partition(":")[2]
 
 
-class ReasonCode(Word):
+class ReasonCode(TextEnum):
     """Why a job was dead-lettered."""
 
     PARSE_ERROR = "parse_error"
@@ -341,7 +341,7 @@ class ReasonCode(Word):
     COMPENSATION_FAILED = "compensation_failed"
 
 
-class Stage(Word):
+class Stage(TextEnum):
     """How far a job had come when it was dead-lettered."""
 
     FETCH = "fetch"
@@ -368,7 +368,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """`redriven` or `discarded`, once somebody has dealt with it."""
 
 
-class ExecutionStatus(Word):
+class ExecutionStatus(TextEnum):
     """How far one attempt has come."""
 
     LEASED = "leased"

@@ -117,7 +117,7 @@ def same_times(one: Schedule, other: Schedule) -> bool:
     return (one.cron, one.timezone) == (other.cron, other.timezone)
 
 
-def declared_over(existing: ScheduleRecord | None, declared: Schedule) -> bool:
+def declaration_applies(existing: ScheduleRecord | None, declared: Schedule) -> bool:
     """Whether what the code declares should be written: it is new, or the code itself said something else before.
 
     What somebody has changed at run time stays as they left it.
@@ -133,7 +133,7 @@ def job_of(schedule: Schedule, due: datetime, *, job_id: UUID) -> Origin:
     return _origin(schedule, tags, id=job_id, request_id=f"cron:{schedule.name}:{stamp}")
 
 
-def extra_job_of(schedule: Schedule, *, job_id: UUID) -> Origin:
+def triggered_job_of(schedule: Schedule, *, job_id: UUID) -> Origin:
     """A job of the schedule out of turn, because somebody asked for it."""
     return _origin(schedule, {SCHEDULE_TAG: schedule.name, TRIGGER_TAG: "yes"}, id=job_id)
 

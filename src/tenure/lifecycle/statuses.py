@@ -5,15 +5,15 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Word(StrEnum):
-    """A word of a closed vocabulary. It hashes as the text that it is: an enum's own hash is a call of Python code, at
-    every look-up in a table."""
+class TextEnum(StrEnum):
+    """A text enum that hashes as its text. The hash of `Enum` is a Python call, and these are looked up in every
+    change."""
 
     __hash__ = str.__hash__
 
 
-class Status(Word):
-    """Where a job is in its life."""
+class Status(TextEnum):
+    """The status of a job."""
 
     QUEUED = "queued"
     CLAIMED = "claimed"
@@ -35,14 +35,14 @@ HALTED, DEAD_LETTERED = Status.HALTED, Status.DEAD_LETTERED
 
 TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED, DEAD_LETTERED})
 LIVE = frozenset(Status) - TERMINAL
-HELD = frozenset({CLAIMED, RUNNING})
-"""Somebody holds a lease on the job."""
+LEASED = frozenset({CLAIMED, RUNNING})
+"""Statuses under a lease."""
 READY = frozenset({QUEUED, RETRY, WAITING, STALLED})
-"""Nobody holds the job, and a claim may take it once it is due."""
+"""Statuses without a lease, from which a due job can be claimed."""
 
 
-class Coarse(Word):
-    """What a user needs to know who only asks whether it is done."""
+class CoarseState(TextEnum):
+    """The job state of the execution ledger (EL-02)."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -50,23 +50,23 @@ class Coarse(Word):
     FAILED = "FAILED"
 
 
-def coarse(status: Status) -> Coarse:
-    """The coarse state of a job, which is a pure function of its log.
+def coarse_state(status: Status) -> CoarseState:
+    """The coarse state of a status.
 
-    >>> coarse(Status.STALLED)
+    >>> coarse_state(Status.STALLED)
     <Coarse.PENDING: 'PENDING'>
     """
-    if status in HELD:
-        return Coarse.RUNNING
+    if status in LEASED:
+        return CoarseState.RUNNING
     if status is SUCCEEDED:
-        return Coarse.SUCCEEDED
-    return Coarse.FAILED if status in TERMINAL else Coarse.PENDING
+        return CoarseState.SUCCEEDED
+    return CoarseState.FAILED if status in TERMINAL else CoarseState.PENDING
 
 
 def rank(status: Status, *, requeued: bool = False) -> int:
-    """How far an attempt has come; (attempt, rank) never falls.
+    """The rank of a status within its attempt; (attempt, rank) never falls (SM-03).
 
-    `requeued` says that the attempt was given back to the queue: it waits there, or ends there, at the last rank.
+    `requeued`: the attempt ended with a requeue. Rank 4 until the next claim, whatever the status.
     """
     if requeued:
         return 4

@@ -1,8 +1,8 @@
-"""The lifecycle of a job: the one table from which everything else follows.
+"""The transition table: the one authority on what can happen to a job.
 
-Validators, database guards, the diagram in the docs, vocabularies and tests are derived from it. An arrow says which
-operation leads from which statuses to which, who may take it, what must be true of the job, what it waits for by the
-database's clock, and which event records it. What an event does to the record is in `evolve`.
+Validators, database guards, the diagram in the docs, vocabularies and tests are derived from it. A transition names an
+operation, its source statuses, its target, the roles that may apply it, the condition on the job, the condition on the
+database's clock, and the event that records it. What an event does to the record is in `evolve`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tenure.lifecycle.statuses import (
     DEAD_LETTERED,
     FAILED,
     HALTED,
-    HELD,
+    LEASED,
     LIVE,
     QUEUED,
     READY,
@@ -29,12 +29,12 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
     Status,
-    Word,
+    TextEnum,
 )
 
 
-class Guard(Word):
-    """What the database's clock must say when the change is written."""
+class ClockGuard(TextEnum):
+    """A condition on the database's clock. The store checks it when it writes the change."""
 
     NOTHING = "nothing"
     LIVE_LEASE = "live_lease"
@@ -44,14 +44,14 @@ class Guard(Word):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Something that must be true of the job, in words and in code."""
+    """A condition on the record, with the words that a refusal quotes."""
 
-    says: str
+    description: str
     holds: Callable[[Job, Operation], bool]
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """A role that may take an arrow: as the holder of the lease or not, and on which condition."""
+    """A role that may apply a transition. `with_lease`: only as the owner of the lease."""
 
     role: Role
     with_lease: bool = False
@@ -61,20 +61,20 @@ class Authority(msgspec.Struct, frozen=True):
 class Transition(msgspec.Struct, frozen=True):
     """One operation of the lifecycle. `target` is None where the status stays as it is."""
 
-    verb: OperationType
+    operation: OperationType
     sources: Set[Status]
     target: Status | None
     by: tuple[Authority, ...]
     event: EventType
     when: Condition | None = None
-    guard: Guard = Guard.NOTHING
+    guard: ClockGuard = ClockGuard.NOTHING
     after_commit: bool = False
 
     def to(self, source: Status) -> Status:
         return source if self.target is None else self.target
 
     def authority(self, role: Role) -> Authority | None:
-        return _AUTHORITY.get((self.verb, role))
+        return _AUTHORITY.get((self.operation, role))
 
 
 def _may_fail(job: Job, operation: Operation) -> bool:
@@ -87,11 +87,11 @@ def _same_result(job: Job, operation: Operation) -> bool:
 
 
 FAILURES_LEFT = Condition("a failure is left", lambda job, _: job.failures + 1 < job.policy.max_attempts)
-ENDS_HERE = Condition("the error is permanent, or the last one and the policy says fail", _may_fail)
+MAY_FAIL = Condition("the error is permanent, or the last one and the policy says fail", _may_fail)
 SAME_RESULT = Condition("the result is the committed one, if there is one", _same_result)
-CANCEL_ASKED = Condition("a cancel was requested", lambda job, _: job.cancel_requested)
-MAY_RUN_AGAIN = Condition("its policy lets it run again", lambda job, _: job.fate() == "requeue")
-MUST_FAIL = Condition("it was lost and its policy says fail", lambda job, _: job.fate() == "fail")
+CANCEL_REQUESTED = Condition("a cancel was requested", lambda job, _: job.cancel_requested)
+MAY_RUN_AGAIN = Condition("its policy lets it run again", lambda job, _: job.recovery_action() == "requeue")
+MUST_FAIL = Condition("it was lost and its policy says fail", lambda job, _: job.recovery_action() == "fail")
 IS_COMMITTED = Condition("it is committed", lambda job, _: job.committed)
 
 CLIENT = (Authority(Role.CLIENT),)
@@ -99,56 +99,58 @@ RECOVERY = (Authority(Role.RECOVERY),)
 CLAIMER = (Authority(Role.POOL), Authority(Role.GATEWAY))
 OWNER = (Authority(Role.RUNNER, True), Authority(Role.GATEWAY, True))
 STARTER = (Authority(Role.POOL, True), *OWNER)
-CANCELLER = (Authority(Role.CLIENT), Authority(Role.RUNNER, True, CANCEL_ASKED), Authority(Role.GATEWAY, True, CANCEL_ASKED))
+CANCELLER = (Authority(Role.CLIENT), Authority(Role.RUNNER, True, CANCEL_REQUESTED), Authority(Role.GATEWAY, True, CANCEL_REQUESTED))
 WAKER = (Authority(Role.RUNNER), Authority(Role.RECOVERY))
-BURIER = (Authority(Role.RECOVERY), *OWNER)
+DEAD_LETTERER = (Authority(Role.RECOVERY), *OWNER)
 
 SAME = None
-OPEN = {QUEUED, CLAIMED, RUNNING}
+TIMED = {QUEUED, CLAIMED, RUNNING}
+
+Op, Ev = OperationType, EventType
 
 # fmt: off
 TRANSITIONS = (
-    #     operation            from        to             by          event                       needs               waits for           after commit
-    Transition(OperationType.CLAIM,          READY,      CLAIMED,       CLAIMER,    EventType.CLAIMED,          MAY_RUN_AGAIN,      Guard.DUE),
-    Transition(OperationType.ACK,            {CLAIMED},  SAME,          OWNER,      EventType.ACKED),
-    Transition(OperationType.START,          {CLAIMED},  RUNNING,       STARTER,    EventType.STARTED),
-    Transition(OperationType.HEARTBEAT,      HELD,       SAME,          OWNER,      EventType.HEARTBEAT,        after_commit=True),
-    Transition(OperationType.PROGRESS,       {RUNNING},  SAME,          OWNER,      EventType.PROGRESS,         after_commit=True),
-    Transition(OperationType.COMMIT,         {RUNNING},  SAME,          OWNER,      EventType.COMMITTED),
-    Transition(OperationType.COMPLETE,       {RUNNING},  SUCCEEDED,     OWNER,      EventType.SUCCEEDED,        SAME_RESULT,        after_commit=True),
-    Transition(OperationType.RETRY,          {RUNNING},  RETRY,         OWNER,      EventType.RETRY_SCHEDULED,  FAILURES_LEFT),
-    Transition(OperationType.FAIL,           {RUNNING},  FAILED,        OWNER,      EventType.FAILED,           ENDS_HERE),
-    Transition(OperationType.HALT,           {RUNNING},  HALTED,        OWNER,      EventType.HALTED),
-    Transition(OperationType.SUSPEND,        {RUNNING},  WAITING,       OWNER,      EventType.SUSPENDED),
-    Transition(OperationType.SIGNAL,         LIVE,       SAME,          CLIENT,     EventType.SIGNALLED),
-    Transition(OperationType.WAKE,           {WAITING},  SAME,          WAKER,      EventType.WOKEN),
-    Transition(OperationType.COMPENSATE,     {RUNNING},  SAME,          OWNER,      EventType.COMPENSATED),
-    Transition(OperationType.RELEASE,        HELD,       STALLED,       OWNER,      EventType.RELEASED),
-    Transition(OperationType.REQUEST_CANCEL, LIVE,       SAME,          CLIENT,     EventType.CANCEL_REQUESTED),
-    Transition(OperationType.CANCEL,         LIVE,       CANCELLED,     CANCELLER,  EventType.CANCELLED),
-    Transition(OperationType.STALL,          HELD,       STALLED,       RECOVERY,   EventType.STALLED,          None,               Guard.ORPHANED,     True),
-    Transition(OperationType.REQUEUE,        {STALLED},  QUEUED,        RECOVERY,   EventType.REQUEUED,         MAY_RUN_AGAIN,      Guard.DUE),
-    Transition(OperationType.RECONCILE,      {STALLED},  SUCCEEDED,     RECOVERY,   EventType.SUCCEEDED,        IS_COMMITTED,       after_commit=True),
-    Transition(OperationType.GIVE_UP,        {STALLED},  FAILED,        RECOVERY,   EventType.FAILED,           MUST_FAIL),
-    Transition(OperationType.TIME_OUT,       OPEN,       FAILED,        RECOVERY,   EventType.FAILED,           None,               Guard.OVERDUE),
-    Transition(OperationType.DEAD_LETTER,    LIVE,       DEAD_LETTERED, BURIER,     EventType.DEAD_LETTERED),
+    #          operation          from        to             by             event               needs            waits for             after commit
+    Transition(Op.CLAIM,          READY,      CLAIMED,       CLAIMER,       Ev.CLAIMED,         MAY_RUN_AGAIN,   ClockGuard.DUE),
+    Transition(Op.ACK,            {CLAIMED},  SAME,          OWNER,         Ev.ACKED),
+    Transition(Op.START,          {CLAIMED},  RUNNING,       STARTER,       Ev.STARTED),
+    Transition(Op.HEARTBEAT,      LEASED,     SAME,          OWNER,         Ev.HEARTBEAT,       after_commit=True),
+    Transition(Op.PROGRESS,       {RUNNING},  SAME,          OWNER,         Ev.PROGRESS,        after_commit=True),
+    Transition(Op.COMMIT,         {RUNNING},  SAME,          OWNER,         Ev.COMMITTED),
+    Transition(Op.COMPLETE,       {RUNNING},  SUCCEEDED,     OWNER,         Ev.SUCCEEDED,       SAME_RESULT,     after_commit=True),
+    Transition(Op.RETRY,          {RUNNING},  RETRY,         OWNER,         Ev.RETRY_SCHEDULED, FAILURES_LEFT),
+    Transition(Op.FAIL,           {RUNNING},  FAILED,        OWNER,         Ev.FAILED,          MAY_FAIL),
+    Transition(Op.HALT,           {RUNNING},  HALTED,        OWNER,         Ev.HALTED),
+    Transition(Op.SUSPEND,        {RUNNING},  WAITING,       OWNER,         Ev.SUSPENDED),
+    Transition(Op.SIGNAL,         LIVE,       SAME,          CLIENT,        Ev.SIGNALLED),
+    Transition(Op.WAKE,           {WAITING},  SAME,          WAKER,         Ev.WOKEN),
+    Transition(Op.COMPENSATE,     {RUNNING},  SAME,          OWNER,         Ev.COMPENSATED),
+    Transition(Op.RELEASE,        LEASED,     STALLED,       OWNER,         Ev.RELEASED),
+    Transition(Op.REQUEST_CANCEL, LIVE,       SAME,          CLIENT,        Ev.CANCEL_REQUESTED),
+    Transition(Op.CANCEL,         LIVE,       CANCELLED,     CANCELLER,     Ev.CANCELLED),
+    Transition(Op.STALL,          LEASED,     STALLED,       RECOVERY,      Ev.STALLED,         None,            ClockGuard.ORPHANED,  True),
+    Transition(Op.REQUEUE,        {STALLED},  QUEUED,        RECOVERY,      Ev.REQUEUED,        MAY_RUN_AGAIN,   ClockGuard.DUE),
+    Transition(Op.RECONCILE,      {STALLED},  SUCCEEDED,     RECOVERY,      Ev.SUCCEEDED,       IS_COMMITTED,    after_commit=True),
+    Transition(Op.GIVE_UP,        {STALLED},  FAILED,        RECOVERY,      Ev.FAILED,          MUST_FAIL),
+    Transition(Op.TIME_OUT,       TIMED,      FAILED,        RECOVERY,      Ev.FAILED,          None,            ClockGuard.OVERDUE),
+    Transition(Op.DEAD_LETTER,    LIVE,       DEAD_LETTERED, DEAD_LETTERER, Ev.DEAD_LETTERED),
 )
 # fmt: on
 
-TRANSITION_OF = {arrow.verb: arrow for arrow in TRANSITIONS}
-_AUTHORITY = {(arrow.verb, by.role): by for arrow in TRANSITIONS for by in arrow.by}
+TRANSITION_OF = {transition.operation: transition for transition in TRANSITIONS}
+_AUTHORITY = {(transition.operation, by.role): by for transition in TRANSITIONS for by in transition.by}
 
 
 def allowed_from(status: Status, *, committed: bool = False) -> tuple[OperationType, ...]:
-    """The operations that the table has for a job in this status, in its order."""
+    """The operations that the table allows from this status, in its order."""
     return tuple(
-        arrow.verb for arrow in TRANSITIONS if status in arrow.sources and (arrow.after_commit or not committed)
+        transition.operation for transition in TRANSITIONS if status in transition.sources and (transition.after_commit or not committed)
     )
 
 
 def legal_events() -> frozenset[tuple[EventType, Status | None, Status]]:
-    """Every (event, from, to) that may ever be written: the database's CHECK is made of these."""
+    """Every legal (event, from, to). The CHECK on `events` is derived from these."""
     return frozenset(
         {(EventType.ENQUEUED, None, QUEUED)}
-        | {(arrow.event, source, arrow.to(source)) for arrow in TRANSITIONS for source in arrow.sources}
+        | {(transition.event, source, transition.to(source)) for transition in TRANSITIONS for source in transition.sources}
     )

@@ -34,10 +34,10 @@ _NAMED_BY: Mapping[str, frozenset[EventType]] = {
 _SAID_IN_DETAIL = frozenset({"reason", "progress", "progress_message"})
 """What the log holds only in details, which erasure removes."""
 
-_AFTER_COMMIT = frozenset(arrow.event for arrow in TRANSITIONS if arrow.after_commit)
+_AFTER_COMMIT = frozenset(transition.event for transition in TRANSITIONS if transition.after_commit)
 
 
-class Flaw(StrEnum):
+class ProblemType(StrEnum):
     """The kinds of things that can be wrong."""
 
     NO_EVENTS = "no_events"
@@ -56,7 +56,7 @@ class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong with one job. `job_id` is None where not even that could be read."""
 
     job_id: UUID | None
-    flaw: Flaw
+    flaw: ProblemType
     says: str
     rev: int | None = None
 
@@ -68,14 +68,18 @@ class Problem(msgspec.Struct, frozen=True):
 def problems_of(job: Job, events: Sequence[Event]) -> list[Problem]:
     """Everything in which the record, its content and its events contradict each other or the lifecycle."""
     if not events:
-        return [Problem(job.id, Flaw.NO_EVENTS, f"the record is {job.status} at revision {job.rev}, the log is empty")]
+        return [
+            Problem(
+                job.id, ProblemType.NO_EVENTS, f"the record is {job.status} at revision {job.rev}, the log is empty"
+            )
+        ]
     content = dict(_content(job, events))
     return [
         *_log(events),
         *_origin(job, events[0]),
         *content.values(),
         *_replay(job, events, explained=content.keys()),
-        *(Problem(job.id, Flaw.INVARIANT, f"this does not hold: {says}") for says in violations(job)),
+        *(Problem(job.id, ProblemType.INVARIANT, f"this does not hold: {says}") for says in violations(job)),
     ]
 
 
@@ -84,9 +88,11 @@ def dead_letter_problems(job: Job, events: Sequence[Event], record: DeadLetter |
     if job.status is not DEAD_LETTERED:
         return []
     if record is None:
-        return [Problem(job.id, Flaw.DEAD_LETTER, "its dead-letter record is missing")]
+        return [Problem(job.id, ProblemType.DEAD_LETTER, "its dead-letter record is missing")]
     return [
-        Problem(job.id, Flaw.DEAD_LETTER, f"{name} is {_shown(stored)} in its record, {_shown(logged)} in the log")
+        Problem(
+            job.id, ProblemType.DEAD_LETTER, f"{name} is {_shown(stored)} in its record, {_shown(logged)} in the log"
+        )
         for name, logged in _dead_letter_facts(job, events)
         if (stored := getattr(record, name)) != logged
     ]
@@ -97,10 +103,12 @@ def signal_problems(job: Job, events: Sequence[Event], kept: Mapping[int, tuple[
     if job.erased_at is not None:
         return []
     logged = {event.rev: event for event in events if event.type is EventType.SIGNALLED}
-    missing = [Problem(job.id, Flaw.SIGNAL, "the signal is missing", rev) for rev in logged.keys() - kept.keys()]
-    stray = [Problem(job.id, Flaw.SIGNAL, "no event tells of the signal", rev) for rev in kept.keys() - logged.keys()]
+    missing = [Problem(job.id, ProblemType.SIGNAL, "the signal is missing", rev) for rev in logged.keys() - kept.keys()]
+    stray = [
+        Problem(job.id, ProblemType.SIGNAL, "no event tells of the signal", rev) for rev in kept.keys() - logged.keys()
+    ]
     changed = [
-        Problem(job.id, Flaw.SIGNAL, "the signal is not the one that was sent", rev)
+        Problem(job.id, ProblemType.SIGNAL, "the signal is not the one that was sent", rev)
         for rev, event in logged.items()
         if rev in kept and not _is_signal_of(event, *kept[rev])
     ]
@@ -111,22 +119,24 @@ def _log(events: Sequence[Event]) -> Iterator[Problem]:
     """What a chain of legal steps does not yet say: how it begins, and what may follow a commit."""
     first = events[0]
     if first.type is not EventType.ENQUEUED:
-        yield Problem(first.job_id, Flaw.BROKEN_LOG, f"the log begins with {first.type}, not with enqueued", first.rev)
+        yield Problem(
+            first.job_id, ProblemType.BROKEN_LOG, f"the log begins with {first.type}, not with enqueued", first.rev
+        )
     committed = False
     for event in events:
         commits = event.type is EventType.COMMITTED or (event.type is EventType.SUCCEEDED and not committed)
         if event.commits is not commits:
             says = f"{event.type} is marked as {'the' if event.commits else 'no'} commit, and that is wrong"
-            yield Problem(event.job_id, Flaw.BROKEN_LOG, says, event.rev)
+            yield Problem(event.job_id, ProblemType.BROKEN_LOG, says, event.rev)
         if committed and event.type not in _AFTER_COMMIT:
-            yield Problem(event.job_id, Flaw.BROKEN_LOG, f"{event.type} follows the commit", event.rev)
+            yield Problem(event.job_id, ProblemType.BROKEN_LOG, f"{event.type} follows the commit", event.rev)
         committed = committed or event.commits
 
 
 def _origin(job: Job, enqueued: Event) -> Iterator[Problem]:
     if job.erased_at is None and enqueued.digest != job.origin.digest():
         says = "payload, policy or another part of what was enqueued is not what the log names by its digest"
-        yield Problem(job.id, Flaw.ORIGIN, says, enqueued.rev)
+        yield Problem(job.id, ProblemType.ORIGIN, says, enqueued.rev)
 
 
 def _content(job: Job, events: Sequence[Event]) -> Iterator[tuple[str, Problem]]:
@@ -139,26 +149,26 @@ def _content(job: Job, events: Sequence[Event]) -> Iterator[tuple[str, Problem]]
         text = getattr(job, name)
         if text is None:
             says = f"{name} is missing; its event names the digest {event.digest}"
-            yield name, Problem(job.id, Flaw.CONTENT, says, event.rev)
+            yield name, Problem(job.id, ProblemType.CONTENT, says, event.rev)
         elif digest(text) != event.digest:
             says = f"{name} has the digest {digest(text)}, and its event names {event.digest}"
-            yield name, Problem(job.id, Flaw.CONTENT, says, event.rev)
+            yield name, Problem(job.id, ProblemType.CONTENT, says, event.rev)
 
 
 def _replay(job: Job, events: Sequence[Event], *, explained: Iterable[str]) -> Iterator[Problem]:
     try:
         folded = fold(job.origin, events, contents_of(job))
     except BrokenLog as broken:
-        yield Problem(job.id, Flaw.BROKEN_LOG, broken.problem, broken.rev)
+        yield Problem(job.id, ProblemType.BROKEN_LOG, broken.problem, broken.rev)
         return
     except (ValueError, TypeError, ArithmeticError, LookupError, msgspec.MsgspecError) as problem:
-        yield Problem(job.id, Flaw.BROKEN_LOG, f"the events cannot be replayed: {problem}")
+        yield Problem(job.id, ProblemType.BROKEN_LOG, f"the events cannot be replayed: {problem}")
         return
     silent = {*explained, *(_NAMED_BY.keys() | _SAID_IN_DETAIL if job.erased_at is not None else ())}
     for name, (stored, replayed) in differences(job, folded).items():
         if name not in silent:
             says = f"{name} is {_shown(stored)} in the record, {_shown(replayed)} by the log"
-            yield Problem(job.id, Flaw.DIFFERS, says)
+            yield Problem(job.id, ProblemType.DIFFERS, says)
 
 
 def _dead_letter_facts(job: Job, events: Sequence[Event]) -> Iterator[tuple[str, object]]:

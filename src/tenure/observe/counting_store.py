@@ -42,5 +42,5 @@ class _Counted:
         for operation in operations:
             if isinstance(operation, Stall):
                 self._meter.expired(job, operation.cause)
-            elif (target := TRANSITION_OF[operation.verb].target) is not None:
+            elif (target := TRANSITION_OF[operation.type].target) is not None:
                 self._meter.moved(job, target)

@@ -161,7 +161,7 @@ class BaseCommitBlock(ABC):
             check_request(request)
             outcome = await self._perform(request)
             self._outcomes.append(outcome)
-            if isinstance(outcome, Applied) and any(step.commits for step in outcome.change.steps):
+            if isinstance(outcome, Applied) and any(step.commits for step in outcome.change.planned):
                 self._to_be_committed.discard(request.job_id)
             if isinstance(outcome, Failure) and isinstance(outcome.error, StoreError):
                 # A row that cannot be written: on PostgreSQL that has spoilt the transaction, so it does everywhere.

@@ -137,7 +137,7 @@ class Choice:
     @property
     def again_at(self) -> datetime | None:
         """When it is worth asking again, if a rate kept jobs back."""
-        return min((gate.again_at for gate in self._gates.values() if gate.again_at is not None), default=None)
+        return min((gate.retry_at for gate in self._gates.values() if gate.retry_at is not None), default=None)
 
     def notes(self, taken: Iterable[UUID], at: datetime) -> list[Note]:
         """What the claim must write down about each queue, if these of the chosen were taken at that moment."""
@@ -148,12 +148,12 @@ class Choice:
     def _note(self, queue: str, gate: Admission, ids: set[UUID], at: datetime) -> Note | None:
         started = [one for one in self.chosen if one.queue == queue and one.id in ids]
         turn = self._walked_to.get(queue)
-        if gate.rules.fair:
+        if gate.limits.fair:
             turn = next((one.key for one in reversed(started) if one.key is not None), turn)
-        spent, by_key = gate.spending(started, at), gate.spending_by_key(started, at)
+        spent, by_key = gate.usage_after(started, at), gate.key_usage_after(started, at)
         if turn is None and spent is None and not by_key:
             return None
-        rate = gate.rules.key_rate
+        rate = gate.limits.key_rate
         until = {key: over_at for key, one in by_key.items() if rate and (over_at := one.over_at(rate)) is not None}
         return Note(queue=queue, turn=turn, spent=spent, spent_by_key=by_key, until=until)
 
@@ -199,12 +199,12 @@ def choose(queues: Sequence[str], limit: int, *, ruled: Mapping[str, RuledQueue]
 
 def _admitted(one: Candidate, gates: Mapping[str, Admission]) -> bool:
     gate = gates.get(one.queue)
-    return gate is None or gate.let_through(one.key)
+    return gate is None or gate.admit(one.key)
 
 
 def _gate(here: RuledQueue, now: datetime) -> Generator[Question, Any, Admission]:
-    held = (yield HeldOf(here.name)) if here.rules.counts_held else {}
-    return Admission(here.rules, now, held=held, spent=here.spent)
+    held = (yield HeldOf(here.name)) if here.rules.counts_leased else {}
+    return Admission(here.rules, now, leased=held, usage=here.spent)
 
 
 def _offers(
@@ -224,7 +224,7 @@ def _offers(
     for many in (min(WALK, GLANCE * wanted), WALK):
         first = yield InOrder(here.name, many)
         yield from _learn_spent(here, gate, [one.key for one in first if one.key is not None])
-        if len(first) < many or gate.has_room_for(wanted, (one.key for one in first)):
+        if len(first) < many or gate.could_admit(wanted, (one.key for one in first)):
             return first
     # So many jobs of keys that may not go stand in front that those of others are looked for by their keys.
     _, more = yield from _round(here, gate, limit, walked_to)
@@ -269,7 +269,7 @@ class _Looked:
 
     @property
     def enough(self) -> bool:
-        return self._gate.has_room_for(self._wanted, (one.key for one in self.candidates))
+        return self._gate.could_admit(self._wanted, (one.key for one in self.candidates))
 
     def at(self, found: Sequence[str]) -> Generator[Question, Any, None]:
         """Look at these keys, a few at a time, until there is enough."""
@@ -294,4 +294,4 @@ class _Looked:
 
 def _learn_spent(here: RuledQueue, gate: Admission, keys: Iterable[str]) -> Generator[Question, Any, None]:
     if here.rules.key_rate is not None and (asked := tuple(dict.fromkeys(keys))):
-        gate.learn((yield SpentOf(here.name, asked)))
+        gate.add_key_usage((yield SpentOf(here.name, asked)))

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.cron import parse_cron
-from tenure.lifecycle.json_text import check_integer, check_moment, check_name, check_seconds, check_text
+from tenure.lifecycle.json_text import check_datetime, check_integer, check_name, check_seconds, check_text
 from tenure.lifecycle.records import Actor, Role
-from tenure.lifecycle.schedules import Firing, Missed, Schedule, Source, extra_job_of
+from tenure.lifecycle.schedules import Firing, Missed, Schedule, Source, triggered_job_of
 from tenure.stores.contract import EnqueueRequest
 from tenure.stores.validation import check_enqueue
 
@@ -29,9 +29,9 @@ def check_schedule(schedule: Schedule, *, next_at: datetime | None, expected_rev
     check_seconds(schedule.grace_seconds, "grace_seconds")
     _check_choice(schedule.missed, "missed", get_args(Missed))
     _check_choice(schedule.source, "source", get_args(Source))
-    check_enqueue(EnqueueRequest(extra_job_of(schedule, job_id=_NO_JOB), _NOBODY))
+    check_enqueue(EnqueueRequest(triggered_job_of(schedule, job_id=_NO_JOB), _NOBODY))
     if next_at is not None:
-        check_moment(next_at, "next_at")
+        check_datetime(next_at, "next_at")
     check_integer(expected_rev, "expected_rev", least=0, most=REV_MAX)
     check_text(actor.name, "actor")
 
@@ -39,8 +39,8 @@ def check_schedule(schedule: Schedule, *, next_at: datetime | None, expected_rev
 def check_firing(firing: Firing, requests: Sequence[EnqueueRequest]) -> None:
     """Refuse a firing that would go back, or jobs that could not be added."""
     check_name(firing.name, "name")
-    check_moment(firing.until, "until")
-    if firing.next_at is not None and check_moment(firing.next_at, "next_at") <= firing.until:
+    check_datetime(firing.until, "until")
+    if firing.next_at is not None and check_datetime(firing.next_at, "next_at") <= firing.until:
         raise InvalidInput("next_at", "must be after the due times that are fired")
     for request in requests:
         check_enqueue(request)

@@ -9,7 +9,14 @@ from typing import Any, get_args
 from uuid import UUID
 
 from tenure.errors import InvalidInput, NotAuthorised
-from tenure.lifecycle.json_text import check_content, check_integer, check_moment, check_name, check_seconds, check_text
+from tenure.lifecycle.json_text import (
+    check_content,
+    check_datetime,
+    check_integer,
+    check_name,
+    check_seconds,
+    check_text,
+)
 from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Role
 from tenure.lifecycle.transitions import TRANSITION_OF
@@ -115,7 +122,7 @@ def check_job_filter(wanted: JobFilter) -> None:
     _check_tags(wanted.tags)
     for name in ("created_from", "created_until"):
         if (moment := getattr(wanted, name)) is not None:
-            check_moment(moment, name)
+            check_datetime(moment, name)
 
 
 def check_dead_letter_filter(wanted: DeadLetterFilter) -> None:
@@ -126,7 +133,7 @@ def check_dead_letter_filter(wanted: DeadLetterFilter) -> None:
         check_text(text, "filter")
     for name in ("dead_from", "dead_until"):
         if (moment := getattr(wanted, name)) is not None:
-            check_moment(moment, name)
+            check_datetime(moment, name)
 
 
 def check_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
@@ -144,7 +151,7 @@ def check_event_filter(wanted: EventFilter) -> None:
         check_text(wanted.correlation_id, "correlation_id")
     for name in ("since", "until"):
         if (moment := getattr(wanted, name)) is not None:
-            check_moment(moment, name)
+            check_datetime(moment, name)
 
 
 def check_claim(request: ClaimRequest) -> None:
@@ -170,12 +177,12 @@ def check_request(request: Request) -> None:
     if len(request.operations) > CHAIN_MAX:
         raise InvalidInput("operations", f"are {len(request.operations)}, and at most {CHAIN_MAX} go together")
     for operation in request.operations:
-        if operation.verb is OperationType.HEARTBEAT and len(request.operations) > 1:
+        if operation.type is OperationType.HEARTBEAT and len(request.operations) > 1:
             raise InvalidInput("operations", "hold a heartbeat among others; it goes alone")
-        if operation.verb is OperationType.CLAIM:
+        if operation.type is OperationType.CLAIM:
             raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
         if (content := operation.content()) is not None:
-            check_content(content, operation.verb)
+            check_content(content, operation.type)
 
 
 def check_sql(sql: Any) -> str:

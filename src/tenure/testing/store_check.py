@@ -8,7 +8,7 @@ from uuid import UUID
 from tenure.lifecycle.fold import contents_of, differences, executions, fold
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.records import Event, EventType, Job
-from tenure.lifecycle.statuses import DEAD_LETTERED, HELD, rank
+from tenure.lifecycle.statuses import DEAD_LETTERED, LEASED, rank
 from tenure.seams import SYSTEM, Clock
 from tenure.stores.contract import JobFilter, Store
 
@@ -69,7 +69,7 @@ def check_leases(events: Sequence[Event]) -> None:
     for event in events:
         if event.type is EventType.CLAIMED:
             assert not held, f"job {event.job_id} was claimed at revision {event.rev} while it was held"
-        held = event.to_status in HELD
+        held = event.to_status in LEASED
 
 
 async def all_jobs(store: Store, *, limit: int = 500) -> list[Job]:

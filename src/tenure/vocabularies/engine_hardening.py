@@ -27,7 +27,7 @@ from tenure.lifecycle.statuses import (
     TERMINAL,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, detail_of, epoch_ms, payload_of
+from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, detail_of, epoch_ms, payload_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -207,7 +207,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _speak(story: JobHistory) -> Said:
+def _speak(story: JobHistory) -> EventFields:
     for name in EVENTS[story.event.type]:
         if name == "JOB_QUEUED":
             yield name, _queued(story)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Event, Job
 from tenure.vocabularies.engine_hardening import ENGINE
-from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary
+from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary
 
 NEW_NAMES = {"queued": "queued", "started": "running", "finished": "completed", "failed": "failed"}
 """What each old status is called today."""
@@ -41,7 +41,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
     return {**ENGINE.job(job, events), "status": STATUSES[job.status]}
 
 
-def _speak(story: JobHistory) -> Said:
+def _speak(story: JobHistory) -> EventFields:
     for told in ENGINE.told(story):
         if told.name not in _UNKNOWN_THEN:
             yield _OLD_EVENTS.get(told.name, told.name), told.fields

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job
-from tenure.lifecycle.statuses import Coarse, Status, coarse
-from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, payload_of
+from tenure.lifecycle.statuses import CoarseState, Status, coarse_state
+from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, payload_of
 
-STATUSES = {one: coarse(one).value for one in Status}
+STATUSES = {one: coarse_state(one).value for one in Status}
 EXECUTION_STATUSES = {one: one.value.upper() for one in ExecutionStatus}
 
 LEASED, IN_PROGRESS = EXECUTION_STATUSES[ExecutionStatus.LEASED], EXECUTION_STATUSES[ExecutionStatus.IN_PROGRESS]
@@ -22,27 +22,27 @@ COMMITTED, DONE = EXECUTION_STATUSES[ExecutionStatus.COMMITTED], EXECUTION_STATU
 ABORTED = EXECUTION_STATUSES[ExecutionStatus.ABORTED]
 
 EVENTS: dict[EventType, tuple[str, ...]] = {
-    EventType.ENQUEUED: (Coarse.PENDING.value,),
-    EventType.CLAIMED: (LEASED, Coarse.RUNNING.value),
+    EventType.ENQUEUED: (CoarseState.PENDING.value,),
+    EventType.CLAIMED: (LEASED, CoarseState.RUNNING.value),
     EventType.ACKED: (),
     EventType.STARTED: (IN_PROGRESS,),
     EventType.HEARTBEAT: (),
     EventType.PROGRESS: (),
     EventType.COMMITTED: (COMMITTED,),
-    EventType.SUCCEEDED: (COMMITTED, DONE, Coarse.SUCCEEDED.value),
-    EventType.RETRY_SCHEDULED: (ABORTED, Coarse.PENDING.value),
-    EventType.FAILED: (ABORTED, Coarse.FAILED.value),
-    EventType.HALTED: (ABORTED, Coarse.FAILED.value),
-    EventType.SUSPENDED: (ABORTED, Coarse.PENDING.value),
+    EventType.SUCCEEDED: (COMMITTED, DONE, CoarseState.SUCCEEDED.value),
+    EventType.RETRY_SCHEDULED: (ABORTED, CoarseState.PENDING.value),
+    EventType.FAILED: (ABORTED, CoarseState.FAILED.value),
+    EventType.HALTED: (ABORTED, CoarseState.FAILED.value),
+    EventType.SUSPENDED: (ABORTED, CoarseState.PENDING.value),
     EventType.SIGNALLED: (),
     EventType.WOKEN: (),
     EventType.COMPENSATED: (),
-    EventType.RELEASED: (ABORTED, Coarse.PENDING.value),
+    EventType.RELEASED: (ABORTED, CoarseState.PENDING.value),
     EventType.CANCEL_REQUESTED: (),
-    EventType.CANCELLED: (ABORTED, Coarse.FAILED.value),
-    EventType.STALLED: (ABORTED, Coarse.PENDING.value),
+    EventType.CANCELLED: (ABORTED, CoarseState.FAILED.value),
+    EventType.STALLED: (ABORTED, CoarseState.PENDING.value),
     EventType.REQUEUED: (),
-    EventType.DEAD_LETTERED: (ABORTED, Coarse.FAILED.value),
+    EventType.DEAD_LETTERED: (ABORTED, CoarseState.FAILED.value),
 }
 
 
@@ -71,7 +71,7 @@ def _execution(execution: Execution) -> Fields:
     }
 
 
-def _speak(story: JobHistory) -> Said:
+def _speak(story: JobHistory) -> EventFields:
     event = story.event
     if EVENTS[event.type]:
         for status in _execution_steps(story):

@@ -22,7 +22,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, payload_of, value_of
+from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, payload_of, value_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -51,7 +51,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
         "created_at": job.created_at,
         "updated_at": job.updated_at,
     }
-    if job.held:
+    if job.leased:
         fields["owner"] = job.owner
         fields["lease"] = {"execution_id": job.execution_id, "expires_at": job.lease_expires_at}
     if job.status is SUCCEEDED:
@@ -73,7 +73,7 @@ def _error(job: Job) -> object:
     return error
 
 
-def _speak(story: JobHistory) -> Said:
+def _speak(story: JobHistory) -> EventFields:
     event = story.event
     yield (
         event.type.value,

@@ -25,7 +25,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, detail_of, payload_of, value_of
+from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, detail_of, payload_of, value_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -66,7 +66,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
         "max_attempts": job.policy.max_attempts,
         "owner": job.owner,
         "lease_expires_at": job.lease_expires_at,
-        "next_attempt_at": job.due_at if job.live and not job.held else None,
+        "next_attempt_at": job.due_at if job.live and not job.leased else None,
         "cancel_requested": job.cancel_requested,
         "correlation_id": job.origin.correlation_id,
         "trace_id": _trace_id(job.origin.trace),
@@ -97,7 +97,7 @@ def _dead_letter(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _speak(story: JobHistory) -> Said:
+def _speak(story: JobHistory) -> EventFields:
     event = story.event
     name = _name(event)
     yield (

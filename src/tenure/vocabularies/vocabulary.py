@@ -16,7 +16,7 @@ from tenure.lifecycle.statuses import Status
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Fields = dict[str, Any]
-Said = Iterator[tuple[str, Fields]]
+EventFields = Iterator[tuple[str, Fields]]
 
 
 class JobHistory(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     statuses: Mapping[Status, str]
     events: Mapping[EventType, tuple[str, ...]]
     write: Callable[[Job, Sequence[Event]], Fields]
-    speak: Callable[[JobHistory], Said]
+    speak: Callable[[JobHistory], EventFields]
     content: frozenset[str] = frozenset()
     """Fields of their job object that hold what the user's code said."""
 

@@ -23,7 +23,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, JobHistory, Said, Vocabulary, payload_of, value_of
+from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, payload_of, value_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -94,7 +94,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _speak(story: JobHistory) -> Said:
+def _speak(story: JobHistory) -> EventFields:
     event = story.event
     before = None if event.from_status is None else STATUSES[event.from_status]
     after = STATUSES[event.to_status]

@@ -15,7 +15,7 @@ from tenure.errors import LeaseLost, RevisionConflict, StoreError, StoreUnavaila
 from tenure.jobs.context import current_context
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
-from tenure.lifecycle.statuses import HELD
+from tenure.lifecycle.statuses import LEASED
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, Repeated, Request
 from tenure.workers.leases import Lease
@@ -143,7 +143,7 @@ class Completer:
     def _answer(self, waiting: Asks, outcome: Outcome) -> None:
         match outcome:
             case Applied() | Repeated():
-                if outcome.status in HELD:
+                if outcome.status in LEASED:
                     waiting.held.adopt(outcome.job)
                 waiting.answered(outcome)
             case Failure(RevisionConflict(current=Job() as current)) if waiting.held.adopt(current):

@@ -110,7 +110,7 @@ class WorkerPool:
         )
         sent_at_seconds = self._seams.clock.monotonic_seconds()
         jobs, tries = await self._ask(request)
-        won = [job for job in jobs if job.token == request.token and job.held]
+        won = [job for job in jobs if job.token == request.token and job.leased]
         if self._meter is not None:
             self._meter.claimed(won)
         if len(won) < len(jobs):

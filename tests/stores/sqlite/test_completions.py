@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.errors import LeaseLost, RevisionConflict
-from tenure.lifecycle.decide import decide_chain, unroll
+from tenure.lifecycle.decide import decide_chain, expand
 from tenure.lifecycle.operations import Complete, Heartbeat, Progress, Release
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import RUNNING, SUCCEEDED
@@ -67,7 +67,7 @@ async def test_jobs_that_are_completed_together_become_what_decide_says_of_each(
     outcomes = await drive.store.apply(requests)
     for job, request, outcome in zip(jobs, requests, outcomes, strict=True):
         change = decide_chain(job, request.operations, request.actor, request_id=request.request_id)
-        events, after = unroll(change, clock.now())
+        events, after = expand(change, clock.now())
         assert isinstance(outcome, Applied)
         assert outcome.job == after == await drive.job(job.id)
         assert replace((await drive.events_of(job.id))[-1], position=None) == events[-1]

@@ -28,7 +28,7 @@ from tenure.errors import (
     StoreError,
     StoreUnavailable,
 )
-from tenure.lifecycle.decide import decide_chain, unroll
+from tenure.lifecycle.decide import decide_chain, expand
 from tenure.lifecycle.operations import Cancel, Claim, Complete, Heartbeat, Progress, RequestCancel, Signal, Start
 from tenure.lifecycle.records import EventType, Job, Policy, Timeouts
 from tenure.lifecycle.statuses import Status
@@ -663,7 +663,7 @@ async def test_jobs_that_are_claimed_together_become_what_decide_says_of_each(pa
     for job in won:
         operations = (Claim(request.token), Start())
         change = decide_chain(before[job.id], operations, request.actor, request_id=request.request_id)
-        events, after = unroll(change, clock.now())
+        events, after = expand(change, clock.now())
         assert job == after
         assert [replace(event, position=None) for event in histories[job.id]][-2:] == list(events)
     assert {job.id: replace(job, token=None) for job in won} == await store.read([job.id for job in won])

@@ -211,4 +211,4 @@ def test_any_error_can_be_recorded(error: BaseException) -> None:
     said = load(text)
     assert said["type"] == type(error).__qualname__
     assert said["traceback"]
-    Fail(text).said()
+    Fail(text).event_fields()

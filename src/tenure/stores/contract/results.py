@@ -10,8 +10,8 @@ import msgspec
 from tenure.errors import JobNotFound, Refused, RequestIdReused, TenureError
 from tenure.lifecycle.decide import Change, decide_at, same_request
 from tenure.lifecycle.records import Actor, Event, Job
-from tenure.lifecycle.statuses import HELD, READY, Status
-from tenure.lifecycle.transitions import Guard
+from tenure.lifecycle.statuses import LEASED, READY, Status
+from tenure.lifecycle.transitions import ClockGuard
 from tenure.stores.contract.requests import Request
 
 
@@ -25,7 +25,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     @property
     def status(self) -> Status:
         """The job's status after the change, for whoever need not know the whole record."""
-        return self.change.steps[-1].to_status
+        return self.change.planned[-1].to_status
 
     @property
     def job(self) -> Job:
@@ -106,9 +106,9 @@ def hints(outcomes: Iterable[Outcome]) -> set[str]:
     for outcome in outcomes:
         if isinstance(outcome, Applied):
             before, change = outcome.change.before, outcome.change
-            if change.steps[-1].to_status in READY:
+            if change.planned[-1].to_status in READY:
                 names.add(before.queue)
-            if before.owner is not None and change.guard is not Guard.LIVE_LEASE:
+            if before.owner is not None and change.guard is not ClockGuard.LIVE_LEASE:
                 names.add(hint_for(before.owner))
     return names
 
@@ -118,7 +118,7 @@ def released(outcomes: Iterable[Outcome]) -> set[str]:
     return {
         outcome.change.before.queue
         for outcome in outcomes
-        if isinstance(outcome, Applied) and outcome.change.before.held and outcome.status not in HELD
+        if isinstance(outcome, Applied) and outcome.change.before.leased and outcome.status not in LEASED
     }
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tenure.lifecycle.decide import Change, unroll
+from tenure.lifecycle.decide import Change, expand
 from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
 from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job
 from tenure.lifecycle.statuses import RETRY, WAITING
-from tenure.lifecycle.transitions import Guard
+from tenure.lifecycle.transitions import ClockGuard
 from tenure.stores.postgres.rows import arrays, once
 
 WRITING = datetime(9000, 1, 1, tzinfo=UTC)
@@ -45,12 +45,12 @@ def is_heartbeat(change: Change) -> bool:
 
 def is_completion(change: Change) -> bool:
     """Whether the change completes a job that was not committed before, which has a statement of its own."""
-    return len(change.operations) == 1 and isinstance(change.operations[0], Complete) and change.steps[0].commits
+    return len(change.operations) == 1 and isinstance(change.operations[0], Complete) and change.planned[0].commits
 
 
 def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
     """The arrays of `complete.sql`. Jobs that were claimed together have much in common, which is sent once."""
-    steps = [change.steps[0] for change in changes]
+    steps = [change.planned[0] for change in changes]
     actors = once([change.actor for change in changes])
     return {
         "ids": [change.before.origin.id for change in changes],
@@ -88,9 +88,9 @@ def apply_parameters(changes: Sequence[Change]) -> dict[str, Any]:
     letters: list[tuple[Any, ...]] = []
     signals: list[tuple[Any, ...]] = []
     for change in changes:
-        events, after = unroll(change, WRITING)
+        events, after = expand(change, WRITING)
         rows.append(_row(change, after))
-        for operation, step, event in zip(change.operations, change.steps, events, strict=True):
+        for operation, step, event in zip(change.operations, change.planned, events, strict=True):
             steps.append(
                 (
                     event.job_id,
@@ -126,10 +126,10 @@ def _row(change: Change, after: Job) -> tuple[Any, ...]:
     return (
         before.id,
         before.rev,
-        change.actor.token if change.guard is Guard.LIVE_LEASE else None,
+        change.actor.token if change.guard is ClockGuard.LIVE_LEASE else None,
         change.guard,
         after.status,
-        len(change.steps),
+        len(change.planned),
         after.attempt,
         after.failures,
         after.losses,
@@ -155,7 +155,7 @@ def _row(change: Change, after: Job) -> tuple[Any, ...]:
 
 
 def _is_hurried(change: Change) -> bool:
-    return any(step.type in _HURRIES and step.from_status in (WAITING, RETRY) for step in change.steps)
+    return any(step.type in _HURRIES and step.from_status in (WAITING, RETRY) for step in change.planned)
 
 
 def _offset(before: datetime | None, after: datetime | None) -> int | None:

@@ -249,7 +249,7 @@ class PostgresRestoring:
         origin = _facts(job.origin) | {"policy_id": await self._policies.number(job.policy)}
         tags = job.origin.tags
         origin["tags"] = None if tags is None else msgspec.json.encode(tags, order="sorted").decode()
-        facts = _facts(job) | origin | {"token": self._seams.random.token() if job.held else None}
+        facts = _facts(job) | origin | {"token": self._seams.random.token() if job.leased else None}
         if job.erased_at is not None:
             facts["payload"] = None
         return {name: fact for name, fact in facts.items() if name not in ("origin", "policy")}

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.json_text import check_moment, check_text
+from tenure.lifecycle.json_text import check_datetime, check_text
 
 NO_ID = UUID(int=0)
 
@@ -35,7 +35,7 @@ def event_cursor(after: str | None) -> tuple[datetime | None, UUID, int]:
     check_text(after, "after")
     try:
         at, job_id, rev = after.split("/")
-        return check_moment(datetime.fromisoformat(at), "after"), UUID(job_id), _within(int(rev), 2**31)
+        return check_datetime(datetime.fromisoformat(at), "after"), UUID(job_id), _within(int(rev), 2**31)
     except ValueError:
         raise InvalidInput("after", f"{after!r} is not a cursor of this list") from None
 

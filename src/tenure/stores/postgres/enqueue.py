@@ -11,7 +11,7 @@ import msgspec
 
 from tenure.errors import JobNotFound, RequestIdReused
 from tenure.lifecycle.evolve import after_ms, born
-from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin, digests_alike
+from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin, origin_digests
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults
 from tenure.stores.postgres.connections import REUSED_STATE, Fetches
@@ -75,7 +75,7 @@ def _alike_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any]:
         **shared,
         "ids": [request.origin.id for request in requests],
         "payloads": payloads,
-        "digests": digests_alike([request.origin for request in requests[: len(payloads)]]),
+        "digests": origin_digests([request.origin for request in requests[: len(payloads)]]),
         "tags": _tags(first.origin),
         "delay_ms": first.delay_ms,
         "queued_ms": first.origin.policy.queued_ms,

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import RowPoisoned, TenureError
-from tenure.lifecycle.decide import Change, moment_of, renewal_due, unroll
+from tenure.lifecycle.decide import Change, effective_at, expand, renewal_due
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, shown, waves
@@ -108,8 +108,8 @@ def _perform_wave(
 
 def when(change: Change, now: datetime) -> tuple[datetime, bool]:
     """When the change takes place, and whether it renews the lease then."""
-    at = moment_of(change.before, now)
-    return at, any(step.renews for step in change.steps) and renewal_due(change.before, at)
+    at = effective_at(change.before, now)
+    return at, any(step.renews for step in change.planned) and renewal_due(change.before, at)
 
 
 def _surely_new(request: Request) -> bool:
@@ -149,7 +149,7 @@ def read_row(row: Row, policy_of: PolicyOf) -> Job | RowPoisoned:
 
 def prepare(change: Change, at: datetime, *, renewed: bool = False) -> Write:
     """Everything that is written for a change at this moment."""
-    events, after = unroll(change, at, renewed=renewed)
+    events, after = expand(change, at, renewed=renewed)
     job_id = text(after.id)
     return Write(
         after,

@@ -249,7 +249,7 @@ class SqliteRestoring:
         for answer in kept.answers:
             _execute(connection, name="insert_answer", facts=_facts(answer))
         policy_id = self._policies.keep(connection, kept.job.policy)
-        token = self._seams.random.token() if kept.job.held else None
+        token = self._seams.random.token() if kept.job.leased else None
         _execute(connection, name="restore_job", facts=_job_facts(kept.job, policy_id, token))
 
 

@@ -83,7 +83,7 @@ def decided(requests: Sequence[Request]) -> Completions:
         if change is None:
             continue
         completions.changes[place] = change
-        before, step = change.before, change.steps[0]
+        before, step = change.before, change.planned[0]
         key = before.rev, before.attempt, change.actor, change.request_id
         group = completions.groups.get(key)
         if group is None:
@@ -104,4 +104,4 @@ def _completion(request: Request) -> Change | None:
         change = decide_chain(request.job, operations, request.actor, request_id=request.request_id)
     except Refused:
         return None
-    return change if change.steps[0].commits else None
+    return change if change.planned[0].commits else None

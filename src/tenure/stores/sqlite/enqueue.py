@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.evolve import born
-from tenure.lifecycle.records import Event, EventType, Job, digests_alike
+from tenure.lifecycle.records import Event, EventType, Job, origin_digests
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_secret
 from tenure.stores.sqlite.policies import Policies
@@ -47,7 +47,7 @@ def alike_digests(requests: Sequence[EnqueueRequest]) -> list[str] | None:
     first = requests[0].origin
     if first.dedupe_key is not None or first.request_id is not None:
         return None
-    return digests_alike([request.origin for request in requests])
+    return origin_digests([request.origin for request in requests])
 
 
 def enqueue_homogeneous(

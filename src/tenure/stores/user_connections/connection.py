@@ -45,8 +45,8 @@ class BorrowedCaller:
     ) -> Outcome:
         check_request(request)
         _check_belongings(messages, artifacts)
-        if [operation.verb for operation in request.operations] != [OperationType.COMMIT]:
-            asked = "+".join(operation.verb for operation in request.operations)
+        if [operation.type for operation in request.operations] != [OperationType.COMMIT]:
+            asked = "+".join(operation.type for operation in request.operations)
             raise InvalidInput("operations", f"are {asked}; in a caller's own transaction there is only one commit")
         is_sqlite = await self._is_sqlite()
         await self._borrowed.flush()

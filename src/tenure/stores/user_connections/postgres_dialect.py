@@ -183,7 +183,7 @@ def _commit_body(request: Request, change: Change | None, belongings: dict[str, 
     """What `tenure.commit_within` takes. Without a change it has no revision, and only tells how the job stands."""
     body: dict[str, Any] = {"id": request.job_id, "request_id": request.request_id, "version": CONTRACT_VERSION}
     if change is not None:
-        [step] = change.steps
+        [step] = change.planned
         body |= {
             "rev": change.before.rev,
             "token": change.actor.token,

@@ -195,7 +195,7 @@ class EndingContract:
         job = await drive.claimed()
         refusal = await drive.refuse(job, operation)
         assert isinstance(refusal, IllegalTransition)
-        assert (refusal.status, refusal.operation) == ("claimed", operation.verb)
+        assert (refusal.status, refusal.operation) == ("claimed", operation.type)
         assert {"start", "heartbeat", "release"} <= set(refusal.allowed)
         assert str(job.id) in str(refusal)
 

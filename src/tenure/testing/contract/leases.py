@@ -54,7 +54,7 @@ OWNERS: tuple[Operation, ...] = (
 
 
 def named(operation: Operation) -> str:
-    return operation.verb.value
+    return operation.type.value
 
 
 class LeaseContract:
@@ -266,7 +266,7 @@ class LeaseContract:
 
     @pytest.mark.requirement("SM-02", "SM-17")
     @pytest.mark.parametrize("fresh", [False, True])
-    @pytest.mark.parametrize("operation", OWNERS, ids=lambda operation: operation.verb)
+    @pytest.mark.parametrize("operation", OWNERS, ids=lambda operation: operation.type)
     async def test_a_lease_that_has_ended_by_the_log_does_not_run_again_when_the_clock_goes_back(
         self, drive: Driver, clock: DatabaseClock, operation: Operation, fresh: bool
     ) -> None:

@@ -259,7 +259,7 @@ class QueueContract:
         lonely = await drive.add(partition_key="lonely")
         assert keys(await drive.claim(limit=10)) == ["crowd", "lonely"]
         assert await drive.claim(limit=10) == []
-        assert (await drive.job(lonely.id)).held
+        assert (await drive.job(lonely.id)).leased
 
     async def test_a_job_that_was_lost_goes_alone_also_by_rules(self, drive: Driver, clock: DatabaseClock) -> None:
         await self.rule(drive, concurrency_max=10)

@@ -35,7 +35,7 @@ TELLING: tuple[Telling, ...] = ((Signal("go"), CLIENT), (Wake(), RECOVERY), (Req
 
 
 def told_by(told: Telling) -> str:
-    return told[0].verb.value
+    return told[0].type.value
 
 
 class WaitingContract:

@@ -16,24 +16,27 @@ from tenure.lifecycle.evolve import born, evolve
 from tenure.lifecycle.fold import contents_of
 from tenure.lifecycle.operations import Complete, Fail, Operation, OperationType
 from tenure.lifecycle.records import Event, EventType, Job, Role
-from tenure.lifecycle.statuses import HELD, TERMINAL, Status, rank
+from tenure.lifecycle.statuses import LEASED, TERMINAL, Status, rank
 from tenure.lifecycle.transitions import TRANSITIONS, Transition, legal_events
-from tenure.lifecycle.verify import Flaw, problems_of
+from tenure.lifecycle.verify import ProblemType, problems_of
 from tenure.testing.history.problems import Code, Problem
 
 _LEGAL = legal_events()
 _ARROW_OF: Mapping[tuple[EventType, Status, Role], Transition] = {
-    (arrow.event, source, by.role): arrow for arrow in TRANSITIONS for source in arrow.sources for by in arrow.by
+    (transition.event, source, by.role): transition
+    for transition in TRANSITIONS
+    for source in transition.sources
+    for by in transition.by
 }
 """Who may write what from where. No two arrows share all three, so the arrow can be told from its event."""
 
 _OF_FLAW = {
-    Flaw.NO_EVENTS: Code.NO_EVENTS,
-    Flaw.BROKEN_LOG: Code.BROKEN_LOG,
-    Flaw.DIFFERS: Code.ROW_DIFFERS,
-    Flaw.ORIGIN: Code.ORIGIN_CHANGED,
-    Flaw.CONTENT: Code.CONTENT_CHANGED,
-    Flaw.INVARIANT: Code.ROW_INVARIANT,
+    ProblemType.NO_EVENTS: Code.NO_EVENTS,
+    ProblemType.BROKEN_LOG: Code.BROKEN_LOG,
+    ProblemType.DIFFERS: Code.ROW_DIFFERS,
+    ProblemType.ORIGIN: Code.ORIGIN_CHANGED,
+    ProblemType.CONTENT: Code.CONTENT_CHANGED,
+    ProblemType.INVARIANT: Code.ROW_INVARIANT,
 }
 
 
@@ -101,7 +104,7 @@ def _step(before: Event, event: Event, was: tuple[int, int], now: tuple[int, int
     legal = (event.type, event.from_status, event.to_status) in _LEGAL
     if before.to_status in TERMINAL:
         yield _at(event, Code.TERMINAL_CHANGED, f"{event.type} follows the end, which was {before.to_status}")
-    elif claims and before.to_status in HELD:
+    elif claims and before.to_status in LEASED:
         yield _at(event, Code.LEASE_OVERLAP, f"{event.owner} claims it while the lease of attempt {was[0]} is held")
     elif now < was:
         yield _at(event, Code.RANK_FELL, f"(attempt, rank) falls from {was} to {now} by {event.type}")
@@ -120,8 +123,8 @@ def _leases(events: Sequence[Event]) -> Iterator[Problem]:
     """No owner's event at or after the moment at which its lease ended."""
     until: datetime | None = None
     for before, event in pairwise([events[0], *events]):
-        arrow = _arrow(event)
-        by = None if arrow is None else arrow.authority(_role(event) or Role.CLIENT)
+        transition = _arrow(event)
+        by = None if transition is None else transition.authority(_role(event) or Role.CLIENT)
         # An event is never dated before the one that it follows. Where both have the same moment, the database's clock
         # may have been set back in between, and the lease may still have run by it.
         certain = event.at > before.at
@@ -129,19 +132,19 @@ def _leases(events: Sequence[Event]) -> Iterator[Problem]:
             yield _at(event, Code.LEASE_ENDED, f"{event.type} by {event.actor} at {event.at}, the lease ended {until}")
         if event.type is EventType.CLAIMED or (event.type is EventType.HEARTBEAT and event.until_at is not None):
             until = event.until_at
-        elif event.to_status not in HELD:
+        elif event.to_status not in LEASED:
             until = None
 
 
 def _commits(events: Sequence[Event]) -> Iterator[Problem]:
     commit: Event | None = None
     for event in events:
-        arrow = _arrow(event)
+        transition = _arrow(event)
         if commit is None:
             commit = event if event.commits else None
         elif event.commits:
             yield _at(event, Code.COMMITTED_TWICE, f"{event.type} commits it again, after revision {commit.rev}")
-        elif arrow is not None and not arrow.after_commit:
+        elif transition is not None and not transition.after_commit:
             yield _at(event, Code.AFTER_COMMIT, f"{event.type} of a job whose effect was applied at {commit.at}")
 
 
@@ -151,7 +154,9 @@ def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[P
         says = f"its row is {job.status}, and its log ends with {events[-1].type}: nothing tells how it came to its end"
         yield Problem(Code.NO_END_EVENT, says, job.id)
     for found in problems_of(job, events):
-        explained = (found.flaw is Flaw.BROKEN_LOG and not log_is_sound) or (found.flaw is Flaw.DIFFERS and endless)
+        explained = (found.flaw is ProblemType.BROKEN_LOG and not log_is_sound) or (
+            found.flaw is ProblemType.DIFFERS and endless
+        )
         if not explained:
             yield Problem(_OF_FLAW[found.flaw], found.says, job.id, found.rev)
 
@@ -161,27 +166,29 @@ def _judged(job: Job, events: Sequence[Event]) -> Iterator[Problem]:
     contents = contents_of(job)
     current = born(job.origin, events[0])
     for before, event in pairwise(events):
-        arrow = _arrow(event)
+        transition = _arrow(event)
         content = contents.get(event.digest or "")
-        if arrow is not None:
-            yield from _allowed(current, event, arrow, content, follows=event.request_id == before.request_id)
+        if transition is not None:
+            yield from _allowed(current, event, transition, content, follows=event.request_id == before.request_id)
         current = evolve(current, event, content)
 
 
-def _allowed(job: Job, event: Event, arrow: Transition, content: str | None, *, follows: bool) -> Iterator[Problem]:
+def _allowed(
+    job: Job, event: Event, transition: Transition, content: str | None, *, follows: bool
+) -> Iterator[Problem]:
     # An event is dated at the database's time or later, and these guards, once open, stay open. A step that follows
     # another in one change has no guard of its own.
-    if not follows and not clock_allows(job, arrow.guard, event.at):
+    if not follows and not clock_allows(job, transition.guard, event.at):
         says = f"{event.type} at {event.at}: due {job.due_at}, lease until {job.lease_expires_at}, "
         says += f"heartbeat until {job.heartbeat_deadline_at}, time up at {job.timeout_at}"
         yield _at(event, Code.TOO_EARLY, says)
-    by = arrow.authority(_role(event) or Role.CLIENT)
-    if arrow.verb is OperationType.COMPLETE and content is None:
+    by = transition.authority(_role(event) or Role.CLIENT)
+    if transition.operation is OperationType.COMPLETE and content is None:
         return  # It was erased, so whether it is the committed one cannot be told.
-    operation = Complete(content or "") if arrow.verb is OperationType.COMPLETE else _as_failure(event)
-    for condition in (arrow.when, None if by is None else by.when):
+    operation = Complete(content or "") if transition.operation is OperationType.COMPLETE else _as_failure(event)
+    for condition in (transition.when, None if by is None else by.when):
         if condition is not None and not condition.holds(job, operation):
-            yield _at(event, Code.AGAINST_POLICY, f"{event.type} by {event.actor} is only for when {condition.says}")
+            yield _at(event, Code.AGAINST_POLICY, f"{event.type} by {event.actor}: only when {condition.description}")
 
 
 def _as_failure(event: Event) -> Operation:

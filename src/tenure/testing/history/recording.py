@@ -85,7 +85,7 @@ class _Recorded:
         block.settle()
 
     def invoke(self, request: Request) -> Call:
-        op = "+".join(operation.verb for operation in request.operations)
+        op = "+".join(operation.type for operation in request.operations)
         return self._history.invoke(op, request.request_id, request.job_id, self._now())
 
     def invoke_adds(self, requests: Iterable[EnqueueRequest]) -> list[Call]:

@@ -175,7 +175,7 @@ class ModelRestoring:
                 raise NotRestored(place, "a job comes once, with its whole log")
             said = {"correlation_id": one.job.origin.correlation_id, "trace": one.job.origin.trace}
             model._replace_events(msgspec.structs.replace(event, **said) for event in list(history))
-            token = SYSTEM.random.token() if one.job.held else None
+            token = SYSTEM.random.token() if one.job.leased else None
             model._rows[job_id] = msgspec.structs.replace(one.job, token=token)
             model._bodies[job_id] = (history[0].digest or "", history[0].detail)
             if one.dead_letter is not None:

@@ -90,7 +90,7 @@ class ModelQueues:
         return self._shown(kept)
 
     def _shown(self, book: RuleBook) -> QueueRecord:
-        held = sum(job.held and job.queue == book.record.name for job in self._rows.values())
+        held = sum(job.leased and job.queue == book.record.name for job in self._rows.values())
         return msgspec.structs.replace(book.record, held=held)
 
 
@@ -130,7 +130,7 @@ def _answer(
             due = _due(mine, request, now)
             return [one for key in keys for one in [one for one in due if one.key == key][:each]]
         case HeldOf():
-            return Counter(job.origin.partition_key for job in mine if job.held)
+            return Counter(job.origin.partition_key for job in mine if job.leased)
         case SpentOf(queue, keys):
             spent = books[queue].spent_by_key
             return {key: spent[key] for key in keys if key in spent}

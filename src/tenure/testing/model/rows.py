@@ -11,7 +11,7 @@ import msgspec
 from tenure.errors import InvalidInput, RequestIdReused
 from tenure.lifecycle.evolve import after_ms
 from tenure.lifecycle.records import DeadLetter, Event, EventType, Job
-from tenure.lifecycle.statuses import HELD, QUEUED, READY, STALLED
+from tenure.lifecycle.statuses import LEASED, QUEUED, READY, STALLED
 from tenure.stores.contract import (
     ClaimRequest,
     DeadLetterFilter,
@@ -95,7 +95,7 @@ def claimable(job: Job, request: ClaimRequest, now: datetime) -> bool:
 
 def needs_attention(job: Job, now: datetime) -> bool:
     passed = [moment for moment in (job.lease_expires_at, job.heartbeat_deadline_at, job.timeout_at) if moment]
-    if job.status in HELD or job.status is QUEUED:
+    if job.status in LEASED or job.status is QUEUED:
         return any(moment <= now for moment in passed)
     return job.status is STALLED and (job.lost or job.committed)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.claim_order import batch, claim_order
-from tenure.lifecycle.decide import Change, decide_chain, moment_of, renewal_due, unroll
+from tenure.lifecycle.decide import Change, decide_chain, effective_at, expand, renewal_due
 from tenure.lifecycle.evolve import born
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
@@ -234,9 +234,9 @@ class ModelStore(Forgetting):
         return self._write(verdict, self._clock.now()) if isinstance(verdict, Change) else verdict
 
     def _write(self, change: Change, now: datetime) -> Applied:
-        at = moment_of(change.before, now)
-        renewed = any(step.renews for step in change.steps) and renewal_due(change.before, at)
-        events, after = unroll(change, at, renewed=renewed)
+        at = effective_at(change.before, now)
+        renewed = any(step.renews for step in change.planned) and renewal_due(change.before, at)
+        events, after = expand(change, at, renewed=renewed)
         self._rows[after.id] = after
         self._append(events)
         for operation, event in zip(change.operations, events, strict=True):

@@ -20,7 +20,7 @@ from tenure.errors import (
     TransientError,
     ValidationError,
 )
-from tenure.lifecycle.json_text import check_seconds, cleaned, encode
+from tenure.lifecycle.json_text import check_seconds, clean_text, encode
 from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Operation, Release, Retry
 from tenure.lifecycle.records import Job, ReasonCode, Stage
 
@@ -169,7 +169,7 @@ def _buried_for(raised: Raised) -> ReasonCode:
 def described(error: BaseException) -> str:
     """An error as JSON text that every store can hold, whatever it says."""
     facts: dict[str, Any] = {
-        "type": cleaned(type(error).__qualname__),
+        "type": clean_text(type(error).__qualname__),
         "message": _short(_message(error)),
         "traceback": _short("".join(traceback.format_exception(error))),
     }
@@ -185,7 +185,7 @@ def _message(error: BaseException) -> str:
 
 def _short(text: str) -> str:
     """The beginning and the end: an error says what it is first, and where it came from last."""
-    text = cleaned(text)
+    text = clean_text(text)
     if len(text) <= TEXT_LENGTH_MAX:
         return text
     half = TEXT_LENGTH_MAX // 2

@@ -102,7 +102,7 @@ class LeaseRenewer:
             if one.closing:
                 # What was read may be what we have written ourselves.
                 continue
-            if job is None or not job.held or job.attempt != one.job.attempt:
+            if job is None or not job.leased or job.attempt != one.job.attempt:
                 _say_lost(one, "somebody else ended its lease")
                 one.lose()
             elif job.cancel_requested and not one.job.cancel_requested:

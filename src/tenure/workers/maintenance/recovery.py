@@ -19,7 +19,7 @@ from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut
 from tenure.lifecycle.records import Actor, Job, ReasonCode, Role, Stage
 from tenure.lifecycle.statuses import RUNNING, STALLED
-from tenure.lifecycle.transitions import Guard
+from tenure.lifecycle.transitions import ClockGuard
 from tenure.observe.log_context import facts
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Failure, Outcome, RecoverableStore, Request
@@ -47,11 +47,11 @@ def remedy(job: Job, now: datetime) -> tuple[Operation, ...]:
     """What its policy says should be done with a job that nobody attends to; nothing where all is well again."""
     if job.status is STALLED:
         return (_end_of(job),)
-    if job.held and clock_allows(job, Guard.ORPHANED, now):
+    if job.leased and clock_allows(job, ClockGuard.ORPHANED, now):
         counted = 1 if job.status is RUNNING and not job.committed else 0
         lost = msgspec.structs.replace(job, lost=True, failures=job.failures + counted)
         return (Stall(_cause(job, now)), _end_of(lost))
-    if clock_allows(job, Guard.OVERDUE, now) and not job.committed:
+    if clock_allows(job, ClockGuard.OVERDUE, now) and not job.committed:
         return (TimeOut(_said("Timeout", f"it was {job.status} for longer than its policy allows")),)
     return ()
 
@@ -59,11 +59,11 @@ def remedy(job: Job, now: datetime) -> tuple[Operation, ...]:
 def _end_of(job: Job) -> Operation:
     if job.committed:
         return Reconcile()
-    fate = job.fate()
-    if fate == "requeue":
+    recovery_action = job.recovery_action()
+    if recovery_action == "requeue":
         return Requeue()
     said = _said("WorkerLost", f"its worker vanished at attempt {job.attempt}, with {job.failures} failures")
-    if fate == "fail":
+    if recovery_action == "fail":
         return GiveUp(said)
     reason = ReasonCode.EXHAUSTED_RETRIES if job.exhausted else ReasonCode.INFRASTRUCTURE_FAILURE
     return DeadLetter(reason, Stage.EXEC, said)
@@ -126,7 +126,7 @@ class RecoveryWorker:
 
     def _request(self, job: Job, operations: tuple[Operation, ...]) -> Request:
         # The name is the same for everyone who saw this revision's trouble in this process, and for a repetition.
-        request_id = f"{self._actor.name}.{operations[0].verb}.{job.rev}"
+        request_id = f"{self._actor.name}.{operations[0].type}.{job.rev}"
         return Request(job=job, operations=operations, actor=self._actor, request_id=request_id, fresh=True)
 
 
@@ -134,6 +134,6 @@ def _say(outcome: Outcome) -> None:
     match outcome:
         case Applied(change):
             job = change.before
-            log.warning("recovery: job %s was %s, now %s", job.id, job.status, change.verb, extra=facts(job))
+            log.warning("recovery: job %s was %s, now %s", job.id, job.status, change.name, extra=facts(job))
         case Failure(error) if not isinstance(error, RACED):
             log.error("recovery could not help a job: %s", error)

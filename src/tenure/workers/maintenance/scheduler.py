@@ -18,7 +18,7 @@ from tenure.lifecycle.schedules import (
     Firing,
     Schedule,
     ScheduleRecord,
-    declared_over,
+    declaration_applies,
     firing,
     job_of,
     next_time,
@@ -86,7 +86,7 @@ class Scheduler:
     async def _write_down(self, schedule: Schedule) -> None:
         for _ in range(TRIES_MAX):
             there = await self._store.schedules.get(schedule.name)
-            if not declared_over(there, schedule):
+            if not declaration_applies(there, schedule):
                 if there is not None and there.schedule.source == "operator":
                     log.info("schedule %r stays as it was changed at run time", schedule.name)
                 return
