@@ -40,9 +40,9 @@ due as materialized (
 moved as (
     update tenure.jobs job
     set status = 'running',
-        was = job.status,
+        previous_status = job.status,
         rev = job.rev + 2,
-        chain = 2,
+        transition_count = 2,
         attempt = job.attempt + 1,
         updated_at = moment.now,
         owner = $3,
@@ -53,13 +53,13 @@ moved as (
         started_at = moment.now
     from due, moment
     where job.id = due.id
-    returning job.id, job.rev, job.attempt, job.was, job.payload, job.updated_at, job.lease_expires_at
+    returning job.id, job.rev, job.attempt, job.previous_status, job.payload, job.updated_at, job.lease_expires_at
 ),
 logged as (
     insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
         actor, request_id)
-    select moved.id, moved.updated_at, moved.lease_expires_at, moved.rev, moved.attempt, 1, false, 'claimed', moved.was,
-        'running', 'pool:' || $3, $5
+    select moved.id, moved.updated_at, moved.lease_expires_at, moved.rev, moved.attempt, 1, false, 'claimed',
+        moved.previous_status, 'running', 'pool:' || $3, $5
     from moved
 ),
 recorded as (
@@ -79,9 +79,9 @@ with moment as materialized (
 moved as (
     update tenure.jobs job
     set status = 'succeeded',
-        was = job.status,
+        previous_status = job.status,
         rev = job.rev + 1,
-        chain = 1,
+        transition_count = 1,
         updated_at = moment.now,
         finished_at = moment.now,
         committed_at = moment.now,

@@ -21,7 +21,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.sample_jobs import one_of_each
 
 FOLDER = Path(__file__).parent
-TABLES = ("policies", "jobs", "events", "claims", "dead_letters", "signals", "answers")
+TABLES = ("policies", "jobs", "events", "claims", "dead_letters", "signals", "deduplicated_requests")
 
 
 async def _fill(database: Database) -> None:

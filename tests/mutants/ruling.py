@@ -28,7 +28,7 @@ def postgres_without_the_queues_lock(edits: Edits) -> None:
 
 
 def postgres_ignores_rules(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim", " and tenure.has_rules(queue)", " and false")
+    edits.sql(POSTGRES, "claim", " and tenure.has_limits(queue)", " and false")
 
 
 def sqlite_counts_no_key(edits: Edits) -> None:

@@ -34,33 +34,37 @@ def event(job: str, rev: int, type_: str, from_: str | None, to: str, *, commits
 ATTACKS = {
     "a status typed by hand": "update tenure.jobs set status = 'queued', owner = null, token = null,"
     " lease_expires_at = null, heartbeat_deadline_at = null where id = '{running}'",
-    "a revision without its event": "update tenure.jobs set rev = rev + 1, was = status, chain = 1,"
-    " updated_at = clock_timestamp() where id = '{running}'",
+    "a revision without its event": "update tenure.jobs set rev = rev + 1, previous_status = status,"
+    " transition_count = 1, updated_at = clock_timestamp() where id = '{running}'",
     "a revision that stands still": "update tenure.jobs set progress = 7 where id = '{running}'",
     "an illegal arrow with its event": AS_THE_STORE
     + event("queued", 2, "succeeded", "queued", "succeeded", commits=True)
-    + "update tenure.jobs set status = 'succeeded', was = 'queued', rev = 2, chain = 1, result = '1',"
-    " committed_at = clock_timestamp(), finished_at = clock_timestamp(), updated_at = clock_timestamp()"
+    + "update tenure.jobs set status = 'succeeded', previous_status = 'queued', rev = 2, transition_count = 1,"
+    " result = '1', committed_at = clock_timestamp(), finished_at = clock_timestamp(), updated_at = clock_timestamp()"
     " where id = '{queued}'",
     "a chain that starts elsewhere": AS_THE_STORE
     + event("queued", 2, "started", "claimed", "running")
-    + "update tenure.jobs set status = 'running', was = status, rev = 2, chain = 1, attempt = 1, owner = 'me',"
-    " token = gen_random_uuid(), lease_expires_at = now(), heartbeat_deadline_at = now(), started_at = updated_at"
+    + "update tenure.jobs set status = 'running', previous_status = status, rev = 2, transition_count = 1, attempt = 1,"
+    " owner = 'me', token = gen_random_uuid(), lease_expires_at = now(), heartbeat_deadline_at = now(),"
+    " started_at = updated_at"
     " where id = '{queued}'",
     "a chain with a hole": AS_THE_STORE
     + event("running", 5, "heartbeat", "running", "running")
-    + "update tenure.jobs set rev = 5, was = status, chain = 2, updated_at = clock_timestamp() where id = '{running}'",
+    + "update tenure.jobs set rev = 5, previous_status = status, transition_count = 2, updated_at = clock_timestamp()"
+    " where id = '{running}'",
     "a lie about the status before": AS_THE_STORE
     + event("running", 4, "requeued", "stalled", "queued")
-    + "update tenure.jobs set status = 'queued', was = 'stalled', rev = 4, chain = 1, owner = null, token = null,"
-    " lease_expires_at = null, heartbeat_deadline_at = null, updated_at = clock_timestamp() where id = '{running}'",
+    + "update tenure.jobs set status = 'queued', previous_status = 'stalled', rev = 4, transition_count = 1,"
+    " owner = null,"
+    " token = null, lease_expires_at = null, heartbeat_deadline_at = null,"
+    " updated_at = clock_timestamp() where id = '{running}'",
     "a stray event": event("queued", 2, "claimed", "queued", "claimed"),
     "an event of no known kind": AS_THE_STORE + event("queued", 2, "blessed", "queued", "queued"),
     "a second commit": AS_THE_STORE + event("succeeded", 5, "committed", "running", "running", commits=True),
     "a terminal row changed": "update tenure.jobs set result = '2' where id = '{succeeded}'",
     "a terminal row revived": AS_THE_STORE
-    + "update tenure.jobs set status = 'queued', was = status, rev = rev + 1, chain = 1, result = null,"
-    " finished_at = null, committed_at = null where id = '{succeeded}'",
+    + "update tenure.jobs set status = 'queued', previous_status = status, rev = rev + 1, transition_count = 1,"
+    " result = null, finished_at = null, committed_at = null where id = '{succeeded}'",
     "a commit taken back": "update tenure.jobs set committed_at = null, committed_result = null"
     " where id = '{committed}'",
     "a committed result changed": "update tenure.jobs set committed_result = '9' where id = '{committed}'",
@@ -95,7 +99,7 @@ ATTACKS = {
     f"{MARK}, handled_as = 'discarded', last_error = null",
     "an erasure that redates a dead letter": "select set_config('tenure.writer', 'erasure', true);"
     "update tenure.dead_letters set last_error = null, at = now()",
-    "an answer invented": "insert into tenure.answers values ('mine', '{queued}', 'x', null, now())",
+    "an answer invented": "insert into tenure.deduplicated_requests values ('mine', '{queued}', 'x', null, now())",
     "a policy invented": "insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('x', 1, 1)",
     "a lease for ever": AS_THE_STORE
     + "insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('x', 9223372036854775807, 1)",
@@ -108,12 +112,12 @@ ATTACKS = {
     "a policy changed": "update tenure.policies set lease_ms = 1",
     "a policy removed": "delete from tenure.policies",
     "a job without its event": "insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload,"
-    " status, rev, chain, attempt, failures, losses, lost, cancel_requested, updated_at, due_at)"
+    " status, rev, transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at)"
     " values (gen_random_uuid(), now(), 1, 0, 'mail', 'default', '1', 'queued', 1, 1, 0, 0, 0, false, false, now(),"
     " now())",
     "a job born finished": "insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload,"
-    " status, rev, chain, attempt, failures, losses, lost, cancel_requested, updated_at, finished_at, committed_at,"
-    " result)"
+    " status, rev, transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, finished_at,"
+    " committed_at, result)"
     " values (gen_random_uuid(), now(), 1, 0, 'mail', 'default', '1', 'succeeded', 1, 1, 0, 0, 0, false, false, now(),"
     " now(), now(), '1')",
 }
@@ -211,7 +215,9 @@ async def test_a_change_that_leaves_a_row_as_it_cannot_be_is_refused_in_words(
     dsn: str, jobs: dict[str, UUID], spoilt: str
 ) -> None:
     step = AS_THE_STORE + event("running", 4, "heartbeat", "running", "running")
-    change = "update tenure.jobs set rev = 4, was = status, chain = 1, updated_at = clock_timestamp()"
+    change = (
+        "update tenure.jobs set rev = 4, previous_status = status, transition_count = 1, updated_at = clock_timestamp()"
+    )
     where = " where id = '{running}'"
     with psycopg.connect(dsn) as connection:
         check_refused(connection, f"{step}{change}, {spoilt}{where}".format(**jobs), SPOILT[spoilt])
@@ -220,8 +226,9 @@ async def test_a_change_that_leaves_a_row_as_it_cannot_be_is_refused_in_words(
 
 BORN = AS_THE_STORE + (
     "with born as (insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, tags, status,"
-    " rev, chain, attempt, failures, losses, lost, cancel_requested, updated_at, due_at) values (gen_random_uuid(),"
-    " now(), {policy}, 0, 'mail', 'default', {payload}, {tags}, 'queued', 1, 1, {attempt}, 0, 0, {lost}, false, now(),"
+    " rev, transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at) values"
+    " (gen_random_uuid(), now(), {policy}, 0, 'mail', 'default', {payload}, {tags}, 'queued', 1, 1, {attempt},"
+    " 0, 0, {lost}, false, now(),"
     " {due}) returning id, attempt)"
     " insert into tenure.events (job_id, at, rev, attempt, version, commits, type, to_status, actor, request_id)"
     " select id, now(), 1, attempt, 1, false, 'enqueued', 'queued', 'client:me', id::text from born"
@@ -258,13 +265,21 @@ TOGETHER = {
     # What a statement of the store does to many jobs at once: the event of each, and its columns.
     "claims": (
         event("it", 3, "claimed", "queued", "running"),
-        {"status": "'running'", "rev": "3", "chain": "2", "was": "status", "attempt": "1", "updated_at": "now()"}
-        | {**LEASE, "started_at": "now()", "result": "null", "finished_at": "null", "committed_at": "null", **COUNTS},
+        {"status": "'running'", "rev": "3", "transition_count": "2", "previous_status": "status", "attempt": "1"}
+        | {
+            **LEASE,
+            "updated_at": "now()",
+            "started_at": "now()",
+            "result": "null",
+            "finished_at": "null",
+            "committed_at": "null",
+            **COUNTS,
+        },
     ),
     "completions": (
         event("it", 4, "succeeded", "running", "succeeded", commits=True),
-        {"status": "'succeeded'", "rev": "4", "chain": "1", "was": "status", "attempt": "1", "updated_at": "now()"}
-        | {**dict.fromkeys(LEASE, "null"), "started_at": "started_at", "result": "'1'"}
+        {"status": "'succeeded'", "rev": "4", "transition_count": "1", "previous_status": "status", "attempt": "1"}
+        | {**dict.fromkeys(LEASE, "null"), "updated_at": "now()", "started_at": "started_at", "result": "'1'"}
         | {"finished_at": "now()", "committed_at": "now()", **COUNTS},
     ),
 }

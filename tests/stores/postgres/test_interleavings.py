@@ -211,7 +211,7 @@ async def test_a_queue_is_forgotten_with_what_a_claim_spent_while_that_was_waite
         claimer.execute("select from tenure.queues where name = 'mail' for no key update")
         forgetting = asyncio.ensure_future(queues.forget("mail", actor=OPERATOR))
         await eventually(lambda: waiting(watcher) == 1)
-        claimer.execute("insert into tenure.limits values ('mail', 'ada', '[]', now())")
+        claimer.execute("insert into tenure.rate_usage values ('mail', 'ada', '[]', now())")
         claimer.commit()
         assert await forgetting
-        assert watcher.execute("select count(*) from tenure.limits").fetchone() == (0,)
+        assert watcher.execute("select count(*) from tenure.rate_usage").fetchone() == (0,)

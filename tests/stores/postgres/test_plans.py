@@ -28,8 +28,9 @@ LANE = {
 FILL = """
 set session_replication_role = replica;
 insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('{{}}', 60000, 20000);
-insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, status, rev, chain, attempt,
-    failures, losses, lost, cancel_requested, updated_at, due_at, finished_at, committed_at, result, correlation_id,
+insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, status, rev,
+    transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at, finished_at,
+    committed_at, result, correlation_id,
     partition_key)
 select gen_random_uuid(), now() - interval '1 day', 1,
     case sort when 'future' then 10 else n % 3 end,
@@ -105,7 +106,7 @@ CLAIM = {
     "kinds": "'{mail}'",
     "excluded": "'{}'",
     "limit": str(BATCH),
-    "chain": "2",
+    "transition_count": "2",
     "worker": "'w'",
     "token": "'00000000-0000-4000-8000-000000000000'",
     "actor": "'pool:w'",
@@ -259,7 +260,7 @@ def test_a_heartbeat_touches_no_index(crowded: str) -> None:
             "select distinct attname from pg_index join pg_attribute on attrelid = indexrelid"
             " where indrelid = 'tenure.jobs'::regclass"
         ).fetchall()
-    touched = {"rev", "chain", "was", "updated_at", "heartbeat_deadline_at", "lease_expires_at"}
+    touched = {"rev", "transition_count", "previous_status", "updated_at", "heartbeat_deadline_at", "lease_expires_at"}
     assert touched.isdisjoint({name for (name,) in names})
 
 

@@ -25,7 +25,7 @@ _HURRIES = frozenset({EventType.SIGNALLED, EventType.WOKEN, EventType.CANCEL_REQ
 """Events that make a waiting job due now, unless it is due already: only the statement can tell which is sooner."""
 
 _CHANGE = (
-    "ids", "revs", "tokens", "guards", "statuses", "chains", "attempts", "failures", "losses", "losts",
+    "ids", "revs", "tokens", "guards", "statuses", "transition_counts", "attempts", "failures", "losses", "losts",
     "cancel_requests", "owners", "dues", "leases", "heartbeats", "timeouts", "starts", "finishes", "commits",
     "progresses", "messages", "committed_results", "results", "partials", "errors", "last_errors", "reasons",
 )  # fmt: skip

@@ -186,7 +186,7 @@ class PostgresClaims:
             "worker": request.worker,
             "token": request.token,
             "actor": str(request.actor),
-            "chain": 2 if request.start else 1,
+            "transition_count": 2 if request.start else 1,
             "version": CONTRACT_VERSION,
             "limit": request.limit,
             "excluded": self._still_quarantined(),

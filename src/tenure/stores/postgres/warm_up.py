@@ -16,7 +16,7 @@ NOBODY = UUID(int=0)
 
 NOTHING_TO_CLAIM: dict[str, Any] = {
     **lane_parameters(), "request_id": "warm-up", "body": "", "queues": [], "kinds": [], "worker": "", "token": NOBODY,
-    "actor": "", "chain": 2, "version": CONTRACT_VERSION, "limit": 0, "excluded": [], "within_limits": False,
+    "actor": "", "transition_count": 2, "version": CONTRACT_VERSION, "limit": 0, "excluded": [], "within_limits": False,
     "chosen": [], "queue": "", "priority": 0, "watermark_due_at": BOTTOM[0], "watermark_id": BOTTOM[1],
 }  # fmt: skip
 NOTHING_TO_COMPLETE: dict[str, Any] = {

@@ -335,7 +335,7 @@ def test_a_block_that_only_psycopg_may_leave_is_refused(postgres: Database) -> N
 RIGHTS = """
 grant usage on schema tenure to {role};
 grant select on all tables in schema tenure to {role};
-grant insert on tenure.jobs, tenure.events, tenure.policies, tenure.answers to {role};
+grant insert on tenure.jobs, tenure.events, tenure.policies, tenure.deduplicated_requests to {role};
 """
 
 

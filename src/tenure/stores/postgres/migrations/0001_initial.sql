@@ -98,9 +98,9 @@ create table tenure.jobs (
     parent_id uuid,
     redrive_of uuid,
     status text collate "C" not null,
-    was text collate "C",
+    previous_status text collate "C",
     rev integer not null,
-    chain smallint not null,
+    transition_count smallint not null,
     attempt integer not null,
     failures integer not null,
     losses integer not null,
@@ -210,14 +210,14 @@ begin
 end $$;
 
 -- Enqueues that were answered with a job that was there: asked again, the answer is the same.
-create table tenure.answers (
+create table tenure.deduplicated_requests (
     request_id text collate "C" primary key,
     job_id uuid not null,
     digest text not null,
     detail text,
     at timestamptz not null
 );
-create index answers_job on tenure.answers (job_id);
+create index deduplicated_requests_job on tenure.deduplicated_requests (job_id);
 
 create table tenure.dead_letters (
     job_id uuid primary key,
@@ -316,13 +316,13 @@ create table tenure.queues (
 );
 
 -- Whether anything but priority and age decides what is claimed from a queue.
-create function tenure.has_rules(queue tenure.queues) returns boolean
+create function tenure.has_limits(queue tenure.queues) returns boolean
 language sql immutable parallel safe
 as $$ select queue.paused_at is not null or queue.fair
     or num_nonnulls(queue.concurrency_max, queue.key_concurrency_max, queue.rate_count, queue.key_rate_count) > 0 $$;
 
 -- What the keys of a queue have spent of their rate, until that is over.
-create table tenure.limits (
+create table tenure.rate_usage (
     queue text collate "C" not null,
     key text collate "C" not null,
     spent text not null,
@@ -330,7 +330,7 @@ create table tenure.limits (
     primary key (queue, key)
 );
 
-create index limits_until on tenure.limits (queue, until_at);
+create index rate_usage_until on tenure.rate_usage (queue, until_at);
 
 -- What is to be done again and again. A due time is dealt with by moving the row on, with the job, in one statement.
 create table tenure.schedules (
@@ -495,8 +495,9 @@ begin
 end $$;
 
 -- What a row must be like, and that it has its events: contiguous, from its old status to its new one. Only keys of the new
--- rows are looked up; the trigger on each updated row has made sure that `was` and `chain` are true. These are no CHECKs,
--- which PostgreSQL reads and plans anew for every statement: a query of this function is planned once.
+-- rows are looked up; the trigger on each updated row has made sure that `previous_status` and `transition_count` are
+-- true. These are no CHECKs, which PostgreSQL reads and plans anew for every statement: a query of this function is
+-- planned once.
 create function tenure.check_jobs() returns trigger
 language plpgsql
 set enable_seqscan = off
@@ -518,10 +519,10 @@ begin
             where said.job_id = any (array(select fresh.id from fresh)) and said.rev = 1 and said.attempt = 0
         ) and not exists (
             select from fresh
-            where (fresh.rev = 1 and fresh.chain = 1 and fresh.status = 'queued'
+            where (fresh.rev = 1 and fresh.transition_count = 1 and fresh.status = 'queued'
                 and fresh.attempt = 0 and fresh.failures = 0 and fresh.losses = 0 and not fresh.lost
-                and num_nonnulls(fresh.was, fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at,
-                    fresh.started_at, fresh.finished_at, fresh.committed_at, fresh.erased_at, fresh.progress,
+                and num_nonnulls(fresh.previous_status, fresh.owner, fresh.token, fresh.lease_expires_at,
+                    fresh.heartbeat_deadline_at, fresh.started_at, fresh.finished_at, fresh.committed_at, fresh.erased_at, fresh.progress,
                     fresh.committed_result, fresh.result, fresh.partial_result, fresh.error, fresh.reason, fresh.tags) = 0
                 and fresh.due_at is not null and fresh.payload is not null and fresh.updated_at = fresh.created_at
                 and fresh.created_at between '2000-01-01 00:00+00' and '8000-01-01 00:00+00'
@@ -530,17 +531,22 @@ begin
             return null;
         end if;
     else
-        select fresh.rev, fresh.chain, fresh.was, fresh.status, fresh.attempt into example from fresh limit 1;
+        select fresh.rev, fresh.transition_count, fresh.previous_status, fresh.status, fresh.attempt into example
+        from fresh
+        limit 1;
         if not found then
             return null;
         end if;
         if tenure.writer() = 'store'
-            and (example.was, example.status, example.chain) in (('queued', 'running', 2), ('running', 'succeeded', 1))
+            and (example.previous_status, example.status, example.transition_count)
+                in (('queued', 'running', 2), ('running', 'succeeded', 1))
             and (
                 select written.plain = written.count and told.fitting = written.count and told.count = written.count
                 from (
-                    select count(*), count(*) filter (where fresh.rev = example.rev and fresh.chain = example.chain
-                        and fresh.was = example.was and fresh.status = example.status and fresh.attempt = example.attempt
+                    select count(*), count(*) filter (where fresh.rev = example.rev
+                        and fresh.transition_count = example.transition_count
+                        and fresh.previous_status = example.previous_status and fresh.status = example.status
+                        and fresh.attempt = example.attempt
                         and case example.status
                             when 'running' then num_nulls(fresh.owner, fresh.token, fresh.lease_expires_at,
                                     fresh.heartbeat_deadline_at, fresh.started_at) = 0
@@ -558,34 +564,34 @@ begin
                     from fresh
                 ) written, (
                     select count(*), count(*) filter (where said.rev = example.rev and said.attempt = example.attempt
-                        and said.from_status = example.was and said.to_status = example.status) as fitting
+                        and said.from_status = example.previous_status and said.to_status = example.status) as fitting
                     from tenure.events said
                     where said.job_id = any (array(select fresh.id from fresh))
-                      and said.rev > example.rev - example.chain and said.rev <= example.rev
+                      and said.rev > example.rev - example.transition_count and said.rev <= example.rev
                 ) told
             ) then
             return null;
         end if;
     end if;
-    select fresh.id, fresh.rev, fresh.was, fresh.status, judged.problem into bad
+    select fresh.id, fresh.rev, fresh.previous_status, fresh.status, judged.problem into bad
     from fresh
     -- All that is said of the revisions of this change, mostly one row. By its key, whatever was known of the tables when
     -- this was planned: hence the offset, over which nothing is moved.
     left join lateral (
         select said.rev, said.type, said.from_status, said.to_status, said.attempt
         from tenure.events said
-        where said.job_id = fresh.id and said.rev > fresh.rev - fresh.chain and said.rev <= fresh.rev
+        where said.job_id = fresh.id and said.rev > fresh.rev - fresh.transition_count and said.rev <= fresh.rev
         offset 0
     ) last on true
     cross join lateral (select case
         when last.rev is null
             or case
                 when last.rev = fresh.rev
-                    and fresh.chain = case when last.type = 'claimed' and last.to_status = 'running' then 2 else 1 end
-                    then last.from_status is distinct from fresh.was
+                    and fresh.transition_count = case when last.type = 'claimed' and last.to_status = 'running' then 2 else 1 end
+                    then last.from_status is distinct from fresh.previous_status
                         or last.to_status <> fresh.status or last.attempt <> fresh.attempt
-                else not tenure.linked(fresh.id, fresh.rev - fresh.chain + 1, fresh.rev, fresh.was, fresh.status,
-                    fresh.attempt)
+                else not tenure.linked(fresh.id, fresh.rev - fresh.transition_count + 1, fresh.rev,
+                    fresh.previous_status, fresh.status, fresh.attempt)
             end
             then 'its events do not say so'
         when not case fresh.status
@@ -620,12 +626,12 @@ begin
             or (fresh.committed_result is not null
                 and (fresh.committed_at is null or fresh.status not in ('running', 'stalled')))
             then 'its outcome does not belong to this status'
-        when fresh.rev = 1 and (fresh.status <> 'queued' or fresh.chain <> 1 or fresh.was is not null
+        when fresh.rev = 1 and (fresh.status <> 'queued' or fresh.transition_count <> 1 or fresh.previous_status is not null
                 or fresh.attempt <> 0 or fresh.failures <> 0 or fresh.lost or fresh.committed_at is not null
                 or fresh.erased_at is not null)
             then 'a job begins queued, and with nothing behind it'
         when fresh.rev < 1 or fresh.attempt < 0 or fresh.losses < 0 or fresh.losses > fresh.failures
-            or fresh.failures > fresh.attempt or fresh.chain not between 1 and 4 or fresh.progress not between 0 and 100
+            or fresh.failures > fresh.attempt or fresh.transition_count not between 1 and 4 or fresh.progress not between 0 and 100
             then 'its counts cannot be'
         when fresh.created_at not between '2000-01-01 00:00+00' and '8000-01-01 00:00+00'
             or fresh.created_at > fresh.updated_at or fresh.started_at < fresh.created_at
@@ -646,7 +652,7 @@ begin
     limit 1;
     if found then
         raise exception 'tenure: job % cannot go from % to % at revision %: %',
-            bad.id, coalesce(bad.was, '(none)'), bad.status, bad.rev, bad.problem
+            bad.id, coalesce(bad.previous_status, '(none)'), bad.status, bad.rev, bad.problem
             using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
     end if;
     if tg_op = 'INSERT' and tenure.writer() = 'import' then
@@ -668,18 +674,18 @@ begin
     return null;
 end $$;
 
--- Whether the log has each of these revisions once, every one from where the one before it led, the first from `was` and
--- the last to `becomes` in this attempt.
-create function tenure.linked(job uuid, first_rev integer, last_rev integer, was text, becomes text, of_attempt integer)
+-- Whether the log has each of these revisions once, every one from where the one before it led, the first from `first_from`
+-- and the last to `last_to` in this attempt.
+create function tenure.linked(job uuid, first_rev integer, last_rev integer, first_from text, last_to text, of_attempt integer)
 returns boolean
 language sql stable
 as $$
     select count(*) = last_rev - first_rev + 1
        and bool_and(event.from_status is not distinct from event.before)
-       and bool_or(event.rev = last_rev and event.to_status = becomes and event.attempt = of_attempt)
+       and bool_or(event.rev = last_rev and event.to_status = last_to and event.attempt = of_attempt)
     from (
         select told.rev, told.from_status, told.to_status, told.attempt,
-            lag(told.to_status, 1, was) over (order by told.rev) as before
+            lag(told.to_status, 1, first_from) over (order by told.rev) as before
         from tenure.log told
         where told.job_id = job and told.rev between first_rev and last_rev
     ) event
@@ -714,7 +720,7 @@ begin
             return new;
         end if;
         problem := 'it is terminal, and terminal jobs never change';
-    elsif new.rev <> old.rev + new.chain or new.was is distinct from old.status
+    elsif new.rev <> old.rev + new.transition_count or new.previous_status is distinct from old.status
        or new.attempt - old.attempt not between 0 and 1 or new.failures < old.failures
        or new.updated_at < old.updated_at or new.erased_at is not null then
         problem := 'a change advances the revision by its events, and time and attempts never go back';
@@ -746,7 +752,7 @@ create trigger jobs_born before insert on tenure.jobs for each row
     execute function tenure.check_born();
 create trigger jobs_step before update on tenure.jobs for each row
     when (old.finished_at is not null or old.committed_at is not null
-          or new.rev <> old.rev + new.chain or new.was is distinct from old.status
+          or new.rev <> old.rev + new.transition_count or new.previous_status is distinct from old.status
           or new.attempt - old.attempt not between 0 and 1 or new.failures < old.failures
           or new.updated_at < old.updated_at or new.erased_at is not null)
     execute function tenure.check_step();
@@ -789,13 +795,13 @@ create trigger claims_kept after delete on tenure.claims
 create trigger claims_whole before truncate on tenure.claims
     for each statement execute function tenure.refuse('only retention removes claims');
 
-create trigger answers_written after insert on tenure.answers
+create trigger deduplicated_requests_written after insert on tenure.deduplicated_requests
     for each statement execute function tenure.only_the_store('store', 'import');
-create trigger answers_fixed before update on tenure.answers
+create trigger deduplicated_requests_fixed before update on tenure.deduplicated_requests
     for each statement execute function tenure.refuse('an answer that was given never changes');
-create trigger answers_kept after delete on tenure.answers
+create trigger deduplicated_requests_kept after delete on tenure.deduplicated_requests
     for each statement execute function tenure.only_the_store('retention');
-create trigger answers_whole before truncate on tenure.answers
+create trigger deduplicated_requests_whole before truncate on tenure.deduplicated_requests
     for each statement execute function tenure.refuse('only retention removes answers');
 
 create trigger schedules_kept before update on tenure.schedules for each row
@@ -862,8 +868,8 @@ as $$
     ),
     born as (
         insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, dedupe_key, request_id,
-            correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, status, was, rev,
-            chain, attempt, failures, losses, lost, cancel_requested, updated_at, due_at, timeout_at)
+            correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, status, previous_status, rev,
+            transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at, timeout_at)
         select given.id, moment, given.policy_id, given.priority, given.kind, given.queue, given.payload,
             given.dedupe_key, given.request_id, given.correlation_id, given.trace, given.submitted_by, given.tags,
             given.partition_key, given.parent_id, given.redrive_of, 'queued', null, 1, 1, 0, 0, 0, false, false,
@@ -905,10 +911,10 @@ as $$
 declare
     moment timestamptz := tenure.clock();
     -- Nobody dedupes, mostly: then there is nothing to look up.
-    answered text[] := case when exists (select from tenure.answers) then array(
+    answered text[] := case when exists (select from tenure.deduplicated_requests) then array(
         select answer.request_id
         from unnest(ids, request_ids) given(id, request_id)
-        join tenure.answers answer on answer.request_id = coalesce(given.request_id, given.id::text)
+        join tenure.deduplicated_requests answer on answer.request_id = coalesce(given.request_id, given.id::text)
     ) else '{}' end;
     made uuid[] := tenure.insert_jobs(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids,
         correlation_ids, traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details,
@@ -937,7 +943,7 @@ begin
                 where job.id = ids[i] or job.request_id = request_ids[i]
                 union all
                 select answer.job_id, answer.digest, answer.detail
-                from tenure.answers answer
+                from tenure.deduplicated_requests answer
                 where answer.request_id = coalesce(request_ids[i], ids[i]::text)
             ) said
             limit 1;
@@ -955,7 +961,7 @@ begin
             where job.kind = kinds[i] and job.dedupe_key = dedupe_keys[i]
               and job.status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled');
             if found then
-                insert into tenure.answers (request_id, job_id, digest, detail, at)
+                insert into tenure.deduplicated_requests (request_id, job_id, digest, detail, at)
                 values (coalesce(request_ids[i], ids[i]::text), met.id, digests[i], details[i], moment)
                 on conflict do nothing;
                 -- The same request was answered beside this one: its answer counts, whichever it is.
@@ -1131,9 +1137,9 @@ begin
         values (tenure.place_after(held.id, held.rev), held.id, moment, held.rev + 1, held.attempt, asked.version, true,
             'committed', held.status, held.status, asked.actor, asked.request_id, asked.digest);
         update tenure.jobs job
-        set was = job.status,
+        set previous_status = job.status,
             rev = job.rev + 1,
-            chain = 1,
+            transition_count = 1,
             updated_at = moment,
             committed_at = moment,
             committed_result = asked.result

@@ -4,13 +4,13 @@
 -- A change that comes back was written; one that does not met another row than it was decided upon.
 with change as materialized (
     select *
-    from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :guards::text[], :statuses::text[], :chains::smallint[],
+    from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :guards::text[], :statuses::text[], :transition_counts::smallint[],
                 :attempts::integer[], :failures::integer[], :losses::integer[], :losts::boolean[],
                 :cancel_requests::boolean[], :owners::text[], :dues::bigint[], :leases::bigint[],
                 :heartbeats::bigint[], :timeouts::bigint[], :starts::bigint[], :finishes::bigint[], :commits::bigint[],
                 :progresses::smallint[], :messages::text[], :committed_results::text[], :results::text[],
                 :partials::text[], :errors::text[], :last_errors::text[], :reasons::text[])
-        as change(id, rev, token, guard, status, chain, attempt, failures, losses, lost, cancel_requested, owner, due,
+        as change(id, rev, token, guard, status, transition_count, attempt, failures, losses, lost, cancel_requested, owner, due,
             lease, heartbeat, timeout, started, finished, committed, progress, message, committed_result, result,
             partial_result, error, last_error, reason)
 ),
@@ -97,9 +97,9 @@ told as (
 moved as (
     update tenure.jobs job
     set status = accepted.status,
-        was = job.status,
-        rev = job.rev + accepted.chain,
-        chain = accepted.chain,
+        previous_status = job.status,
+        rev = job.rev + accepted.transition_count,
+        transition_count = accepted.transition_count,
         attempt = accepted.attempt,
         failures = accepted.failures,
         losses = accepted.losses,

@@ -1,4 +1,4 @@
--- Claims up to :limit due jobs by priority and then time since due, and starts them when :chain is 2.
+-- Claims up to :limit due jobs by priority and then time since due, and starts them when :transition_count is 2.
 -- Guard: rows are locked, rows that other sessions have locked are skipped; only due, uncommitted jobs of the given kinds
 -- and queues.
 -- A lane is a queue and a priority, read along the ready index; with several, each gives its share of the batch. Known
@@ -12,7 +12,7 @@ with recursive previous as materialized (
 ),
 declined as materialized (
     select not :within_limits::boolean and exists (
-        select from tenure.queues queue where queue.name = any (:queues::text[]) and tenure.has_rules(queue)
+        select from tenure.queues queue where queue.name = any (:queues::text[]) and tenure.has_limits(queue)
     ) as holds
 ),
 -- part: begun

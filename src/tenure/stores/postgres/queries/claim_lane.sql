@@ -9,7 +9,7 @@ with previous as materialized (
 lanes as (select :queue::text as queue, :priority::smallint as priority),
 -- part: begun
     where not exists (select from previous)
-      and not exists (select from tenure.queues queue where queue.name = :queue and tenure.has_rules(queue))
+      and not exists (select from tenure.queues queue where queue.name = :queue and tenure.has_limits(queue))
       and not exists (
           select from tenure.jobs job
           where job.queue = :queue and job.priority < :priority::smallint

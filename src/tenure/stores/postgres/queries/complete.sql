@@ -43,9 +43,9 @@ logged as (
 moved as (
     update tenure.jobs job
     set status = 'succeeded',
-        was = job.status,
+        previous_status = job.status,
         rev = job.rev + 1,
-        chain = 1,
+        transition_count = 1,
         updated_at = accepted.at,
         finished_at = accepted.at,
         committed_at = accepted.at,

@@ -14,12 +14,12 @@ moment as materialized (
         case when :delay_ms::bigint > 0 then clock.now + :delay_ms::bigint * interval '1 millisecond' end as until_at,
         clock.now + (:delay_ms::bigint + :queued_ms::bigint) * interval '1 millisecond' as timeout_at
     from (select tenure.clock() as now) clock
-    where not exists (select from tenure.answers)
-       or not exists (select from given join tenure.answers answer on answer.request_id = given.id::text)
+    where not exists (select from tenure.deduplicated_requests)
+       or not exists (select from given join tenure.deduplicated_requests answer on answer.request_id = given.id::text)
 ),
 born as (
     insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, correlation_id, trace,
-        submitted_by, tags, partition_key, parent_id, redrive_of, status, rev, chain, attempt, failures, losses, lost,
+        submitted_by, tags, partition_key, parent_id, redrive_of, status, rev, transition_count, attempt, failures, losses, lost,
         cancel_requested, updated_at, due_at, timeout_at)
     select given.id, moment.now, :policy::integer, :priority::smallint, :kind::text, :queue::text, given.payload,
         :correlation_id::text, :trace::text, :submitted_by::text, :tags::text, :partition_key::text, :parent_id::uuid,

@@ -5,7 +5,7 @@ with gone as (
     returning queue.name
 ),
 spent as (
-    delete from tenure.limits spent
+    delete from tenure.rate_usage spent
     where spent.queue = :name::text
 ),
 noted as (

@@ -41,9 +41,9 @@ logged as (
 ),
 moved as (
     update tenure.jobs job
-    set was = job.status,
+    set previous_status = job.status,
         rev = job.rev + 1,
-        chain = 1,
+        transition_count = 1,
         updated_at = accepted.at,
         heartbeat_deadline_at = accepted.at + accepted.heartbeat_ms * interval '2 milliseconds',
         lease_expires_at = coalesce(accepted.until_at, job.lease_expires_at)

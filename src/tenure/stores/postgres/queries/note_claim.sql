@@ -7,17 +7,17 @@ with noted as (
     returning queue.name
 ),
 kept as (
-    insert into tenure.limits (queue, key, spent, until_at)
+    insert into tenure.rate_usage (queue, key, spent, until_at)
     select noted.name, one.key, one.spent, one.until_at
     from noted, unnest(:keys::text[], :spents::text[], :untils::timestamptz[]) one(key, spent, until_at)
     on conflict (queue, key) do update set spent = excluded.spent, until_at = excluded.until_at
 ),
 forgotten as (
-    delete from tenure.limits old
+    delete from tenure.rate_usage old
     where old.queue = :queue::text
       and old.key in (
         select lapsed.key
-        from tenure.limits lapsed
+        from tenure.rate_usage lapsed
         where lapsed.queue = :queue::text and lapsed.until_at <= tenure.clock() and lapsed.key <> all (:keys::text[])
         order by lapsed.until_at
         limit 100

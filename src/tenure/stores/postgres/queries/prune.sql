@@ -13,7 +13,7 @@ letters as (delete from tenure.dead_letters using doomed where job_id = doomed.i
 signals as (delete from tenure.signals using doomed where job_id = doomed.id),
 artifacts as (delete from tenure.artifacts using doomed where job_id = doomed.id),
 steps as (delete from tenure.steps using doomed where job_id = doomed.id),
-answers as (delete from tenure.answers using doomed where job_id = doomed.id),
+answers as (delete from tenure.deduplicated_requests using doomed where job_id = doomed.id),
 claims as (
     delete from tenure.claims claim
     using (

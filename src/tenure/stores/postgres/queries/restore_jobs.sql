@@ -1,7 +1,7 @@
 -- Writes jobs in their last state, after their events and dead letters. The session must have said that it is an import.
 -- Refused where a whole log does not lead to this state, and where an id, a request id or a live dedupe key is taken.
 insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, dedupe_key, request_id,
-    correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, status, was, rev, chain, attempt,
+    correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, status, previous_status, rev, transition_count, attempt,
     failures, losses, lost, cancel_requested, updated_at, due_at, token, lease_expires_at, heartbeat_deadline_at,
     timeout_at, started_at, finished_at, committed_at, erased_at, progress, owner, progress_message, committed_result,
     result, partial_result, error, last_error, reason)

@@ -3,7 +3,7 @@
 with locked as materialized (
     select queue.*
     from tenure.queues queue
-    where queue.name = any (:queues::text[]) and tenure.has_rules(queue)
+    where queue.name = any (:queues::text[]) and tenure.has_limits(queue)
     order by queue.name
     for no key update
 ),

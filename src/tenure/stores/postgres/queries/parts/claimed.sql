@@ -1,13 +1,13 @@
 -- What a claim writes for the jobs that it has `taken`: their rows, an event each (a claim, or a claim and its start), and
 -- the record for a repeated request. It returns the jobs in no order, which costs less than sorting all of their columns,
 -- and at last one row without id: the statistics of the claim. Rows are found by a list of ids: how many a join would
--- find is unknown when it is planned. Lease times are not returned, since they follow from `updated_at`.
+-- find is unknown when it is planned.
 moved as (
     update tenure.jobs job
-    set status = case :chain::smallint when 2 then 'running' else 'claimed' end,
-        was = job.status,
-        rev = job.rev + :chain::smallint,
-        chain = :chain::smallint,
+    set status = case :transition_count::smallint when 2 then 'running' else 'claimed' end,
+        previous_status = job.status,
+        rev = job.rev + :transition_count::smallint,
+        transition_count = :transition_count::smallint,
         attempt = job.attempt + 1,
         lost = false,
         updated_at = greatest(moment.now, job.updated_at),
@@ -16,16 +16,17 @@ moved as (
         lease_expires_at = greatest(moment.now, job.updated_at) + policy.lease_ms * interval '1 millisecond',
         heartbeat_deadline_at = greatest(moment.now, job.updated_at) + policy.heartbeat_ms * interval '2 milliseconds',
         timeout_at = greatest(moment.now, job.updated_at)
-            + case :chain::smallint when 2 then policy.running_ms else policy.claimed_ms end * interval '1 millisecond',
-        started_at = case :chain::smallint when 2 then greatest(moment.now, job.updated_at) else job.started_at end,
+            + case :transition_count::smallint when 2 then policy.running_ms else policy.claimed_ms end * interval '1 millisecond',
+        started_at = case :transition_count::smallint when 2 then greatest(moment.now, job.updated_at) else job.started_at end,
         progress = null,
         progress_message = null
     from tenure.policies policy, moment
     where job.id = any (array(select taken.id from taken)) and policy.id = job.policy_id
     returning job.id, job.kind, job.queue, job.priority, job.payload, job.policy_id, job.dedupe_key, job.request_id,
         job.correlation_id, job.trace, job.submitted_by, job.tags, job.partition_key, job.parent_id, job.redrive_of,
-        job.created_at, job.updated_at, job.was, job.rev, job.attempt, job.failures, job.losses, job.due_at,
-        job.lease_expires_at, job.started_at, job.cancel_requested, job.last_error
+        job.created_at, job.updated_at, job.rev, job.attempt, job.failures, job.losses, job.due_at, job.cancel_requested,
+        job.last_error, case when :transition_count::smallint = 1 then job.started_at end as started_before,
+        job.lease_expires_at, job.previous_status
 ),
 logged as (
     insert into tenure.events (job_id, tx, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
@@ -33,12 +34,12 @@ logged as (
     select moved.id,
         -- What was committed since this transaction has its number comes before: within limits another statement came first,
         -- and without them a job may have changed between being seen and being locked, but not have begun.
-        case when :within_limits::boolean or moved.rev - :chain::smallint > 1
-            then tenure.place_after(moved.id, moved.rev - :chain::smallint)
+        case when :within_limits::boolean or moved.rev - :transition_count::smallint > 1
+            then tenure.place_after(moved.id, moved.rev - :transition_count::smallint)
             else pg_current_xact_id()
         end,
-        moved.updated_at, moved.lease_expires_at, moved.rev, moved.attempt, :version::smallint, false, 'claimed', moved.was,
-        case :chain::smallint when 2 then 'running' else 'claimed' end, :actor::text, :request_id
+        moved.updated_at, moved.lease_expires_at, moved.rev, moved.attempt, :version::smallint, false, 'claimed',
+        moved.previous_status, case :transition_count::smallint when 2 then 'running' else 'claimed' end, :actor::text, :request_id
     from moved
 ),
 recorded as (
@@ -48,18 +49,14 @@ recorded as (
     cross join moment
     having count(*) > 0
 )
-select moved.id, moved.kind, moved.queue, moved.priority, moved.payload, moved.policy_id, moved.dedupe_key, moved.request_id,
-    moved.correlation_id, moved.trace, moved.submitted_by, moved.tags, moved.partition_key, moved.parent_id,
-    moved.redrive_of, moved.created_at, moved.updated_at, moved.rev, moved.attempt, moved.failures, moved.losses,
-    moved.due_at, moved.cancel_requested, moved.last_error,
-    case when :chain::smallint = 1 then moved.started_at end as started_before,
+select moved.*,
     null::text as won_body, null::uuid[] as won_job_ids, null::boolean as declined, null::bigint as entries_read,
     null::bigint as pages_read, null::timestamptz as read_until, null::text[] as lane_queues,
     null::smallint[] as lane_priorities
 from moved
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-    null, null, null, null, null, null,
+    null, null, null, null, null, null, null, null,
     previous.body, previous.job_ids, declined.holds,
     pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.entries_read,
     pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass) - moment.pages_read,
