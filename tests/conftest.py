@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.crash.tracing import find_strace
 from tests.support.databases import Database
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 pytest_plugins = ["tests.support.traceability", "tests.support.skip_summary"]
+
+# A busy machine makes an example slow; that is not a failure.
+settings.register_profile("tenure", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tenure")
 
 OWN_SERVER = pytest.StashKey[PostgresServer]()
 
