@@ -29,7 +29,7 @@ from benchmarks.filling import CLIENT, Filler, filler_for, origin, payload_of
 from benchmarks.gauges import LOOK_SECONDS
 from benchmarks.growth_plots import Chart, Line, drawn
 from benchmarks.growth_report import TITLES, Cell, Series, allowance, by_series, figures, growths, markdown
-from tenure.measuring.records import percentile
+from tenure.cli.bench_workloads import percentile
 from tenure.stores import store_for
 from tenure.stores.contract import EnqueueRequest
 from tests.support.postgres import OTHERS, PostgresServer

@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tenure.cli.bench_workloads import percentile
 from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Role
-from tenure.measuring.records import percentile
 from tenure.stores import store_for
 from tenure.stores.contract import Request, Store
 from tenure.testing.driver import OPERATOR, Driver

@@ -1,9 +1,8 @@
 """Memory: of a worker that holds many running jobs, and of `tenure verify` and `tenure jobs tail` over a growing log.
 
-Run as `python -m benchmarks.memory --help`, on Linux. The worker is the one of the heartbeats workload of `tenure
-bench`: what it has while its jobs run and their leases are renewed. The commands are run as processes of their own;
-what counts is the most that they ever had. It writes a table (Markdown) and all figures (JSON) to the
-folder that --out names.
+Run as `python -m benchmarks.memory --help`, on Linux. The worker is that of the heartbeats workload, while its jobs run
+and their leases are renewed. The commands run as processes of their own, of which the peak counts. The results are a
+table (Markdown) and all figures (JSON) in the folder that --out names.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.filling import filler_for, payload_of
-from tenure.measuring.records import Effort, Workload
-from tenure.measuring.workloads import Bench
+from benchmarks.measuring.records import Effort, Workload
+from benchmarks.measuring.workloads import Benchmark
 from tenure.stores import store_for
 from tests.support.postgres import PostgresServer
 
@@ -56,7 +55,7 @@ class Peak:
 
 async def worker_peak(url: str, store: str, running: int, folder: Path) -> Peak:
     """A worker that runs so many jobs at once, each of which waits."""
-    measured = await Bench(url, effort=Effort(running=running), folder=folder).measure(Workload.HEARTBEATS)
+    measured = await Benchmark(url, effort=Effort(running=running), folder=folder).measure(Workload.HEARTBEATS)
     return Peak(store, "worker", running, int(measured.figures["rss_bytes"]), measured.seconds)
 
 

@@ -29,13 +29,13 @@ import asyncpg
 
 from benchmarks.gauges import Cores
 from benchmarks.growth_plots import Chart, Line, drawn
+from benchmarks.measuring.channel import Orders
+from benchmarks.measuring.jobs import app
+from benchmarks.measuring.records import NotMeasured
+from benchmarks.measuring.worker_processes import WorkerProcesses
 from benchmarks.pressure_report import COLOURS, Outcome, Sample, figures, markdown, rate, slices
-from benchmarks.pressure_worker import crew
+from benchmarks.pressure_worker import pressed_workers
 from benchmarks.pressures import Producer, an_idle_transaction, lasting, overlapping_readers
-from tenure.measuring.crew import Crew
-from tenure.measuring.jobs import app
-from tenure.measuring.lines import Orders
-from tenure.measuring.records import NotMeasured
 from tenure.stores import store_for
 from tests.support.postgres import PostgresServer
 
@@ -81,7 +81,7 @@ class Measuring:
         producer = Producer(QUEUE)
         orders = Orders(database=self.url, queue=QUEUE, concurrency=self.options.concurrency)
         try:
-            async with crew(self.options.processes, orders, log=self.log) as members:
+            async with pressed_workers(self.options.processes, orders, log=self.log) as members:
                 members.go()
                 async with lasting(producer.keep(lambda: members.succeeded)):
                     await asyncio.sleep(WARM_UP_SECONDS)
@@ -106,7 +106,7 @@ class Measuring:
         )
 
     @asynccontextmanager
-    async def _in_the_way(self, producer: Producer, members: Crew) -> AsyncIterator[None]:
+    async def _in_the_way(self, producer: Producer, members: WorkerProcesses) -> AsyncIterator[None]:
         """Who enqueues in this scenario, and what else goes on."""
         match self.scenario:
             case Scenario.OVERLOAD:
@@ -129,7 +129,7 @@ class Measuring:
         assert self.clean_rate is not None, "the clean rate is measured first"
         return self.clean_rate
 
-    async def _watch(self, members: Crew, producer: Producer) -> list[Sample]:
+    async def _watch(self, members: WorkerProcesses, producer: Producer) -> list[Sample]:
         """How it stands, each second."""
         connection = await asyncpg.connect(self.url)
         samples: list[Sample] = []
@@ -175,7 +175,7 @@ class Measuring:
         return f"clean: {said['jobs']:,} jobs" if said["ok"] else f"{len(said['problems'])} problems"
 
 
-async def _stopped(members: Crew) -> tuple[float, str | None]:
+async def _stopped(members: WorkerProcesses) -> tuple[float, str | None]:
     """How long the workers took to stop, and what was wrong with it."""
     began = time.monotonic()
     try:

@@ -1,7 +1,7 @@
 """The worker processes of the pressure benchmark, and the job that they run: a millisecond of waiting.
 
-`python -m benchmarks.pressure_worker DESCRIPTOR` is what `crew` starts: a member of `tenure bench`'s crew that
-knows one job more.
+`pressed_workers` starts `python -m benchmarks.pressure_worker DESCRIPTOR`: a benchmark's worker process with one more
+kind of job.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from tenure.measuring.crew import Crew
-from tenure.measuring.jobs import app
-from tenure.measuring.lines import Orders
-from tenure.measuring.member import main
+from benchmarks.measuring.channel import Orders
+from benchmarks.measuring.jobs import app
+from benchmarks.measuring.worker_process import main
+from benchmarks.measuring.worker_processes import WorkerProcesses
 from tenure.workers.supervisor.process import WorkerProcess
 
 WORK_SECONDS = 0.001
@@ -30,14 +30,14 @@ async def work(text: str) -> None:
 
 
 @asynccontextmanager
-async def crew(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[Crew]:
+async def pressed_workers(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[WorkerProcesses]:
     """Worker processes that are ready and wait for the word to go. However this is left, none is left behind."""
     programs: list[WorkerProcess] = []
     with log.open("ab") as output:
         for _ in range(processes):
             programs.append(WorkerProcess(_command, output=output, errors=output))
             programs[-1].say(msgspec.json.encode(orders) + b"\n")
-    members = Crew(programs, log)
+    members = WorkerProcesses(programs, log)
     try:
         await members.ready()
         yield members

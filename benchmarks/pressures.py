@@ -12,8 +12,8 @@ from typing import Any
 import asyncpg
 
 from benchmarks.filling import payload_of
+from benchmarks.measuring.jobs import app
 from benchmarks.pressure_worker import work
-from tenure.measuring.jobs import app
 from tenure.seams import SYSTEM
 
 PAYLOAD_BYTES = 256

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks.measuring.records import SAYS, SHARED_BY_WORKERS, Measured, Workload
+from benchmarks.measuring.rounds import Result, Summary, summarised
 from benchmarks.plots import Bar, Panel, drawn
-from tenure.measuring.records import SAYS, SHARED_BY_WORKERS, Measured, Workload
-from tenure.measuring.rounds import Result, Summary, summarised
 
 MEBIBYTE = 2**20
 NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "raw": "hand-written SQL"}

@@ -1,4 +1,4 @@
-"""Every workload of `tenure bench` on SQLite and on a real PostgreSQL, side by side, and beside what SQL alone gives.
+"""Every workload on SQLite and on a real PostgreSQL, side by side, and beside what SQL alone gives.
 
 Run as `python -m benchmarks.suite --help`. Rounds of all variants are interleaved, each on a database of its own, so
 that a busy minute of the machine hits all of them; medians are shown. It writes a table (Markdown), all figures (JSON)
@@ -23,11 +23,11 @@ import msgspec
 
 from benchmarks import raw_limit
 from benchmarks.gauges import PostgresGauge
+from benchmarks.measuring.jobs import app, nothing
+from benchmarks.measuring.records import Effort, Gauge, Measured, Unmeasured, Workload, moved, no_gauge
+from benchmarks.measuring.rounds import Result, measure_one, variants
+from benchmarks.measuring.workloads import Benchmark
 from benchmarks.reporting import Variant, figures_of, markdown, plot
-from tenure.measuring.jobs import app, nothing
-from tenure.measuring.records import Effort, Gauge, Measured, Unmeasured, Workload, moved, no_gauge
-from tenure.measuring.rounds import Result, measure_one, variants
-from tenure.measuring.workloads import Bench
 from tenure.stores import store_for
 from tests.support.postgres import PostgresServer
 
@@ -64,8 +64,8 @@ class Suite:
     async def _measured(self, variant: Variant, url: str, gauge: Gauge) -> Result:
         if variant.store == "raw":
             return await self._raw(url, gauge, processes=variant.processes)
-        bench = Bench(url, effort=self.effort, folder=self.folder, gauge=gauge)
-        return await measure_one(bench, variant.workload, variant.processes)
+        benchmark = Benchmark(url, effort=self.effort, folder=self.folder, gauge=gauge)
+        return await measure_one(benchmark, variant.workload, variant.processes)
 
     async def _raw(self, url: str, gauge: Gauge, *, processes: int) -> Result:
         """The drain by hand-written SQL, of jobs that tenure has queued."""

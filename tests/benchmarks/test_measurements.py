@@ -6,10 +6,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.measuring.records import Measured, Unmeasured, Workload, moved
+from benchmarks.measuring.rounds import Result, summarised, variants
 from benchmarks.plots import Bar, Panel, drawn, scale_end
 from benchmarks.reporting import Variant, markdown, plot
-from tenure.measuring.records import Measured, Unmeasured, Workload, medians, moved, percentile
-from tenure.measuring.rounds import Result, summarised, variants
+from tenure.cli.bench_workloads import medians, percentile
 
 
 @pytest.mark.parametrize(

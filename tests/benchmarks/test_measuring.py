@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import raw_limit, suite
 from benchmarks.gauges import PostgresGauge
-from tenure.measuring import workloads
-from tenure.measuring.crew import crew_of
-from tenure.measuring.jobs import app, hold, nothing
-from tenure.measuring.lines import Orders
-from tenure.measuring.records import Effort, NotMeasured, Unmeasured, Workload
-from tenure.measuring.rounds import measure_one, measure_rounds
-from tenure.measuring.workloads import Bench
+from benchmarks.measuring import workloads
+from benchmarks.measuring.channel import Orders
+from benchmarks.measuring.jobs import app, hold, nothing
+from benchmarks.measuring.records import Effort, NotMeasured, Unmeasured, Workload
+from benchmarks.measuring.rounds import measure_one, measure_rounds
+from benchmarks.measuring.worker_processes import worker_processes
+from benchmarks.measuring.workloads import Benchmark
 from tenure.stores import JobFilter
 from tests.support.child_programs import is_alive
 from tests.support.command import tenure
@@ -38,15 +38,15 @@ def orders(database: Database) -> Orders:
 
 
 async def test_a_job_that_did_not_succeed_leaves_no_figure(migrated: Database, tmp_path: Path) -> None:
-    bench = Bench(migrated.url, effort=EFFORT, folder=tmp_path)
+    benchmark = Benchmark(migrated.url, effort=EFFORT, folder=tmp_path)
     app.database = migrated.url
     async with app:
-        handles = await app.enqueue_many(map(nothing.options(queue=bench.queue).request, range(3)))
+        handles = await app.enqueue_many(map(nothing.options(queue=benchmark.queue).request, range(3)))
         await handles[1].cancel(hard=True)
         with pytest.raises(NotMeasured, match=r"3 of 3 jobs did not succeed: job .* is queued"):
-            await bench._verified([*handles])
+            await benchmark._verified([*handles])
         with pytest.raises(NotMeasured, match=r"1 of 1 jobs did not succeed: job .* is cancelled"):
-            await bench._verified([handles[1]])
+            await benchmark._verified([handles[1]])
 
 
 async def test_a_job_that_somebody_ends_meanwhile_is_waited_for_in_vain_and_said(
@@ -62,8 +62,8 @@ async def test_a_job_that_somebody_ends_meanwhile_is_waited_for_in_vain_and_said
             await app.cancel(jobs[0].id, hard=True)
         return {}
 
-    bench = Bench(migrated.url, effort=EFFORT, folder=tmp_path, gauge=meddle)
-    found = await measure_one(bench, Workload.DRAIN, 1)
+    benchmark = Benchmark(migrated.url, effort=EFFORT, folder=tmp_path, gauge=meddle)
+    found = await measure_one(benchmark, Workload.DRAIN, 1)
     assert isinstance(found, Unmeasured)
     assert "have done 60 jobs: 59 succeeded" in found.why
 
@@ -73,11 +73,11 @@ async def test_what_a_bench_gives_up_on_is_not_left_in_the_queue(
 ) -> None:
     monkeypatch.setattr(workloads, "LIMIT_JOBS_PER_SECOND", 1e9)
     monkeypatch.setattr(workloads, "LIMIT_SECONDS", 0.0)
-    bench = Bench(migrated.url, effort=EFFORT, folder=tmp_path)
+    benchmark = Benchmark(migrated.url, effort=EFFORT, folder=tmp_path)
     with pytest.raises(NotMeasured, match="after 0 s"):
-        await bench.measure(Workload.DRAIN)
+        await benchmark.measure(Workload.DRAIN)
     async with migrated.opened() as store:
-        jobs = (await store.find(JobFilter(queues=(bench.queue,)), limit=1000)).jobs
+        jobs = (await store.find(JobFilter(queues=(benchmark.queue,)), limit=1000)).jobs
     assert len(jobs) == 60
     assert not any(job.live for job in jobs)
 
@@ -86,11 +86,11 @@ async def test_a_worker_that_dies_is_noticed_at_once_and_the_other_is_ended(migr
     pids: list[int] = []
 
     async def lose_one() -> None:
-        async with crew_of(2, orders(migrated), log=tmp_path / "log") as crew:
-            pids.extend(program.pid for program in crew._programs)
-            crew.go()
+        async with worker_processes(2, orders(migrated), log=tmp_path / "log") as workers:
+            pids.extend(program.pid for program in workers._programs)
+            workers.go()
             os.kill(pids[1], signal.SIGKILL)
-            await crew.have_succeeded(5, seconds=60)
+            await workers.have_succeeded(5, seconds=60)
 
     with pytest.raises(NotMeasured, match="a worker ended before they have done 5 jobs"):
         await lose_one()
@@ -100,14 +100,14 @@ async def test_a_worker_that_dies_is_noticed_at_once_and_the_other_is_ended(migr
 
 async def test_a_worker_that_does_not_end_as_it_should_spoils_the_round(migrated: Database, tmp_path: Path) -> None:
     with pytest.raises(NotMeasured, match="a worker did not end as it should"):
-        async with crew_of(1, orders(migrated), log=tmp_path / "log") as crew:
-            os.kill(crew._programs[0].pid, signal.SIGKILL)
+        async with worker_processes(1, orders(migrated), log=tmp_path / "log") as workers:
+            os.kill(workers._programs[0].pid, signal.SIGKILL)
 
 
 async def test_a_worker_that_cannot_begin_says_why(tmp_path: Path) -> None:
     missing = Database(f"sqlite:///{tmp_path / 'nowhere' / 'jobs.db'}")
     with pytest.raises(NotMeasured, match="a worker ended before they are up") as caught:
-        async with crew_of(1, orders(missing), log=tmp_path / "log"):
+        async with worker_processes(1, orders(missing), log=tmp_path / "log"):
             raise AssertionError("they cannot be up")
     assert "the workers' log ends with" in str(caught.value)
     assert "nowhere" in str(caught.value)
@@ -115,38 +115,38 @@ async def test_a_worker_that_cannot_begin_says_why(tmp_path: Path) -> None:
 
 async def test_a_worker_does_nothing_before_it_is_told_to_go(migrated: Database, tmp_path: Path) -> None:
     app.database = migrated.url
-    async with app, crew_of(1, orders(migrated), log=tmp_path / "log") as crew:
+    async with app, worker_processes(1, orders(migrated), log=tmp_path / "log") as workers:
         [handle] = await app.enqueue_many([nothing.options(queue="here").request(1)])
         assert await (await app.store()).workers() == []
         assert (await handle.refresh()).attempt == 0
-        crew.go()
-        await crew.have_succeeded(1, seconds=60)
+        workers.go()
+        await workers.have_succeeded(1, seconds=60)
         assert (await handle.wait(timeout_seconds=10)).result == "null"
-        assert crew.last_success_seconds > 0
-        assert crew.rss_bytes > 10 * 2**20
-    assert [program.exit_code for program in crew._programs] == [0]
+        assert workers.last_success_seconds > 0
+        assert workers.rss_bytes > 10 * 2**20
+    assert [program.exit_code for program in workers._programs] == [0]
 
 
 async def test_what_is_held_runs_until_it_is_let_go(migrated: Database, tmp_path: Path) -> None:
     app.database = migrated.url
-    async with app, crew_of(1, orders(migrated), log=tmp_path / "log") as crew:
+    async with app, worker_processes(1, orders(migrated), log=tmp_path / "log") as workers:
         handles = await app.enqueue_many(map(hold.options(queue="here").request, range(3)))
-        crew.go()
-        await crew.are_running(3, seconds=60)
-        assert crew.succeeded == 0
-        crew.release()
-        await crew.have_succeeded(3, seconds=60)
-        await eventually(lambda: crew.running == 0)
+        workers.go()
+        await workers.are_running(3, seconds=60)
+        assert workers.succeeded == 0
+        workers.release()
+        await workers.have_succeeded(3, seconds=60)
+        await eventually(lambda: workers.running == 0)
         assert [(await handle.wait(timeout_seconds=10)).result for handle in handles] == ["null"] * 3
 
 
 async def test_rounds_are_interleaved_and_told_of(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
     async with database.opened():
-        bench = Bench(database.url, effort=Effort(jobs=10, samples=1), folder=tmp_path)
+        benchmark = Benchmark(database.url, effort=Effort(jobs=10, samples=1), folder=tmp_path)
     told: list[tuple[str, float]] = []
     wanted = [(Workload.ENQUEUE_ONE, 1), (Workload.ENQUEUE_MANY, 1)]
-    found = await measure_rounds(bench, wanted, rounds=2, told=lambda label, share: told.append((label, share)))
+    found = await measure_rounds(benchmark, wanted, rounds=2, told=lambda label, share: told.append((label, share)))
     assert [one.workload for one in found] == [Workload.ENQUEUE_ONE, Workload.ENQUEUE_MANY] * 2
     assert [share for _, share in told] == [0.0, 0.25, 0.5, 0.75]
     assert told[3][0] == "round 2 of 2: enqueue-many"
@@ -157,7 +157,7 @@ async def test_the_loop_by_hand_writes_the_rows_that_a_worker_writes(postgres_ds
     database, gauge = Database(postgres_dsn), PostgresGauge(postgres_dsn)
     async with database.opened():
         pass
-    ours = await Bench(postgres_dsn, effort=EFFORT, folder=tmp_path, gauge=gauge).measure(Workload.DRAIN)
+    ours = await Benchmark(postgres_dsn, effort=EFFORT, folder=tmp_path, gauge=gauge).measure(Workload.DRAIN)
     app.database = postgres_dsn
     async with app:
         await app.enqueue_many(map(nothing.options(queue="raw").request, range(60)))

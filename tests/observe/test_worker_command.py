@@ -30,7 +30,7 @@ import tenure
 app = tenure.App()
 
 
-@app.job(lease_seconds=2, backoff=tenure.Backoff(base_seconds=0.01), max_attempts=2)
+@app.job(lease_seconds=30, backoff=tenure.Backoff(base_seconds=0.01), max_attempts=2)
 async def nap(ctx: tenure.Context, seconds: float) -> None:
     logging.getLogger("shop").info("napping for %s s", seconds)
     await asyncio.sleep(seconds)
@@ -72,7 +72,7 @@ def scraped(url: str) -> Series:
 
 async def queue(store: Store, *seconds: float) -> None:
     drive = Driver(store)
-    policy = {"lease_seconds": 2.0, "max_attempts": 2}
+    policy = {"lease_seconds": 30.0, "max_attempts": 2}
     await store.enqueue([drive.enqueue(kind="nap", payload=encode({"seconds": one}), policy=policy) for one in seconds])
 
 

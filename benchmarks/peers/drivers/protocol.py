@@ -20,8 +20,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from benchmarks.peers.drivers.crew import Crew
 from benchmarks.peers.drivers.tally import TALLY, Counted
+from benchmarks.peers.drivers.worker_processes import WorkerProcesses
 
 T = TypeVar("T")
 
@@ -195,8 +195,8 @@ def _drain(driver: Driver, options: argparse.Namespace) -> Figures:
         _require_queued(ledger, options.jobs)
         ledger.settle()
         before = ledger.wal_bytes()
-        with Crew(_commands(driver, options), Path(folder)) as crew:
-            ended_ns, counted = _until_drained(crew, ledger, options)
+        with WorkerProcesses(_commands(driver, options), Path(folder)) as workers:
+            ended_ns, counted = _until_drained(workers, ledger, options)
             wal = _wal(before, ledger, options.jobs)
             began_ns = min(filter(None, (counted.first_ns, ledger.first_claim_ns())))
         _require_done(ledger, options.jobs)
@@ -212,13 +212,13 @@ def _commands(driver: Driver, options: argparse.Namespace) -> list[list[str]]:
     return [command] * (1 if driver.starts_processes else options.processes)
 
 
-def _until_drained(crew: Crew, ledger: Ledger, options: argparse.Namespace) -> tuple[int, Counted]:
+def _until_drained(workers: WorkerProcesses, ledger: Ledger, options: argparse.Namespace) -> tuple[int, Counted]:
     deadline = time.monotonic() + options.limit_seconds
     while True:
         # While bodies are missing there is no need to ask the ledger, which would cost the workers time.
-        if (counted := crew.counted()).ran >= options.jobs and ledger.left() == 0:
+        if (counted := workers.counted()).ran >= options.jobs and ledger.left() == 0:
             return time.time_ns(), counted
-        crew.require_alive()
+        workers.require_alive()
         if time.monotonic() > deadline:
             raise SystemExit(
                 f"{counted.ran} of {options.jobs} bodies ran in {options.limit_seconds:.0f} s, {ledger.left()} are left"
@@ -237,21 +237,21 @@ def _latency(driver: Driver, options: argparse.Namespace) -> Figures:
     async def send_paced() -> None:
         async with driver.sender(options.url) as sender:
             await sender.one(0)
-            await crew.until(lambda counted: counted.ran >= 1, seconds=options.limit_seconds)
+            await workers.until(lambda counted: counted.ran >= 1, seconds=options.limit_seconds)
             next_at = time.monotonic()
             for number in range(WARM_UP_JOBS + options.jobs):
                 next_at = max(next_at + PACE_SECONDS, time.monotonic())
                 await asyncio.sleep(next_at - time.monotonic())
                 await sender.one(time.monotonic_ns() if number >= WARM_UP_JOBS else 0)
-            await crew.until(lambda counted: len(counted.samples_ns) >= options.jobs, seconds=options.limit_seconds)
+            await workers.until(lambda counted: len(counted.samples_ns) >= options.jobs, seconds=options.limit_seconds)
 
     driver.run(driver.prepare(options.url))
     with (
         tempfile.TemporaryDirectory(prefix="tenure-peers-") as folder,
-        Crew(_commands(driver, options), Path(folder)) as crew,
+        WorkerProcesses(_commands(driver, options), Path(folder)) as workers,
     ):
         driver.run(send_paced())
-        samples = sorted(crew.counted().samples_ns)
+        samples = sorted(workers.counted().samples_ns)
     return {"jobs": options.jobs, **{f"p{p}_ms": _percentile(samples, p) / 1e6 for p in (50, 95, 99)}}
 
 

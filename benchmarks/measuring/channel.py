@@ -1,7 +1,7 @@
-"""What a bench and its worker processes say to each other, over one socket each.
+"""The messages between a benchmark and its worker processes, over one socket each.
 
-The bench sends its orders, then single letters; a worker sends how it stands. When the bench is gone, however it went,
-the line ends, and the worker stops.
+The benchmark sends its orders, then single letters; a worker sends its standing. When the benchmark ends, the socket
+closes, and the worker stops.
 """
 
 from __future__ import annotations

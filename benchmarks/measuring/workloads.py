@@ -14,12 +14,10 @@ from typing import Any
 import msgspec
 
 import tenure
-from tenure.lifecycle.statuses import SUCCEEDED
-from tenure.measuring import jobs as bench_jobs
-from tenure.measuring.crew import Crew, crew_of
-from tenure.measuring.jobs import HEARTBEAT_SECONDS, app
-from tenure.measuring.lines import Orders
-from tenure.measuring.records import (
+from benchmarks.measuring import jobs as bench_jobs
+from benchmarks.measuring.channel import Orders
+from benchmarks.measuring.jobs import HEARTBEAT_SECONDS, app
+from benchmarks.measuring.records import (
     SHARED_BY_WORKERS,
     Effort,
     Gauge,
@@ -28,8 +26,10 @@ from tenure.measuring.records import (
     Workload,
     moved,
     no_gauge,
-    percentile,
 )
+from benchmarks.measuring.worker_processes import WorkerProcesses, worker_processes
+from tenure.cli.bench_workloads import percentile
+from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.seams import SYSTEM
 
 LIMIT_SECONDS, LIMIT_JOBS_PER_SECOND = 60.0, 50.0
@@ -47,7 +47,7 @@ CLOCK_LOOKS = 10
 Handles = list[tenure.Handle[Any]]
 
 
-class Bench:
+class Benchmark:
     """Measures on one database. Its jobs are in a queue with a name that nobody else has."""
 
     def __init__(self, database: str, *, effort: Effort, folder: Path, gauge: Gauge = no_gauge) -> None:
@@ -117,26 +117,26 @@ class Bench:
 
     async def _cycle(self, processes: int) -> Measured:
         before = await self._gauged()
-        async with self._at_work(processes) as (crew, handles):
+        async with self._at_work(processes) as (workers, handles):
             began = _now()
             for start in range(0, self.effort.jobs, CYCLE_BATCH):
                 numbers = range(start, min(start + CYCLE_BATCH, self.effort.jobs))
                 handles += await app.enqueue_many(map(self._nothing.request, numbers))
-            await crew.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
-            seconds = crew.last_success_seconds - began
+            await workers.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
+            seconds = workers.last_success_seconds - began
         after = await self._gauged()
         await self._verified(handles)
         return self._rate(Workload.CYCLE, self.effort.jobs, seconds, processes=processes, before=before, after=after)
 
     async def _latency(self) -> Measured:
         began: list[float] = []
-        async with self._at_work(1) as (crew, handles):
+        async with self._at_work(1) as (workers, handles):
             warm = len(handles)
             for number in range(self.effort.samples):
                 await SYSTEM.clock.sleep(PAUSE_SECONDS * (0.5 + SYSTEM.random.fraction()))
                 began.append(_now())
                 handles.append(await self._stamp.enqueue(number))
-                await crew.have_succeeded(len(handles), seconds=_limit_seconds(1))
+                await workers.have_succeeded(len(handles), seconds=_limit_seconds(1))
         ran = (await self._verified(handles))[warm:]
         starts = [msgspec.json.decode(job.result or "", type=float) for job in ran]
         waits_ms = [(start - since) * 1000 for start, since in zip(starts, began, strict=True)]
@@ -150,18 +150,18 @@ class Bench:
         running = self.effort.running
         limit = _limit_seconds(running)
         handles: Handles = [*await app.enqueue_many(map(self._hold.request, range(running)))]
-        async with self._crew(1, concurrency=running) as crew:
-            crew.go()
-            await crew.are_running(running, seconds=limit)
+        async with self._workers(1, concurrency=running) as workers:
+            workers.go()
+            await workers.are_running(running, seconds=limit)
             await SYSTEM.clock.sleep(HEARTBEAT_SECONDS)
             began, revs = _now(), await self._revs(handles)
             await SYSTEM.clock.sleep(BEATS * HEARTBEAT_SECONDS)
             ended, later_revs = _now(), await self._revs(handles)
-            if crew.running != running:
-                raise NotMeasured(f"only {crew.running:,} of {running:,} jobs still ran: heartbeats came too late")
-            rss_bytes = crew.rss_bytes
-            crew.release()
-            await crew.have_succeeded(running, seconds=limit)
+            if workers.running != running:
+                raise NotMeasured(f"only {workers.running:,} of {running:,} jobs still ran: heartbeats came too late")
+            rss_bytes = workers.rss_bytes
+            workers.release()
+            await workers.have_succeeded(running, seconds=limit)
         await self._verified(handles)
         figures = {
             "heartbeats_per_second": (later_revs - revs) / (ended - began),
@@ -170,20 +170,22 @@ class Bench:
         }
         return Measured(workload=Workload.HEARTBEATS, processes=1, jobs=running, seconds=ended - began, figures=figures)
 
-    def _crew(self, processes: int, *, concurrency: int | None = None) -> AbstractAsyncContextManager[Crew]:
+    def _workers(
+        self, processes: int, *, concurrency: int | None = None
+    ) -> AbstractAsyncContextManager[WorkerProcesses]:
         slots = self.effort.concurrency if concurrency is None else concurrency
         orders = Orders(database=self.database, queue=self.queue, concurrency=slots)
-        return crew_of(processes, orders, log=self._log)
+        return worker_processes(processes, orders, log=self._log)
 
     @asynccontextmanager
-    async def _at_work(self, processes: int) -> AsyncIterator[tuple[Crew, Handles]]:
+    async def _at_work(self, processes: int) -> AsyncIterator[tuple[WorkerProcesses, Handles]]:
         """Workers that are up and have done their first jobs, and the handles of these."""
-        async with self._crew(processes) as crew:
-            crew.go()
+        async with self._workers(processes) as workers:
+            workers.go()
             await self._registered(processes)
             handles: Handles = [*await app.enqueue_many(map(self._nothing.request, range(WARM_UP_JOBS)))]
-            await crew.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
-            yield crew, handles
+            await workers.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
+            yield workers, handles
 
     async def _registered(self, processes: int) -> None:
         """Until so many workers are written down for our queue."""
@@ -197,10 +199,10 @@ class Bench:
 
     async def _run(self, handles: Handles, *, processes: int = 1) -> float:
         """Have these jobs done; when the last one was."""
-        async with self._crew(processes) as crew:
-            crew.go()
-            await crew.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
-            return crew.last_success_seconds
+        async with self._workers(processes) as workers:
+            workers.go()
+            await workers.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
+            return workers.last_success_seconds
 
     async def _run_to_the_end(self, handles: Handles) -> None:
         await self._run(handles)
@@ -252,7 +254,7 @@ class Bench:
         """Nobody will run what is left in the queue, so that it is cancelled."""
         wanted = tenure.JobFilter(queues=(self.queue,))
         try:
-            await app.cancel_many(wanted, hard=True, reason="the bench was ended", limit=self._jobs_most())
+            await app.cancel_many(wanted, hard=True, reason="the benchmark was ended", limit=self._jobs_most())
         except tenure.TenureError:
             return  # The database is away, which is probably why we are here; what is left is in our queue alone.
 

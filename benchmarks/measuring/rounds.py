@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tenure.measuring.records import SHARED_BY_WORKERS, Measured, NotMeasured, Unmeasured, Workload, medians
-from tenure.measuring.workloads import Bench
+from benchmarks.measuring.records import SHARED_BY_WORKERS, Measured, NotMeasured, Unmeasured, Workload
+from benchmarks.measuring.workloads import Benchmark
+from tenure.cli.bench_workloads import medians
 
 Result = Measured | Unmeasured
 Told = Callable[[str, float], None]
@@ -36,7 +37,7 @@ def variants(workloads: Sequence[Workload], processes: Sequence[int]) -> list[tu
 
 
 async def measure_rounds(
-    bench: Bench, wanted: Sequence[tuple[Workload, int]], *, rounds: int, told: Told
+    benchmark: Benchmark, wanted: Sequence[tuple[Workload, int]], *, rounds: int, told: Told
 ) -> list[Result]:
     """Everything that is wanted, as many times as there are rounds."""
     found: list[Result] = []
@@ -44,14 +45,14 @@ async def measure_rounds(
         for workload, processes in wanted:
             label = f"round {number + 1} of {rounds}: {described(workload, processes)}"
             told(label, len(found) / (rounds * len(wanted)))
-            found.append(await measure_one(bench, workload, processes))
+            found.append(await measure_one(benchmark, workload, processes))
     return found
 
 
-async def measure_one(bench: Bench, workload: Workload, processes: int) -> Result:
+async def measure_one(benchmark: Benchmark, workload: Workload, processes: int) -> Result:
     """One round, or why it has no figure."""
     try:
-        return await bench.measure(workload, processes=processes)
+        return await benchmark.measure(workload, processes=processes)
     except NotMeasured as problem:
         return Unmeasured(workload=workload, processes=processes, why=str(problem))
 

@@ -1,4 +1,4 @@
-"""The worker processes of a bench: started, set to work, listened to, and not left behind."""
+"""The worker processes of a benchmark, from their start to their end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from tenure.measuring.lines import GO, RELEASE, STOP, Orders, Standing, lines
-from tenure.measuring.records import NotMeasured
+from benchmarks.measuring.channel import GO, RELEASE, STOP, Orders, Standing, lines
+from benchmarks.measuring.records import NotMeasured
 from tenure.seams import SYSTEM
 from tenure.workers.supervisor.process import WorkerProcess
 
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.01
 LOG_LINES = 5
 
 
-class Crew:
+class WorkerProcesses:
     """Some worker processes on one queue."""
 
     def __init__(self, programs: list[WorkerProcess], log: Path) -> None:
@@ -127,7 +127,7 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew_of(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[Crew]:
+async def worker_processes(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[WorkerProcesses]:
     """Worker processes that are ready and wait for the word to go. However this is left, none is left behind."""
     programs: list[WorkerProcess] = []
     try:
@@ -135,18 +135,18 @@ async def crew_of(processes: int, orders: Orders, *, log: Path) -> AsyncIterator
             for _ in range(processes):
                 programs.append(WorkerProcess(_command, output=output, errors=output))
                 programs[-1].say(msgspec.json.encode(orders) + b"\n")
-        crew = Crew(programs, log)
+        workers = WorkerProcesses(programs, log)
     except BaseException:
         for program in programs:
             program.kill()
             program.close()
         raise
     try:
-        await crew.ready()
-        yield crew
-        await crew.stop()
+        await workers.ready()
+        yield workers
+        await workers.stop()
     finally:
-        crew.close()
+        workers.close()
 
 
 async def _ended(programs: Sequence[WorkerProcess]) -> None:
@@ -155,4 +155,4 @@ async def _ended(programs: Sequence[WorkerProcess]) -> None:
 
 
 def _command(descriptor: int) -> list[str]:
-    return [sys.executable, "-m", "tenure.measuring.member", str(descriptor)]
+    return [sys.executable, "-m", "benchmarks.measuring.worker_process", str(descriptor)]

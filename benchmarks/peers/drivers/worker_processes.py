@@ -15,7 +15,7 @@ from benchmarks.peers.drivers.tally import FOLDER_VARIABLE, Counted, counted
 STOP_SECONDS = 10.0
 
 
-class Crew:
+class WorkerProcesses:
     """Worker processes while the block lasts. One that ends before is an error, told by the last line it wrote."""
 
     def __init__(self, commands: Sequence[Sequence[str]], folder: Path) -> None:

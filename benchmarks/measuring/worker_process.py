@@ -1,7 +1,7 @@
-"""One worker process of a bench: `python -m tenure.measuring.member DESCRIPTOR`, which only the crew starts.
+"""One worker process of a benchmark: `python -m benchmarks.measuring.worker_process DESCRIPTOR`.
 
-It opens the database and says that it is ready; told to go, it works, and says how it stands, until it is told to stop
-or whoever started it is gone.
+It opens the database and reports that it is ready. On GO it works and reports its standing, until STOP or until the
+benchmark's end of the socket is closed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from benchmarks.measuring.channel import GO, RELEASE, Orders, Standing, lines
+from benchmarks.measuring.jobs import app, release
 from tenure.lifecycle.statuses import SUCCEEDED
-from tenure.measuring.jobs import app, release
-from tenure.measuring.lines import GO, RELEASE, Orders, Standing, lines
 from tenure.seams import SYSTEM
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ GRACE_SECONDS = 5.0
 STATM = Path("/proc/self/statm")
 
 
-class Member:
+class BenchmarkWorker:
     """A worker, and its end of the line."""
 
     def __init__(self, line: socket.socket) -> None:
@@ -111,7 +111,7 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as given, given.dup() as line:
         # The copy is not handed down to what jobs start: the line must end when this process does.
         line.settimeout(0)
-        asyncio.run(Member(line).run())
+        asyncio.run(BenchmarkWorker(line).run())
 
 
 if __name__ == "__main__":

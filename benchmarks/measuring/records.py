@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -94,24 +93,3 @@ def moved(before: Mapping[str, float], after: Mapping[str, float], *, jobs: int)
     {'wal_bytes': 1000.0}
     """
     return {name: (after[name] - before[name]) / jobs for name in after}
-
-
-def medians(rounds: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """For each figure, the median of its rounds.
-
-    >>> medians([{"per_second": 10.0}, {"per_second": 90.0}, {"per_second": 20.0}])
-    {'per_second': 20.0}
-    """
-    found = list(rounds)
-    return {name: statistics.median(one[name] for one in found) for name in (found[0] if found else ())}
-
-
-def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that this share of all does not exceed.
-
-    >>> percentile([4.0, 1.0, 3.0, 2.0], 0.5)
-    2.0
-    """
-    ordered = sorted(values)
-    place = -(-len(ordered) * round(share * 1000) // 1000) - 1
-    return ordered[max(0, place)]
