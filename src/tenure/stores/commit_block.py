@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from tenure.errors import DeadlinePassed, InvalidInput, StoreError
@@ -46,10 +46,16 @@ def require_outside(store: object) -> None:
         )
 
 
+class BlockedStore(Protocol):
+    """The store whose commit block is open."""
+
+    def wake(self, names: Set[str]) -> None: ...
+
+
 class BaseCommitBlock(ABC):
     """The context of one transaction, and the transaction itself. One task after the other may use it."""
 
-    def __init__(self, store: object, *, deadline_seconds: float, clock: Clock) -> None:
+    def __init__(self, store: BlockedStore, *, deadline_seconds: float, clock: Clock) -> None:
         self.store = store
         self.deadline_seconds = check_seconds(deadline_seconds, "deadline_seconds", least=0.001)
         self.is_open = False
@@ -80,11 +86,6 @@ class BaseCommitBlock(ABC):
     @abstractmethod
     def _abandon(self) -> None:
         """Begin to undo everything now, whatever runs. `_let_go` follows when the block is left."""
-        ...
-
-    @abstractmethod
-    def _tell(self, names: set[str]) -> None:
-        """Hint that there may be work for these, which the commit has just made visible."""
         ...
 
     @abstractmethod
@@ -218,8 +219,8 @@ class BaseCommitBlock(ABC):
                 # Another task is in the middle of something that nobody will keep.
                 self._abandon()
             await self._let_go()
-        if error is None:
-            self._tell(self._queues | hints(self._outcomes))
+        if error is None and (names := self._queues | hints(self._outcomes)):
+            self.store.wake(names)
 
     async def _leave(self) -> None:
         """Commit, or say why nothing was kept."""

@@ -176,7 +176,7 @@ async def test_blocks_and_the_store_take_turns_in_the_order_of_asking(store: Sql
     holding = asyncio.create_task(hold())
     await asyncio.wait_for(first_in.wait(), PLENTY_SECONDS)
     added = asyncio.create_task(drive.add("second"))
-    turns = store._lanes._turns
+    turns = store._connections._turns
     await eventually(lambda: len(turns._waiting) == 1)
     more = [asyncio.create_task(block(kind)) for kind in ("third", "fourth")]
     leave.set()

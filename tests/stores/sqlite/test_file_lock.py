@@ -118,7 +118,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 def turn_of(store: SqliteStore) -> FairFileLock:
-    turn = store._lanes._turns._among_all
+    turn = store._connections._turns._among_all
     assert turn is not None
     return turn
 

@@ -12,10 +12,12 @@ import pytest
 
 from tenure.lifecycle.claim_order import claim_order
 from tenure.lifecycle.records import Job
+from tenure.seams import SYSTEM
 from tenure.stores.contract import ClaimRequest
-from tenure.stores.sqlite.claim import Quarantine, claim
+from tenure.stores.quarantine import Quarantine
+from tenure.stores.sqlite.claim import claim
 from tenure.stores.sqlite.connect import connect
-from tenure.stores.sqlite.policies import Policies
+from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.stores.sqlite.transactions import open_gate
@@ -116,7 +118,7 @@ async def steps_of_a_claim(drive: Driver, path: Path, *, limit: int) -> int:
         return 0
 
     request: ClaimRequest = drive.claim_request(queues=QUEUES, limit=limit)
-    now, policies = await drive.store.now(), Policies()
+    now, policies = await drive.store.now(), SqlitePolicies()
     with closing(connect(str(path))) as connection:
         connection.execute("begin immediate")
         open_gate(connection, "store")
@@ -125,8 +127,8 @@ async def steps_of_a_claim(drive: Driver, path: Path, *, limit: int) -> int:
             connection,
             request,
             now=now,
-            policy_of=lambda policy_id: policies.of(connection, policy_id),
-            set_aside=Quarantine(),
+            policy_of=lambda policy_id: policies.read(connection, policy_id),
+            quarantine=Quarantine(SYSTEM.clock),
         )
         connection.set_progress_handler(None, 0)
         connection.execute("rollback")

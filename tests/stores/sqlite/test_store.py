@@ -574,7 +574,7 @@ async def test_a_poisoned_row_does_not_wedge_its_queue(path: Path, drive: Driver
     assert [job.id for job in won] == [job.id for job in sound[:2]]
     assert [job.id for job in await drive.claim(limit=2)] == [sound[2].id]
     assert await drive.claim(limit=2) == []
-    findings = [finding for finding in await drive.store.doctor() if finding.about == "poisoned job"]
+    findings = [finding for finding in await drive.store.doctor() if finding.about == "poisoned row"]
     assert len(findings) == 3
     assert {finding.level for finding in findings} == {"error"}
 
@@ -603,7 +603,7 @@ async def test_an_unreadable_row_does_not_keep_the_others_from_recovery(path: Pa
         shell.execute("update tenure_jobs set tags = 'no json' where id = ?", (str(spoilt.id),))
     clock.advance(600)
     assert [job.id for job in await store.recoverable(limit=10)] == [sound.id]
-    assert "poisoned job" in {finding.about for finding in await store.doctor()}
+    assert "poisoned row" in {finding.about for finding in await store.doctor()}
     await store.close()
 
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from tenure.errors import Refused, StoreError
+from tenure.errors import Refused
 from tenure.lifecycle.decide import Change, decide_chain
 from tenure.lifecycle.records import Job
+from tenure.stores.base import CONFLICTS_MAX, conflicts_exhausted
 from tenure.stores.contract import Failure, Outcome, Request, settle, waves
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.apply_batch import Batches
 from tenure.stores.postgres.connections import Fetches
-from tenure.stores.postgres.policies import KnownPolicies
-
-RACES_MAX = 20
+from tenure.stores.postgres.policies import PostgresPolicies
 
 
 class Apply:
     """Performs requests with the statements that `fetches` sends: each in a transaction of its own, or all in one."""
 
-    def __init__(self, fetches: Fetches, policies: KnownPolicies, batches: Batches) -> None:
+    def __init__(self, fetches: Fetches, policies: PostgresPolicies, batches: Batches) -> None:
         self._fetches, self._policies, self._batches = fetches, policies, batches
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
@@ -42,15 +41,14 @@ class Apply:
                     continue
         await self._write(changes, outcomes)
         open_ = {number: request for number, request in requests if number not in outcomes}
-        for _ in range(RACES_MAX):
+        for _ in range(CONFLICTS_MAX):
             if not open_:
                 return
             changes = await self._judge(open_, outcomes)
             await self._write(changes, outcomes)
             open_ = {number: request for number, request in open_.items() if number not in outcomes}
         for number, request in open_.items():
-            problem = f"job {request.job_id} changed {RACES_MAX} times while this was tried; try again later"
-            outcomes[number] = Failure(StoreError(problem))
+            outcomes[number] = Failure(conflicts_exhausted(request.job_id))
 
     async def _write(self, changes: dict[int, Change], outcomes: dict[int, Outcome]) -> None:
         if changes:

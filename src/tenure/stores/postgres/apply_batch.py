@@ -17,6 +17,7 @@ from tenure.stores.postgres.apply_parameters import (
     is_heartbeat,
 )
 from tenure.stores.postgres.connections import ABOUT_A_ROW, Fetches
+from tenure.stores.quarantine import Bisection
 
 POISON = (*ABOUT_A_ROW, GuardViolated)
 Send = Callable[[Sequence[Change], dict[UUID, Outcome]], Awaitable[None]]
@@ -52,19 +53,15 @@ class Batches:
         return others, completions, beats
 
     async def _isolating(self, send: Send, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
-        if not changes:
-            return
-        try:
-            await send(changes, answers)
-        except POISON as problem:
-            if len(changes) == 1:
-                job_id = changes[0].before.id
-                log.error("job %s cannot be written and was set aside: %s", job_id, said(problem))
-                answers[job_id] = Failure(RowPoisoned(job_id, said(problem)))
-                return
-            middle = len(changes) // 2
-            await self._isolating(send, changes[:middle], answers)
-            await self._isolating(send, changes[middle:], answers)
+        batches = Bisection(changes)
+        for batch in batches:
+            try:
+                await send(batch, answers)
+            except POISON as problem:
+                if batches.isolates(batch):
+                    job_id = batch[0].before.id
+                    log.error("job %s cannot be written: %s", job_id, said(problem))
+                    answers[job_id] = Failure(RowPoisoned(job_id, said(problem)))
 
     async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}

@@ -51,7 +51,7 @@ from tenure.stores.postgres.connections import (
     fetch,
 )
 from tenure.stores.postgres.cursors import NO_ID
-from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.reads import jobs_of
 from tenure.stores.sql_files import numbered
 
@@ -112,7 +112,7 @@ class PostgresSnapshot:
 
     def __init__(self, connection: Session, *, at: datetime) -> None:
         self._connection = connection
-        self._policies = KnownPolicies(Within(connection))
+        self._policies = PostgresPolicies(Within(connection))
         self.at = at
 
     async def totals(self) -> Totals:
@@ -175,7 +175,7 @@ class PostgresRestoring:
     def __init__(self, connection: Session, seams: Seams, *, first_tx: int) -> None:
         self._connection, self._seams, self._first_tx = connection, seams, first_tx
         self._runs = Runs()
-        self._policies = KnownPolicies(Within(connection, speak_again=True))
+        self._policies = PostgresPolicies(Within(connection, speak_again=True))
 
     async def shelve(self, records: Sequence[Shelved]) -> None:
         for kind, name in _WRITTEN_BY.items():

@@ -5,9 +5,7 @@ A row that makes a claim fail is quarantined for a while. Legality is checked by
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
@@ -16,12 +14,13 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tenure.errors import RequestIdReused
+from tenure.errors import RequestIdReused, RowPoisoned
 from tenure.lifecycle.limits import Candidate, QueueLimits, RateUsage
 from tenure.lifecycle.records import CONTRACT_VERSION, Job
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
 from tenure.seams import Clock
-from tenure.stores.contract import ClaimRequest, Finding, Outcome, released, without_secret
+from tenure.stores.base import ClaimResult
+from tenure.stores.contract import ClaimRequest, without_secret
 from tenure.stores.limits import (
     RULE_COLUMNS,
     Asking,
@@ -41,22 +40,17 @@ from tenure.stores.limits import (
 )
 from tenure.stores.postgres.apply_batch import POISON, said
 from tenure.stores.postgres.connections import Connections, Session, fetch
-from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.reads import jobs_by_id
-from tenure.stores.postgres.rows import Claimed, readable
+from tenure.stores.postgres.rows import Claimed, decoded
 from tenure.stores.postgres.watermarks import Claimer, Scan, Watermarks, lane_parameters
+from tenure.stores.quarantine import Quarantine
 from tenure.stores.queue_groups import QueueRotation
 
-QUARANTINE_SECONDS = 60.0
 ROUNDS_MAX = 5
 """How often a claim within limits chooses anew when other sessions had all of the chosen jobs locked."""
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-WakeLater = Callable[[Iterable[str], float], None]
-"""Sends a wake-up for these queues after so many seconds."""
-
-log = logging.getLogger("tenure.stores.postgres")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -94,22 +88,26 @@ class PostgresClaims:
     """The claims of one process, with its watermarks and its quarantine."""
 
     def __init__(
-        self, connections: Connections, policies: KnownPolicies, clock: Clock, *, wake_later: WakeLater
+        self, connections: Connections, policies: PostgresPolicies, clock: Clock, quarantine: Quarantine
     ) -> None:
-        self._connections, self._policies, self._clock, self._wake_later = connections, policies, clock, wake_later
-        self._quarantined: dict[UUID, tuple[float, str]] = {}
+        self._connections, self._policies, self._clock = connections, policies, clock
+        self._quarantine = quarantine
         self._watermarks = Watermarks()
         self._rotation = QueueRotation()
 
-    async def claim(self, request: ClaimRequest) -> list[Job]:
+    async def claim(self, request: ClaimRequest) -> ClaimResult:
         """The jobs won, or those that this request has won before."""
+        jobs: list[Job] = []
+        waits: list[float] = []
         for queues in self._rotation.groups(request):
-            if jobs := await self._claim_group(request, queues):
-                return jobs
-        return []
+            if jobs := await self._claim_group(request, queues, waits):
+                break
+        limited_queues = frozenset(self._watermarks.limited_queues().intersection(request.queues))
+        return ClaimResult(jobs, limited_queues, min(waits, default=None))
 
-    async def _claim_group(self, request: ClaimRequest, queues: tuple[str, ...]) -> list[Job]:
-        answer = await self._answer(request, queues)
+    async def _claim_group(self, request: ClaimRequest, queues: tuple[str, ...], waits: list[float]) -> list[Job]:
+        """The jobs won in these queues. `waits` gets the seconds after which a rate limit allows the next job."""
+        answer = await self._answer(request, queues, waits)
         if answer.is_repeated:
             return await self._won_before(request, answer.statistics)
         if not answer.rows:
@@ -117,7 +115,7 @@ class PostgresClaims:
         policies = await self._policies.of(answer.rows)
         status = RUNNING if request.start else CLAIMED
         claimed = Claimed(policies, status, owner=request.worker, token=request.token)
-        return readable(answer.rows, claimed.job)
+        return self._quarantine.decoded(decoded(answer.rows, claimed.job))
 
     async def _won_before(self, request: ClaimRequest, previous: asyncpg.Record) -> list[Job]:
         if previous["won_body"] != request.body():
@@ -126,16 +124,16 @@ class PostgresClaims:
         jobs = await jobs_by_id(self._connections, self._policies, won, with_token=True)
         return [without_secret(jobs[job_id], request.actor) for job_id in won if job_id in jobs]
 
-    async def _answer(self, request: ClaimRequest, queues: tuple[str, ...]) -> Answer:
+    async def _answer(self, request: ClaimRequest, queues: tuple[str, ...], waits: list[float]) -> Answer:
         claimer = self._watermarks.of(queues, request.kinds)
         while True:
             values = self._parameters(request, queues)
             try:
                 answer = None if claimer.limited_queues else await self._claim_in_order(values, claimer)
                 if answer is None:
-                    answer = await self._claim_within_limits(values, claimer, queues)
+                    answer = await self._claim_within_limits(values, claimer, queues, waits)
             except POISON as problem:
-                self._quarantine(problem)
+                self._exclude(problem)
                 continue
             if answer is not None:
                 return answer
@@ -162,20 +160,15 @@ class PostgresClaims:
         return answer
 
     async def _claim_within_limits(
-        self, values: dict[str, Any], claimer: Claimer, queues: tuple[str, ...]
+        self, values: dict[str, Any], claimer: Claimer, queues: tuple[str, ...], waits: list[float]
     ) -> Answer | None:
         """None when no queue has limits any more."""
         values = {**values, **lane_parameters(), "within_limits": True}
         found = await self._connections.write("store", lambda session: claim_within_limits(session, queues, values))
         claimer.limited_queues = found.limited_queues
         if found.again_seconds is not None:
-            self._wake_later(found.limited_queues, found.again_seconds)
+            waits.append(found.again_seconds)
         return found.answer
-
-    def released_queues(self, outcomes: Sequence[Outcome]) -> set[str]:
-        """The limited queues in which these changes ended a lease that counted against a limit."""
-        limited = self._watermarks.limited_queues()
-        return released(outcomes) & limited if limited else set()
 
     def _parameters(self, request: ClaimRequest, queues: tuple[str, ...]) -> dict[str, Any]:
         return {
@@ -189,31 +182,17 @@ class PostgresClaims:
             "transition_count": 2 if request.start else 1,
             "version": CONTRACT_VERSION,
             "limit": request.limit,
-            "excluded": self._still_quarantined(),
+            "excluded": self._quarantine.ids(),
             "within_limits": False,
         }
 
-    def _quarantine(self, problem: Exception) -> None:
-        """Exclude the row that made a claim fail from the next claims; raise where none is named, or again."""
+    def _exclude(self, problem: Exception) -> None:
+        """Quarantine the row that made a claim fail; raise where no row is named, or a quarantined one again."""
         cause = problem.__cause__ or problem
         named = _ID.search(f"{getattr(cause, 'detail', None) or ''} {cause}")
-        if named is None or UUID(named[0]) in self._quarantined:
+        if named is None or UUID(named[0]) in self._quarantine:
             raise problem
-        until = self._clock.monotonic_seconds() + QUARANTINE_SECONDS
-        self._quarantined[UUID(named[0])] = (until, said(problem))
-        log.error("job %s cannot be claimed, quarantined for %.0f s: %s", named[0], QUARANTINE_SECONDS, said(problem))
-
-    def _still_quarantined(self) -> list[UUID]:
-        now = self._clock.monotonic_seconds()
-        self._quarantined = {job_id: entry for job_id, entry in self._quarantined.items() if entry[0] > now}
-        return list(self._quarantined)
-
-    def findings(self) -> list[Finding]:
-        """The quarantined rows, for `doctor`."""
-        return [
-            Finding("error", "poisoned row", f"job {job_id}: {reason}", "run `tenure verify` to see what is wrong")
-            for job_id, (_, reason) in self._quarantined.items()
-        ]
+        self._quarantine.put(RowPoisoned(UUID(named[0]), said(problem)))
 
 
 async def claim_within_limits(session: Session, queues: tuple[str, ...], values: dict[str, Any]) -> LimitedAnswer:

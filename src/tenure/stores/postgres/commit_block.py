@@ -16,7 +16,7 @@ import asyncpg
 from tenure.errors import GuardViolated, InvalidInput, JobNotFound, LeaseLost, StoreError, StoreUnavailable
 from tenure.lifecycle.records import Job
 from tenure.seams import Clock
-from tenure.stores.commit_block import BaseCommitBlock
+from tenure.stores.commit_block import BaseCommitBlock, BlockedStore
 from tenure.stores.contract import (
     Artifact,
     EnqueueRequest,
@@ -38,7 +38,7 @@ from tenure.stores.postgres.connections import (
     translated,
 )
 from tenure.stores.postgres.enqueue import enqueue
-from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.reads import jobs_by_id
 from tenure.stores.postgres.user_sql import check_statement
 
@@ -57,16 +57,15 @@ class PostgresCommitBlock(BaseCommitBlock):
 
     def __init__(
         self,
-        store: object,
+        store: BlockedStore,
         connections: Connections,
-        policies: KnownPolicies,
+        policies: PostgresPolicies,
         *,
         clock: Clock,
-        ring: Callable[[set[str]], None],
         deadline_seconds: float,
     ) -> None:
         super().__init__(store, deadline_seconds=deadline_seconds, clock=clock)
-        self._connections, self._ring = connections, ring
+        self._connections = connections
         self._statements = _Statements(self._ask)
         self._known, self._policies = policies, policies.within(self._statements)
         self._performing = Apply(self._statements, self._policies, Batches(self._statements, in_block=True))
@@ -138,9 +137,6 @@ class PostgresCommitBlock(BaseCommitBlock):
     def _abandon(self) -> None:
         # A closed connection is what ends a transaction soonest: also one that a statement holds up at this moment.
         _cut(self._held)
-
-    def _tell(self, names: set[str]) -> None:
-        self._ring(names)
 
     # The caller's own statements.
 

@@ -15,7 +15,7 @@ from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Or
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults
 from tenure.stores.postgres.connections import REUSED_STATE, Fetches
-from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.reads import jobs_by_id
 from tenure.stores.postgres.rows import arrays, once
 from tenure.stores.postgres.wakeups import CHANNEL, PostgresNotifier
@@ -25,27 +25,25 @@ class Adding:
     """Adds jobs, each batch in a transaction of its own: by a plain insert where that will do. In somebody's open
     transaction it would not, since meeting a job that is there would end that transaction."""
 
-    def __init__(self, fetches: Fetches, policies: KnownPolicies, bell: PostgresNotifier) -> None:
+    def __init__(self, fetches: Fetches, policies: PostgresPolicies, bell: PostgresNotifier) -> None:
         self._fetches, self._policies, self._bell = fetches, policies, bell
 
     async def enqueue(
-        self, requests: Sequence[EnqueueRequest], *, alike: bool, after: Awaitable[object] | None
-    ) -> Sequence[EnqueueResult]:
-        """The jobs that the requests led to. Whoever waits for their queues is told."""
+        self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
+    ) -> tuple[Sequence[EnqueueResult], bool]:
+        """The jobs that the requests led to, and whether the write has notified other processes."""
         first = requests[0].origin
-        if alike and first.dedupe_key is None and first.request_id is None:
+        if homogeneous and first.dedupe_key is None and first.request_id is None:
             new = await self._add_alike(requests, after)
             if new is not None:
                 return new
         elif after is not None:
             await after
-        added = await enqueue(self._fetches, self._policies, requests)
-        self._bell.ring({one.job.queue for one in added if one.created})
-        return added
+        return await enqueue(self._fetches, self._policies, requests), False
 
     async def _add_alike(
         self, requests: Sequence[EnqueueRequest], after: Awaitable[object] | None
-    ) -> HomogeneousResults | None:
+    ) -> tuple[HomogeneousResults, bool] | None:
         """The new jobs of requests that have no keys; None where one of them may have been asked before."""
         first = requests[0]
         told = after is None and self._bell.may_go_along()
@@ -62,8 +60,7 @@ class Adding:
             return None
         if not answers:
             return None
-        self._bell.ring({first.origin.queue}, told=told)
-        return HomogeneousResults(new_job(first, answers[0]["now"]), requests)
+        return HomogeneousResults(new_job(first, answers[0]["now"]), requests), told
 
 
 def _alike_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any]:
@@ -90,7 +87,9 @@ _SHARED = (
 )  # fmt: skip
 
 
-async def enqueue(fetches: Fetches, policies: KnownPolicies, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+async def enqueue(
+    fetches: Fetches, policies: PostgresPolicies, requests: Sequence[EnqueueRequest]
+) -> list[EnqueueResult]:
     """The jobs that the requests led to, in their order."""
     numbers = [await policies.number(request.origin.policy) for request in requests]
     try:
@@ -107,7 +106,7 @@ async def enqueue(fetches: Fetches, policies: KnownPolicies, requests: Sequence[
 
 
 async def added_of(
-    fetches: Fetches, policies: KnownPolicies, requests: Sequence[EnqueueRequest], answers: Sequence[asyncpg.Record]
+    fetches: Fetches, policies: PostgresPolicies, requests: Sequence[EnqueueRequest], answers: Sequence[asyncpg.Record]
 ) -> list[EnqueueResult | None]:
     """The jobs of these answers, in their order; None for one that was there and that retention has removed since."""
     there = await jobs_by_id(fetches, policies, [answer["job_id"] for answer in answers if not answer["created"]])

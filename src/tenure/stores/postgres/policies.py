@@ -1,4 +1,4 @@
-"""Policies by number and numbers by policy. Rows never change, so what was read once is known for good."""
+"""The rows of policies in a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -10,55 +10,49 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Policy
+from tenure.stores.policy_cache import PolicyCache, decode_policy, encode_policy
 from tenure.stores.postgres.connections import Fetches
 
 log = logging.getLogger("tenure.stores.postgres")
 
-_encoder = msgspec.json.Encoder(order="sorted")
 
-
-class KnownPolicies:
-    """The policies that this process has met."""
+class PostgresPolicies(PolicyCache):
+    """The policies of one database."""
 
     def __init__(self, fetches: Fetches) -> None:
+        super().__init__()
         self._fetches = fetches
-        self._by_number: dict[int, Policy] = {}
-        self._numbers: dict[Policy, int] = {}
 
-    def within(self, fetches: Fetches) -> KnownPolicies:
-        """The same for one transaction: what it writes is not known outside, as it may be rolled back."""
-        known = KnownPolicies(fetches)
-        known._by_number, known._numbers = dict(self._by_number), dict(self._numbers)
-        return known
-
-    def adopt(self, other: KnownPolicies) -> None:
-        """What a transaction has written down is known to all, now that it is committed."""
-        self._by_number.update(other._by_number)
-        self._numbers.update(other._numbers)
+    def within(self, fetches: Fetches) -> PostgresPolicies:
+        """A cache for one open transaction. `adopt` it after the commit: a policy that the transaction inserted has no
+        row if it is rolled back."""
+        cache = PostgresPolicies(fetches)
+        cache.adopt(self)
+        return cache
 
     async def number(self, policy: Policy) -> int:
         """The number of this policy, which is written down when it is new."""
-        known = self._numbers.get(policy)
+        known = self._ids.get(policy)
         return known if known is not None else await self._register(policy)
 
     async def of(self, rows: Iterable[asyncpg.Record]) -> dict[int, Policy]:
         """The policies that these rows speak of, among others."""
-        missing = {row["policy_id"] for row in rows} - self._by_number.keys() - {None}
+        missing = {row["policy_id"] for row in rows} - self._policies.keys() - {None}
         if missing:
             for row in await self._fetches.fetch("policies", {"ids": sorted(missing)}):
                 self._remember(row["id"], row["body"])
-        return self._by_number
+        return self._policies
 
     def _remember(self, number: int, body: str) -> None:
         """One that cannot be read is left out: then its jobs cannot be either, and say so one by one."""
         try:
-            self._by_number[number] = msgspec.json.decode(body, type=Policy)
+            self._policies[number] = decode_policy(body)
         except (msgspec.MsgspecError, InvalidInput) as problem:
             log.error("policy %d cannot be read: %s", number, problem)
 
     async def _register(self, policy: Policy) -> int:
         values = {
-            "body": _encoder.encode(policy).decode(),
+            "body": encode_policy(policy).decode(),
             "lease_ms": policy.lease_ms,
             "heartbeat_ms": policy.heartbeat_ms,
             "queued_ms": policy.queued_ms,
@@ -68,5 +62,5 @@ class KnownPolicies:
         rows: list[asyncpg.Record] = []
         while not rows:
             rows = await self._fetches.fetch("policy", values)
-        self._numbers[policy] = rows[0]["id"]
-        return self._numbers[policy]
+        self._ids[policy] = rows[0]["id"]
+        return self._ids[policy]

@@ -21,8 +21,8 @@ from tenure.stores.postgres.connections import COLLISIONS_MAX, Connections, Sess
 class PostgresQueues:
     """Each change also writes down who made it, in the same statement."""
 
-    def __init__(self, connections: Connections, ring: Callable[[set[str]], None]) -> None:
-        self._connections, self._ring = connections, ring
+    def __init__(self, connections: Connections, wake: Callable[[set[str]], None]) -> None:
+        self._connections, self._wake = connections, wake
 
     async def known(self) -> list[QueueRecord]:
         return [queue_from(row) for row in await self._connections.fetch("queues", {"name": None})]
@@ -47,7 +47,7 @@ class PostgresQueues:
             return bool(row[0])
 
         gone = await self._connections.write("store", work)
-        self._ring({name})
+        self._wake({name})
         return gone
 
     async def _certain(
@@ -64,7 +64,7 @@ class PostgresQueues:
         """The queue once it is as asked for; as it stands, if it was that before. Then it is read by another statement:
         one that has waited for somebody else's change does not see it."""
         rows = await self._connections.fetch(statement, {**_said(name, actor, **detail), **values})
-        self._ring({name})
+        self._wake({name})
         return rows or await self._connections.fetch("queues", {"name": name})
 
 

@@ -1,20 +1,163 @@
-"""Jobs read by id, with the policies that they name."""
+"""Reads of jobs, events and the records beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
 
-from tenure.lifecycle.records import Job
+from tenure.errors import RowPoisoned
+from tenure.lifecycle.json_text import encode
+from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
+from tenure.stores.contract import (
+    Artifact,
+    ArtifactRecord,
+    DeadLetterFilter,
+    DeadLetterPage,
+    EventFilter,
+    EventPage,
+    JobFilter,
+    JobPage,
+    SignalRecord,
+    Stats,
+    WorkerRecord,
+)
 from tenure.stores.postgres import rows as row
-from tenure.stores.postgres.connections import Fetches
-from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.connections import Connections, Fetches
+from tenure.stores.postgres.cursors import before_transaction, event_cursor, tail_cursor
+from tenure.stores.postgres.policies import PostgresPolicies
+from tenure.stores.postgres.workers import list_workers, read_stats
+
+_ALWAYS = datetime(1, 1, 1, tzinfo=UTC)
+_NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+class PostgresReads:
+    """Reads in one database. A token never leaves the store."""
+
+    def __init__(self, connections: Connections, policies: PostgresPolicies) -> None:
+        self._connections, self._policies = connections, policies
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        return await jobs_by_id(self._connections, self._policies, job_ids)
+
+    async def recoverable(self, *, limit: int, after: UUID | None) -> list[Job | RowPoisoned]:
+        answers = await self._connections.fetch("recoverable", {"limit": limit, "after": after})
+        policies = await self._policies.of(answers)
+        return row.decoded(answers, lambda answer: row.job_from(answer, policies))
+
+    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        values = {
+            "after": after,
+            "limit": limit + 1,
+            "statuses": list(wanted.statuses) or None,
+            "queues": list(wanted.queues) or None,
+            "kinds": list(wanted.kinds) or None,
+            "reasons": list(wanted.reasons) or None,
+            "correlation_id": wanted.correlation_id,
+            "dedupe_key": wanted.dedupe_key,
+            "submitted_by": wanted.submitted_by,
+            "tags": encode(wanted.tags) if wanted.tags else None,
+            "created_from": wanted.created_from,
+            "created_until": wanted.created_until,
+        }
+        answers = await self._connections.fetch("find" if wanted.correlation_id is None else "find_correlated", values)
+        jobs = await jobs_of(self._policies, answers[:limit])
+        return JobPage(jobs, jobs[-1].id if len(answers) > limit else None)
+
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
+        for answer in await self._connections.fetch("history", {"ids": list(job_ids)}):
+            found[answer["job_id"]].append(row.event_from(answer))
+        return found
+
+    async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        since, job_id, rev = event_cursor(after)
+        values = {
+            "types": list(wanted.types) or None,
+            "since": wanted.since,
+            "until": wanted.until,
+            "job_id": job_id,
+            "rev": rev,
+            "limit": limit,
+            "correlation_id": wanted.correlation_id,
+        }
+        if wanted.job_id is not None:
+            answers = await self._connections.fetch("events_of_job", {**values, "job_id": wanted.job_id})
+        elif wanted.correlation_id is not None:
+            answers = await self._connections.fetch("events_correlated", values)
+        else:
+            span = {"since": since or wanted.since or _ALWAYS, "until": wanted.until or _NEVER}
+            answers = await self._connections.fetch("events_by_time", {**values, **span})
+        events = [row.event_from(answer) for answer in answers]
+        if wanted.job_id is not None and wanted.correlation_id is not None:
+            events = [event for event in events if event.correlation_id == wanted.correlation_id]
+        last = answers[-1] if answers else None
+        position = after or "" if last is None else f"{last['at'].isoformat()}/{last['job_id']}/{last['rev']}"
+        return EventPage(events, position)
+
+    async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        tx, job_id, rev = tail_cursor(after)
+        answers = await self._connections.fetch("tail", {"tx": tx, "job_id": job_id, "rev": rev, "limit": limit})
+        events = [row.event_from(answer) for answer in answers]
+        return EventPage(events, (events[-1].position or "") if events else (after or before_transaction(0)))
+
+    async def end(self) -> str:
+        [answer] = await self._connections.fetch("end", {})
+        return before_transaction(answer["tx"])
+
+    async def executions(self, job_id: UUID) -> list[Execution]:
+        return [row.execution_from(a) for a in await self._connections.fetch("executions", {"job_id": job_id})]
+
+    async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
+        answers = await self._connections.fetch("dead_letter", {"job_id": job_id})
+        return row.dead_letter_from(answers[0]) if answers else None
+
+    async def dead_letters(
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+    ) -> DeadLetterPage:
+        values = {
+            "after": after,
+            "limit": limit + 1,
+            "handled": wanted.handled,
+            "reason_codes": list(wanted.reason_codes) or None,
+            "stages": list(wanted.stages) or None,
+            "kinds": list(wanted.kinds) or None,
+            "queues": list(wanted.queues) or None,
+            "correlation_id": wanted.correlation_id,
+            "dead_from": wanted.dead_from,
+            "dead_until": wanted.dead_until,
+        }
+        answers = await self._connections.fetch("dead_letters", values)
+        letters = [row.dead_letter_from(answer) for answer in answers[:limit]]
+        return DeadLetterPage(letters, letters[-1].job_id if len(answers) > limit else None)
+
+    async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
+        return [row.artifact_from(a) for a in await self._connections.fetch("artifacts", {"job_id": job_id})]
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
+        answers = await self._connections.fetch("artifact", {"job_id": job_id, "name": name})
+        return Artifact(**answers[0]) if answers else None
+
+    async def signals(self, job_id: UUID) -> list[SignalRecord]:
+        return [row.signal_from(a) for a in await self._connections.fetch("signals", {"job_id": job_id})]
+
+    async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
+        return await list_workers(self._connections, ids)
+
+    async def stats(self) -> Stats:
+        return await read_stats(self._connections)
+
+    async def now(self) -> datetime:
+        async with self._connections.session() as connection:
+            at: datetime = await connection.fetchval("select tenure.clock()")
+            return at
 
 
 async def jobs_by_id(
-    fetches: Fetches, policies: KnownPolicies, job_ids: Sequence[UUID], *, with_token: bool = False
+    fetches: Fetches, policies: PostgresPolicies, job_ids: Sequence[UUID], *, with_token: bool = False
 ) -> dict[UUID, Job]:
     """The jobs that are there."""
     if not job_ids:
@@ -23,7 +166,9 @@ async def jobs_by_id(
     return {job.id: job for job in await jobs_of(policies, answers, with_token=with_token)}
 
 
-async def jobs_of(policies: KnownPolicies, answers: Sequence[asyncpg.Record], *, with_token: bool = False) -> list[Job]:
+async def jobs_of(
+    policies: PostgresPolicies, answers: Sequence[asyncpg.Record], *, with_token: bool = False
+) -> list[Job]:
     """The records of these rows."""
     known = await policies.of(answers)
     return [row.job_from(answer, known, with_token=with_token) for answer in answers]

@@ -89,14 +89,14 @@ def job_from(row: asyncpg.Record, policies: Policies, *, with_token: bool = Fals
     )
 
 
-def readable(rows: Iterable[asyncpg.Record], make: Callable[[asyncpg.Record], Job]) -> list[Job]:
-    """The records that can be made; one that cannot is logged, so that it does not keep the others from being seen."""
-    found: list[Job] = []
+def decoded(rows: Iterable[asyncpg.Record], decode: Callable[[asyncpg.Record], Job]) -> list[Job | RowPoisoned]:
+    """The record of each row, or why it cannot be decoded."""
+    found: list[Job | RowPoisoned] = []
     for row in rows:
         try:
-            found.append(make(row))
+            found.append(decode(row))
         except RowPoisoned as problem:
-            log.error("%s", problem)
+            found.append(problem)
     return found
 
 

@@ -19,7 +19,7 @@ from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
 from tenure.stores.postgres.connections import ABOUT_A_ROW, REUSED_STATE, Connections
 from tenure.stores.postgres.enqueue import added_of, enqueue_parameters
-from tenure.stores.postgres.policies import KnownPolicies
+from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.schedule_validation import check_firing, check_schedule
 from tenure.stores.validation import check_page
 
@@ -33,9 +33,9 @@ class PostgresSchedules:
     """The schedules of one store. Who waits for new jobs is told of those that a firing adds."""
 
     def __init__(
-        self, store: object, connections: Connections, policies: KnownPolicies, ring: Callable[[set[str]], None]
+        self, store: object, connections: Connections, policies: PostgresPolicies, wake: Callable[[set[str]], None]
     ) -> None:
-        self._store, self._connections, self._policies, self._ring = store, connections, policies, ring
+        self._store, self._connections, self._policies, self._wake = store, connections, policies, wake
 
     async def put(
         self, schedule: Schedule, *, next_at: datetime | None, paused: bool, expected_rev: int, actor: Actor
@@ -99,7 +99,7 @@ class PostgresSchedules:
         answers = [row for row in rows if row["job_id"] is not None]
         found = await added_of(self._connections, self._policies, requests, answers)
         added = [one for one in found if one is not None]
-        self._ring({one.job.queue for one in added if one.created})
+        self._wake({one.job.queue for one in added if one.created})
         return added
 
     async def _records(self, rows: Iterable[asyncpg.Record]) -> list[ScheduleRecord]:

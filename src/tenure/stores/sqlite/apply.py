@@ -13,11 +13,12 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import RowPoisoned, TenureError
+from tenure.errors import JobNotFound, RowPoisoned, TenureError
 from tenure.lifecycle.decide import Change, effective_at, expand, renewal_due
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, shown, waves
+from tenure.stores.quarantine import Bisection
 from tenure.stores.sqlite.apply_batch import Alike, write_alike
 from tenure.stores.sqlite.rows import (
     PolicyOf,
@@ -147,6 +148,14 @@ def read_row(row: Row, policy_of: PolicyOf) -> Job | RowPoisoned:
         return RowPoisoned(row[0], f"its row cannot be read ({problem})")
 
 
+def read_one(connection: sqlite3.Connection, job_id: str, policy_of: PolicyOf) -> Job:
+    """One job with its token, for the store's own use."""
+    row = connection.execute(sql("jobs_by_id"), {"ids": json_list([job_id])}).fetchone()
+    if row is None:
+        raise JobNotFound(job_id)
+    return job_of(row, policy_of)
+
+
 def prepare(change: Change, at: datetime, *, renewed: bool = False) -> Write:
     """Everything that is written for a change at this moment."""
     events, after = expand(change, at, renewed=renewed)
@@ -188,15 +197,13 @@ def _record(operation: DeadLetter | Signal, event: Event, after: Job) -> Record:
 
 def write_changes(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> list[RowPoisoned | None]:
     """Write them all. For each: None, or what is wrong with its row."""
-    if not writes:
-        return []
-    problem = _try(connection, writes)
-    if problem is None:
-        return [None] * len(writes)
-    if len(writes) == 1:
-        return [problem]
-    half = len(writes) // 2
-    return write_changes(connection, writes[:half]) + write_changes(connection, writes[half:])
+    problems: dict[UUID, RowPoisoned] = {}
+    batches = Bisection(writes)
+    for batch in batches:
+        problem = _try(connection, batch)
+        if problem is not None and batches.isolates(batch):
+            problems[batch[0].job_id] = problem
+    return [problems.get(write.job_id) for write in writes]
 
 
 def _try(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> RowPoisoned | None:

@@ -38,10 +38,11 @@ from tenure.stores.contract.archive import (
     StreamRecord,
     Totals,
 )
-from tenure.stores.sqlite import belongings, reads
+from tenure.stores.sqlite import reads
+from tenure.stores.sqlite.artifacts import read_artifact
 from tenure.stores.sqlite.connect import MEMORY, connect
 from tenure.stores.sqlite.connections import SqliteConnections
-from tenure.stores.sqlite.policies import Policies
+from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.rows import dead_letter_of, event_row, micros, moment, text
 from tenure.stores.sqlite.statements import Row, sql, write_rows
 from tenure.stores.sqlite.transactions import Reading, open_gate
@@ -119,7 +120,7 @@ class SqliteArchive:
         writer = await self._lanes.writer()
         copy = await lane.look(_itself)
         await writer.look(partial(_replace, source=copy, where=self._path))
-        self._lanes.policies.doubt()
+        self._lanes.policies.forget_ids()
 
 
 class SqliteSnapshot:
@@ -129,7 +130,7 @@ class SqliteSnapshot:
 
     def __init__(self, lane: Lane, *, at: datetime, totals: Totals) -> None:
         self._lane, self._totals = lane, totals
-        self._policies = Policies()
+        self._policies = SqlitePolicies()
         self.at = at
 
     async def totals(self) -> Totals:
@@ -146,7 +147,7 @@ class SqliteSnapshot:
     ) -> list[Shelved]:
         found: list[Shelved] = []
         for row in rows:
-            policy = self._policies.of(connection, row["policy_id"]) if "policy_id" in row else None
+            policy = self._policies.read(connection, row["policy_id"]) if "policy_id" in row else None
             found.append(msgspec.convert(facts_of(kind, dict(_with_moments(row)), policy), kind))
         return found
 
@@ -166,11 +167,11 @@ class SqliteSnapshot:
         return await self._lane.look(partial(reads.history, job_ids=job_ids))
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
-        return await self._lane.look(partial(belongings.artifact, job_id=job_id, name=name))
+        return await self._lane.look(partial(read_artifact, job_id=job_id, name=name))
 
     def _kept(self, connection: sqlite3.Connection, *, after: UUID | None, limit: int) -> list[Kept]:
         def policy_of(policy_id: int) -> Policy:
-            return self._policies.of(connection, policy_id)
+            return self._policies.read(connection, policy_id)
 
         page = reads.find(connection, JobFilter(), after=after, limit=limit, policy_of=policy_of)
         ids = {"ids": _encode([str(job.id) for job in page.jobs]).decode()}
@@ -195,7 +196,7 @@ class SqliteRestoring:
 
     def __init__(self, lane: Lane, seams: Seams) -> None:
         self._lane, self._seams = lane, seams
-        self._policies = Policies()
+        self._policies = SqlitePolicies()
 
     async def shelve(self, records: Sequence[Shelved]) -> None:
         await self._written([partial(self._shelve, record=one) for one in records])
@@ -237,7 +238,7 @@ class SqliteRestoring:
     def _shelve(self, connection: sqlite3.Connection, *, record: Shelved) -> None:
         columns = columns_of(record)
         if (policy := columns.pop("policy", None)) is not None:
-            columns["policy_id"] = self._policies.keep(connection, policy)
+            columns["policy_id"] = self._policies.insert(connection, policy)
         facts = {name: _plain(value) for name, value in columns.items()}
         _execute(connection, name=_WRITTEN_BY[type(record)], facts=facts)
 
@@ -248,7 +249,7 @@ class SqliteRestoring:
             _execute(connection, name="insert_signal", facts=_facts(signal))
         for answer in kept.answers:
             _execute(connection, name="insert_answer", facts=_facts(answer))
-        policy_id = self._policies.keep(connection, kept.job.policy)
+        policy_id = self._policies.insert(connection, kept.job.policy)
         token = self._seams.random.token() if kept.job.leased else None
         _execute(connection, name="restore_job", facts=_job_facts(kept.job, policy_id, token))
 

@@ -6,11 +6,10 @@ row that cannot be taken is set aside for a while, and the claim goes on with th
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import takewhile
 
 import msgspec
@@ -21,59 +20,42 @@ from tenure.lifecycle.claim_order import batch
 from tenure.lifecycle.decide import decide_chain
 from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
+from tenure.stores.base import ClaimResult
 from tenure.stores.contract import ClaimRequest, without_secret
 from tenure.stores.limits import RuledQueue
+from tenure.stores.quarantine import Quarantine
 from tenure.stores.sqlite.apply import AnyWrite, Write, prepare, read_row, write_changes
 from tenure.stores.sqlite.apply_batch import Alike, Shared
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.limited_claim import choice_by_rules, note, ruled_queues
 from tenure.stores.sqlite.priorities import levels
 from tenure.stores.sqlite.rows import PolicyOf, json_list, micros, text
 from tenure.stores.sqlite.statements import sql
 
-SET_ASIDE_FOR = timedelta(seconds=60)
-"""After this a row that could not be taken is tried again: somebody may have mended it."""
-
 _ids = msgspec.json.Decoder(list[str]).decode
-_log = logging.getLogger("tenure.stores.sqlite")
 
 
-class Quarantine:
-    """The rows that could not be taken of late, and why."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, tuple[datetime, RowPoisoned]] = {}
-
-    def put(self, poisoned: RowPoisoned, now: datetime) -> None:
-        self._until[str(poisoned.job_id)] = (now + SET_ASIDE_FOR, poisoned)
-        _log.error("%s", poisoned)
-
-    def ids(self, now: datetime) -> list[str]:
-        """Those that are not to be tried now."""
-        for id_, (until, _) in list(self._until.items()):
-            if until <= now:
-                del self._until[id_]
-        return list(self._until)
-
-    def problems(self) -> list[RowPoisoned]:
-        return [poisoned for _, poisoned in list(self._until.values())]
-
-
-class Won(msgspec.Struct, frozen=True):
-    """The jobs won, the queues with rules that were met, and how long a rate will keep the next job back."""
-
-    jobs: list[Job]
-    ruled: frozenset[str] = frozenset()
-    again_seconds: float | None = None
+async def claim_jobs(connections: SqliteConnections, request: ClaimRequest, quarantine: Quarantine) -> ClaimResult:
+    """Claim in a writing transaction."""
+    return await connections.write(
+        lambda connection: claim(
+            connection,
+            request,
+            now=connections.clock(),
+            policy_of=connections.policies_on(connection),
+            quarantine=quarantine,
+        )
+    )
 
 
 def claim(
-    connection: sqlite3.Connection, request: ClaimRequest, *, now: datetime, policy_of: PolicyOf, set_aside: Quarantine
-) -> Won:
+    connection: sqlite3.Connection, request: ClaimRequest, *, now: datetime, policy_of: PolicyOf, quarantine: Quarantine
+) -> ClaimResult:
     """The jobs won, each with its token: those that the same request won before, or else new ones."""
     won = connection.execute(sql("claim_won"), {"request_id": request.request_id}).fetchone()
     if won is not None:
-        return Won(_again(connection, request, body=won[0], ids=won[1], policy_of=policy_of))
-    claiming = _Claiming(connection, request, now=now, policy_of=policy_of, set_aside=set_aside)
+        return ClaimResult(_again(connection, request, body=won[0], ids=won[1], policy_of=policy_of))
+    claiming = _Claiming(connection, request, now=now, policy_of=policy_of, quarantine=quarantine)
     while len(claiming.taken) < request.limit:
         before = len(claiming.taken)
         spoilt = claiming.take_some()
@@ -81,7 +63,7 @@ def claim(
             break
     if claiming.taken:
         _remember(connection, request, claiming.taken, now=now)
-    return Won(claiming.taken, claiming.ruled, claiming.again_seconds)
+    return ClaimResult(claiming.taken, claiming.ruled, claiming.again_seconds)
 
 
 class _Claiming:
@@ -94,10 +76,10 @@ class _Claiming:
         *,
         now: datetime,
         policy_of: PolicyOf,
-        set_aside: Quarantine,
+        quarantine: Quarantine,
     ) -> None:
         self._connection, self._request, self._now = connection, request, now
-        self._policy_of, self._set_aside = policy_of, set_aside
+        self._policy_of, self._quarantine = policy_of, quarantine
         self.taken: list[Job] = []
         self.ruled: frozenset[str] = frozenset()
         self.again_seconds: float | None = None
@@ -115,7 +97,7 @@ class _Claiming:
             limit=self._request.limit - len(self.taken),
             ruled=ruled,
             now=self._now,
-            spares=self._set_aside,
+            quarantine=self._quarantine,
         )
         if choice.again_at is not None:
             self.again_seconds = (choice.again_at - self._now).total_seconds()
@@ -131,7 +113,7 @@ class _Claiming:
         for row in self._connection.execute(sql("jobs_by_id"), {"ids": json_list(ids)}) if ids else ():
             job = read_row(row, self._policy_of)
             if isinstance(job, RowPoisoned):
-                self._set_aside.put(job, self._now)
+                self._quarantine.put(job)
             else:
                 jobs[row[0]] = job
         return [jobs[id_] for id_ in ids if id_ in jobs]
@@ -159,7 +141,7 @@ class _Claiming:
             for row in rows:
                 job = read_row(row, self._policy_of)
                 if isinstance(job, RowPoisoned):
-                    self._set_aside.put(job, self._now)
+                    self._quarantine.put(job)
                     continue
                 found.append(job)
                 if len(found) == limit:
@@ -182,7 +164,7 @@ class _Claiming:
             "priority": priority,
             "now": micros(self._now),
             "kinds": json_list(self._request.kinds),
-            "set_aside": json_list(self._set_aside.ids(self._now)),
+            "set_aside": json_list(self._quarantine.ids()),
         }
 
     def _take(self, chosen: Sequence[Job]) -> bool:
@@ -195,7 +177,7 @@ class _Claiming:
             try:
                 after, write = taking.taken(job)
             except Refused as refusal:
-                self._set_aside.put(RowPoisoned(job.id, f"it is due, and yet: {refusal}"), self._now)
+                self._quarantine.put(RowPoisoned(job.id, f"it is due, and yet: {refusal}"))
                 spoilt = True
             else:
                 afterwards.append(after)
@@ -204,7 +186,7 @@ class _Claiming:
             if problem is None:
                 self.taken.append(after)
             else:
-                self._set_aside.put(problem, self._now)
+                self._quarantine.put(problem)
                 spoilt = True
         return spoilt
 

@@ -20,11 +20,13 @@ import msgspec
 from tenure.errors import StoreError, TenureError
 from tenure.lifecycle.records import Job, Policy
 from tenure.seams import Seams
-from tenure.stores.commit_block import BaseCommitBlock
+from tenure.stores.commit_block import BaseCommitBlock, BlockedStore
 from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
-from tenure.stores.sqlite import apply, belongings, enqueue, reads
+from tenure.stores.sqlite import apply, enqueue
+from tenure.stores.sqlite.artifacts import attach
 from tenure.stores.sqlite.file_lock import FileLocks
-from tenure.stores.sqlite.policies import Policies
+from tenure.stores.sqlite.outbox import post
+from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.transactions import open_gate
 from tenure.stores.sqlite.user_sql import CallersError, Result, callers_errors, run
@@ -87,15 +89,14 @@ class Blocks(msgspec.Struct, frozen=True):
     gate: WriterPause | None
     busy_seconds: float
     clock: Callable[[], datetime]
-    policies: Policies
+    policies: SqlitePolicies
     seams: Seams
-    tell: Callable[[set[str]], None]
 
 
 class SqliteCommitBlock(BaseCommitBlock):
     """One transaction on the blocks' own lane."""
 
-    def __init__(self, store: object, shared: Blocks, *, deadline_seconds: float) -> None:
+    def __init__(self, store: BlockedStore, shared: Blocks, *, deadline_seconds: float) -> None:
         super().__init__(store, deadline_seconds=deadline_seconds, clock=shared.seams.clock)
         self.deadline_seconds = min(self.deadline_seconds, BLOCK_SHARE * shared.busy_seconds)
         self._shared = shared
@@ -172,16 +173,13 @@ class SqliteCommitBlock(BaseCommitBlock):
         self._ended = True
         try:
             if self._begun and connection.in_transaction:
-                self._shared.policies.doubt()
+                self._shared.policies.forget_ids()
                 connection.rollback()
         except sqlite3.Error as problem:
             _log.warning("a transaction could not be rolled back, and ends with its connection: %s", problem)
         finally:
             if self._begun:
                 self._shared.turns.give_back()
-
-    def _tell(self, names: set[str]) -> None:
-        self._shared.tell(names)
 
     async def _execute(self, sql: str, values: Sequence[Any]) -> int:
         return (await self._run(sql, values)).touched
@@ -201,7 +199,7 @@ class SqliteCommitBlock(BaseCommitBlock):
                     requests,
                     now=self._shared.clock(),
                     policies=self._shared.policies,
-                    read=lambda job_id: reads.read_one(connection, job_id, policy_of),
+                    read=lambda job_id: apply.read_one(connection, job_id, policy_of),
                 )
 
         return await self._done(work)
@@ -209,14 +207,14 @@ class SqliteCommitBlock(BaseCommitBlock):
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
         def work(connection: sqlite3.Connection) -> None:
             with _gate_open(connection):
-                belongings.post(connection, messages, now=self._shared.clock())
+                post(connection, messages, now=self._shared.clock())
 
         await self._done(work)
 
     async def _attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
         def work(connection: sqlite3.Connection) -> Job:
             with _gate_open(connection):
-                return belongings.attach(
+                return attach(
                     connection, job, artifacts, now=self._shared.clock(), policy_of=self._policies_on(connection)
                 )
 
@@ -246,7 +244,7 @@ class SqliteCommitBlock(BaseCommitBlock):
             raise error.error from None
 
     def _policies_on(self, connection: sqlite3.Connection) -> Callable[[int], Policy]:
-        return lambda policy_id: self._shared.policies.of(connection, policy_id)
+        return lambda policy_id: self._shared.policies.read(connection, policy_id)
 
 
 @contextmanager

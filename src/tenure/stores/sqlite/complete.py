@@ -20,9 +20,26 @@ from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Job
 from tenure.stores.contract import Applied, Outcome, Request, shown
 from tenure.stores.sqlite.apply import POISON, prepare
+from tenure.stores.sqlite.apply import apply as apply_each
 from tenure.stores.sqlite.apply_batch import Shared, write_group
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import text
 from tenure.stores.sqlite.statements import Row
+
+
+async def apply(connections: SqliteConnections, requests: Sequence[Request]) -> list[Outcome]:
+    """The outcome of each request, in order: completions first, then all other changes."""
+    completions = decided(requests)
+    others = [request for place, request in enumerate(requests) if place not in completions.changes]
+
+    def work(connection: sqlite3.Connection) -> tuple[datetime | None, list[Outcome]]:
+        now, policy_of = connections.clock(), connections.policies_on(connection)
+        done = completions.write(connection, now)
+        rest = others if done else requests
+        judged = apply_each(connection, rest, now=now, policy_of=policy_of) if rest else []
+        return now if done else None, judged
+
+    return completions.outcomes(*await connections.write(work))
 
 
 class Group(msgspec.Struct, frozen=True):

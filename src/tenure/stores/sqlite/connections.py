@@ -12,15 +12,21 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from tenure.errors import StoreUnavailable, UsedAfterFork
+from tenure.lifecycle.records import Policy
 from tenure.seams import Seams
+from tenure.stores.commit_block import require_outside
 from tenure.stores.sqlite.commit_block import Blocks, WriterPause
 from tenure.stores.sqlite.connect import MEMORY, connect, require_local
 from tenure.stores.sqlite.file_lock import FairFileLock, FileLocks
-from tenure.stores.sqlite.policies import Policies
+from tenure.stores.sqlite.policies import SqlitePolicies
+from tenure.stores.sqlite.rows import PolicyOf
 from tenure.stores.sqlite.transactions import Reading, Writing, checkpoint
-from tenure.stores.sqlite.writer_thread import Connection, InlineLane, Lane, ThreadLane, Transactions
+from tenure.stores.sqlite.writer_thread import Connection, InlineLane, Lane, ThreadLane, Transactions, Work
+
+T = TypeVar("T")
 
 
 class SqliteConnections:
@@ -30,15 +36,15 @@ class SqliteConnections:
         self,
         path: str,
         *,
+        store: object,
         seams: Seams,
         clock: Callable[[], datetime],
-        tell: Callable[[set[str]], None],
         inline: bool,
         busy_seconds: float,
         wal_bytes_max: int,
         mounts: Callable[[], str],
     ) -> None:
-        self._path, self._seams, self._clock, self._tell = path, seams, clock, tell
+        self._path, self._store, self._seams, self.clock = path, store, seams, clock
         self._inline, self._busy_seconds, self._wal_bytes_max, self._mounts = (
             inline,
             busy_seconds,
@@ -53,7 +59,7 @@ class SqliteConnections:
         self._writer: Lane | None = None
         self._reader: Lane | None = None
         self._blocks: Blocks | None = None
-        self.policies = Policies()
+        self.policies = SqlitePolicies()
         self.has_schema = False
         self.opened = False
 
@@ -88,6 +94,27 @@ class SqliteConnections:
             await writer.look(checkpoint)
             await writer.stop()
             turns.close()
+
+    async def read(self, work: Work[T]) -> T:
+        """Run this in a reading transaction."""
+        if self.one_for_all:
+            require_outside(self._store)
+        return await (await self.reader()).run(work)
+
+    async def write(self, work: Work[T]) -> T:
+        """Run this in a writing transaction."""
+        require_outside(self._store)
+        return await (await self.writer()).run(work)
+
+    async def file_version(self) -> int:
+        """A number that changes when another process, or another program, commits to the file."""
+        return await (await self.writer()).look(_data_version)
+
+    def policies_on(self, connection: sqlite3.Connection) -> PolicyOf:
+        def policy_of(policy_id: int) -> Policy:
+            return self.policies.read(connection, policy_id)
+
+        return policy_of
 
     async def writer(self) -> Lane:
         """The open store's writer, once no block has its connection."""
@@ -140,7 +167,7 @@ class SqliteConnections:
                     self._path,
                     wal_bytes_max=self._wal_bytes_max,
                     has_gate=lambda: self.has_schema,
-                    rolled_back=self.policies.doubt,
+                    rolled_back=self.policies.forget_ids,
                 )
                 self._writer = self._reader = self._lane("writer", transactions)
                 if self._path != MEMORY:
@@ -171,10 +198,9 @@ class SqliteConnections:
             order=asyncio.Lock(),
             gate=self._gate,
             busy_seconds=self._busy_seconds,
-            clock=self._clock,
-            policies=Policies() if own else self.policies,
+            clock=self.clock,
+            policies=SqlitePolicies() if own else self.policies,
             seams=self._seams,
-            tell=self._tell,
         )
 
     def _lane(self, name: str, around: Transactions, *, read_only: bool = False, foreign_keys: bool = False) -> Lane:
@@ -187,3 +213,7 @@ class SqliteConnections:
         if self._inline:
             return InlineLane(connection)
         return ThreadLane(connection, spawn=self._seams.spawn, name=f"tenure-sqlite-{name}")
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("pragma data_version").fetchone()[0])

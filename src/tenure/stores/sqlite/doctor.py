@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tenure.errors import RowPoisoned
 from tenure.stores.contract import Finding, SchemaState
 from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs, paused
 from tenure.stores.sqlite.connect import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system
+from tenure.stores.sqlite.connections import SqliteConnections
+from tenure.stores.sqlite.migrate import schema_state
 from tenure.stores.sqlite.queues import queues_known
 from tenure.stores.sqlite.rows import micros
 from tenure.stores.sqlite.statements import sql
@@ -19,13 +20,22 @@ from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, wal_bytes
 SYNCHRONOUS_FULL = 2
 
 
-def examine(
+async def examine(connections: SqliteConnections, path: str, *, mounts: Callable[[], str]) -> list[Finding]:
+    """Everything that was looked at, good or bad."""
+    if connections.missing():
+        return [missing_file(path)]
+    schema = await schema_state(connections)
+    _, reader = await connections.connect()
+    known_mounts, now = mounts(), connections.clock()
+    return await reader.look(lambda connection: _examine(connection, path, mounts=known_mounts, schema=schema, now=now))
+
+
+def _examine(
     connection: sqlite3.Connection,
     path: str,
     *,
     mounts: str,
     schema: SchemaState,
-    set_aside: Sequence[RowPoisoned],
     now: datetime,
 ) -> list[Finding]:
     """Everything that was looked at, good or bad."""
@@ -37,7 +47,6 @@ def examine(
         integrity([row[0] for row in connection.execute("pragma quick_check(10)")]),
         wal(wal_bytes(path)),
         migrations(schema),
-        *poisoned(set_aside),
         *(unstaffed(connection, now) if schema.current else ()),
         *(paused(queues_known(connection)) if schema.current else ()),
     ]
@@ -112,11 +121,6 @@ def migrations(schema: SchemaState) -> Finding:
         names = ", ".join(f"{migration.number:04d}_{migration.name}" for migration in schema.pending)
         return Finding("error", "schema", f"not applied yet: {names}", "run `tenure migrate`")
     return Finding("ok", "schema", f"schema {max(schema.applied, default=0)} is applied")
-
-
-def poisoned(set_aside: Sequence[RowPoisoned]) -> Iterator[Finding]:
-    for problem in set_aside:
-        yield Finding("error", "poisoned job", str(problem), "run `tenure verify`, and mend or remove the row")
 
 
 def unstaffed(connection: sqlite3.Connection, now: datetime) -> list[Finding]:

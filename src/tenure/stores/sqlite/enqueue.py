@@ -8,17 +8,46 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.evolve import born
 from tenure.lifecycle.records import Event, EventType, Job, origin_digests
 from tenure.lifecycle.statuses import QUEUED
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_secret
-from tenure.stores.sqlite.policies import Policies
+from tenure.stores.sqlite.apply import read_one
+from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.rows import event_row, micros, new_job_row, text
 from tenure.stores.sqlite.statements import Row, by_name, sql, write_rows
+from tenure.stores.sqlite.writer_thread import Work
+
+if TYPE_CHECKING:
+    from tenure.stores.sqlite.connections import SqliteConnections
 
 ReadJob = Callable[[str], Job]
+
+
+def prepare(
+    connections: SqliteConnections, requests: Sequence[EnqueueRequest], *, homogeneous: bool
+) -> Work[Sequence[EnqueueResult]]:
+    """The work for the writer thread. What can be computed before it runs is computed here."""
+    digests = alike_digests(requests) if homogeneous else None
+
+    def work(connection: sqlite3.Connection) -> Sequence[EnqueueResult]:
+        now, policies, policy_of = connections.clock(), connections.policies, connections.policies_on(connection)
+        if digests is not None:
+            new = enqueue_homogeneous(connection, requests, digests, now=now, policies=policies)
+            if new is not None:
+                return new
+        return enqueue(
+            connection,
+            requests,
+            now=now,
+            policies=policies,
+            read=lambda job_id: read_one(connection, job_id, policy_of),
+        )
+
+    return work
 
 
 def enqueue(
@@ -26,7 +55,7 @@ def enqueue(
     requests: Sequence[EnqueueRequest],
     *,
     now: datetime,
-    policies: Policies,
+    policies: SqlitePolicies,
     read: ReadJob,
 ) -> list[EnqueueResult]:
     """The jobs that the requests led to, in their order."""
@@ -35,7 +64,7 @@ def enqueue(
         added = _add_all(connection, requests, now=now, policies=policies)
     except sqlite3.IntegrityError:
         connection.execute("rollback to add_all")
-        policies.doubt()
+        policies.forget_ids()
         added = [_add_one(connection, request, now=now, policies=policies, read=read) for request in requests]
     connection.execute("release add_all")
     return added
@@ -56,7 +85,7 @@ def enqueue_homogeneous(
     digests: Sequence[str],
     *,
     now: datetime,
-    policies: Policies,
+    policies: SqlitePolicies,
 ) -> HomogeneousResults | None:
     """The new jobs of requests that are alike; None, and nothing written, where one of them was asked before."""
     event = enqueued(requests[0], now)
@@ -67,20 +96,20 @@ def enqueue_homogeneous(
     logged = by_name("insert_events", event_row(event, ids[0])) | {"request_id": None}
     connection.execute("savepoint enqueue_homogeneous")
     try:
-        shared = by_name("insert_jobs", new_job_row(job, ids[0], policies.keep(connection, job.policy)))
+        shared = by_name("insert_jobs", new_job_row(job, ids[0], policies.insert(connection, job.policy)))
         write_rows(connection, "insert_events_alike", list(zip(ids, digests, strict=True)), logged)
         write_rows(connection, "insert_jobs_alike", list(zip(ids, payloads, strict=True)), shared)
     except sqlite3.IntegrityError:
         connection.execute("rollback to enqueue_homogeneous")
         connection.execute("release enqueue_homogeneous")
-        policies.doubt()
+        policies.forget_ids()
         return None
     connection.execute("release enqueue_homogeneous")
     return HomogeneousResults(job, requests)
 
 
 def _add_all(
-    connection: sqlite3.Connection, requests: Sequence[EnqueueRequest], *, now: datetime, policies: Policies
+    connection: sqlite3.Connection, requests: Sequence[EnqueueRequest], *, now: datetime, policies: SqlitePolicies
 ) -> list[EnqueueResult]:
     events: list[Row] = []
     jobs: list[Row] = []
@@ -90,7 +119,7 @@ def _add_all(
         event = enqueued(request, now)
         job = born(request.origin, event)
         events.append(event_row(event, job_id))
-        jobs.append(new_job_row(job, job_id, policies.keep(connection, job.policy)))
+        jobs.append(new_job_row(job, job_id, policies.insert(connection, job.policy)))
         added.append(EnqueueResult(job, created=True))
     write_rows(connection, "insert_events", events)
     write_rows(connection, "insert_jobs", jobs)
@@ -98,7 +127,7 @@ def _add_all(
 
 
 def _add_one(
-    connection: sqlite3.Connection, request: EnqueueRequest, *, now: datetime, policies: Policies, read: ReadJob
+    connection: sqlite3.Connection, request: EnqueueRequest, *, now: datetime, policies: SqlitePolicies, read: ReadJob
 ) -> EnqueueResult:
     existing = _asked_before(connection, request, read)
     if existing is None and (existing := _duplicate(connection, request, read)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -27,15 +27,10 @@ from tenure.stores.limits import (
     spent_of,
     spent_text,
 )
+from tenure.stores.quarantine import Quarantine
 from tenure.stores.sqlite.priorities import levels
 from tenure.stores.sqlite.rows import id_of, json_list, micros, moment
 from tenure.stores.sqlite.statements import sql
-
-
-class Spares(Protocol):
-    """Knows the rows that are not to be tried now."""
-
-    def ids(self, now: datetime) -> list[str]: ...
 
 
 def ruled_queues(connection: sqlite3.Connection, queues: Sequence[str]) -> dict[str, RuledQueue]:
@@ -61,19 +56,21 @@ def choice_by_rules(
     limit: int,
     ruled: dict[str, RuledQueue],
     now: datetime,
-    spares: Spares,
+    quarantine: Quarantine,
 ) -> Choice:
     """The jobs that the rules let through."""
     asking = choose(request.queues, limit, ruled=ruled, now=now)
-    return answered(asking, Answers(connection, request.kinds, now=now, spares=spares).answer)
+    return answered(asking, Answers(connection, request.kinds, now=now, quarantine=quarantine).answer)
 
 
 class Answers:
     """Answers the questions of a choice."""
 
-    def __init__(self, connection: sqlite3.Connection, kinds: Sequence[str], *, now: datetime, spares: Spares) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, kinds: Sequence[str], *, now: datetime, quarantine: Quarantine
+    ) -> None:
         self._connection = connection
-        self._due = {"kinds": json_list(kinds), "now": micros(now), "set_aside": json_list(spares.ids(now))}
+        self._due = {"kinds": json_list(kinds), "now": micros(now), "set_aside": json_list(quarantine.ids())}
 
     def answer(self, question: Question) -> Any:
         match question:

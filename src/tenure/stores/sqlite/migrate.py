@@ -7,7 +7,24 @@ from collections.abc import Iterator
 
 from tenure.stores import schema, sql_files
 from tenure.stores.contract import MigrationRecord, SchemaState
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.statements import PACKAGE, sql
+
+
+async def schema_state(connections: SqliteConnections) -> SchemaState:
+    """The schema of the file, which need not exist."""
+    if connections.missing():
+        return empty_state()
+    writer, _ = await connections.connect()
+    return await writer.look(state)
+
+
+async def apply_pending(connections: SqliteConnections, *, where: str) -> list[MigrationRecord]:
+    """Apply the pending migrations, and create the file if it does not exist."""
+    writer, _ = await connections.connect()
+    applied = await writer.run(lambda connection: migrate(connection, where=where))
+    connections.has_schema = True
+    return applied
 
 
 def empty_state() -> SchemaState:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable
-from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -14,27 +13,18 @@ from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
 from tenure.stores.limits import columns_of, rules_of
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.retention import note_operator
 from tenure.stores.sqlite.rows import maybe_moment, micros, moment
 from tenure.stores.sqlite.statements import sql
-from tenure.stores.sqlite.writer_thread import Work
-
-T = TypeVar("T")
-
-
-class Runs(Protocol):
-    """Runs a piece of work in a transaction, once for writing and once for reading."""
-
-    def __call__(self, work: Work[T], /) -> Awaitable[T]: ...
 
 
 class SqliteQueues:
     """Each change is one piece of work, which also writes down who made it."""
 
-    def __init__(
-        self, *, write: Runs, read: Runs, clock: Callable[[], datetime], ring: Callable[[set[str]], None]
-    ) -> None:
-        self._write, self._read, self._clock, self._ring = write, read, clock, ring
+    def __init__(self, connections: SqliteConnections, wake: Callable[[set[str]], None]) -> None:
+        self._write, self._read, self._clock = connections.write, connections.read, connections.clock
+        self._wake = wake
 
     async def known(self) -> list[QueueRecord]:
         return await self._read(queues_known)
@@ -62,7 +52,7 @@ class SqliteQueues:
             return gone
 
         gone = await self._write(work)
-        self._ring({name})
+        self._wake({name})
         return gone
 
     async def _change(
@@ -77,7 +67,7 @@ class SqliteQueues:
             return queues_known(connection, name)
 
         records = await self._write(work)
-        self._ring({name})
+        self._wake({name})
         return records
 
 

@@ -11,9 +11,12 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import InvalidInput, JobNotFound, RowPoisoned
-from tenure.lifecycle.records import DeadLetter, Event, Job
+from tenure.errors import InvalidInput, RowPoisoned
+from tenure.lifecycle import fold
+from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
 from tenure.stores.contract import (
+    Artifact,
+    ArtifactRecord,
     DeadLetterFilter,
     DeadLetterPage,
     EventFilter,
@@ -21,21 +24,24 @@ from tenure.stores.contract import (
     JobFilter,
     JobPage,
     SignalRecord,
+    Stats,
+    WorkerRecord,
     without_secret,
 )
 from tenure.stores.sqlite.apply import read_row
+from tenure.stores.sqlite.artifacts import list_artifacts, read_artifact
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import (
     PolicyOf,
     dead_letter_of,
     event_of,
-    job_of,
     json_list,
     maybe_micros,
     micros,
     signal_of,
 )
 from tenure.stores.sqlite.statements import Row, sql
-from tenure.stores.validation import check_after
+from tenure.stores.sqlite.workers import list_workers, read_stats
 
 MICROS_LEAST, MICROS_MOST = -(2**63), 2**63 - 1
 POSITION_MOST = 2**63 - 1
@@ -44,18 +50,77 @@ _POSITION = re.compile(r"[0-9]{1,19}")
 _encode = msgspec.json.encode
 
 
+class SqliteReads:
+    """Reads in one file. A token never leaves the store."""
+
+    def __init__(self, connections: SqliteConnections) -> None:
+        self._connections, self._run, self._clock = connections, connections.read, connections.clock
+        self._policies_on = connections.policies_on
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        return await self._run(lambda connection: read(connection, job_ids, self._policies_on(connection)))
+
+    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        return await self._run(
+            lambda connection: find(
+                connection, wanted, after=after, limit=limit, policy_of=self._policies_on(connection)
+            )
+        )
+
+    async def recoverable(self, *, limit: int, after: UUID | None) -> list[Job | RowPoisoned]:
+        return await self._run(
+            lambda connection: recoverable(
+                connection, after=after, limit=limit, now=self._clock(), policy_of=self._policies_on(connection)
+            )
+        )
+
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        return await self._run(lambda connection: history(connection, job_ids))
+
+    async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        return await self._run(lambda connection: events(connection, wanted, after=after, limit=limit))
+
+    async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        return await self._run(lambda connection: tail(connection, after=after, limit=limit))
+
+    async def end(self) -> str:
+        return await self._run(end)
+
+    async def executions(self, job_id: UUID) -> list[Execution]:
+        return fold.executions((await self.history([job_id]))[job_id])
+
+    async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
+        return await self._run(lambda connection: dead_letter(connection, job_id))
+
+    async def dead_letters(
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+    ) -> DeadLetterPage:
+        return await self._run(lambda connection: dead_letters(connection, wanted, after=after, limit=limit))
+
+    async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
+        return await self._run(lambda connection: list_artifacts(connection, job_id))
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
+        return await self._run(lambda connection: read_artifact(connection, job_id, name))
+
+    async def signals(self, job_id: UUID) -> list[SignalRecord]:
+        return await self._run(lambda connection: signals(connection, job_id))
+
+    async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
+        return await self._run(lambda connection: list_workers(connection, ids))
+
+    async def stats(self) -> Stats:
+        return await self._run(lambda connection: read_stats(connection, now=self._clock()))
+
+    async def now(self) -> datetime:
+        self._connections.require_open()
+        return self._clock()
+
+
 def read(connection: sqlite3.Connection, job_ids: Sequence[UUID], policy_of: PolicyOf) -> dict[UUID, Job]:
     """The jobs that are there."""
     rows = connection.execute(sql("jobs_by_id"), {"ids": json_list(map(str, job_ids))})
     return {job.id: job for job in _shown(rows, policy_of)}
-
-
-def read_one(connection: sqlite3.Connection, job_id: str, policy_of: PolicyOf) -> Job:
-    """One job with its token, for the store's own use."""
-    row = connection.execute(sql("jobs_by_id"), {"ids": json_list([job_id])}).fetchone()
-    if row is None:
-        raise JobNotFound(job_id)
-    return job_of(row, policy_of)
 
 
 def find(
@@ -190,7 +255,6 @@ def _page(rows: Iterable[Row], after: str | None) -> EventPage:
 
 def _cursor(after: UUID | None) -> str:
     """The id that the page begins behind; the empty text comes before them all."""
-    check_after(after)
     return "" if after is None else str(after)
 
 

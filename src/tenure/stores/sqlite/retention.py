@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -15,7 +16,8 @@ from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Job
 from tenure.lifecycle.transitions import allowed_from
 from tenure.stores.contract import Resolution, without_secret
-from tenure.stores.sqlite.reads import read_one
+from tenure.stores.sqlite.apply import read_one
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import PolicyOf, micros
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.transactions import open_gate
@@ -27,7 +29,51 @@ BELONGINGS = ("delete_events", "delete_answers", "delete_signals", "delete_dead_
 _encode = msgspec.json.encode
 
 
-def prune(connection: sqlite3.Connection, *, before: datetime, limit: int, actor: Actor, now: datetime) -> int:
+class SqliteRetention:
+    """What an operator may remove from one file."""
+
+    def __init__(self, connections: SqliteConnections) -> None:
+        self._write, self._clock = connections.write, connections.clock
+        self._policies_on = connections.policies_on
+
+    async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        return await self._write(partial(self._forget, _prune, older_than_seconds, limit=limit, actor=actor))
+
+    async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        return await self._write(partial(self._forget, _blank, older_than_seconds, limit=limit, actor=actor))
+
+    def _forget(
+        self,
+        forget: Callable[..., int],
+        older_than_seconds: float,
+        connection: sqlite3.Connection,
+        *,
+        limit: int,
+        actor: Actor,
+    ) -> int:
+        now = self._clock()
+        before = now - timedelta(seconds=older_than_seconds)
+        return forget(connection, before=before, limit=limit, actor=actor, now=now)
+
+    async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
+        return await self._write(
+            lambda connection: _erase(
+                connection,
+                job_id,
+                reason=reason,
+                actor=actor,
+                now=self._clock(),
+                policy_of=self._policies_on(connection),
+            )
+        )
+
+    async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
+        return await self._write(
+            lambda connection: _resolve_dead_letters(connection, job_ids, how=how, actor=actor, now=self._clock())
+        )
+
+
+def _prune(connection: sqlite3.Connection, *, before: datetime, limit: int, actor: Actor, now: datetime) -> int:
     """Remove jobs that ended before a moment, with all that belongs to them. How many."""
     found = connection.execute(sql("finished_before"), {"before": micros(before), "limit": limit}).fetchall()
     if not found:
@@ -43,7 +89,7 @@ def prune(connection: sqlite3.Connection, *, before: datetime, limit: int, actor
     return len(found)
 
 
-def blank(connection: sqlite3.Connection, *, before: datetime, limit: int, actor: Actor, now: datetime) -> int:
+def _blank(connection: sqlite3.Connection, *, before: datetime, limit: int, actor: Actor, now: datetime) -> int:
     """Empty the detail of verbose events before a moment that `fold` no longer needs. How many."""
     found = connection.execute(sql("blankable"), {"before": micros(before), "limit": limit}).fetchall()
     if not found:
@@ -54,7 +100,7 @@ def blank(connection: sqlite3.Connection, *, before: datetime, limit: int, actor
     return len(found)
 
 
-def erase(
+def _erase(
     connection: sqlite3.Connection, job_id: UUID, *, reason: str, actor: Actor, now: datetime, policy_of: PolicyOf
 ) -> Job:
     """Empty the content of a job that ended; its history stays. Asked again, it is the same job, erased when it was."""
@@ -75,7 +121,7 @@ def erase(
     return read_one(connection, str(job_id), policy_of)
 
 
-def resolve_dead_letters(
+def _resolve_dead_letters(
     connection: sqlite3.Connection, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor, now: datetime
 ) -> int:
     """Mark dead letters as dealt with, once, and write down who did it. How many were open."""

@@ -17,9 +17,9 @@ from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
 from tenure.stores.schedule_validation import check_firing, check_next, check_schedule
-from tenure.stores.sqlite import enqueue, reads
-from tenure.stores.sqlite.policies import Policies
-from tenure.stores.sqlite.queues import Runs
+from tenure.stores.sqlite import enqueue
+from tenure.stores.sqlite.apply import read_one
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.retention import note_operator
 from tenure.stores.sqlite.rows import PolicyOf, maybe_micros, maybe_moment, micros, moment
 from tenure.stores.sqlite.statements import Row, sql
@@ -34,18 +34,10 @@ log = logging.getLogger("tenure.stores.sqlite")
 class SqliteSchedules:
     """The schedules of one store. Who waits for new jobs is told of those that a firing adds."""
 
-    def __init__(
-        self,
-        *,
-        write: Runs,
-        read: Runs,
-        clock: Callable[[], datetime],
-        ring: Callable[[set[str]], None],
-        policies: Policies,
-        policies_on: Callable[[sqlite3.Connection], PolicyOf],
-    ) -> None:
-        self._write, self._read, self._clock, self._ring = write, read, clock, ring
-        self._policies, self._policies_on = policies, policies_on
+    def __init__(self, connections: SqliteConnections, wake: Callable[[set[str]], None]) -> None:
+        self._write, self._read, self._clock = connections.write, connections.read, connections.clock
+        self._policies, self._policies_on = connections.policies, connections.policies_on
+        self._wake = wake
 
     async def put(
         self, schedule: Schedule, *, next_at: datetime | None, paused: bool, expected_rev: int, actor: Actor
@@ -65,7 +57,7 @@ class SqliteSchedules:
             if (there.rev if there else 0) != expected_rev:
                 return None
             check_next(next_at, None if there is None else there.last_at)
-            policy_id = self._policies.keep(connection, schedule.policy)
+            policy_id = self._policies.insert(connection, schedule.policy)
             statement = "insert_schedule" if there is None else "update_schedule"
             connection.execute(sql(statement), {**facts, "policy_id": policy_id, "at": micros(now)})
             note_operator(
@@ -103,7 +95,7 @@ class SqliteSchedules:
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
         check_firing(firing, requests)
         added = await self._write(lambda connection: self._fire(connection, firing, requests))
-        self._ring({one.job.queue for one in added or () if one.created})
+        self._wake({one.job.queue for one in added or () if one.created})
         return added
 
     def _fire(
@@ -127,7 +119,7 @@ class SqliteSchedules:
             requests,
             now=now,
             policies=self._policies,
-            read=lambda job_id: reads.read_one(connection, job_id, policy_of),
+            read=lambda job_id: read_one(connection, job_id, policy_of),
         )
 
     def _one(self, connection: sqlite3.Connection, name: str) -> ScheduleRecord | None:

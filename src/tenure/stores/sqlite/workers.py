@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import Stats, Tally, WorkerRecord
+from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import maybe_moment, micros, moment
 from tenure.stores.sqlite.statements import Row, sql
 
@@ -17,7 +18,20 @@ _encode = msgspec.json.encode
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-def register(connection: sqlite3.Connection, worker: WorkerRecord, *, now: datetime) -> None:
+class SqliteWorkers:
+    """The registration of workers in one file."""
+
+    def __init__(self, connections: SqliteConnections) -> None:
+        self._write, self._clock = connections.write, connections.clock
+
+    async def register(self, worker: WorkerRecord) -> None:
+        await self._write(lambda connection: _register(connection, worker, now=self._clock()))
+
+    async def unregister(self, worker_id: str) -> None:
+        await self._write(lambda connection: _unregister(connection, worker_id, now=self._clock()))
+
+
+def _register(connection: sqlite3.Connection, worker: WorkerRecord, *, now: datetime) -> None:
     """Write a worker down, or that it was seen."""
     parameters = {
         "id": worker.id,
@@ -32,23 +46,22 @@ def register(connection: sqlite3.Connection, worker: WorkerRecord, *, now: datet
     connection.execute(sql("register_worker"), parameters)
 
 
-def unregister(connection: sqlite3.Connection, worker_id: str, *, now: datetime) -> None:
-    """Note that a worker has stopped."""
+def _unregister(connection: sqlite3.Connection, worker_id: str, *, now: datetime) -> None:
     connection.execute(sql("unregister_worker"), {"id": worker_id, "at": micros(now)})
 
 
-def workers(connection: sqlite3.Connection, ids: Sequence[str] | None) -> list[WorkerRecord]:
+def list_workers(connection: sqlite3.Connection, ids: Sequence[str] | None) -> list[WorkerRecord]:
     """The workers of these ids; without ids, those that have not stopped."""
     wanted = None if ids is None else _encode(list(ids)).decode()
     return [_worker(row) for row in connection.execute(sql("workers"), {"ids": wanted})]
 
 
-def stats(connection: sqlite3.Connection, *, now: datetime) -> Stats:
+def read_stats(connection: sqlite3.Connection, *, now: datetime) -> Stats:
     """Everything at a glance, of one moment."""
     return Stats(
         at=now,
         tallies=[_tally(row) for row in connection.execute(sql("tallies"), {"now": micros(now)})],
-        workers=workers(connection, None),
+        workers=list_workers(connection, None),
         dead_letters=connection.execute(sql("open_dead_letters")).fetchone()[0],
     )
 

@@ -26,6 +26,7 @@ from tenure.errors import (
 )
 from tenure.lifecycle.decide import Change, decide_chain
 from tenure.lifecycle.records import CONTRACT_VERSION, Event, Job, Policy
+from tenure.stores.base import CONFLICTS_MAX, conflicts_exhausted
 from tenure.stores.contract import (
     Applied,
     Artifact,
@@ -43,7 +44,6 @@ from tenure.stores.postgres.connections import GUARD_STATE, REUSED_STATE
 from tenure.stores.postgres.enqueue import enqueue_parameters, new_job
 from tenure.stores.user_connections.protocol import Driver, Question
 
-RACES_MAX = 20
 NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
 """SQLSTATEs of a schema, a function or a table that is not there."""
 NOT_SERIALISABLE = "40001"
@@ -99,7 +99,7 @@ async def apply(
     """The outcome of one commit. Whoever lost a race is judged anew on the row as it is then."""
     belongings = {"messages": messages or None, "artifacts": artifacts or None}
     change = _foreseen(request)
-    for _ in range(RACES_MAX):
+    for _ in range(CONFLICTS_MAX):
         answer = await _marked(borrowed, request, change, belongings)
         if change is not None and answer.at is not None:
             return Applied(shown(change), answer.at)
@@ -114,7 +114,7 @@ async def apply(
         if not isinstance(verdict, Change):
             return verdict
         change = verdict
-    return Failure(StoreError(f"job {request.job_id} changed {RACES_MAX} times while this was tried; try again later"))
+    return Failure(conflicts_exhausted(request.job_id))
 
 
 async def _marked(borrowed: Driver, request: Request, change: Change | None, belongings: dict[str, Any]) -> _Marked:

@@ -17,11 +17,12 @@ from tenure.seams import Clock
 from tenure.stores.contract import Applied, Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
 from tenure.stores.schema import require_fit
 from tenure.stores.sqlite import apply as sqlite_apply
-from tenure.stores.sqlite import belongings, migrate, reads
+from tenure.stores.sqlite import artifacts as sqlite_artifacts
 from tenure.stores.sqlite import enqueue as sqlite_enqueue
+from tenure.stores.sqlite import migrate, outbox
 from tenure.stores.sqlite.commit_block import BLOCK_SHARE
 from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY
-from tenure.stores.sqlite.policies import Policies
+from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.rows import PolicyOf
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.transactions import open_gate
@@ -38,7 +39,7 @@ async def enqueue(
 
     def work(connection: sqlite3.Connection) -> list[EnqueueResult]:
         # Nothing is remembered from one call to the next: the caller may roll back, and never tells us.
-        policies = Policies()
+        policies = SqlitePolicies()
         policy_of = _policies_on(connection, policies)
         with _writing(connection, url):
             return sqlite_enqueue.enqueue(
@@ -46,7 +47,7 @@ async def enqueue(
                 requests,
                 now=clock.now(),
                 policies=policies,
-                read=lambda job_id: reads.read_one(connection, job_id, policy_of),
+                read=lambda job_id: sqlite_apply.read_one(connection, job_id, policy_of),
             )
 
     return await borrowed.run(work)
@@ -64,15 +65,15 @@ async def apply(
     """The outcome of one request. Messages and artifacts are written once it is applied."""
 
     def work(connection: sqlite3.Connection) -> Outcome:
-        policy_of = _policies_on(connection, Policies())
+        policy_of = _policies_on(connection, SqlitePolicies())
         with _writing(connection, url):
             # The write lock is held by now: waiting for it must not stretch the lease.
             now = clock.now()
             [outcome] = sqlite_apply.apply(connection, [request], now=now, policy_of=policy_of)
             if isinstance(outcome, Applied):
-                belongings.attach(connection, outcome.job, artifacts, now=now, policy_of=policy_of)
+                sqlite_artifacts.attach(connection, outcome.job, artifacts, now=now, policy_of=policy_of)
                 in_order = sorted(messages, key=lambda message: message.aggregate)
-                belongings.post(connection, [(message, outcome.job) for message in in_order], now=now)
+                outbox.post(connection, [(message, outcome.job) for message in in_order], now=now)
             return outcome
 
     return await borrowed.run(work)
@@ -88,9 +89,9 @@ async def require_same_file(borrowed: Driver, *, url: str) -> None:
     await borrowed.run(look)
 
 
-def _policies_on(connection: sqlite3.Connection, policies: Policies) -> PolicyOf:
+def _policies_on(connection: sqlite3.Connection, policies: SqlitePolicies) -> PolicyOf:
     def policy_of(policy_id: int) -> Policy:
-        return policies.of(connection, policy_id)
+        return policies.read(connection, policy_id)
 
     return policy_of
 

@@ -53,9 +53,6 @@ class ModelCommitBlock(BaseCommitBlock):
     def _abandon(self) -> None:
         self._copy = self._before
 
-    def _tell(self, names: set[str]) -> None:
-        return None
-
     async def _execute(self, sql: str, values: Sequence[Any]) -> int:
         raise StoreError("the model has no SQL; use a real store for statements of your own")
 

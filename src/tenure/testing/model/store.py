@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -212,6 +212,9 @@ class ModelStore(Forgetting):
             change = decide_chain(job, operations, request.actor, request_id=request.request_id)
             self._write(change, now)
         return taken
+
+    def wake(self, names: Set[str]) -> None:
+        """No worker waits for the model."""
 
     @asynccontextmanager
     async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:

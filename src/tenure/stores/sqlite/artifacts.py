@@ -1,44 +1,18 @@
-"""What goes along with a job's change: messages for the outside, and artifacts."""
+"""Artifacts of jobs."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import groupby
 from uuid import UUID
 
 from tenure.errors import InvalidInput, LeaseLost
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, without_secret
-from tenure.stores.sqlite.reads import read_one
+from tenure.stores.contract import Artifact, ArtifactRecord, without_secret
+from tenure.stores.sqlite.apply import read_one
 from tenure.stores.sqlite.rows import PolicyOf, micros, moment
 from tenure.stores.sqlite.statements import sql
-
-
-def post(
-    connection: sqlite3.Connection, messages: Sequence[tuple[OutboxMessage, Job | None]], *, now: datetime
-) -> None:
-    """Write messages, which come sorted by aggregate, each under the next number of its aggregate."""
-    at = micros(now)
-    for aggregate, group in groupby(messages, key=lambda posted: posted[0].aggregate):
-        together = list(group)
-        connection.execute(sql("advance_stream"), {"aggregate": aggregate, "count": len(together), "at": at})
-        [written] = connection.execute(sql("stream_written"), {"aggregate": aggregate}).fetchone()
-        for sequence, (message, job) in enumerate(together, written - len(together) + 1):
-            if connection.execute(sql("message_known"), {"id": str(message.id)}).fetchone():
-                raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
-            parameters = {
-                "aggregate": aggregate,
-                "sequence": sequence,
-                "id": str(message.id),
-                "topic": message.topic,
-                "body": message.body,
-                "headers": message.headers,
-                "job_id": None if job is None else str(job.id),
-                "at": at,
-            }
-            connection.execute(sql("insert_message"), parameters)
 
 
 def attach(
@@ -63,7 +37,7 @@ def attach(
     return current
 
 
-def artifacts(connection: sqlite3.Connection, job_id: UUID) -> list[ArtifactRecord]:
+def list_artifacts(connection: sqlite3.Connection, job_id: UUID) -> list[ArtifactRecord]:
     """What a job has made, by name."""
     rows = connection.execute(sql("artifacts"), {"job_id": str(job_id)})
     return [
@@ -72,7 +46,7 @@ def artifacts(connection: sqlite3.Connection, job_id: UUID) -> list[ArtifactReco
     ]
 
 
-def artifact(connection: sqlite3.Connection, job_id: UUID, name: str) -> Artifact | None:
+def read_artifact(connection: sqlite3.Connection, job_id: UUID, name: str) -> Artifact | None:
     """One of them, with its body."""
     row = connection.execute(sql("artifact"), {"job_id": str(job_id), "name": name}).fetchone()
     return None if row is None else Artifact(name=row[0], media_type=row[1], body=row[2])

@@ -1,0 +1,310 @@
+"""What every store does in the same way. An operation is validated, refused inside an open commit block of the same
+store, executed on the database, and followed by wake-ups.
+
+A subclass and the parts that it passes in execute operations on their database. They neither validate input nor wake
+workers, except where the write itself carries the notification.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence, Set
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import RowPoisoned, StoreError, TenureError
+from tenure.lifecycle.json_text import check_text
+from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job
+from tenure.seams import Clock
+from tenure.stores.commit_block import require_outside
+from tenure.stores.contract import (
+    Artifact,
+    ArtifactRecord,
+    ClaimRequest,
+    DeadLetterFilter,
+    DeadLetterPage,
+    EnqueueRequest,
+    EnqueueResult,
+    EventFilter,
+    EventPage,
+    Finding,
+    HomogeneousResults,
+    JobFilter,
+    JobPage,
+    MigrationRecord,
+    Outcome,
+    ReadStore,
+    RegistrationStore,
+    Request,
+    Resolution,
+    RetentionStore,
+    SchemaState,
+    SignalRecord,
+    Stats,
+    Subscription,
+    Transaction,
+    WorkerRecord,
+    hints,
+    is_homogeneous,
+    released,
+)
+from tenure.stores.quarantine import Quarantine
+from tenure.stores.schema import require_fit
+from tenure.stores.validation import (
+    REASON_LENGTH_MAX,
+    check_after,
+    check_age,
+    check_claim,
+    check_dead_letter_filter,
+    check_enqueues,
+    check_event_filter,
+    check_job_filter,
+    check_page,
+    check_request,
+    check_resolution,
+    check_worker,
+)
+
+CONFLICTS_MAX = 20
+"""How often an operation is decided again on a row that other transactions keep changing."""
+
+
+def conflicts_exhausted(job_id: UUID) -> StoreError:
+    """The error after `CONFLICTS_MAX` conflicts."""
+    return StoreError(f"job {job_id} changed {CONFLICTS_MAX} times while this was tried; try again later")
+
+
+class ClaimResult(msgspec.Struct, frozen=True):
+    """The jobs that a claim won, in claim order, and what it found out about limits.
+
+    `limited_queues` are those of the request's queues that are paused or have limits. After `retry_after_seconds` a
+    rate limit allows the next job.
+    """
+
+    jobs: list[Job]
+    limited_queues: frozenset[str] = frozenset()
+    retry_after_seconds: float | None = None
+
+
+class StoreReads(ReadStore, Protocol):
+    """The reads of a store on its own database."""
+
+    async def recoverable(self, *, limit: int, after: UUID | None) -> Sequence[Job | RowPoisoned]:
+        """Up to `limit` jobs that need recovery, and rows between them that cannot be decoded."""
+        ...
+
+
+class BaseStore(ABC):
+    """The operations of `contract.Store` over the parts of one database."""
+
+    def __init__(
+        self, *, where: str, clock: Clock, reads: StoreReads, registration: RegistrationStore, retention: RetentionStore
+    ) -> None:
+        self._where = where
+        self._reads, self._registration, self._retention = reads, registration, retention
+        self._quarantine = Quarantine(clock)
+        self._limited_queues: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._where!r})"
+
+    # What a store does on its own database.
+
+    @abstractmethod
+    async def _enqueue(
+        self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
+    ) -> tuple[Sequence[EnqueueResult], bool]:
+        """The results, and whether the write itself has notified other processes."""
+        ...
+
+    @abstractmethod
+    async def _claim(self, request: ClaimRequest) -> ClaimResult: ...
+
+    @abstractmethod
+    async def _apply(self, requests: Sequence[Request]) -> list[Outcome]: ...
+
+    @abstractmethod
+    def wake(self, names: Set[str], *, notified: bool = False) -> None:
+        """Wake subscriptions to these queues and workers. Other processes are `notified` already where the write did
+        that."""
+        ...
+
+    @abstractmethod
+    def _wake_later(self, names: Set[str], seconds: float) -> None:
+        """Wake this process's subscriptions to these queues after a time."""
+        ...
+
+    @abstractmethod
+    async def _connect(self) -> None:
+        """Called when the schema fits, before the first operation."""
+        ...
+
+    @abstractmethod
+    async def _findings(self) -> list[Finding]: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    async def schema(self) -> SchemaState: ...
+
+    @abstractmethod
+    async def migrate(self) -> list[MigrationRecord]: ...
+
+    @abstractmethod
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]: ...
+
+    @abstractmethod
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]: ...
+
+    async def open(self) -> None:
+        """Connect, and refuse a database whose schema does not fit this code."""
+        try:
+            require_fit(await self.schema(), where=self._where)
+        except TenureError:
+            await self.close()
+            raise
+        await self._connect()
+
+    async def prepare(self) -> None:
+        """Nothing to prepare, unless a store overrides this."""
+        return
+
+    async def doctor(self) -> list[Finding]:
+        return [*await self._findings(), *self._quarantine.findings()]
+
+    # Changes.
+
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
+    ) -> Sequence[EnqueueResult]:
+        if not requests:
+            return []
+        homogeneous = is_homogeneous(requests)
+        check_enqueues(requests, alike=homogeneous)
+        require_outside(self)
+        results, notified = await self._enqueue(requests, homogeneous=homogeneous, after=after)
+        distinct = results[:1] if isinstance(results, HomogeneousResults) else results
+        if queues := {result.job.queue for result in distinct if result.created}:
+            self.wake(queues, notified=notified)
+        return results
+
+    async def claim(self, request: ClaimRequest) -> list[Job]:
+        check_claim(request)
+        require_outside(self)
+        result = await self._claim(request)
+        if self._limited_queues or result.limited_queues:
+            self._limited_queues = self._limited_queues.difference(request.queues) | result.limited_queues
+        if result.retry_after_seconds is not None:
+            self._wake_later(result.limited_queues, result.retry_after_seconds)
+        return result.jobs
+
+    async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
+        for request in requests:
+            check_request(request)
+        require_outside(self)
+        outcomes = await self._apply(requests)
+        names = hints(outcomes)
+        if self._limited_queues:
+            names |= released(outcomes) & self._limited_queues
+        if names:
+            self.wake(names)
+        return outcomes
+
+    async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
+        check_page(limit)
+        check_after(after)
+        return self._quarantine.decoded(await self._reads.recoverable(limit=limit, after=after))
+
+    # Reads.
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        return await self._reads.read(job_ids)
+
+    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+        check_page(limit)
+        check_after(after)
+        check_job_filter(wanted)
+        return await self._reads.find(wanted, after=after, limit=limit)
+
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+        return await self._reads.history(job_ids)
+
+    async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        check_page(limit)
+        check_event_filter(wanted)
+        return await self._reads.events(wanted, after=after, limit=limit)
+
+    async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        check_page(limit)
+        return await self._reads.tail(after=after, limit=limit)
+
+    async def end(self) -> str:
+        return await self._reads.end()
+
+    async def executions(self, job_id: UUID) -> list[Execution]:
+        return await self._reads.executions(job_id)
+
+    async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
+        return await self._reads.dead_letter(job_id)
+
+    async def dead_letters(
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+    ) -> DeadLetterPage:
+        check_page(limit)
+        check_after(after)
+        check_dead_letter_filter(wanted)
+        return await self._reads.dead_letters(wanted, after=after, limit=limit)
+
+    async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
+        return await self._reads.artifacts(job_id)
+
+    async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
+        return await self._reads.artifact(job_id, name)
+
+    async def signals(self, job_id: UUID) -> list[SignalRecord]:
+        return await self._reads.signals(job_id)
+
+    async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
+        return await self._reads.workers(ids)
+
+    async def stats(self) -> Stats:
+        return await self._reads.stats()
+
+    async def now(self) -> datetime:
+        return await self._reads.now()
+
+    # Workers and retention.
+
+    async def register(self, worker: WorkerRecord) -> None:
+        check_worker(worker)
+        require_outside(self)
+        await self._registration.register(worker)
+
+    async def unregister(self, worker_id: str) -> None:
+        require_outside(self)
+        await self._registration.unregister(worker_id)
+
+    async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        check_age(older_than_seconds, limit)
+        require_outside(self)
+        return await self._retention.prune(older_than_seconds=older_than_seconds, limit=limit, actor=actor)
+
+    async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
+        check_age(older_than_seconds, limit)
+        require_outside(self)
+        return await self._retention.blank(older_than_seconds=older_than_seconds, limit=limit, actor=actor)
+
+    async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
+        check_text(reason, "reason", length_max=REASON_LENGTH_MAX)
+        require_outside(self)
+        return await self._retention.erase(job_id, reason=reason, actor=actor)
+
+    async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
+        check_resolution(job_ids, how)
+        require_outside(self)
+        return await self._retention.resolve_dead_letters(job_ids, how=how, actor=actor)
