@@ -13,7 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.evolve import born, evolve
+from tenure.lifecycle.enqueue import enqueued_job
+from tenure.lifecycle.evolve import evolve
 from tenure.lifecycle.fold import contents_of
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Event, EventType, Job
@@ -106,7 +107,7 @@ def _with_row(database: Snapshot, changed: Job) -> Snapshot:
 def _replayed(job: Job, events: Sequence[Event]) -> Job:
     """The row that these events leave, whether they are legal or not."""
     contents = {**contents_of(job), digest(ERROR): ERROR}
-    replayed = born(job.origin, events[0])
+    replayed = enqueued_job(job.origin, at=events[0].at, due_at=events[0].until_at)
     for event in events[1:]:
         replayed = evolve(replayed, event, contents.get(event.digest or ""))
     return replayed

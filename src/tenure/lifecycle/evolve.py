@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.records import Event, EventType, Job, Origin, Policy
-from tenure.lifecycle.statuses import QUEUED, RETRY, RUNNING, WAITING
+from tenure.lifecycle.records import Event, EventType, Job, Policy
+from tenure.lifecycle.statuses import RETRY, RUNNING, WAITING
 
 NO_LEASE: Mapping[str, None] = {
     "owner": None,
@@ -21,20 +21,6 @@ NO_LEASE: Mapping[str, None] = {
 }
 
 Effect = Callable[[Job, Event, str | None], dict[str, Any]]
-
-
-def born(origin: Origin, event: Event) -> Job:
-    """The record after `enqueued`."""
-    due_at = event.until_at or event.at
-    return Job(
-        origin=origin,
-        status=QUEUED,
-        rev=1,
-        created_at=event.at,
-        updated_at=event.at,
-        due_at=due_at,
-        timeout_at=after_ms(due_at, origin.policy.queued_ms),
-    )
 
 
 def evolve(job: Job, event: Event, content: str | None = None) -> Job:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.lifecycle.evolve import born, evolve
+from tenure.lifecycle.enqueue import enqueued_job
+from tenure.lifecycle.evolve import evolve
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Origin, execution_id
 from tenure.lifecycle.statuses import LEASED
@@ -48,7 +49,7 @@ def fold(origin: Origin, events: Iterable[Event], contents: Mapping[str, str] | 
     for event in events:
         _check(job, event)
         if job is None:
-            job = born(origin, event)
+            job = enqueued_job(origin, at=event.at, due_at=event.until_at)
         else:
             job = evolve(job, event, known.get(event.digest or ""))
     return job

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from operator import attrgetter
 from typing import overload
 from uuid import UUID
 
 import msgspec
 
+from tenure.lifecycle.enqueue import delay_detail, enqueue, request_id_of
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.operations import Operation
-from tenure.lifecycle.records import Actor, Job, Origin, Role
+from tenure.lifecycle.records import Actor, Event, Job, Origin, Role
 
 
 class EnqueueRequest(msgspec.Struct, frozen=True, gc=False):
@@ -23,12 +25,16 @@ class EnqueueRequest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def request_id(self) -> str:
-        return self.origin.request_id or str(self.origin.id)
+        return request_id_of(self.origin)
 
     @property
     def detail(self) -> str | None:
-        """What the event repeats of the request beyond the origin's digest."""
-        return encode({"delay_ms": self.delay_ms}) if self.delay_ms else None
+        """The part of the request that the origin's digest does not cover."""
+        return delay_detail(self.delay_ms)
+
+    def decide(self, now: datetime) -> tuple[Event, Job]:
+        """The first event and the new job, if this request creates one."""
+        return enqueue(self.origin, self.actor, delay_ms=self.delay_ms, now=now)
 
 
 _template = attrgetter(*(name for name in Origin.__struct_fields__ if name not in ("id", "payload")))

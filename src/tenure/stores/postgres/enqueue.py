@@ -10,9 +10,9 @@ import asyncpg
 import msgspec
 
 from tenure.errors import JobNotFound, RequestIdReused
-from tenure.lifecycle.evolve import after_ms, born
-from tenure.lifecycle.records import CONTRACT_VERSION, Event, EventType, Job, Origin, origin_digests
-from tenure.lifecycle.statuses import QUEUED
+from tenure.lifecycle.enqueue import enqueued_job
+from tenure.lifecycle.evolve import after_ms
+from tenure.lifecycle.records import CONTRACT_VERSION, Job, Origin, origin_digests
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults
 from tenure.stores.postgres.connections import REUSED_STATE, Fetches
 from tenure.stores.postgres.policies import PostgresPolicies
@@ -148,17 +148,5 @@ def _tags(origin: Origin) -> str | None:
 
 
 def new_job(request: EnqueueRequest, at: datetime) -> Job:
-    """The record of a job that was added at this moment."""
-    event = Event(
-        job_id=request.origin.id,
-        rev=1,
-        type=EventType.ENQUEUED,
-        from_status=None,
-        to_status=QUEUED,
-        at=at,
-        attempt=0,
-        actor=str(request.actor),
-        request_id=request.request_id,
-        until_at=after_ms(at, request.delay_ms or None),
-    )
-    return born(request.origin, event)
+    """The record of the job that the statement created at this time."""
+    return enqueued_job(request.origin, at=at, due_at=after_ms(at, request.delay_ms or None))

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tenure.errors import RequestIdReused
-from tenure.lifecycle.evolve import born
-from tenure.lifecycle.records import Event, EventType, Job, origin_digests
-from tenure.lifecycle.statuses import QUEUED
+from tenure.lifecycle.records import Job, origin_digests
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_secret
 from tenure.stores.sqlite.apply import read_one
 from tenure.stores.sqlite.policies import SqlitePolicies
@@ -88,8 +86,7 @@ def enqueue_homogeneous(
     policies: SqlitePolicies,
 ) -> HomogeneousResults | None:
     """The new jobs of requests that are alike; None, and nothing written, where one of them was asked before."""
-    event = enqueued(requests[0], now)
-    job = born(requests[0].origin, event)
+    event, job = requests[0].decide(now)
     ids = [text(request.origin.id) for request in requests]
     payloads = [request.origin.payload for request in requests]
     # An event without a request of its own is named by its job.
@@ -116,8 +113,7 @@ def _add_all(
     added: list[EnqueueResult] = []
     for request in requests:
         job_id = text(request.origin.id)
-        event = enqueued(request, now)
-        job = born(request.origin, event)
+        event, job = request.decide(now)
         events.append(event_row(event, job_id))
         jobs.append(new_job_row(job, job_id, policies.insert(connection, job.policy)))
         added.append(EnqueueResult(job, created=True))
@@ -172,25 +168,4 @@ def _remember(connection: sqlite3.Connection, request: EnqueueRequest, existing:
             "job_id": text(existing.id),
             "at": micros(now),
         },
-    )
-
-
-def enqueued(request: EnqueueRequest, now: datetime) -> Event:
-    """The first event of a job."""
-    origin = request.origin
-    return Event(
-        job_id=origin.id,
-        rev=1,
-        type=EventType.ENQUEUED,
-        from_status=None,
-        to_status=QUEUED,
-        at=now,
-        attempt=0,
-        actor=str(request.actor),
-        request_id=request.request_id,
-        detail=request.detail,
-        digest=origin.digest(),
-        until_at=now + timedelta(milliseconds=request.delay_ms) if request.delay_ms else None,
-        correlation_id=origin.correlation_id,
-        trace=origin.trace,
     )

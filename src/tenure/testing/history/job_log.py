@@ -12,7 +12,8 @@ from itertools import pairwise
 from uuid import UUID
 
 from tenure.lifecycle.decide import clock_allows
-from tenure.lifecycle.evolve import born, evolve
+from tenure.lifecycle.enqueue import enqueued_job
+from tenure.lifecycle.evolve import evolve
 from tenure.lifecycle.fold import contents_of
 from tenure.lifecycle.operations import Complete, Fail, Operation, OperationType
 from tenure.lifecycle.records import Event, EventType, Job, Role
@@ -164,7 +165,7 @@ def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[P
 def _judged(job: Job, events: Sequence[Event]) -> Iterator[Problem]:
     """Whether the record, as each event found it, allowed that event. Only for a log that can be replayed."""
     contents = contents_of(job)
-    current = born(job.origin, events[0])
+    current = enqueued_job(job.origin, at=events[0].at, due_at=events[0].until_at)
     for before, event in pairwise(events):
         transition = _arrow(event)
         content = contents.get(event.digest or "")

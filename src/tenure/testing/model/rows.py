@@ -9,7 +9,6 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput, RequestIdReused
-from tenure.lifecycle.evolve import after_ms
 from tenure.lifecycle.records import DeadLetter, Event, EventType, Job
 from tenure.lifecycle.statuses import LEASED, QUEUED, READY, STALLED
 from tenure.stores.contract import (
@@ -68,25 +67,6 @@ def same_dedupe(request: EnqueueRequest, rows: Iterable[Job]) -> Job | None:
     key = (request.origin.kind, request.origin.dedupe_key)
     live = (job for job in rows if job.live and (job.kind, job.origin.dedupe_key) == key)
     return None if request.origin.dedupe_key is None else next(live, None)
-
-
-def enqueued(request: EnqueueRequest, now: datetime) -> Event:
-    return Event(
-        job_id=request.origin.id,
-        rev=1,
-        type=EventType.ENQUEUED,
-        from_status=None,
-        to_status=QUEUED,
-        at=now,
-        attempt=0,
-        actor=str(request.actor),
-        request_id=request.request_id,
-        detail=request.detail,
-        digest=request.origin.digest(),
-        until_at=after_ms(now, request.delay_ms or None),
-        correlation_id=request.origin.correlation_id,
-        trace=request.origin.trace,
-    )
 
 
 def claimable(job: Job, request: ClaimRequest, now: datetime) -> bool:

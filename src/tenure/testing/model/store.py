@@ -19,7 +19,6 @@ import msgspec
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.claim_order import batch, claim_order
 from tenure.lifecycle.decide import Change, decide_chain, effective_at, expand, renewal_due
-from tenure.lifecycle.evolve import born
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
 from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
@@ -71,7 +70,6 @@ from tenure.testing.model.rows import (
     WonClaim,
     body_of,
     claimable,
-    enqueued,
     event_matches,
     is_due,
     job_matches,
@@ -172,8 +170,7 @@ class ModelStore(Forgetting):
             if there is not None:
                 answers.append(EnqueueResult(without_secret(there), created=False))
                 continue
-            event = enqueued(request, self._clock.now())
-            job = born(request.origin, event)
+            event, job = request.decide(self._clock.now())
             rows[job.id], bodies[job.id] = job, body_of(request)
             written.append(event)
             answers.append(EnqueueResult(job, created=True))
