@@ -54,7 +54,7 @@ def coarse_state(status: Status) -> CoarseState:
     """The coarse state of a status.
 
     >>> coarse_state(Status.STALLED)
-    <Coarse.PENDING: 'PENDING'>
+    <CoarseState.PENDING: 'PENDING'>
     """
     if status in LEASED:
         return CoarseState.RUNNING
