@@ -28,7 +28,7 @@ from tenure.lifecycle.records import Actor, DeadLetter, Job, OnExhausted, OnLost
 from tenure.seams import SYSTEM, Seams
 from tenure.stores import Store, store_for
 from tenure.stores.contract import DeadLetterFilter, EnqueueResult, JobFilter, JobPage
-from tenure.stores.user_connections import Caller, caller_for
+from tenure.stores.user_connections import UserTransaction
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -316,7 +316,7 @@ class App:
             seams=self.seams,
             options=options,
             layers=self.middleware,
-            borrow=self.borrow,
+            user_transactions=self.user_transaction,
             schedules=tuple(self.declared.values()),
         )
 
@@ -349,9 +349,9 @@ class App:
             self._stores[loop] = (os.getpid(), store)
         return store
 
-    def borrow(self, connection: Any) -> Caller:
-        """A connection of the user's own, to be used in its owner's transaction on this app's database."""
-        return caller_for(connection, self.database, seams=self.seams)
+    def user_transaction(self, connection: Any) -> UserTransaction:
+        """Return the transaction of a user's connection to this app's database."""
+        return UserTransaction(connection, self.database, seams=self.seams)
 
     async def open_store(self) -> Store:
         """A new store, opened; whoever asked for it closes it. A new SQLite file is given its schema."""

@@ -1,4 +1,4 @@
-"""Acts inside transactions: a worker's commit block, and connections that belong to the caller."""
+"""Acts inside transactions: a worker's commit block, and transactions on the user's own connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.errors import InvalidInput
 from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import Applied, Artifact, EnqueueResult, OutboxMessage, Outcome, Request
-from tenure.stores.user_connections import Caller, caller_for
+from tenure.stores.user_connections import UserTransaction
 from tenure.testing.driver import Driver, runner
 from tests.crash.acts import LONG, Act, Scene, job_id, running
 
@@ -67,39 +67,41 @@ async def _marked_before(scene: Scene) -> Outcome:
 
 
 @asynccontextmanager
-async def callers_transaction(url: str) -> AsyncIterator[tuple[Caller, Callable[[str], Awaitable[Any]]]]:
-    """A transaction on a connection of the caller's own, committed at the end."""
+async def users_transaction(url: str) -> AsyncIterator[tuple[UserTransaction, Callable[[str], Awaitable[Any]]]]:
+    """A transaction on a user's connection, committed at the end."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as plain:
 
             async def execute(sql: str) -> None:
                 plain.execute(sql)
 
-            caller = caller_for(plain, url)
-            await caller.begin()
-            yield caller, execute
-            await caller.commit()
+            transaction = UserTransaction(plain, url)
+            await transaction.begin()
+            yield transaction, execute
+            await transaction.connection.commit()
         return
     connection = await asyncpg.connect(url)
     try:
-        caller = caller_for(connection, url)
-        await caller.begin()
-        yield caller, connection.execute
-        await caller.commit()
+        transaction = UserTransaction(connection, url)
+        await transaction.begin()
+        yield transaction, connection.execute
+        await transaction.connection.commit()
     finally:
         await connection.close()
 
 
 async def enqueue_within(scene: Scene) -> list[EnqueueResult]:
-    async with callers_transaction(scene.url) as (caller, execute):
+    async with users_transaction(scene.url) as (transaction, execute):
         await execute(EFFECT)
-        return await caller.enqueue([scene.drive.enqueue(id=job_id(21), policy=LONG)])
+        return await transaction.enqueue([scene.drive.enqueue(id=job_id(21), policy=LONG)])
 
 
 async def commit_within(scene: Scene) -> Outcome:
-    async with callers_transaction(scene.url) as (caller, execute):
+    async with users_transaction(scene.url) as (transaction, execute):
         await execute(EFFECT)
-        return await caller.apply(mark(scene.job), messages=MESSAGES, artifacts=ARTIFACTS)
+        await transaction.post(MESSAGES)
+        await transaction.attach(scene.job, ARTIFACTS)
+        return await transaction.apply(mark(scene.job))
 
 
 OF_CALLERS: tuple[Act, ...] = (

@@ -1,4 +1,4 @@
-"""An app whose jobs commit on sessions of their own, and everything that such a commit could leave behind."""
+"""An app whose jobs commit on sessions of their own, and all that such a commit can write."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tenure.client.handle import Handle
 from tenure.workers.worker import Worker
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
-from tests.support.own_sessions import KINDS, TABLE, Kind
+from tests.support.own_sessions import KINDS, TABLE, SessionKind
 
 SECONDS = 30.0
 Inside = Callable[[tenure.Context, Any, Any], None]
-"""What a test does inside the block: with its context, with `tx`, and with the connection."""
+"""What a test does inside the block, with the context, `tx` and the connection."""
 
 
 MESSAGES = "select topic, aggregate, sequence, body from $outbox order by aggregate, sequence"
@@ -28,8 +28,8 @@ def insert(note: str) -> str:
     return f"insert into effects values ('{note}')"
 
 
-class Shop:
-    """An app on a database with a table of the user's own, and what there is to be seen from outside."""
+class SessionApp:
+    """An app on a database with a table of the user, and readers of what its jobs have written."""
 
     def __init__(self, app: tenure.App) -> None:
         self.app = app
@@ -49,8 +49,8 @@ class Shop:
         async with (await self.app.store()).transaction(deadline_seconds=5) as tx:
             return [tuple(row.values()) for row in await tx.fetch(sql.replace("$", prefix))]
 
-    async def left_behind(self, job: Handle[Any]) -> dict[str, Any]:
-        """Everything that a block could have left."""
+    async def written(self, job: Handle[Any]) -> dict[str, Any]:
+        """Read all that a block can write."""
         return {
             "effects": [note for (note,) in await self.rows("select note from effects order by note")],
             "messages": await self.rows(MESSAGES),
@@ -60,27 +60,29 @@ class Shop:
             "committed": sum(event.type == "committed" for event in await job.events()),
         }
 
-    def everything(self, _ctx: tenure.Context, tx: Any, _connection: Any) -> None:
-        """All that can go along."""
+    def write_all(self, _ctx: tenure.Context, tx: Any, _connection: Any) -> None:
+        """Write one of everything that a block takes."""
         tx.enqueue(self.follow.request("later"))
         tx.outbox("second", {"n": 1}, aggregate="b", headers={"h": "ß%s:x"})
         tx.outbox("first", {"n": 2}, aggregate="a")
         tx.outbox("third", {"n": 3}, aggregate="a")
         tx.attach("late.bin", BODY)
 
-    def declare(self, kind: Kind, inside: Inside, *, deadline_seconds: float | None = None, **options: Any) -> Any:
-        """A job that writes its note and does what the test wants, in a block on a session of this kind. What leaves
-        the block is kept in `errors`, and raised."""
+    def declare(
+        self, kind: SessionKind, inside: Inside, *, deadline_seconds: float | None = None, **options: Any
+    ) -> Any:
+        """Declare a job that writes its note and calls `inside`, in a block on a session of this kind. An error of the
+        block is appended to `errors` and raised."""
 
-        def plainly(ctx: tenure.Context, note: str) -> str:
-            assert kind.plain is not None
-            with kind.plain(self.app.database) as own:
+        def sync_job(ctx: tenure.Context, note: str) -> str:
+            assert kind.sync is not None
+            with kind.sync(self.app.database) as own:
                 with ctx.commit(result=note, conn=own.connection, deadline_seconds=deadline_seconds) as tx:
                     own.run(insert(note))
                     inside(ctx, tx, own.connection)
                 return note
 
-        async def awaited(ctx: tenure.Context, note: str) -> str:
+        async def async_job(ctx: tenure.Context, note: str) -> str:
             assert kind.awaited is not None
             async with kind.awaited(self.app.database) as own:
                 async with ctx.commit(result=note, conn=own.connection, deadline_seconds=deadline_seconds) as tx:
@@ -88,10 +90,10 @@ class Shop:
                     inside(ctx, tx, own.connection)
                 return note
 
-        work: Any = self._watched(plainly) if kind.plain else self._watched_async(awaited)
+        work: Any = self._recording(sync_job) if kind.sync else self._recording_async(async_job)
         return self.app.job(kind="work", **{"max_attempts": 1, **options})(work)
 
-    def _watched(self, body: Callable[[tenure.Context, str], str]) -> Any:
+    def _recording(self, body: Callable[[tenure.Context, str], str]) -> Any:
         def work(ctx: tenure.Context, note: str) -> str:
             try:
                 return body(ctx, note)
@@ -101,7 +103,7 @@ class Shop:
 
         return work
 
-    def _watched_async(self, body: Callable[[tenure.Context, str], Any]) -> Any:
+    def _recording_async(self, body: Callable[[tenure.Context, str], Any]) -> Any:
         async def work(ctx: tenure.Context, note: str) -> str:
             try:
                 return str(await body(ctx, note))
@@ -116,15 +118,15 @@ NOTHING = {"effects": [], "messages": [], "streams": [], "artifacts": [], "jobs"
 
 
 @asynccontextmanager
-async def opened_shop(database: Database) -> AsyncIterator[Shop]:
+async def opened_session_app(database: Database) -> AsyncIterator[SessionApp]:
     async with database.opened() as store, store.transaction(deadline_seconds=5) as tx:
         await tx.execute(TABLE)
     async with tenure.App(database.url) as app:
-        yield Shop(app)
+        yield SessionApp(app)
 
 
 def named(*names: str) -> pytest.MarkDecorator:
-    """For a test that needs only these kinds."""
+    """Parametrize a test with these kinds only."""
     kinds = [kind for kind in KINDS if str(kind) in names]
     assert len(kinds) == len(names)
     return pytest.mark.parametrize("kind", kinds, ids=str, indirect=True)

@@ -1,9 +1,9 @@
-"""Jobs for processes of their own that commit on a session which they open themselves."""
+"""Jobs with process isolation that commit on sessions which they open."""
 
 from __future__ import annotations
 
 import tenure
-from tests.support.own_sessions import asyncpg_connection, psycopg_plain, sqlite_aiosqlite, sqlite_plain
+from tests.support.own_sessions import asyncpg_connection, psycopg_sync, sqlite_aiosqlite, sqlite_sync
 
 app = tenure.App("sqlite:///unused.db", name="own-sessions")
 
@@ -14,8 +14,8 @@ def follow(note: str) -> str:
 
 
 @app.job(isolation="process", max_attempts=1)
-def noted_plainly(ctx: tenure.Context, note: str, fails: bool) -> str:
-    opened = sqlite_plain if app.database.startswith("sqlite") else psycopg_plain
+def noted_sync(ctx: tenure.Context, note: str, fails: bool) -> str:
+    opened = sqlite_sync if app.database.startswith("sqlite") else psycopg_sync
     ctx.attach("early.txt", note)
     with opened(app.database) as own, ctx.commit(result=note, conn=own.connection) as tx:
         own.run(f"insert into effects values ('{note}')")

@@ -14,7 +14,7 @@ from tenure.jobs.middleware import around_enqueue
 from tenure.lifecycle.json_text import check_seconds
 from tenure.lifecycle.records import Job, Origin, milliseconds
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
-from tenure.stores.user_connections import Caller
+from tenure.stores.user_connections import UserTransaction, run_sync
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -85,7 +85,7 @@ class Enqueuer(Generic[P, R]):
 
         `connection` is one of psycopg, asyncpg, SQLAlchemy, sqlite3, aiosqlite or Django, to the app's own database.
         """
-        return Within(self, self._app.borrow(connection))
+        return Within(self, self._app.user_transaction(connection))
 
     def handle(self, prepared: Prepared[R], added: Sequence[EnqueueResult]) -> Handle[R]:
         """What the caller gets for a call that was queued alone."""
@@ -143,18 +143,21 @@ class Within(Generic[P, R]):
     of it: they find it when they look, as they do every few moments.
     """
 
-    def __init__(self, enqueuer: Enqueuer[P, R], caller: Caller) -> None:
-        self._enqueuer, self._caller = enqueuer, caller
+    def __init__(self, enqueuer: Enqueuer[P, R], user: UserTransaction) -> None:
+        self._enqueuer, self._user = enqueuer, user
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Queue the call. A connection that is not asynchronous is used here, on the caller's thread, and blocks it."""
         prepared = self._enqueuer.request(*args, **kwargs)
-        return self._enqueuer.handle(prepared, await self._caller.enqueue([prepared.enqueue]))
+        return self._enqueuer.handle(prepared, await self._user.enqueue([prepared.enqueue]))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """The same for code without an event loop. An asynchronous connection is refused."""
         prepared = self._enqueuer.request(*args, **kwargs)
-        return self._enqueuer.handle(prepared, self._caller.enqueue_sync([prepared.enqueue]))
+        enqueued = run_sync(
+            self._user.connection, self._user.enqueue([prepared.enqueue]), instead="await ….within(…).enqueue(…)"
+        )
+        return self._enqueuer.handle(prepared, enqueued)
 
 
 class JobFunction(Enqueuer[P, R]):

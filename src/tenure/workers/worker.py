@@ -25,7 +25,7 @@ from tenure.observe.meter import LOST, Meter
 from tenure.observe.snapshot import Snapshot
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
-from tenure.workers.commit.user_connection import Borrow
+from tenure.workers.commit.user_connection import UserTransactions
 from tenure.workers.completer import Completer
 from tenure.workers.execution.attempt import Site
 from tenure.workers.execution.executors import Executor, TaskExecutor, ThreadExecutor
@@ -81,7 +81,7 @@ class Worker:
         options: WorkerOptions,
         layers: Sequence[Middleware] = (),
         isolations: Mapping[Isolation, Executor] | None = None,
-        borrow: Borrow | None = None,
+        user_transactions: UserTransactions | None = None,
         schedules: Sequence[Schedule] = (),
     ) -> None:
         if not kinds:
@@ -89,7 +89,7 @@ class Worker:
         self.name = options.name or f"{socket.gethostname()[:60]}-{os.getpid()}-{seams.random.name()}"
         self.counts: Counter[str] = Counter()
         self._kinds, self._open_store, self._seams, self._options = kinds, open_store, seams, options
-        self._layers, self._borrow, self._schedules = layers, borrow, schedules
+        self._layers, self._user_transactions, self._schedules = layers, user_transactions, schedules
         self._isolations = dict(isolations or {})
         self._held = LeaseRegistry()
         # The caretaker has a thread of its own, and so a meter of its own.
@@ -174,7 +174,7 @@ class Worker:
         )
 
     def _assemble(self, store: Store, settler: Completer) -> None:
-        site = Site(store, settler, self._seams, stopping=self._stop.is_set, borrow=self._borrow)
+        site = Site(store, settler, self._seams, stopping=self._stop.is_set, user_transactions=self._user_transactions)
         isolations = self._isolations
         if self._meter is not None:
             isolations = {place: Timed(one, self._meter, self._seams.clock) for place, one in isolations.items()}

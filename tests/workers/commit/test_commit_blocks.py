@@ -1,4 +1,4 @@
-"""The commit boundary through `ctx.commit`: everything inside takes effect with the mark, once, or not at all."""
+"""`ctx.commit`: all content of the block is committed with the commit mark, once, or rolled back."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TABLE = "create table effects (job text not null, attempt integer not null, note
 INSERT = "insert into effects (job, attempt, note) values ($1, $2, $3)"
 
 
-class Bench:
-    """An app with its worker at work, and a table of the user's own beside tenure's."""
+class CommitApp:
+    """An app with a worker, and a table of the user beside tenure's."""
 
     def __init__(self, app: tenure.App) -> None:
         self.app = app
@@ -40,21 +40,23 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(database: Database) -> AsyncIterator[Bench]:
+async def commit_app(database: Database) -> AsyncIterator[CommitApp]:
     app = tenure.App(database.url)
     async with database.opened() as store, store.transaction(deadline_seconds=5) as tx:
         await tx.execute(TABLE)
-    yield Bench(app)
+    yield CommitApp(app)
     await app.close()
 
 
 @pytest.mark.requirement("EL-04", "SM-20")
-async def test_sql_result_artifacts_messages_and_further_jobs_take_effect_with_the_commit(bench: Bench) -> None:
-    @bench.app.job()
+async def test_sql_result_artifacts_messages_and_further_jobs_take_effect_with_the_commit(
+    commit_app: CommitApp,
+) -> None:
+    @commit_app.app.job()
     async def follow(n: int) -> int:
         return n
 
-    @bench.app.job()
+    @commit_app.app.job()
     async def work(ctx: tenure.Context, note: str) -> str:
         ctx.attach("early.txt", "attached before the block")
         async with ctx.commit(result=note) as tx:
@@ -65,110 +67,110 @@ async def test_sql_result_artifacts_messages_and_further_jobs_take_effect_with_t
             tx.attach("late.bin", b"\x00\x01")
         return note
 
-    async with bench.working():
+    async with commit_app.working():
         job = await work.enqueue("hello")
         assert await job.result(20) == "hello"
-        store = await bench.store()
-        assert [row["note"] for row in await bench.effects()] == ["hello"]
+        store = await commit_app.store()
+        assert [row["note"] for row in await commit_app.effects()] == ["hello"]
         assert [a.name for a in await store.artifacts(job.id)] == ["early.txt", "late.bin"]
         late = await store.artifact(job.id, "late.bin")
         assert late is not None
         assert late.body == b"\x00\x01"
         types = [event.type for event in await job.events()]
         assert types == ["enqueued", "claimed", "started", "committed", "succeeded"]
-        page = await bench.app.find(tenure.JobFilter(kinds=("follow",)))
+        page = await commit_app.app.find(tenure.JobFilter(kinds=("follow",)))
         assert len(page.jobs) == 1
         assert page.jobs[0].origin.correlation_id == str(job.id)
 
 
 @pytest.mark.requirement("EL-04")
-async def test_a_plain_function_commits_with_with(bench: Bench) -> None:
-    @bench.app.job()
+async def test_a_sync_function_commits_with_with(commit_app: CommitApp) -> None:
+    @commit_app.app.job()
     def work(ctx: tenure.Context, note: str) -> str:
         with ctx.commit(result=note) as tx:
             tx.execute(INSERT, str(ctx.id), ctx.attempt, note)
             assert tx.fetch("select count(*) as n from effects where job = $1", str(ctx.id)) == [{"n": 1}]
         return note
 
-    async with bench.working():
+    async with commit_app.working():
         jobs = [await work.enqueue(f"n{i}") for i in range(5)]
         assert [await job.result(20) for job in jobs] == [f"n{i}" for i in range(5)]
-    assert [row["note"] for row in await bench.effects()] == [f"n{i}" for i in range(5)]
+    assert [row["note"] for row in await commit_app.effects()] == [f"n{i}" for i in range(5)]
 
 
 @pytest.mark.requirement("EL-04")
-@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_an_error_inside_the_block_leaves_nothing_of_it(bench: Bench, plain: bool) -> None:
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_an_error_inside_the_block_rolls_everything_back(commit_app: CommitApp, sync: bool) -> None:
     async def fails(ctx: tenure.Context) -> None:
         async with ctx.commit() as tx:
             await tx.execute(INSERT, str(ctx.id), ctx.attempt, "never")
             tx.outbox("never", {})
             raise tenure.PermanentError("changed my mind")
 
-    def fails_plainly(ctx: tenure.Context) -> None:
+    def fails_sync(ctx: tenure.Context) -> None:
         with ctx.commit() as tx:
             tx.execute(INSERT, str(ctx.id), ctx.attempt, "never")
             raise tenure.PermanentError("changed my mind")
 
-    declared: Any = bench.app.job(kind="fails")(fails_plainly if plain else fails)
-    async with bench.working():
+    declared: Any = commit_app.app.job(kind="fails")(fails_sync if sync else fails)
+    async with commit_app.working():
         job = await declared.enqueue()
         ended = await job.wait(20)
     assert (ended.status, ended.committed) == ("failed", False)
     assert "changed my mind" in (ended.error or "")
-    assert await bench.effects() == []
+    assert await commit_app.effects() == []
 
 
-async def test_an_error_of_the_users_sql_is_the_jobs_error_and_rolls_back(bench: Bench) -> None:
-    @bench.app.job(max_attempts=1)
+async def test_an_error_of_the_users_sql_is_the_jobs_error_and_rolls_back(commit_app: CommitApp) -> None:
+    @commit_app.app.job(max_attempts=1)
     async def work(ctx: tenure.Context) -> None:
         async with ctx.commit() as tx:
             await tx.execute(INSERT, str(ctx.id), ctx.attempt, "never")
             await tx.execute("insert into no_such_table values (1)")
 
-    async with bench.working():
+    async with commit_app.working():
         ended = await (await work.enqueue()).wait(20)
     assert ended.status == "failed"
     assert "no_such_table" in (ended.error or "")
-    assert await bench.effects() == []
+    assert await commit_app.effects() == []
 
 
 @pytest.mark.requirement("EL-05", "EL-06")
 async def test_an_error_after_the_commit_does_not_run_the_effect_again(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    commit_app: CommitApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @bench.app.job()
+    @commit_app.app.job()
     async def work(ctx: tenure.Context) -> str:
         async with ctx.commit(result="committed") as tx:
             await tx.execute(INSERT, str(ctx.id), ctx.attempt, "once")
         raise RuntimeError("after the fact")
 
-    async with bench.working():
+    async with commit_app.working():
         job = await work.enqueue()
         assert await job.result(20) == "committed"
-    assert len(await bench.effects()) == 1
+    assert len(await commit_app.effects()) == 1
     assert "after the fact" in caplog.text
 
 
-async def test_returning_something_else_than_was_committed_is_said_and_the_commit_stands(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+async def test_a_result_other_than_the_committed_one_is_logged_and_the_commit_stands(
+    commit_app: CommitApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @bench.app.job()
+    @commit_app.app.job()
     async def work(ctx: tenure.Context) -> str:
         async with ctx.commit(result="committed"):
             pass
         return "something else"
 
-    async with bench.working():
+    async with commit_app.working():
         assert await (await work.enqueue()).result(20) == "committed"
     assert "committed one result and returned another" in caplog.text
 
 
 @pytest.mark.requirement("EL-03")
-async def test_a_second_commit_is_refused_and_leaves_nothing(bench: Bench) -> None:
+async def test_a_second_commit_is_refused_and_writes_nothing(commit_app: CommitApp) -> None:
     errors: list[str] = []
 
-    @bench.app.job()
+    @commit_app.app.job()
     async def work(ctx: tenure.Context) -> int:
         async with ctx.commit(result=1) as tx:
             await tx.execute(INSERT, str(ctx.id), ctx.attempt, "first")
@@ -179,18 +181,18 @@ async def test_a_second_commit_is_refused_and_leaves_nothing(bench: Bench) -> No
             errors.append(str(refusal))
         return 1
 
-    async with bench.working():
+    async with commit_app.working():
         assert await (await work.enqueue()).result(20) == 1
-    assert [row["note"] for row in await bench.effects()] == ["first"]
+    assert [row["note"] for row in await commit_app.effects()] == ["first"]
     assert len(errors) == 1
 
 
 @pytest.mark.requirement("EL-04", "LC-05")
-async def test_a_block_under_a_lease_that_was_revoked_rolls_back_whole(bench: Bench) -> None:
+async def test_a_block_under_a_lease_that_was_revoked_rolls_everything_back(commit_app: CommitApp) -> None:
     errors: list[BaseException] = []
     inside = asyncio.Event()
 
-    @bench.app.job(lease_seconds=30)
+    @commit_app.app.job(lease_seconds=30)
     async def work(ctx: tenure.Context) -> None:
         inside.set()
         await cancelled.wait()
@@ -202,19 +204,19 @@ async def test_a_block_under_a_lease_that_was_revoked_rolls_back_whole(bench: Be
             raise
 
     cancelled = asyncio.Event()
-    async with bench.working():
+    async with commit_app.working():
         job = await work.enqueue()
         await asyncio.wait_for(inside.wait(), 20)
         ended = await job.cancel(hard=True)
         cancelled.set()
         assert ended.status is CANCELLED
-    assert await bench.effects() == []
+    assert await commit_app.effects() == []
     assert (await job.refresh()).status is CANCELLED
 
 
 @pytest.mark.requirement("EL-04")
-@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_a_block_that_outlives_its_deadline_rolls_back_whole(bench: Bench, plain: bool) -> None:
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_a_block_that_outlives_its_deadline_rolls_everything_back(commit_app: CommitApp, sync: bool) -> None:
     errors: list[BaseException] = []
 
     async def slow(ctx: tenure.Context) -> None:
@@ -225,7 +227,7 @@ async def test_a_block_that_outlives_its_deadline_rolls_back_whole(bench: Bench,
         except DeadlinePassed as late:
             errors.append(late)
 
-    def slow_plainly(ctx: tenure.Context) -> None:
+    def slow_sync(ctx: tenure.Context) -> None:
         try:
             with ctx.commit(deadline_seconds=0.2) as tx:
                 for _ in range(3000):
@@ -235,61 +237,63 @@ async def test_a_block_that_outlives_its_deadline_rolls_back_whole(bench: Bench,
             errors.append(late)
 
     waiting = threading.Event()
-    declared: Any = bench.app.job(kind="slow")(slow_plainly if plain else slow)
-    async with bench.working():
+    declared: Any = commit_app.app.job(kind="slow")(slow_sync if sync else slow)
+    async with commit_app.working():
         ended = await (await declared.enqueue()).wait(20)
     assert [type(error) for error in errors] == [DeadlinePassed]
     assert "rolled back" in str(errors[0])
-    assert await bench.effects() == []
+    assert await commit_app.effects() == []
     assert (ended.status, ended.result) == (SUCCEEDED, "null")
 
 
-async def test_misuse_of_the_block_is_told_what_to_do_instead(bench: Bench) -> None:
-    said: dict[str, str] = {}
+async def test_misuse_of_the_block_raises_an_error_with_what_to_do_instead(commit_app: CommitApp) -> None:
+    errors: dict[str, str] = {}
 
-    @bench.app.job()
+    @commit_app.app.job()
     async def other() -> None: ...
 
-    @bench.app.job()
+    @commit_app.app.job()
     async def work(ctx: tenure.Context) -> None:
         try:
             with ctx.commit():
                 pass
         except InvalidInput as problem:
-            said["with"] = str(problem)
+            errors["with"] = str(problem)
         try:
             async with ctx.commit():
                 await other.enqueue()
         except tenure.TenureError as problem:
-            said["enqueue"] = str(problem)
+            errors["enqueue"] = str(problem)
         try:
             ctx.attach("", b"")
         except InvalidInput as problem:
-            said["artifact"] = str(problem)
+            errors["artifact"] = str(problem)
         try:
             ctx.progress(101)
         except InvalidInput as problem:
-            said["progress"] = str(problem)
+            errors["progress"] = str(problem)
 
-    async with bench.working():
+    async with commit_app.working():
         await (await work.enqueue()).wait(20)
-    assert "async with" in said["with"]
-    assert "tx.enqueue" in said["enqueue"]
-    assert set(said) == {"with", "enqueue", "artifact", "progress"}
+    assert "async with" in errors["with"]
+    assert "tx.enqueue" in errors["enqueue"]
+    assert set(errors) == {"with", "enqueue", "artifact", "progress"}
 
 
 @pytest.mark.requirement("SM-20")
-async def test_artifacts_without_a_commit_block_come_with_the_completion_and_not_with_a_failure(bench: Bench) -> None:
-    @bench.app.job(max_attempts=2, backoff=tenure.Backoff(base_seconds=0.01))
+async def test_artifacts_without_a_commit_block_are_written_with_the_completion_and_not_with_a_failure(
+    commit_app: CommitApp,
+) -> None:
+    @commit_app.app.job(max_attempts=2, backoff=tenure.Backoff(base_seconds=0.01))
     async def work(ctx: tenure.Context) -> None:
         ctx.attach("log.txt", f"attempt {ctx.attempt}")
         if ctx.attempt == 1:
             raise ValueError("not yet")
 
-    async with bench.working():
+    async with commit_app.working():
         job = await work.enqueue()
         await job.result(20)
-    store = await bench.store()
+    store = await commit_app.store()
     [record] = await store.artifacts(job.id)
     assert (record.name, record.attempt, record.media_type) == ("log.txt", 2, "text/plain; charset=utf-8")
     artifact = await store.artifact(job.id, "log.txt")
@@ -298,19 +302,19 @@ async def test_artifacts_without_a_commit_block_come_with_the_completion_and_not
 
 
 @pytest.mark.requirement("SM-20", "SM-10")
-async def test_a_hard_cancel_drops_the_artifacts(bench: Bench) -> None:
+async def test_a_hard_cancel_drops_the_artifacts(commit_app: CommitApp) -> None:
     attached = asyncio.Event()
 
-    @bench.app.job()
+    @commit_app.app.job()
     async def work(ctx: tenure.Context) -> None:
         ctx.attach("half.txt", "half")
         attached.set()
         await asyncio.sleep(60)
 
-    async with bench.working():
+    async with commit_app.working():
         job = await work.enqueue()
         await asyncio.wait_for(attached.wait(), 20)
         await job.cancel(hard=True)
-    store = await bench.store()
+    store = await commit_app.store()
     assert await store.artifacts(job.id) == []
     assert (await job.refresh()).status is CANCELLED

@@ -1,4 +1,4 @@
-"""Which kind of connection this is, by the names of its classes: no driver is imported that its owner has not."""
+"""Finds the driver of a connection by the names of its classes. Only the library that it belongs to is imported."""
 
 from __future__ import annotations
 
@@ -6,43 +6,31 @@ from importlib import import_module
 from typing import Any
 
 from tenure.errors import InvalidInput
-from tenure.stores.user_connections.protocol import Driver
+from tenure.stores.user_connections.protocol import UserConnection
 
-_KINDS = {
-    ("aiosqlite", "Connection"): "sqlite:BorrowedAiosqlite",
-    ("asyncpg", "Connection"): "asyncpg:BorrowedAsyncpg",
-    ("asyncpg", "PoolConnectionProxy"): "asyncpg:BorrowedAsyncpg",
-    ("django", "BaseDatabaseWrapper"): "django:BorrowedDjango",
-    ("django", "ConnectionProxy"): "django:BorrowedDjango",
-    ("psycopg", "AsyncConnection"): "psycopg:BorrowedAsyncPsycopg",
-    ("psycopg", "Connection"): "psycopg:BorrowedPsycopg",
-    ("sqlalchemy", "AsyncConnection"): "sqlalchemy:BorrowedAsyncConnection",
-    ("sqlalchemy", "AsyncSession"): "sqlalchemy:BorrowedAsyncSession",
-    ("sqlalchemy", "Connection"): "sqlalchemy:BorrowedConnection",
-    ("sqlalchemy", "Session"): "sqlalchemy:BorrowedSession",
-    ("sqlalchemy", "async_scoped_session"): "sqlalchemy:BorrowedAsyncSession",
-    ("sqlalchemy", "scoped_session"): "sqlalchemy:BorrowedSession",
-    ("sqlite3", "Connection"): "sqlite:BorrowedSqlite",
+_SESSIONS = {"Session", "scoped_session", "AsyncSession", "async_scoped_session"}
+_DRIVERS = {
+    "aiosqlite": ("sqlite", "AiosqliteConnection", {"Connection"}),
+    "asyncpg": ("asyncpg", "AsyncpgConnection", {"Connection", "PoolConnectionProxy"}),
+    "django": ("django", "DjangoConnection", {"BaseDatabaseWrapper", "ConnectionProxy"}),
+    "psycopg": ("psycopg", "PsycopgConnection", {"Connection", "AsyncConnection"}),
+    "sqlalchemy": ("sqlalchemy", "SqlalchemyConnection", {"Connection", "AsyncConnection", *_SESSIONS}),
+    "sqlite3": ("sqlite", "SqliteConnection", {"Connection"}),
 }
-
+"""By library: the module and the class of the driver, and the classes of the library that it takes."""
 SUPPORTED = (
     "psycopg's Connection and AsyncConnection; asyncpg's Connection, also a pool's; SQLAlchemy's Session, Connection, "
     "AsyncSession and AsyncConnection; sqlite3's and aiosqlite's Connection; Django's connection and connections[alias]"
 )
 
 
-def borrow(connection: Any) -> Driver:
-    """The connection as we use it."""
+def detect(connection: Any) -> UserConnection:
+    """Return the connection behind the protocol. InvalidInput: it is of no supported library."""
     for class_ in type(connection).__mro__:
-        package = class_.__module__.partition(".")[0]
-        if (kind := _KINDS.get((package, class_.__name__))) is not None:
-            module, _, name = kind.partition(":")
-            borrowed: Driver = getattr(import_module(f"tenure.stores.user_connections.drivers.{module}"), name)(
-                connection
-            )
-            return borrowed
+        module, driver, classes = _DRIVERS.get(class_.__module__.partition(".")[0], ("", "", ()))
+        if class_.__name__ in classes:
+            found: UserConnection = getattr(import_module(f"{__package__}.{module}"), driver)(connection)
+            return found
     given = type(connection)
-    raise InvalidInput(
-        "connection",
-        f"{given.__module__}.{given.__qualname__} is not a connection that tenure can use; supported are {SUPPORTED}",
-    )
+    problem = f"{given.__module__}.{given.__qualname__} is not supported"
+    raise InvalidInput("connection", f"{problem}; pass one of: {SUPPORTED}")

@@ -1,31 +1,21 @@
-"""The caller's transaction on PostgreSQL: two functions of the database, which take and give JSON as text.
+"""Enqueue and commit mark on PostgreSQL: two functions of the schema, which take and return JSON as text.
 
-Errors of the caller's driver stay the caller's, unless they speak of tenure: then they are ours.
+An error of the user's driver is raised unchanged, unless its SQLSTATE is one of the schema's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from tenure.errors import (
-    GuardViolated,
-    InvalidInput,
-    JobNotFound,
-    Refused,
-    RequestIdReused,
-    RevisionConflict,
-    RowPoisoned,
-    SchemaMismatch,
-    StoreError,
-    TenureError,
-)
+from tenure import errors
 from tenure.lifecycle.decide import Change, decide_chain
-from tenure.lifecycle.records import CONTRACT_VERSION, Event, Job, Policy
+from tenure.lifecycle.records import CONTRACT_VERSION, Event, Job
 from tenure.stores.base import CONFLICTS_MAX, conflicts_exhausted
 from tenure.stores.contract import (
     Applied,
@@ -42,33 +32,30 @@ from tenure.stores.contract import (
 )
 from tenure.stores.postgres.connections import GUARD_STATE, REUSED_STATE
 from tenure.stores.postgres.enqueue import enqueue_parameters, new_job
-from tenure.stores.user_connections.protocol import Driver, Question
+from tenure.stores.sql_files import numbered
+from tenure.stores.user_connections.protocol import UserConnection
 
-NO_SCHEMA = frozenset({"3F000", "42883", "42P01"})
-"""SQLSTATEs of a schema, a function or a table that is not there."""
-NOT_SERIALISABLE = "40001"
-
+SCHEMA_STATES = frozenset({"3F000", "42883", "42P01"})  # The schema, a function or a table does not exist.
+SERIALIZATION_STATE = "40001"
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class _Given(msgspec.Struct, frozen=True):
-    """What one request led to."""
-
+class _EnqueuedJob(msgspec.Struct, frozen=True):
     job_id: UUID
     created: bool
     created_at: datetime
 
 
-class _Enqueued(msgspec.Struct, frozen=True):
-    """The answer to `enqueue`: a request id that was used before, or what each request led to."""
+class _EnqueueReply(msgspec.Struct, frozen=True):
+    """A request id that was used before; or the jobs of the requests, and the rows of those that existed."""
 
     reused: str | None = None
-    given: list[_Given] = []
+    given: list[_EnqueuedJob] = []
     met: dict[UUID, dict[str, Any]] = {}
 
 
-class _Marked(msgspec.Struct, frozen=True):
-    """The answer to `commit`: when it was written, or what stood in its way."""
+class _CommitReply(msgspec.Struct, frozen=True):
+    """The time of the commit mark; or an artifact name or message id in use; or the job's row and logged events."""
 
     at: datetime | None = None
     taken: str | None = None
@@ -78,183 +65,137 @@ class _Marked(msgspec.Struct, frozen=True):
     logged: list[Event] = []
 
 
-async def enqueue(borrowed: Driver, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-    """The jobs that the requests led to, in their order."""
-    if not requests:
-        return []
-    answer = msgspec.json.decode(await _ask(borrowed, "enqueue", _enqueue_body(requests)), type=_Enqueued)
-    if answer.reused is not None:
-        raise RequestIdReused(answer.reused)
-    return [
-        EnqueueResult(new_job(request, given.created_at), created=True)
-        if given.created
-        else EnqueueResult(_met(answer, given.job_id), created=False)
-        for request, given in zip(requests, answer.given, strict=True)
-    ]
+class PostgresDialect:
+    """The schema of tenure in the database that a connection leads to."""
+
+    async def enqueue(self, user: UserConnection, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+        """Add jobs; the results are in the order of the requests."""
+        if not requests:
+            return []
+        reply = msgspec.json.decode(await _call(user, "enqueue", _enqueue_body(requests)), type=_EnqueueReply)
+        if reply.reused is not None:
+            raise errors.RequestIdReused(reply.reused)
+        results = []
+        for request, one in zip(requests, reply.given, strict=True):
+            if one.created:
+                job = new_job(request, one.created_at)
+            elif (row := reply.met.get(one.job_id)) is not None:
+                job = without_secret(_decode_job(row))
+            else:
+                raise errors.JobNotFound(one.job_id)
+            results.append(EnqueueResult(job, created=one.created))
+        return results
+
+    async def apply(
+        self, user: UserConnection, request: Request, messages: Sequence[OutboxMessage], artifacts: Sequence[Artifact]
+    ) -> Outcome:
+        """Write a commit mark. If the row has changed, the request is decided again on the row of the reply."""
+        content = {"messages": messages or None, "artifacts": artifacts or None}
+        change: Change | None = None
+        if request.fresh and isinstance(request.job, Job):
+            # Otherwise, or if this is refused, the first call only reads the row.
+            with suppress(errors.Refused):
+                change = decide_chain(request.job, request.operations, request.actor, request_id=request.request_id)
+        for _ in range(CONFLICTS_MAX):
+            reply = await _commit(user, request, change, content)
+            if change is not None and reply.at is not None:
+                return Applied(shown(change), reply.at)
+            assert reply.now is not None, "a reply without a mark has the row and the clock"
+            try:
+                current = None if reply.job is None else _decode_job(reply.job)
+            except errors.RowPoisoned as error:
+                return Failure(error)
+            if current is not None and request.rev is not None and current.rev < request.rev:
+                raise _stale_snapshot(request)
+            decision = settle(current, request, logged=reply.logged, now=reply.now)
+            if not isinstance(decision, Change):
+                return decision
+            change = decision
+        return Failure(conflicts_exhausted(request.job_id))
 
 
-async def apply(
-    borrowed: Driver, request: Request, *, messages: Sequence[OutboxMessage], artifacts: Sequence[Artifact]
-) -> Outcome:
-    """The outcome of one commit. Whoever lost a race is judged anew on the row as it is then."""
-    belongings = {"messages": messages or None, "artifacts": artifacts or None}
-    change = _foreseen(request)
-    for _ in range(CONFLICTS_MAX):
-        answer = await _marked(borrowed, request, change, belongings)
-        if change is not None and answer.at is not None:
-            return Applied(shown(change), answer.at)
-        assert answer.now is not None, "what was not written is answered with the row as it stands"
-        try:
-            current = None if answer.job is None else _job(answer.job)
-        except RowPoisoned as problem:
-            return Failure(problem)
-        verdict = settle(current, request, logged=answer.logged, now=answer.now)
-        if isinstance(verdict, Failure) and _is_behind(verdict, request):
-            raise _behind(request)
-        if not isinstance(verdict, Change):
-            return verdict
-        change = verdict
-    return Failure(conflicts_exhausted(request.job_id))
-
-
-async def _marked(borrowed: Driver, request: Request, change: Change | None, belongings: dict[str, Any]) -> _Marked:
+async def _commit(user: UserConnection, request: Request, change: Change | None, content: Any) -> _CommitReply:
     try:
-        text = await _ask(borrowed, "commit", _commit_body(request, change, belongings))
-    except Exception as problem:
-        if any(_state(error) == NOT_SERIALISABLE for error in _chain(problem)):
-            raise _behind(request) from problem
+        text = await _call(user, "commit", _commit_body(request, change, content))
+    except Exception as error:
+        if any(state == SERIALIZATION_STATE for state, _ in _states(error)):
+            raise _stale_snapshot(request) from error
         raise
-    answer = msgspec.json.decode(text, type=_Marked)
-    if answer.taken is not None:
-        says = f"job {request.job_id} has one named {answer.taken!r} already; take another name"
-        raise InvalidInput("artifact", says)
-    if answer.known is not None:
-        raise InvalidInput("id", f"there is a message {answer.known} already; make a new id for a new message")
-    return answer
+    reply = msgspec.json.decode(text, type=_CommitReply)
+    if reply.taken is not None:
+        raise errors.InvalidInput("artifact", f"{reply.taken!r} already belongs to job {request.job_id}; rename it")
+    if reply.known is not None:
+        raise errors.InvalidInput("id", f"message {reply.known} exists already; make a new id for each message")
+    return reply
 
 
-def _is_behind(verdict: Failure, request: Request) -> bool:
-    """Whether the transaction sees a row that is older than the one that its owner has seen."""
-    conflict = verdict.error
-    if not isinstance(conflict, RevisionConflict) or conflict.current is None or request.rev is None:
-        return False
-    return conflict.current.rev < request.rev
-
-
-def _behind(request: Request) -> StoreError:
-    return StoreError(
-        f"job {request.job_id} could not be marked as committed: its row has changed since the transaction began, by a "
-        f"heartbeat for instance, and the isolation level of the transaction does not allow for that; use READ "
-        f"COMMITTED for the transaction of a commit"
+def _stale_snapshot(request: Request) -> errors.StoreError:
+    return errors.StoreError(
+        f"job {request.job_id} cannot be committed: its row has changed since the transaction began, for example by a "
+        f"heartbeat, and the isolation level of the transaction does not allow it; use READ COMMITTED"
     )
 
 
-def _foreseen(request: Request) -> Change | None:
-    """The change that the caller's own record allows, where the log need not be asked first."""
-    if not (request.fresh and isinstance(request.job, Job)):
-        return None
-    try:
-        return decide_chain(request.job, request.operations, request.actor, request_id=request.request_id)
-    except Refused:
-        return None
-
-
 def _enqueue_body(requests: Sequence[EnqueueRequest]) -> str:
-    """The arrays of `tenure.enqueue`, with the policies beside them: each job has the place of its own, from 1."""
-    places: dict[Policy, int] = {}
-    for request in requests:
-        places.setdefault(request.origin.policy, len(places) + 1)
+    """The arrays of `tenure.enqueue`, whose `policies` are places, from 1, in the list of policies beside them."""
+    policies = dict.fromkeys(request.origin.policy for request in requests)
+    places = {policy: place for place, policy in enumerate(policies, start=1)}
     jobs = enqueue_parameters(requests, [places[request.origin.policy] for request in requests])
-    return _encode({"jobs": jobs, "policies": [_policy(policy) for policy in places]}).decode()
+    columns = ("lease_ms", "heartbeat_ms", "queued_ms", "claimed_ms", "running_ms")
+    rows = [{"body": _encode(one).decode(), **{name: getattr(one, name) for name in columns}} for one in policies]
+    return _encode({"jobs": jobs, "policies": rows}).decode()
 
 
-def _policy(policy: Policy) -> dict[str, Any]:
-    return {
-        "body": _encode(policy).decode(),
-        "lease_ms": policy.lease_ms,
-        "heartbeat_ms": policy.heartbeat_ms,
-        "queued_ms": policy.queued_ms,
-        "claimed_ms": policy.claimed_ms,
-        "running_ms": policy.running_ms,
-    }
-
-
-def _commit_body(request: Request, change: Change | None, belongings: dict[str, Any]) -> str:
-    """What `tenure.commit_within` takes. Without a change it has no revision, and only tells how the job stands."""
+def _commit_body(request: Request, change: Change | None, content: dict[str, Any]) -> str:
+    """The parameter of `tenure.commit_within`. Without a change it has no revision, and the row is only read."""
     body: dict[str, Any] = {"id": request.job_id, "request_id": request.request_id, "version": CONTRACT_VERSION}
     if change is not None:
-        [step] = change.planned
-        body |= {
-            "rev": change.before.rev,
-            "token": change.actor.token,
-            "actor": str(change.actor),
-            "result": step.content,
-            "digest": step.digest,
-            **belongings,
-        }
+        [planned] = change.planned
+        body |= {"rev": change.before.rev, "token": change.actor.token, "actor": str(change.actor)}
+        body |= {"result": planned.content, "digest": planned.digest, **content}
     return _encode(body).decode()
 
 
-def _met(answer: _Enqueued, job_id: UUID) -> Job:
-    row = answer.met.get(job_id)
-    if row is None:
-        raise JobNotFound(job_id)
-    return without_secret(_job(row))
-
-
-def _job(row: dict[str, Any]) -> Job:
-    """The record of a row that came as JSON, its policy's body with it."""
+def _decode_job(row: dict[str, Any]) -> Job:
+    """Decode a row that the functions return as JSON, with the body of its policy."""
     try:
-        tags, policy = row["tags"], msgspec.json.decode(row["policy"], type=Policy)
         origin = {
             **row,
             "payload": row["payload"] or "null",
-            "tags": None if tags is None else msgspec.json.decode(tags),
-            "policy": msgspec.to_builtins(policy),
+            "tags": None if row["tags"] is None else msgspec.json.decode(row["tags"]),
+            "policy": msgspec.json.decode(row["policy"]),
         }
         return msgspec.convert({**row, "origin": origin}, type=Job)
-    except (KeyError, TypeError, msgspec.MsgspecError, InvalidInput) as problem:
-        raise RowPoisoned(row.get("id"), f"its row cannot be read: {problem!r}") from problem
+    except (KeyError, TypeError, msgspec.MsgspecError, errors.InvalidInput) as error:
+        raise errors.RowPoisoned(row.get("id"), f"its row cannot be decoded: {error!r}") from error
 
 
-async def _ask(borrowed: Driver, question: Question, body: str) -> str:
+async def _call(user: UserConnection, name: str, body: str) -> str:
     try:
-        return await borrowed.ask(question, body)
-    except Exception as problem:
-        ours = _as_ours(problem)
-        if ours is None:
+        return await user.fetch_text(numbered("tenure.stores.user_connections", name).sql.strip(), body)
+    except Exception as error:
+        if (own := _own_error(error)) is None:
             raise
-        raise ours from problem
+        raise own from error
 
 
-def _as_ours(problem: BaseException) -> TenureError | None:
-    """What a driver's error means to us, by its SQLSTATE; None where it is between the caller and the database."""
-    for error in _chain(problem):
-        state = _state(error)
+def _own_error(error: Exception) -> errors.TenureError | None:
+    """Translate an error of the user's driver by its SQLSTATE. None: it is not one of the schema's."""
+    for state, cause in _states(error):
         if state == REUSED_STATE:
-            return RequestIdReused(_detail(error))
+            diagnosis = getattr(cause, "diag", None)
+            detail = getattr(cause, "detail", None) or getattr(diagnosis, "message_detail", None)
+            return errors.RequestIdReused(str(detail or cause))
         if state == GUARD_STATE:
-            return GuardViolated(str(error))
-        if state in NO_SCHEMA:
-            says = "the database of this connection has no tenure schema, or an older one"
-            return SchemaMismatch(
-                f"{says} ({error}); run `tenure migrate` on it, or pass a connection to the app's own database"
-            )
+            return errors.GuardViolated(str(cause))
+        if state in SCHEMA_STATES:
+            problem = f"the database of this connection has no tenure schema, or an older one ({cause})"
+            return errors.SchemaMismatch(f"{problem}; run `tenure migrate` on it, or connect to the app's database")
     return None
 
 
-def _state(error: BaseException) -> str | None:
-    state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    return state
-
-
-def _chain(problem: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it wraps: SQLAlchemy and Django put their own around the driver's."""
-    while problem is not None:
-        yield problem
-        problem = getattr(problem, "orig", None) or problem.__cause__
-
-
-def _detail(error: BaseException) -> str:
-    diagnosis = getattr(error, "diag", None)
-    return str(getattr(error, "detail", None) or getattr(diagnosis, "message_detail", None) or error)
+def _states(error: BaseException | None) -> Iterator[tuple[str | None, BaseException]]:
+    """Yield the SQLSTATEs of an error and of the errors that it wraps: SQLAlchemy and Django wrap the driver's."""
+    while error is not None:
+        yield getattr(error, "sqlstate", None) or getattr(error, "pgcode", None), error
+        error = getattr(error, "orig", None) or error.__cause__

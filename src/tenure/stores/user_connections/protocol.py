@@ -1,54 +1,58 @@
-"""What each kind of connection must be able to do for us."""
+"""The protocol of user connections: what each driver module does with a connection of its library.
+
+A driver knows nothing of jobs. It uses the connection on the thread that calls it.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sqlite3
-from collections.abc import Callable
-from functools import cache
-from typing import Literal, Protocol, TypeVar
-
-from tenure.stores import sql_files
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-Question = Literal["enqueue", "commit"]
 
+class UserConnection(ABC):
+    """A connection or session of the user. The methods of a driver with `is_async = False` never suspend."""
 
-class Driver(Protocol):
-    """A connection that its owner lends us, used in its owner's transaction and on its owner's thread.
+    is_async = False
+    _dialect = ""
 
-    A kind that is not asynchronous never waits for anything in these methods, so that plain code can use
-    them without an event loop.
-    """
-
-    is_async: bool
-    name: str
-    """What its owner calls such a connection, for messages."""
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        # The library and the class, for error messages.
+        self.name = f"{type(connection).__module__.partition('.')[0]}.{type(connection).__name__}"
 
     async def dialect(self) -> str:
-        """The database behind it, in SQLAlchemy's words: `postgresql`, `sqlite` or one that we do not know."""
-        ...
+        """Return the name of the database: `postgresql`, `sqlite`, or another, which is not supported."""
+        return self._dialect
 
-    async def ask(self, question: Question, body: str) -> str:
-        """Put a question to PostgreSQL: one text goes in, one text comes out, so that no driver's types matter."""
-        ...
+    async def fetch_text(self, sql: str, parameter: str) -> str:
+        """Run a PostgreSQL statement that takes one text, `$1`, and returns one: no type depends on the driver."""
+        raise AssertionError(f"{self.name} does not connect to PostgreSQL")
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do some work on SQLite's own connection, on the thread that may use it."""
-        ...
+    async def run_on_sqlite(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Call `work` with the underlying `sqlite3.Connection`, on the thread that may use it."""
+        raise AssertionError(f"{self.name} does not connect to SQLite")
 
     async def flush(self) -> None:
-        """Send what its owner has asked for and it has kept back, so that what we write next comes after it."""
-        ...
+        """Write the pending changes of a session, so that later statements come after them."""
+        return
 
-    async def begin(self) -> None: ...
+    @abstractmethod
+    async def begin(self) -> None:
+        """Open a transaction that `commit` or `rollback` ends, unless one is open. InvalidInput: nothing was begun,
+        because only the library can end the transaction that is open, or none can be opened."""
 
-    async def commit(self) -> None: ...
+    async def commit(self) -> None:
+        await resolve(self._connection.commit())
 
-    async def rollback(self) -> None: ...
+    async def rollback(self) -> None:
+        await resolve(self._connection.rollback())
 
 
-@cache
-def statement(question: Question, placeholder: str) -> str:
-    """The statement of a question, with its one parameter written as the driver wants it."""
-    return sql_files.numbered("tenure.stores.user_connections", question).sql.strip().replace("$1", placeholder)
+async def resolve(result: T | Awaitable[T]) -> T:
+    """Return the result of a call to a library whose async classes have the same methods as its sync ones."""
+    return await result if inspect.isawaitable(result) else result

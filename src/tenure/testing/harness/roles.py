@@ -81,7 +81,7 @@ class HarnessRoles:
         self._runner = Runner(
             kinds=kinds,
             isolations={"task": tasks, "thread": self._threads, "process": SameProcess(tasks, self._threads)},
-            site=Site(store, self._settler, seams, stopping=lambda: False, borrow=None),
+            site=Site(store, self._settler, seams, stopping=lambda: False, user_transactions=None),
         )
         self._pool: WorkerPool | None = None
         self._serves: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())

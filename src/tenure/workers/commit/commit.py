@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from tenure.errors import (
@@ -41,10 +41,14 @@ from tenure.stores.contract import (
     Transaction,
     TransactionStore,
 )
+from tenure.stores.user_connections import UserTransaction
 from tenure.stores.validation import check_artifacts
 from tenure.workers.commit.portal import Bridge, Step
 from tenure.workers.leases import Lease
 from tenure.workers.reconnect import ReconnectBackoff
+
+if TYPE_CHECKING:
+    from tenure.workers.commit.user_connection import SyncConnectionBridge
 
 RACES_MAX = 20
 MARGIN = 0.1
@@ -132,10 +136,9 @@ class CommitBlock:
     def __init__(
         self,
         opened: Callable[[], AbstractAsyncContextManager[CommitTransaction]],
-        loop: asyncio.AbstractEventLoop,
-        seams: Seams,
+        bridge: Callable[[], Bridge[CommitTransaction] | SyncConnectionBridge],
     ) -> None:
-        self._opened, self._loop, self._seams = opened, loop, seams
+        self._opened, self._new_bridge = opened, bridge
 
     async def __aenter__(self) -> CommitTransaction:
         self._context = self._opened()
@@ -151,7 +154,7 @@ class CommitBlock:
 
     def __enter__(self) -> PlainTransaction:
         refuse_inside_loop()
-        self._bridge = Bridge(self._opened(), self._loop, self._seams.spawn)
+        self._bridge = self._new_bridge()
         tx = PlainTransaction(self._bridge.enter(), self._bridge.do)
         self._inside = inside_commit.set(self)
         return tx
@@ -215,16 +218,30 @@ class Committer:
         self.artifacts.append(artifact)
 
     @asynccontextmanager
-    async def block(self, result: str, *, deadline_seconds: float | None) -> AsyncIterator[CommitTransaction]:
-        """The transaction, committed with the mark when it is left normally."""
+    async def block(
+        self,
+        result: str,
+        *,
+        deadline_seconds: float | None,
+        user: UserTransaction | None = None,
+        interrupt: Callable[[float], AbstractAsyncContextManager[Any]] = asyncio.timeout,
+    ) -> AsyncIterator[CommitTransaction]:
+        """Open a transaction of the store or of the user's connection, and commit it with the mark at the end."""
         limit_seconds = self.seconds_left(deadline_seconds)
-        store = await self._store()
+        opened: AbstractAsyncContextManager[Transaction]
+        if user is None:
+            opened = (await self._store()).transaction(deadline_seconds=limit_seconds)
+        else:
+            limit_seconds = min(limit_seconds, user.deadline_seconds_max)
+            opened = user.opened()
         time = BlockTime(limit_seconds, self._held.job, self._seams)
-        # The limit is inside, not around the COMMIT: interrupted there, nobody could say that it was rolled back.
-        async with store.transaction(deadline_seconds=limit_seconds) as inner, time.limited(asyncio.timeout):
+        # The COMMIT is outside of the timeout: if it were interrupted, its outcome would be unknown.
+        async with opened as inner, time.limited(interrupt):
             tx = CommitTransaction(inner, self._held.job, self._seams, self.artifacts)
             yield tx
+            time.check()
             job = await self.write(inner, tx, result)
+            time.check()
         self.done(job)
 
     async def write(self, inner: Transaction, extras: Extras, result: str) -> Job:

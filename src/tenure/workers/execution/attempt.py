@@ -12,8 +12,9 @@ from tenure.lifecycle.operations import Operation, Progress
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
 from tenure.stores.contract import Artifact, TransactionStore
+from tenure.stores.user_connections import UserTransaction
 from tenure.workers.commit.commit import CommitBlock, Committer
-from tenure.workers.commit.user_connection import Borrow, Lent, block_for
+from tenure.workers.commit.user_connection import UserTransactions, block_for
 from tenure.workers.completer import Completer
 from tenure.workers.leases import Lease
 
@@ -21,7 +22,7 @@ from tenure.workers.leases import Lease
 class Site:
     """What all runs of a worker share. Made on the event loop that they run on."""
 
-    __slots__ = ("borrow", "loop", "seams", "settler", "stopping", "store")
+    __slots__ = ("loop", "seams", "settler", "stopping", "store", "user_transactions")
 
     def __init__(
         self,
@@ -30,9 +31,10 @@ class Site:
         seams: Seams,
         *,
         stopping: Callable[[], bool],
-        borrow: Borrow | None,
+        user_transactions: UserTransactions | None,
     ) -> None:
-        self.store, self.settler, self.seams, self.stopping, self.borrow = store, settler, seams, stopping, borrow
+        self.store, self.settler, self.seams, self.stopping = store, settler, seams, stopping
+        self.user_transactions = user_transactions
         self.loop = asyncio.get_running_loop()
 
     async def commits(self) -> TransactionStore:
@@ -85,18 +87,17 @@ class AttemptRun:
         return block_for(
             self.committer,
             self.kind.encoded_result(result),
-            lent=None if connection is None else self._lent(connection),
-            job=self.job,
+            user=None if connection is None else self._user_transaction(connection),
             deadline_seconds=deadline_seconds,
             loop=self._site.loop,
             seams=self._site.seams,
         )
 
-    def _lent(self, connection: Any) -> Lent:
-        if self._site.borrow is None:
+    def _user_transaction(self, connection: Any) -> UserTransaction:
+        if self._site.user_transactions is None:
             problem = "leads to another database than this job's, which `app.testing()` keeps in memory"
             raise InvalidInput("conn", f"{problem}; test a commit on your own connection with `app.worker()`")
-        return self._site.borrow(connection)
+        return self._site.user_transactions(connection)
 
     @property
     def undisturbed(self) -> bool:

@@ -1,4 +1,4 @@
-"""Every kind of connection that can be lent to tenure, on a database of the test's own with a table of the user's."""
+"""User connections of each supported kind, on databases with tenure's schema and a table of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tenure.stores import Store, store_for
 from tests.support.databases import Database
 from tests.support.postgres import Postgres
-from tests.support.user_connections import LENDERS, Lent, lenders
+from tests.support.user_connections import CONNECTION_KINDS, ConnectionUser, connection_kinds
 
 T = TypeVar("T")
 NOTES = "create table notes (says text)"
@@ -29,7 +29,7 @@ async def migrate(database: Database) -> None:
 
 @pytest.fixture(scope="session")
 def shared_postgres(postgres_server: Postgres) -> Iterator[Database]:
-    """A migrated database for all tests that keep to their own names: one for each would take most of the time."""
+    """A migrated database for tests that use names of their own. Creating one for each would dominate the run time."""
     dsn = postgres_server.create_database()
     prepare(Database(dsn))
     yield Database(dsn)
@@ -38,7 +38,7 @@ def shared_postgres(postgres_server: Postgres) -> Iterator[Database]:
 
 @pytest.fixture
 def postgres(postgres_dsn: str) -> Database:
-    """A migrated database of the test's own."""
+    """A migrated database for one test."""
     prepare(Database(postgres_dsn))
     return Database(postgres_dsn)
 
@@ -51,7 +51,7 @@ def prepare(database: Database) -> None:
 
 @pytest.fixture
 def own_name() -> str:
-    """What tells this test's jobs and notes from those of others in the same database."""
+    """The name that distinguishes the jobs and notes of this test in a shared database."""
     return f"own-{uuid4().hex}"
 
 
@@ -66,36 +66,36 @@ def sqlite(tmp_path: Path) -> Database:
 
 @pytest.fixture
 def runner() -> Iterator[asyncio.Runner]:
-    """An event loop that runs only when it is asked to: plain connections are used without one."""
+    """An event loop that runs for asynchronous connections only."""
     with asyncio.Runner() as runner:
         yield runner
 
 
-@pytest.fixture(params=[*lenders(sqlite=False), *lenders(sqlite=True)])
+@pytest.fixture(params=[*connection_kinds(sqlite=False), *connection_kinds(sqlite=True)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def database(kind: str, request: pytest.FixtureRequest) -> Database:
-    """The database that this kind of connection leads to, with tenure's schema and the table `notes`."""
+    """The database of this kind of connection, with tenure's schema and the table `notes`."""
     found: Database = request.getfixturevalue("sqlite" if kind.startswith("sqlite") else "shared_postgres")
     return found
 
 
 @pytest.fixture
-def lent(kind: str, database: Database, runner: asyncio.Runner) -> Iterator[Lent]:
-    with LENDERS[kind](database.url, runner) as lent:
-        yield lent
+def user(kind: str, database: Database, runner: asyncio.Runner) -> Iterator[ConnectionUser]:
+    with CONNECTION_KINDS[kind](database.url, runner) as user:
+        yield user
 
 
 @pytest.fixture
 def look(database: Database, runner: asyncio.Runner) -> Callable[[Callable[[Store], Awaitable[T]]], T]:
-    """What somebody else sees or does, through a store of their own."""
+    """Read or write through another store, on connections of its own."""
 
-    def looking(what: Callable[[Store], Awaitable[T]]) -> T:
+    def run(what: Callable[[Store], Awaitable[T]]) -> T:
         async def inside() -> T:
-            # Not migrated again: on SQLite that would wait for the very transaction that is looked at from outside.
+            # Without migration, which on SQLite would wait for the open transaction of the user.
             store = store_for(database.url)
             await store.open()
             try:
@@ -105,18 +105,18 @@ def look(database: Database, runner: asyncio.Runner) -> Callable[[Callable[[Stor
 
         return runner.run(inside())
 
-    return looking
+    return run
 
 
 @pytest.fixture
 def note(own_name: str) -> str:
-    """A statement of the user's own."""
+    """A statement of the user."""
     return f"insert into notes values ('{own_name}')"
 
 
 @pytest.fixture
 def notes(database: Database, own_name: str) -> Callable[[], int]:
-    """How many of this test's notes are committed."""
+    """Count the committed notes of this test."""
     counted = f"select count(*) from notes where says = '{own_name}'"
 
     def count() -> int:

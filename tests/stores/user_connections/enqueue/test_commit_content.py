@@ -1,4 +1,4 @@
-"""Messages and artifacts that go along with the mark of a commit, on every kind of connection."""
+"""Messages and artifacts of a commit in the user's transaction, on every kind of connection."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.seams import SYSTEM
 from tenure.stores.contract import Applied, Artifact, Failure, OutboxMessage, Outcome, Repeated, Request, Store
-from tenure.stores.user_connections import Caller, caller_for
+from tenure.stores.user_connections import UserTransaction
 from tenure.testing.driver import Driver
 from tests.support.databases import Database
-from tests.support.user_connections import Lent
+from tests.support.user_connections import ConnectionUser
 
 Look = Callable[[Any], Any]
 BODY = bytes(range(256)) * 4
@@ -27,13 +27,8 @@ ARTIFACTS = (
 
 
 @pytest.fixture
-def caller(lent: Lent, database: Database) -> Caller:
-    return caller_for(lent.connection, database.url)
-
-
-@pytest.fixture
 def job(look: Look, own_name: str) -> Job:
-    """A job that somebody runs, with their token."""
+    """A running job, with the token of its lease."""
     running: Job = look(lambda store: Driver(store).running(kind=own_name))
     return running
 
@@ -45,8 +40,8 @@ def message(aggregate: str, n: int, *, known_as: UUID | None = None) -> OutboxMe
 
 
 def marked(
-    lent: Lent,
-    caller: Caller,
+    user: ConnectionUser,
+    database: Database,
     job: Job,
     *,
     messages: Sequence[OutboxMessage] = (),
@@ -55,14 +50,18 @@ def marked(
 ) -> Outcome:
     actor = Actor(Role.RUNNER, "worker-1", token or job.token)
     request = Request(job=job, operations=(Commit("1"),), actor=actor, request_id="mark-1", fresh=True)
-    if caller.is_async:
-        outcome: Outcome = lent.wait(caller.apply(request, messages=messages, artifacts=artifacts))
-        return outcome
-    return caller.apply_sync(request, messages=messages, artifacts=artifacts)
+    transaction = UserTransaction(user.connection, database.url)
+
+    async def mark() -> Outcome:
+        await transaction.post(messages)
+        await transaction.attach(job, artifacts)
+        return await transaction.apply(request)
+
+    return user.run(transaction, mark())
 
 
 def outbox_of(job: Job, database: Database) -> Callable[[Store], Any]:
-    """What others see in the outbox of this job, and how far its streams have come."""
+    """Read the messages of this job, and the streams of its aggregates."""
     prefix = "tenure_" if database.is_sqlite else "tenure."
     messages = f"select aggregate, sequence, topic, body, headers from {prefix}outbox where job_id = $1"
     streams = f"select aggregate, written, due_at from {prefix}streams where aggregate like $1 order by aggregate"
@@ -82,14 +81,14 @@ def artifacts_of(job: Job) -> Callable[[Store], Any]:
 
 
 @pytest.mark.requirement("EL-04", "SM-20")
-def test_messages_and_artifacts_take_effect_with_the_callers_commit(
-    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+def test_messages_and_artifacts_take_effect_with_the_users_commit(
+    user: ConnectionUser, job: Job, look: Look, database: Database
 ) -> None:
     a, b = f"{job.kind}-a", f"{job.kind}-b"
     messages = [message(b, 1), message(a, 2), message(b, 3)]
-    assert isinstance(marked(lent, caller, job, messages=messages, artifacts=ARTIFACTS), Applied)
+    assert isinstance(marked(user, database, job, messages=messages, artifacts=ARTIFACTS), Applied)
     assert (look(artifacts_of(job)), look(lambda store: store.read([job.id]))[job.id].committed) == ([], False)
-    lent.commit()
+    user.commit()
     written, streams = look(outbox_of(job, database))
     assert written == [
         (a, 1, "t2", '{"n":2}', None),
@@ -105,53 +104,51 @@ def test_messages_and_artifacts_take_effect_with_the_callers_commit(
     assert look(lambda store: store.artifact(job.id, "ß.bin")).body == BODY
 
 
-def test_numbers_go_on_where_the_aggregate_stands(
-    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+def test_sequence_numbers_continue_those_of_the_aggregate(
+    user: ConnectionUser, job: Job, look: Look, database: Database
 ) -> None:
     async def before(store: Store) -> None:
         async with store.transaction(deadline_seconds=5) as tx:
             await tx.post([message(job.kind, 7)], job=job)
 
     look(before)
-    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 8)]), Applied)
-    lent.commit()
+    assert isinstance(marked(user, database, job, messages=[message(job.kind, 8)]), Applied)
+    user.commit()
     written, streams = look(outbox_of(job, database))
     assert [(row[1], row[2]) for row in written] == [(1, "t7"), (2, "t8")]
     assert streams == [(job.kind, 2, True)]
 
 
 def test_what_is_rolled_back_leaves_no_message_and_no_artifact(
-    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+    user: ConnectionUser, job: Job, look: Look, database: Database
 ) -> None:
-    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS), Applied)
-    lent.rollback()
+    assert isinstance(marked(user, database, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS), Applied)
+    user.rollback()
     assert (look(artifacts_of(job)), look(outbox_of(job, database))) == ([], ([], []))
 
 
 def test_a_mark_that_is_refused_writes_no_message_and_no_artifact(
-    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+    user: ConnectionUser, job: Job, look: Look, database: Database
 ) -> None:
     outcome = marked(
-        lent, caller, job, token=SYSTEM.random.token(), messages=[message(job.kind, 1)], artifacts=ARTIFACTS
+        user, database, job, token=SYSTEM.random.token(), messages=[message(job.kind, 1)], artifacts=ARTIFACTS
     )
     assert isinstance(outcome, Failure)
     assert isinstance(outcome.error, LeaseLost)
-    lent.commit()
+    user.commit()
     assert (look(artifacts_of(job)), look(outbox_of(job, database))) == ([], ([], []))
 
 
-def test_a_mark_that_was_made_before_writes_nothing_again(
-    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
-) -> None:
-    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS), Applied)
-    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 2)], artifacts=ARTIFACTS), Repeated)
-    lent.commit()
+def test_a_repeated_mark_writes_nothing(user: ConnectionUser, job: Job, look: Look, database: Database) -> None:
+    assert isinstance(marked(user, database, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS), Applied)
+    assert isinstance(marked(user, database, job, messages=[message(job.kind, 2)], artifacts=ARTIFACTS), Repeated)
+    user.commit()
     written, _ = look(outbox_of(job, database))
     assert (len(look(artifacts_of(job))), [row[2] for row in written]) == (2, ["t1"])
 
 
 def test_a_message_id_that_was_used_before_is_refused_and_the_transaction_goes_on(
-    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+    user: ConnectionUser, job: Job, look: Look, database: Database
 ) -> None:
     known = message(job.kind, 1)
 
@@ -162,31 +159,33 @@ def test_a_message_id_that_was_used_before_is_refused_and_the_transaction_goes_o
     look(before)
     again = message(job.kind, 2, known_as=known.id)
     with pytest.raises(InvalidInput, match=str(known.id)):
-        marked(lent, caller, job, messages=[again], artifacts=ARTIFACTS)
-    assert isinstance(marked(lent, caller, job, messages=[message(job.kind, 3)]), Applied)
-    lent.commit()
+        marked(user, database, job, messages=[again], artifacts=ARTIFACTS)
+    assert isinstance(marked(user, database, job, messages=[message(job.kind, 3)]), Applied)
+    user.commit()
     written, streams = look(outbox_of(job, database))
     assert ([(row[1], row[2]) for row in written], streams) == ([(2, "t3")], [(job.kind, 2, True)])
     assert look(artifacts_of(job)) == []
 
 
 def test_an_artifact_name_that_the_job_has_is_refused_and_the_transaction_goes_on(
-    lent: Lent, caller: Caller, job: Job, look: Look, database: Database
+    user: ConnectionUser, job: Job, look: Look, database: Database
 ) -> None:
-    # No job has artifacts before its commit, unless somebody put them there by hand.
+    # Only a statement by hand gives a job an artifact before its commit.
     columns = "(job_id, name, attempt, media_type, body, bytes, at)"
     table, at = ("tenure_artifacts", "0") if database.is_sqlite else ("tenure.artifacts", "now()")
-    lent.execute(f"insert into {table} {columns} values ('{job.id}', 'empty', 1, 'x', '', 0, {at})")
+    user.execute(f"insert into {table} {columns} values ('{job.id}', 'empty', 1, 'x', '', 0, {at})")
     with pytest.raises(InvalidInput, match="'empty' already"):
-        marked(lent, caller, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS)
-    assert isinstance(marked(lent, caller, job, artifacts=ARTIFACTS[:1]), Applied)
-    lent.commit()
+        marked(user, database, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS)
+    assert isinstance(marked(user, database, job, artifacts=ARTIFACTS[:1]), Applied)
+    user.commit()
     assert [one.name for one in look(artifacts_of(job))] == ["empty", "ß.bin"]
     assert look(outbox_of(job, database)) == ([], [])
 
 
 @pytest.mark.parametrize("kind", ["psycopg_plain", "sqlite_legacy"], indirect=True)
-def test_what_no_store_could_hold_is_refused_at_the_door(lent: Lent, caller: Caller, job: Job, look: Look) -> None:
+def test_invalid_messages_and_artifacts_are_refused_before_anything_is_written(
+    user: ConnectionUser, job: Job, look: Look, database: Database
+) -> None:
     twice = message("a", 1)
     wrong: list[dict[str, Any]] = [
         {"messages": [twice, twice]},
@@ -196,8 +195,8 @@ def test_what_no_store_could_hold_is_refused_at_the_door(lent: Lent, caller: Cal
         {"artifacts": [Artifact(name="", media_type="x", body=b"")]},
         {"artifacts": [Artifact(name="x", media_type="x", body="text")]},  # type: ignore[arg-type]
     ]
-    for belongings in wrong:
+    for content in wrong:
         with pytest.raises(InvalidInput):
-            marked(lent, caller, job, **belongings)
-    lent.commit()
+            marked(user, database, job, **content)
+    user.commit()
     assert not look(lambda store: store.read([job.id]))[job.id].committed

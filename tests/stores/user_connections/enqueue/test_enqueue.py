@@ -1,4 +1,4 @@
-"""Enqueuing inside the caller's own transaction, on every kind of connection."""
+"""Enqueue in the user's transaction, on every kind of connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.lifecycle.records import Job
 from tenure.stores import JobFilter
 from tenure.testing.driver import Driver
 from tests.support.databases import Database
-from tests.support.user_connections import Lent
+from tests.support.user_connections import ConnectionUser
 
 Look = Callable[[Any], Any]
 Send = JobFunction[[str], str]
@@ -35,7 +35,7 @@ def send(database: Database, own_name: str) -> Send:
 
 @pytest.fixture
 def jobs(look: Look, own_name: str) -> Jobs:
-    """This test's jobs, as somebody else sees them."""
+    """The jobs of this test that another store reads."""
 
     async def found(store: Any) -> list[Job]:
         page = await store.find(JobFilter(kinds=(own_name,)))
@@ -46,13 +46,13 @@ def jobs(look: Look, own_name: str) -> Jobs:
 
 @pytest.fixture
 def claimed(look: Look, own_name: str) -> Jobs:
-    """What somebody else could run of this test's jobs."""
+    """Claim the jobs of this test."""
     return lambda: look(lambda store: Driver(store).claim(queues=("mail",), kinds=(own_name,), limit=10))
 
 
 @pytest.fixture
 def traces(look: Look, own_name: str) -> Callable[[], list[str]]:
-    """Everything that this test's app has written into the log."""
+    """The types of all events that the app of this test has written."""
 
     async def found(store: Any) -> list[str]:
         events = (await store.tail(limit=100_000)).events
@@ -61,8 +61,8 @@ def traces(look: Look, own_name: str) -> Callable[[], list[str]]:
     return lambda: look(found)
 
 
-def test_a_commit_makes_the_job_visible_and_runnable_together_with_the_callers_own_rows(
-    lent: Lent,
+def test_a_commit_makes_the_job_visible_and_runnable_together_with_the_users_rows(
+    user: ConnectionUser,
     send: Send,
     jobs: Jobs,
     claimed: Jobs,
@@ -70,11 +70,11 @@ def test_a_commit_makes_the_job_visible_and_runnable_together_with_the_callers_o
     notes: Count,
     note: str,
 ) -> None:
-    lent.execute(note)
-    handle = lent.enqueue(send, "ada")
+    user.execute(note)
+    handle = user.enqueue(send, "ada")
     assert handle.created
     assert (jobs(), traces(), notes()) == ([], [], 0)
-    lent.commit()
+    user.commit()
     [job] = jobs()
     assert (job, notes()) == (handle.job, 1)
     assert (job.origin.queue, job.origin.payload, job.policy.max_attempts) == ("mail", '{"to":"ada"}', 7)
@@ -82,8 +82,8 @@ def test_a_commit_makes_the_job_visible_and_runnable_together_with_the_callers_o
     assert (taken.id, taken.status) == (handle.id, "running")
 
 
-def test_a_rollback_leaves_nothing_of_it(
-    lent: Lent,
+def test_a_rollback_leaves_no_job_and_no_event(
+    user: ConnectionUser,
     send: Send,
     jobs: Jobs,
     claimed: Jobs,
@@ -92,30 +92,30 @@ def test_a_rollback_leaves_nothing_of_it(
     note: str,
     own_name: str,
 ) -> None:
-    lent.enqueue(send.options(dedupe_key="k", request_id=own_name), "ada")
-    lent.enqueue(send.options(dedupe_key="k"), "bob")
-    lent.execute(note)
-    lent.rollback()
+    user.enqueue(send.options(dedupe_key="k", request_id=own_name), "ada")
+    user.enqueue(send.options(dedupe_key="k"), "bob")
+    user.execute(note)
+    user.rollback()
     assert (jobs(), traces(), notes()) == ([], [], 0)
     assert claimed() == []
 
 
 def test_the_first_statement_of_a_transaction_may_be_the_enqueue(
-    lent: Lent, send: Send, jobs: Jobs, notes: Count, note: str
+    user: ConnectionUser, send: Send, jobs: Jobs, notes: Count, note: str
 ) -> None:
-    handle = lent.enqueue(send, "ada")
-    lent.execute(note)
-    lent.commit()
+    handle = user.enqueue(send, "ada")
+    user.execute(note)
+    user.commit()
     assert ([job.id for job in jobs()], notes()) == ([handle.id], 1)
 
 
-def test_options_travel_with_the_job(lent: Lent, send: Send, jobs: Jobs) -> None:
+def test_options_are_written_with_the_job(user: ConnectionUser, send: Send, jobs: Jobs) -> None:
     options = send.options(
         queue="other", priority=9, delay_seconds=60, dedupe_key="k'%s\\", correlation_id="c", trace="00-a-b-01",
         submitted_by="ada ∀ \U0001f600", tags={"tenant": "x:y"}, partition_key="p",
     )  # fmt: skip
-    handle = lent.enqueue(options, "%(ada)s :ada $1 ?")
-    lent.commit()
+    handle = user.enqueue(options, "%(ada)s :ada $1 ?")
+    user.commit()
     [job] = jobs()
     assert job == handle.job
     assert (job.origin.queue, job.origin.priority, job.origin.dedupe_key) == ("other", 9, "k'%s\\")
@@ -125,22 +125,22 @@ def test_options_travel_with_the_job(lent: Lent, send: Send, jobs: Jobs) -> None
     assert (job.due_at - job.created_at).total_seconds() == 60
 
 
-def test_a_duplicate_leads_to_the_job_that_is_there(
-    lent: Lent, send: Send, jobs: Jobs, own_name: str, look: Look
+def test_a_duplicate_returns_the_existing_job(
+    user: ConnectionUser, send: Send, jobs: Jobs, own_name: str, look: Look
 ) -> None:
     keyed = send.options(dedupe_key="ada", tags={"a": "b"})
     first = look(lambda store: Driver(store).add(own_name, queue="mail", dedupe_key="ada", tags={"a": "b"}))
-    second, third = lent.enqueue(keyed, "ada"), lent.enqueue(send, "bob")
+    second, third = user.enqueue(keyed, "ada"), user.enqueue(send, "bob")
     assert (second.created, second.job) == (False, first)
     assert third.created
-    again = lent.enqueue(keyed, "eve")
+    again = user.enqueue(keyed, "eve")
     assert (again.created, again.id) == (False, first.id)
-    lent.commit()
+    user.commit()
     assert {job.id for job in jobs()} == {first.id, third.id}
 
 
 def test_a_reused_request_id_is_refused_and_the_transaction_goes_on(
-    lent: Lent,
+    user: ConnectionUser,
     send: Send,
     jobs: Jobs,
     notes: Count,
@@ -148,46 +148,46 @@ def test_a_reused_request_id_is_refused_and_the_transaction_goes_on(
     own_name: str,
 ) -> None:
     once = send.options(request_id=f"{own_name}-order-7")
-    lent.execute(note)
-    first = lent.enqueue(once, "ada")
-    again = lent.enqueue(once, "ada")
+    user.execute(note)
+    first = user.enqueue(once, "ada")
+    again = user.enqueue(once, "ada")
     assert (again.created, again.id) == (False, first.id)
     with pytest.raises(RequestIdReused, match="order-7"):
-        lent.enqueue(once, "bob")
-    other = lent.enqueue(send, "eve")
-    lent.execute(note)
-    lent.commit()
+        user.enqueue(once, "bob")
+    other = user.enqueue(send, "eve")
+    user.execute(note)
+    user.commit()
     assert ({job.id for job in jobs()}, notes()) == ({first.id, other.id}, 2)
 
 
-def test_nobody_else_may_write_while_the_transaction_goes_on(
-    lent: Lent, send: Send, jobs: Jobs, database: Database
+def test_the_users_own_statements_cannot_write_tenures_tables(
+    user: ConnectionUser, send: Send, jobs: Jobs, database: Database
 ) -> None:
-    """The gate is open only around tenure's own writes: the caller's SQL is refused before and after."""
-    lent.enqueue(send, "ada")
+    """The guards of the schema admit only the store's own writes, also in the same transaction."""
+    user.enqueue(send, "ada")
     policy = (
         "insert into tenure_policies (id, body) values (1, '{}')"
         if database.is_sqlite
         else "insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('{}', 1, 1)"
     )
     with pytest.raises(Exception, match=r"tenure: .*only the store (writes|adds)") as refusal:
-        lent.execute(policy)
+        user.execute(policy)
     assert not isinstance(refusal.value, tenure.TenureError)
-    lent.rollback()
+    user.rollback()
     assert jobs() == []
 
 
-def test_a_refused_payload_is_counted_and_touches_nothing(
-    lent: Lent,
+def test_a_refused_payload_is_counted_and_leaves_the_transaction_usable(
+    user: ConnectionUser,
     send: Send,
     jobs: Jobs,
     notes: Count,
     note: str,
     own_name: str,
 ) -> None:
-    lent.execute(note)
+    user.execute(note)
     with pytest.raises(InvalidInput, match="`to`"):
-        lent.enqueue(send, 7)
-    lent.commit()
+        user.enqueue(send, 7)
+    user.commit()
     assert (jobs(), notes()) == ([], 1)
     assert send._app.rejections == {own_name: 1}

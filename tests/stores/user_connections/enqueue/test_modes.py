@@ -1,4 +1,4 @@
-"""What callers' connections may be besides a plain open transaction: autocommit, begun by us, run_sync, PgBouncer."""
+"""Modes of user connections: autocommit, transactions that tenure begins, `run_sync`, few rights, PgBouncer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Actor, Role
 from tenure.stores import JobFilter, store_for
 from tenure.stores.contract import Applied, Artifact, OutboxMessage, Request
-from tenure.stores.user_connections import Caller, caller_for
+from tenure.stores.user_connections import UserTransaction
 from tenure.testing.driver import Driver
 from tests.support.databases import Database
-from tests.support.user_connections import django_connections
+from tests.support.user_connections import django_connections, run_without_loop
 
 
 def declared(database: Database) -> JobFunction[[str], str]:
@@ -97,11 +97,11 @@ def test_sqlite_in_autocommit_mode_queues_at_once_and_leaves_no_transaction(sqli
             assert asyncio.run(count(sqlite)) == number
 
 
-# A plain connection inside a running event loop.
+# Synchronous connections inside a running event loop.
 
 
 @pytest.mark.parametrize("kind", ["psycopg", "session", "sqlite3"])
-async def test_a_plain_connection_can_be_awaited_too(kind: str, postgres: Database, sqlite: Database) -> None:
+async def test_a_synchronous_connection_can_be_awaited_too(kind: str, postgres: Database, sqlite: Database) -> None:
     if kind == "sqlite3":
         with on_sqlite(sqlite) as connection:
             await declared(sqlite).within(connection).enqueue("ada")
@@ -122,15 +122,15 @@ async def test_a_plain_connection_can_be_awaited_too(kind: str, postgres: Databa
         engine.dispose()
 
 
-async def test_a_plain_connection_is_used_on_the_callers_thread_also_with_the_sync_form(sqlite: Database) -> None:
-    """Unlike the app's own enqueue_sync it waits for no loop, so that a running one is no reason to refuse."""
+async def test_enqueue_sync_uses_a_synchronous_connection_on_a_thread_that_runs_an_event_loop(sqlite: Database) -> None:
+    """Unlike the app's own enqueue_sync, it waits for no event loop."""
     with on_sqlite(sqlite) as connection:
         declared(sqlite).within(connection).enqueue_sync("ada")
         connection.commit()
     assert await count(sqlite) == 1
 
 
-async def test_django_itself_refuses_a_thread_that_runs_a_loop(postgres: Database) -> None:
+async def test_django_itself_refuses_a_thread_that_runs_an_event_loop(postgres: Database) -> None:
     from django.core.exceptions import SynchronousOnlyOperation
 
     connection = django_connections(postgres.url)["default"]
@@ -139,7 +139,7 @@ async def test_django_itself_refuses_a_thread_that_runs_a_loop(postgres: Databas
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "aiosqlite"])
-async def test_a_plain_session_of_run_sync_belongs_to_the_async_one(
+async def test_a_session_of_run_sync_uses_the_transaction_of_the_async_session(
     driver: str, postgres: Database, sqlite: Database
 ) -> None:
     database = sqlite if driver == "aiosqlite" else postgres
@@ -155,7 +155,7 @@ async def test_a_plain_session_of_run_sync_belongs_to_the_async_one(
     await engine.dispose()
 
 
-# The connection stays as its owner has set it.
+# The settings of the connection stay as they were.
 
 
 @pytest.mark.parametrize("level", ["", "IMMEDIATE", None])
@@ -179,7 +179,9 @@ async def test_sqlite_keeps_its_factories_its_mode_and_its_cursors(sqlite: Datab
     assert await count(sqlite) == 1
 
 
-async def test_sqlite_that_is_locked_says_so_itself_and_is_left_as_it_was(sqlite: Database) -> None:
+async def test_a_locked_sqlite_file_raises_the_error_of_the_driver_and_leaves_the_connection_as_it_was(
+    sqlite: Database,
+) -> None:
     with on_sqlite(sqlite, isolation_level=None) as other, on_sqlite(sqlite, timeout=0) as connection:
         other.execute("begin immediate")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
@@ -191,7 +193,7 @@ async def test_sqlite_that_is_locked_says_so_itself_and_is_left_as_it_was(sqlite
     assert await count(sqlite) == 0
 
 
-def test_postgres_keeps_the_callers_settings(postgres: Database) -> None:
+def test_postgres_keeps_the_users_settings(postgres: Database) -> None:
     with psycopg.connect(postgres.url) as connection:
         connection.execute("set timezone = 'Asia/Kolkata'")
         handle = declared(postgres).options(dedupe_key="k").within(connection).enqueue_sync("ada")
@@ -202,11 +204,11 @@ def test_postgres_keeps_the_callers_settings(postgres: Database) -> None:
         assert (zone, writer or "") == ("Asia/Kolkata", "")
 
 
-# Transactions that tenure begins and ends, for whoever asks it to.
+# Transactions that tenure begins and ends.
 
 
-async def marked(caller: Caller, database: Database) -> Callable[[], Any]:
-    """A job that the caller marks in its transaction, and a look at whether that is committed."""
+async def marked(transaction: UserTransaction, database: Database) -> Callable[[], Any]:
+    """Begin, mark a job as committed, and return a function that reads whether the mark is visible."""
     store = store_for(database.url)
     await store.open()
     drive = Driver(store)
@@ -221,9 +223,9 @@ async def marked(caller: Caller, database: Database) -> Callable[[], Any]:
 
     await store.close()
     actor = Actor(Role.RUNNER, "worker-1", job.token)
-    asked = Request(job=job, operations=(Commit("1"),), actor=actor, request_id=str(job.id), fresh=True)
-    await caller.begin()
-    assert isinstance(await caller.apply(asked), Applied)
+    request = Request(job=job, operations=(Commit("1"),), actor=actor, request_id=str(job.id), fresh=True)
+    await transaction.begin()
+    assert isinstance(await transaction.apply(request), Applied)
     return committed
 
 
@@ -241,10 +243,10 @@ async def test_a_connection_in_autocommit_mode_is_given_a_transaction(
         database, connection = sqlite, await aiosqlite.connect(sqlite.path, isolation_level=None)
     else:
         database, connection = sqlite, sqlite3.connect(sqlite.path, isolation_level=None)
-    caller = caller_for(connection, database.url)
-    committed = await marked(caller, database)
+    transaction = UserTransaction(connection, database.url)
+    committed = await marked(transaction, database)
     assert not await committed()
-    await getattr(caller, end)()
+    await getattr(transaction.connection, end)()
     assert await committed() == (end == "commit")
     closed = connection.close()
     if closed is not None:
@@ -253,31 +255,38 @@ async def test_a_connection_in_autocommit_mode_is_given_a_transaction(
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="autocommit= came with Python 3.12")
 @pytest.mark.parametrize("autocommit", [True, False])
-async def test_both_autocommit_modes_of_new_pythons_are_ended_rightly(sqlite: Database, autocommit: bool) -> None:
+async def test_transactions_in_both_autocommit_modes_of_python_3_12_are_ended(
+    sqlite: Database, autocommit: bool
+) -> None:
     mode: dict[str, Any] = {"autocommit": autocommit}
     for end in ("rollback", "commit"):
         connection = sqlite3.connect(sqlite.path, **mode)
         connection.rollback()
-        caller = caller_for(connection, sqlite.url)
-        committed = await marked(caller, sqlite)
-        await getattr(caller, end)()
+        transaction = UserTransaction(connection, sqlite.url)
+        committed = await marked(transaction, sqlite)
+        await getattr(transaction.connection, end)()
         assert await committed() == (end == "commit")
         connection.close()
 
 
-@pytest.mark.parametrize("end", ["commit_sync", "rollback_sync"])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_django_is_given_a_transaction_outside_of_atomic(end: str, postgres: Database, sqlite: Database) -> None:
     for database in (postgres, sqlite):
         connections = django_connections(database.url)
-        caller = caller_for(connections["default"], database.url)
+        transaction = UserTransaction(connections["default"], database.url)
         send = declared(database)
-        caller.begin_sync()
+        run_without_loop(transaction, transaction.begin())
         send.within(connections["default"]).enqueue_sync("ada")
         assert asyncio.run(count(database)) == 0
-        getattr(caller, end)()
-        assert asyncio.run(count(database)) == int(end == "commit_sync")
+        run_without_loop(transaction, getattr(transaction.connection, end)())
+        assert asyncio.run(count(database)) == int(end == "commit")
         assert connections["default"].get_autocommit()
         connections.close_all()
+
+
+def begin(connection: Any, url: str) -> None:
+    transaction = UserTransaction(connection, url)
+    run_without_loop(transaction, transaction.begin())
 
 
 @pytest.mark.parametrize("where", ["engine", "connection"])
@@ -289,47 +298,47 @@ def test_sqlalchemy_in_autocommit_mode_cannot_be_given_a_transaction(
         engine = sqlalchemy.create_engine(url, **(mode if where == "engine" else {}))
         connection = engine.connect().execution_options(**(mode if where == "connection" else {}))
         with connection, pytest.raises(InvalidInput, match="autocommit mode"):
-            caller_for(connection, database.url).begin_sync()
+            begin(connection, database.url)
         engine.dispose()
 
 
-def test_django_keeps_a_transaction_mode_that_it_had(sqlite: Database) -> None:
+def test_django_keeps_the_autocommit_mode_that_the_user_has_set(sqlite: Database) -> None:
     connection = django_connections(sqlite.url)["default"]
     connection.set_autocommit(False)
-    caller = caller_for(connection, sqlite.url)
-    caller.begin_sync()
-    caller.commit_sync()
+    transaction = UserTransaction(connection, sqlite.url)
+    run_without_loop(transaction, transaction.begin())
+    run_without_loop(transaction, transaction.connection.commit())
     assert not connection.get_autocommit()
     connection.close()
 
 
-def test_a_block_that_only_django_may_leave_is_refused(sqlite: Database) -> None:
+def test_a_connection_inside_atomic_is_refused(sqlite: Database) -> None:
     connection = django_connections(sqlite.url)["default"]
     connection.ensure_connection()
     connection.in_atomic_block = True
     with pytest.raises(InvalidInput, match="inside `atomic`"):
-        caller_for(connection, sqlite.url).begin_sync()
+        begin(connection, sqlite.url)
 
 
-async def test_a_transaction_that_asyncpg_began_is_not_ended_by_us(postgres: Database) -> None:
+async def test_tenure_does_not_end_a_transaction_that_asyncpg_began(postgres: Database) -> None:
     connection = await asyncpg.connect(postgres.url)
-    caller = caller_for(connection, postgres.url)
+    transaction = UserTransaction(connection, postgres.url)
     async with connection.transaction():
-        for step in (caller.begin, caller.commit, caller.rollback):
+        for step in (transaction.begin, transaction.connection.commit, transaction.connection.rollback):
             with pytest.raises(InvalidInput, match="begun elsewhere"):
                 await step()
         assert connection.is_in_transaction()
     await connection.close()
 
 
-def test_a_block_that_only_psycopg_may_leave_is_refused(postgres: Database) -> None:
+def test_a_connection_inside_a_block_of_psycopg_is_refused(postgres: Database) -> None:
     with psycopg.connect(postgres.url) as connection:
         with connection.transaction(), pytest.raises(InvalidInput, match="only psycopg may end"):
-            caller_for(connection, postgres.url).begin_sync()
-        caller_for(connection, postgres.url).begin_sync()
+            begin(connection, postgres.url)
+        begin(connection, postgres.url)
 
 
-# Behind PgBouncer, with few rights, and without any driver.
+# Roles with few rights, PgBouncer, and imports.
 
 
 RIGHTS = """
@@ -374,17 +383,19 @@ async def test_a_role_that_commits_needs_only_the_rights_that_the_page_names(pos
         message = OutboxMessage(id=uuid4(), topic="t", body="1", aggregate="a")
         artifact = Artifact(name="a", media_type="x", body=b"1")
         with psycopg.connect(postgres.url) as connection:
-            caller = caller_for(connection, postgres.url)
+            transaction = UserTransaction(connection, postgres.url)
             connection.execute(f"create role {role}".encode())
             connection.execute((RIGHTS + RIGHTS_TO_COMMIT).format(role=role).encode())
             connection.execute(f"set local role {role}".encode())
-            assert isinstance(caller.apply_sync(request, messages=[message], artifacts=[artifact]), Applied)
+            await transaction.post([message])
+            await transaction.attach(job, [artifact])
+            assert isinstance(await transaction.apply(request), Applied)
             connection.execute("reset role")
             connection.execute(f"drop owned by {role}; drop role {role}".encode())
         assert (await store.read([job.id]))[job.id].committed
 
 
-async def test_it_works_behind_pgbouncer_in_transaction_mode(postgres_dsn: str, pgbouncer_dsn: str) -> None:
+async def test_jobs_are_enqueued_behind_pgbouncer_in_transaction_mode(postgres_dsn: str, pgbouncer_dsn: str) -> None:
     async with Database(postgres_dsn).opened():
         pass
     send = declared(Database(postgres_dsn))
@@ -398,7 +409,7 @@ async def test_it_works_behind_pgbouncer_in_transaction_mode(postgres_dsn: str, 
     assert await count(Database(postgres_dsn)) == 8
 
 
-def test_no_driver_is_imported_before_its_connection_comes() -> None:
+def test_no_driver_is_imported_before_one_of_its_connections_is_passed() -> None:
     drivers = {"psycopg", "asyncpg", "sqlalchemy", "django", "aiosqlite"}
     code = f"import sys, tenure; print(sorted({drivers} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""Callers' transactions that are open at the same time, and want the same key, the same policy or the same job."""
+"""Concurrent transactions of users that write the same key, the same policy or the same job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenure.errors import RequestIdReused, RevisionConflict, StoreError
 from tenure.lifecycle.operations import Commit, Heartbeat
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.stores.contract import Applied, Failure, Request
-from tenure.stores.user_connections import caller_for
+from tenure.stores.user_connections import UserTransaction
 from tenure.testing.driver import Driver
 from tests.support.databases import Database
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
-class Open:
-    """A transaction that is open until the test ends it."""
+class OpenTransaction:
+    """A transaction that the test ends."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -53,9 +53,9 @@ def send(app: tenure.App) -> JobFunction[[str], str]:
 
 
 @pytest.fixture
-async def two(postgres: Database) -> AsyncIterator[tuple[Open, Open]]:
+async def two(postgres: Database) -> AsyncIterator[tuple[OpenTransaction, OpenTransaction]]:
     connections = [await asyncpg.connect(postgres.url) for _ in range(2)]
-    transactions = [Open(connection) for connection in connections]
+    transactions = [OpenTransaction(connection) for connection in connections]
     for one in transactions:
         await one.transaction.start()
     yield transactions[0], transactions[1]
@@ -64,7 +64,7 @@ async def two(postgres: Database) -> AsyncIterator[tuple[Open, Open]]:
 
 
 async def blocked(work: Awaitable[T], postgres: Database) -> asyncio.Task[T]:
-    """The work, once it waits for somebody's lock, besides those who wait already."""
+    """Start the work, and return once it waits for a lock."""
     watcher = await asyncpg.connect(postgres.url)
     waiting: int = await watcher.fetchval(WAITING)
     task = asyncio.ensure_future(work)
@@ -74,7 +74,7 @@ async def blocked(work: Awaitable[T], postgres: Database) -> asyncio.Task[T]:
                 await asyncio.wait([task], timeout=0.01)
     finally:
         await watcher.close()
-    assert not task.done(), "it did not wait"
+    assert not task.done(), "the work did not wait for a lock"
     return task
 
 
@@ -84,14 +84,19 @@ def commit_of(job: Job, *, result: str = "1", request_id: str = "mark") -> Reque
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-@pytest.mark.parametrize("who", ["another transaction", "the app"])
-async def test_who_wants_the_same_dedupe_key_waits_for_the_open_transaction(
-    postgres: Database, app: tenure.App, send: JobFunction[[str], str], two: tuple[Open, Open], end: str, who: str
+@pytest.mark.parametrize("by", ["another transaction", "the app"])
+async def test_an_enqueue_with_the_same_dedupe_key_waits_for_the_open_transaction(
+    postgres: Database,
+    app: tenure.App,
+    send: JobFunction[[str], str],
+    two: tuple[OpenTransaction, OpenTransaction],
+    end: str,
+    by: str,
 ) -> None:
     await app.enqueue_many([send.request("a job whose policy is known from now on")])
     keyed = send.options(dedupe_key="k")
     first = await keyed.within(two[0].connection).enqueue("ada")
-    asked = keyed.enqueue("ada") if who == "the app" else keyed.within(two[1].connection).enqueue("ada")
+    asked = keyed.enqueue("ada") if by == "the app" else keyed.within(two[1].connection).enqueue("ada")
     waiting = await blocked(asked, postgres)
     await getattr(two[0], end)()
     second = await waiting
@@ -102,7 +107,7 @@ async def test_who_wants_the_same_dedupe_key_waits_for_the_open_transaction(
 
 
 async def test_a_request_id_that_another_open_transaction_used_is_refused_and_the_transaction_goes_on(
-    postgres: Database, app: tenure.App, send: JobFunction[[str], str], two: tuple[Open, Open]
+    postgres: Database, app: tenure.App, send: JobFunction[[str], str], two: tuple[OpenTransaction, OpenTransaction]
 ) -> None:
     await app.enqueue_many([send.request("a job whose policy is known from now on")])
     once = send.options(request_id="order-7")
@@ -118,8 +123,8 @@ async def test_a_request_id_that_another_open_transaction_used_is_refused_and_th
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-async def test_a_new_policy_is_written_once_also_when_two_bring_it_at_once(
-    postgres: Database, send: JobFunction[[str], str], two: tuple[Open, Open], end: str
+async def test_a_new_policy_of_two_concurrent_transactions_is_written_once(
+    postgres: Database, send: JobFunction[[str], str], two: tuple[OpenTransaction, OpenTransaction], end: str
 ) -> None:
     first = await send.within(two[0].connection).enqueue("ada")
     waiting = await blocked(send.within(two[1].connection).enqueue("bob"), postgres)
@@ -134,14 +139,14 @@ async def test_a_new_policy_is_written_once_also_when_two_bring_it_at_once(
     await connection.close()
 
 
-async def test_a_mark_waits_for_whoever_changes_the_job_and_is_then_told_of_it(
-    postgres: Database, app: tenure.App, two: tuple[Open, Open]
+async def test_a_mark_waits_for_a_concurrent_change_of_the_job_and_reports_the_conflict(
+    postgres: Database, app: tenure.App, two: tuple[OpenTransaction, OpenTransaction]
 ) -> None:
     drive = Driver(await app.store())
     job = await drive.running()
-    assert isinstance(await caller_for(two[0].connection, postgres.url).apply(commit_of(job)), Applied)
+    assert isinstance(await UserTransaction(two[0].connection, postgres.url).apply(commit_of(job)), Applied)
     other = commit_of(job, result="2", request_id="mark-2")
-    waiting = await blocked(caller_for(two[1].connection, postgres.url).apply(other), postgres)
+    waiting = await blocked(UserTransaction(two[1].connection, postgres.url).apply(other), postgres)
     await two[0].commit()
     outcome = await waiting
     assert isinstance(outcome, Failure)
@@ -151,24 +156,24 @@ async def test_a_mark_waits_for_whoever_changes_the_job_and_is_then_told_of_it(
 
 
 async def test_under_repeatable_read_a_heartbeat_in_between_fails_the_mark(postgres: Database, app: tenure.App) -> None:
-    """PostgreSQL does not let such a transaction write a row that has changed since it began. Nothing is marked."""
+    """PostgreSQL refuses an update of a row that has changed since the transaction began."""
     drive = Driver(await app.store())
     job = await drive.running()
     connection = await asyncpg.connect(postgres.url)
-    caller = caller_for(connection, postgres.url)
+    user = UserTransaction(connection, postgres.url)
     transaction = connection.transaction(isolation="repeatable_read")
     await transaction.start()
     await connection.execute("insert into notes values ('hello')")
     renewed = await drive.apply(job, Heartbeat())
     for known in (renewed, job):
         with pytest.raises(StoreError, match="READ COMMITTED"):
-            await caller.apply(commit_of(known))
+            await user.apply(commit_of(known))
     await transaction.rollback()
     assert not (await drive.job(job.id)).committed
     await connection.close()
 
 
-async def test_under_repeatable_read_a_key_that_was_taken_since_fails_as_the_driver_says(
+async def test_under_repeatable_read_a_key_that_was_taken_since_raises_the_error_of_the_driver(
     postgres: Database, app: tenure.App, send: JobFunction[[str], str]
 ) -> None:
     connection = await asyncpg.connect(postgres.url)

@@ -1,4 +1,4 @@
-"""What cannot be a caller's transaction is refused with a message that says what to do instead."""
+"""Unsupported connections, and connections to other databases, are refused with what to do instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def declared(url: str) -> JobFunction[[str], str]:
 
 
 class Connection:
-    """A class of that name alone is not a connection."""
+    """A class whose name alone is that of a connection."""
 
 
 def unknown() -> list[Any]:
@@ -40,7 +40,7 @@ def unknown() -> list[Any]:
 
 
 @pytest.mark.parametrize("given", unknown(), ids=lambda given: type(given).__name__)
-def test_what_is_no_connection_is_refused_with_a_list_of_those_that_are(given: Any) -> None:
+def test_an_unsupported_object_is_refused_with_the_list_of_supported_connections(given: Any) -> None:
     with pytest.raises(InvalidInput, match=type(given).__name__) as refusal:
         declared("sqlite:///jobs.db").within(given)
     for known in ("psycopg", "asyncpg", "SQLAlchemy", "sqlite3", "aiosqlite", "Django"):
@@ -50,7 +50,9 @@ def test_what_is_no_connection_is_refused_with_a_list_of_those_that_are(given: A
 async def test_an_asynchronous_connection_is_not_for_the_sync_form(sqlite: Database) -> None:
     send = declared(sqlite.url)
     async with aiosqlite.connect(sqlite.path) as connection:
-        with pytest.raises(InvalidInput, match=r"aiosqlite.Connection is asynchronous.*use `await ….enqueue"):
+        with pytest.raises(
+            InvalidInput, match=r"aiosqlite.Connection is asynchronous; use `await ….within\(…\).enqueue"
+        ):
             send.within(connection).enqueue_sync("ada")
     engine = create_async_engine(sqlite.url.replace("://", "+aiosqlite://"))
     async with AsyncSession(engine) as session:
@@ -118,7 +120,7 @@ def test_the_same_file_under_another_name_is_the_same_file(
             assert declared(url).within(connection).enqueue_sync("ada").created
 
 
-def test_jobs_in_the_memory_of_a_store_cannot_be_reached(sqlite: Database) -> None:
+def test_jobs_in_the_memory_of_a_store_cannot_be_enqueued_on_a_connection(sqlite: Database) -> None:
     with closing(sqlite3.connect(sqlite.path)) as connection, pytest.raises(InvalidInput, match=r"memory.*use a file"):
         declared("sqlite://:memory:").within(connection).enqueue_sync("ada")
 
@@ -131,7 +133,7 @@ def test_a_connection_to_the_other_kind_of_database_is_refused(sqlite: Database,
             declared(sqlite.url).within(other).enqueue_sync("ada")
 
 
-def test_a_database_that_tenure_does_not_know_is_refused(sqlite: Database) -> None:
+def test_a_connection_to_an_unsupported_database_is_refused(sqlite: Database) -> None:
     from django.utils.connection import ConnectionProxy
 
     class Elsewhere:

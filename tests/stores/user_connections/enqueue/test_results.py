@@ -1,4 +1,4 @@
-"""The caller's transaction and the store answer the same commit alike, whatever situation the job is in."""
+"""A commit in the user's transaction has the same outcome as one of the store, in every situation of the job."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from tenure.seams import SYSTEM, Seams
 from tenure.stores import store_for
 from tenure.stores.contract import Failure, Outcome, Request
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.stores.user_connections import caller_for
+from tenure.stores.user_connections import UserTransaction
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
 from tests.support.manual_postgres import PostgresClock, copied_database, prepared_database
 from tests.support.postgres import Postgres
 from tests.support.situations import SITUATIONS, Scene, Situation
+from tests.support.user_connections import run_without_loop
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A database whose clock the test moves, its store, and a connection of somebody else to it."""
+    """A database with a manual clock, its store, and a user's connection to it."""
 
     url: str
     clock: Any
@@ -37,16 +38,17 @@ class Place:
     store: Any
     connection: Any
 
-    def tried(self, request: Request) -> Outcome:
-        """What a caller is answered, whose transaction is then rolled back."""
-        outcome = caller_for(self.connection, self.url, seams=self.seams).apply_sync(request)
+    def apply(self, request: Request) -> Outcome:
+        """Apply in the user's transaction, and roll it back."""
+        transaction = UserTransaction(self.connection, self.url, seams=self.seams)
+        outcome = run_without_loop(transaction, transaction.apply(request))
         self.connection.rollback()
         return outcome
 
 
 @pytest.fixture(scope="module")
 def manual_postgres(postgres_server: Postgres) -> Iterator[str]:
-    """One database for all: each situation makes a job of its own, and none looks at another's."""
+    """One database for all situations, each of which has a job of its own."""
     with prepared_database(postgres_server) as name, copied_database(postgres_server, name) as dsn:
         yield dsn
 
@@ -72,12 +74,16 @@ async def on_sqlite(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-async def test_sqlite_answers_a_caller_as_its_store_does(situation: Situation, on_sqlite: Place) -> None:
+async def test_a_users_transaction_on_sqlite_has_the_outcome_of_the_store(
+    situation: Situation, on_sqlite: Place
+) -> None:
     await compare(situation, on_sqlite)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-async def test_postgres_answers_a_caller_as_its_store_does(situation: Situation, on_postgres: Place) -> None:
+async def test_a_users_transaction_on_postgres_has_the_outcome_of_the_store(
+    situation: Situation, on_postgres: Place
+) -> None:
     await compare(situation, on_postgres)
 
 
@@ -88,9 +94,9 @@ async def compare(situation: Situation, place: Place) -> None:
     stand = await situation.recipe(scene)
     [job] = (await place.store.read([stand.id])).values()
     for request in requests(job, tokens=(stand.former, None, stand.owner)):
-        answer = place.tried(request)
+        answer = place.apply(request)
         [expected] = await place.store.apply([request])
-        assert told(answer) == told(expected)
+        assert comparable(answer) == comparable(expected)
 
 
 def requests(job: Job, *, tokens: tuple[UUID | None, ...]) -> Iterator[Request]:
@@ -109,7 +115,7 @@ def requests(job: Job, *, tokens: tuple[UUID | None, ...]) -> Iterator[Request]:
                 yield ask(Actor(role, "worker-1", token), f"{job.id}-{token}-{role}-{number}")
 
 
-def told(outcome: Outcome) -> tuple[Any, ...]:
+def comparable(outcome: Outcome) -> tuple[Any, ...]:
     if isinstance(outcome, Failure):
         return type(outcome.error), str(outcome.error), getattr(outcome.error, "current", None)
     return type(outcome), outcome.job

@@ -134,7 +134,7 @@ class ChildRun:
 
     def __init__(self, assignment: Assignment, where: Declared, line: Line) -> None:
         self._assignment, self._line = assignment, line
-        self._kind, self._seams, self._borrow = where.kind, where.app.seams, where.app.borrow
+        self._kind, self._seams, self._user_transaction = where.kind, where.app.seams, where.app.user_transaction
         self._loop = asyncio.get_running_loop()
         self._held = assignment.held
         self.committer = Committer(self._held, self._seams, where.app.store)
@@ -171,8 +171,7 @@ class ChildRun:
         return block_for(
             self.committer,
             self._kind.encoded_result(result),
-            lent=None if connection is None else self._borrow(connection),
-            job=self.job,
+            user=None if connection is None else self._user_transaction(connection),
             deadline_seconds=deadline_seconds,
             loop=self._loop,
             seams=self._seams,
