@@ -430,7 +430,7 @@ def place_of(lines: list[bytes], kind: str, wanted: Callable[[Any], bool]) -> in
 FORGERIES: tuple[tuple[Damage, str], ...] = (
     (an_arrow_that_is_none, "progress from claimed to running is not in the table"),
     (a_revision_left_out, "follows revision 2"),
-    (a_date_before_the_one_before, "is dated before the one that it follows"),
+    (a_date_before_the_one_before, "is dated before its predecessor"),
     (another_result, "committed_result has the digest"),
     (another_payload, "is not what the log names by its digest"),
     (another_status, "status is 'queued' in the record, 'waiting' by the log"),

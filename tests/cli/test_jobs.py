@@ -201,7 +201,7 @@ async def test_the_provenance_of_an_ended_job_is_shown(database: Database) -> No
     )
     too_soon = jobs(database, "show", str(waiting.id), "--provenance")
     assert (too_soon.code, too_soon.out) == (1, "")
-    assert "it is queued, and only a job that has ended has one" in too_soon.err
+    assert "it is queued, and only a terminal job has a provenance" in too_soon.err
 
 
 @pytest.mark.parametrize("command", [("show",), ("tail",), ("cancel",), ("cancel", "--hard")])

@@ -22,7 +22,7 @@ def verify(database: Database, *options: str) -> Answer:
 
 
 def found(answer: Answer) -> set[tuple[str | None, str, int | None]]:
-    return {(problem["job_id"], problem["flaw"], problem["rev"]) for problem in answer.json["problems"]}
+    return {(problem["job_id"], problem["type"], problem["rev"]) for problem in answer.json["problems"]}
 
 
 async def finished(driver: Driver) -> UUID:
@@ -146,7 +146,7 @@ async def test_a_record_that_cannot_be_read_is_named(database: Database) -> None
     assert answer.code == 1
     if any(problem["job_id"] is None for problem in answer.json["problems"]):
         # The store could not say which record it was, so that the walk ended there, and the log named it.
-        assert f"the record after job {ids[0]} cannot be read" in answer.json["problems"][0]["says"]
+        assert f"the record after job {ids[0]} cannot be read" in answer.json["problems"][0]["message"]
         assert found(answer) == {(None, "unreadable", None), (str(ids[1]), "unreadable", None)}
     else:
         assert (found(answer), answer.json["jobs"]) == ({(str(ids[1]), "unreadable", None)}, 2)

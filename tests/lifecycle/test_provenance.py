@@ -253,7 +253,7 @@ async def test_a_job_in_any_situation_has_a_story_once_it_has_ended_and_not_befo
         assert owners(events) == list(dict.fromkeys(one.owner for one in story.attempts))
         assert msgspec.json.decode(msgspec.json.encode(story), type=Provenance).outcome == story.outcome
     else:
-        with pytest.raises(NotYet, match=f"it is {row.status}, and only a job that has ended has one"):
+        with pytest.raises(NotYet, match=f"it is {row.status}, and only a terminal job has a provenance"):
             provenance(row, events, VERSIONS)
 
 

@@ -109,20 +109,22 @@ JOB_DAMAGE: list[tuple[str, dict[str, Any], ProblemType, str]] = [
 
 
 @pytest.mark.requirement("EL-02")
-@pytest.mark.parametrize(("changes", "flaw", "says"), [case[1:] for case in JOB_DAMAGE], ids=[c[0] for c in JOB_DAMAGE])
+@pytest.mark.parametrize(
+    ("changes", "found", "says"), [case[1:] for case in JOB_DAMAGE], ids=[c[0] for c in JOB_DAMAGE]
+)
 async def test_a_record_that_was_changed_by_hand_is_named(
-    driver: Driver, changes: dict[str, Any], flaw: ProblemType, says: str
+    driver: Driver, changes: dict[str, Any], problem_type: ProblemType, says: str
 ) -> None:
     job, events = await finished(driver)
     problems = problems_of(msgspec.structs.replace(job, **changes), events)
-    assert [problem for problem in problems if problem.flaw is flaw and says in problem.says], problems
+    assert [problem for problem in problems if problem.type is problem_type and says in problem.message], problems
     assert {problem.job_id for problem in problems} == {job.id}
 
 
 EVENT_DAMAGE: list[tuple[str, int, dict[str, Any], str]] = [
     ("an arrow", 3, {"to_status": Status.FAILED}, "started from claimed to failed is not in the table"),
     ("the chain", 3, {"rev": 7}, "follows revision 2"),
-    ("its attempt", 3, {"attempt": 2}, "speaks of attempt 2 after attempt 1"),
+    ("its attempt", 3, {"attempt": 2}, "has attempt 2 after attempt 1"),
     ("a second commit", 5, {"commits": True}, "succeeded is marked as the commit, and that is wrong"),
     ("no commit", 4, {"commits": False}, "committed is marked as no commit, and that is wrong"),
     ("its beginning", 1, {"type": EventType.WOKEN}, "the log begins with woken, not with enqueued"),
@@ -136,7 +138,7 @@ async def test_an_event_that_was_changed_by_hand_is_named_with_its_revision(
 ) -> None:
     job, events = await finished(driver)
     problems = problems_of(job, with_event(events, rev, **changes))
-    named = [problem for problem in problems if problem.flaw is ProblemType.BROKEN_LOG and says in problem.says]
+    named = [problem for problem in problems if problem.type is ProblemType.BROKEN_LOG and says in problem.message]
     assert [problem.rev for problem in named] == [changes.get("rev", rev)], problems
 
 
@@ -148,7 +150,7 @@ async def test_an_event_that_was_removed_breaks_the_chain(driver: Driver) -> Non
 
 async def test_the_last_events_removed_leave_a_record_ahead_of_its_log(driver: Driver) -> None:
     job, events = await finished(driver)
-    says = {problem.says for problem in problems_of(job, events[:-1])}
+    says = {problem.message for problem in problems_of(job, events[:-1])}
     assert "rev is 5 in the record, 4 by the log" in says
     assert "status is 'succeeded' in the record, 'running' by the log" in says
 
@@ -156,8 +158,8 @@ async def test_the_last_events_removed_leave_a_record_ahead_of_its_log(driver: D
 async def test_time_that_goes_back_within_a_log_is_named(driver: Driver) -> None:
     job, events = await finished(driver)
     [problem] = problems_of(job, with_event(events, 3, at=events[1].at - timedelta(seconds=1)))
-    assert (problem.flaw, problem.rev) == (ProblemType.BROKEN_LOG, 3)
-    assert "dated before" in problem.says
+    assert (problem.type, problem.rev) == (ProblemType.BROKEN_LOG, 3)
+    assert "dated before" in problem.message
 
 
 async def test_what_follows_a_commit_is_only_what_may_follow_it(driver: Driver, clock: ManualClock) -> None:
@@ -166,7 +168,7 @@ async def test_what_follows_a_commit_is_only_what_may_follow_it(driver: Driver, 
     forged = [*events[:3], msgspec.structs.replace(events[2], rev=4, type=EventType.COMMITTED, commits=True)]
     forged[3] = msgspec.structs.replace(forged[3], from_status=Status.RUNNING)
     forged.append(msgspec.structs.replace(events[3], rev=5))
-    says = [problem.says for problem in problems_of(job, forged) if problem.rev == 5]
+    says = [problem.message for problem in problems_of(job, forged) if problem.rev == 5]
     assert says == ["released follows the commit"]
 
 
@@ -174,14 +176,14 @@ async def test_what_follows_a_commit_is_only_what_may_follow_it(driver: Driver, 
 async def test_what_was_enqueued_cannot_be_changed_unnoticed(driver: Driver, field: str) -> None:
     job, events = await finished(driver)
     forged = msgspec.structs.replace(job, origin=msgspec.structs.replace(job.origin, **{field: '"other"'}))
-    assert [(problem.flaw, problem.rev) for problem in problems_of(forged, events)] == [(ProblemType.ORIGIN, 1)]
+    assert [(problem.type, problem.rev) for problem in problems_of(forged, events)] == [(ProblemType.ORIGIN, 1)]
 
 
 async def test_a_policy_cannot_be_exchanged_unnoticed(driver: Driver) -> None:
     job, events = await finished(driver)
     policy = msgspec.structs.replace(job.policy, max_attempts=99)
     forged = msgspec.structs.replace(job, origin=msgspec.structs.replace(job.origin, policy=policy))
-    assert [problem.flaw for problem in problems_of(forged, events)] == [ProblemType.ORIGIN]
+    assert [problem.type for problem in problems_of(forged, events)] == [ProblemType.ORIGIN]
 
 
 @pytest.mark.parametrize(
@@ -201,21 +203,21 @@ async def test_content_that_is_not_what_its_event_names_is_found(
     job = await driver.apply(await driver.running(), operation)
     shown, events = await driver.job(job.id), await driver.events_of(job.id)
     problems = problems_of(msgspec.structs.replace(shown, **{field: forgery}), events)
-    named = [problem for problem in problems if problem.flaw is ProblemType.CONTENT]
-    assert [(problem.rev, problem.says.split()[0]) for problem in named] == [(4, field)]
+    named = [problem for problem in problems if problem.type is ProblemType.CONTENT]
+    assert [(problem.rev, problem.message.split()[0]) for problem in named] == [(4, field)]
 
 
 async def test_a_record_without_any_event_is_named(driver: Driver) -> None:
     job = await driver.add()
-    assert [problem.flaw for problem in problems_of(job, [])] == [ProblemType.NO_EVENTS]
+    assert [problem.type for problem in problems_of(job, [])] == [ProblemType.NO_EVENTS]
 
 
 async def test_a_detail_that_is_no_json_is_a_broken_log_and_no_crash(driver: Driver) -> None:
     job = await driver.apply(await driver.running(), Progress(10))
     events = with_event(await driver.events_of(job.id), 4, detail="{")
     problems = problems_of(await driver.job(job.id), events)
-    assert [problem.flaw for problem in problems] == [ProblemType.BROKEN_LOG]
-    assert "cannot be replayed" in problems[0].says
+    assert [problem.type for problem in problems] == [ProblemType.BROKEN_LOG]
+    assert "cannot be replayed" in problems[0].message
 
 
 @pytest.mark.requirement("SM-11")
@@ -236,8 +238,8 @@ async def test_a_dead_letter_must_say_what_the_log_says(driver: Driver, changes:
     assert record is not None
     assert dead_letter_problems(shown, events, record) == []
     [problem] = dead_letter_problems(shown, events, msgspec.structs.replace(record, **changes))
-    assert problem.says.startswith(f"{field} is ")
-    assert [p.says for p in dead_letter_problems(shown, events, None)] == ["its dead-letter record is missing"]
+    assert problem.message.startswith(f"{field} is ")
+    assert [p.message for p in dead_letter_problems(shown, events, None)] == ["its dead-letter record is missing"]
 
 
 async def test_signals_must_be_those_that_the_log_names(driver: Driver) -> None:
@@ -248,10 +250,10 @@ async def test_signals_must_be_those_that_the_log_names(driver: Driver) -> None:
         ({}, ["the signal is missing"]),
         ({2: ("go", "8")}, ["the signal is not the one that was sent"]),
         ({2: ("stop", "7")}, ["the signal is not the one that was sent"]),
-        ({2: ("go", "7"), 3: ("go", "7")}, ["no event tells of the signal"]),
+        ({2: ("go", "7"), 3: ("go", "7")}, ["no event records the signal"]),
     ]
     for kept, says in wrong:
-        assert [problem.says for problem in signal_problems(job, events, kept)] == says
+        assert [problem.message for problem in signal_problems(job, events, kept)] == says
 
 
 class Tampered(ModelStore):
@@ -286,11 +288,11 @@ async def test_the_walk_finds_jobs_without_events_and_events_without_a_job(clock
     store.lose_row(rowless[0].id)
     store.lose_events(eventless[0].id)
     tally = await audit(store, Silent(), problems_max=100)
-    assert [(problem.job_id, problem.flaw) for problem in tally.problems] == [
+    assert [(problem.job_id, problem.type) for problem in tally.problems] == [
         (eventless[0].id, ProblemType.NO_EVENTS),
         (rowless[0].id, ProblemType.NO_JOB),
     ]
-    assert tally.problems[1].says == "the log has 5 events of it, and there is no such job"
+    assert tally.problems[1].message == "the log has 5 events of it, and there is no such job"
 
 
 async def test_a_job_that_moves_on_while_it_is_read_is_no_problem(clock: ManualClock) -> None:
@@ -315,7 +317,7 @@ async def test_one_unreadable_log_does_not_hide_the_others(clock: ManualClock) -
     jobs = [(await finished(driver))[0] for _ in range(7)]
     store.unreadable = {jobs[3].id}
     tally = await audit(store, Silent(), problems_max=100)
-    assert [(problem.job_id, problem.flaw) for problem in tally.problems] == [(jobs[3].id, ProblemType.UNREADABLE)]
+    assert [(problem.job_id, problem.type) for problem in tally.problems] == [(jobs[3].id, ProblemType.UNREADABLE)]
     assert tally.jobs == 7
 
 

@@ -198,7 +198,7 @@ MUTANTS = (
     ),
     Mutant(
         "SQLite: time goes back",
-        "an event is dated before the one that it follows",
+        "an event is dated before its predecessor",
         Kit("test_timestamps_never_go_back_although_the_databases_clock_does", "sqlite"),
         r"are in order",
         sqlite_time_goes_back,

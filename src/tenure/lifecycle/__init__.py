@@ -1,5 +1,4 @@
-"""The lifecycle of a job as pure code: statuses, the table, `decide`, records, backoff and `fold`.
+"""The lifecycle of a job as pure code: statuses, transition table, `decide`, `evolve`, `fold`, records, backoff.
 
-Nothing here does I/O, reads a clock or draws a random number, and nothing here knows how long a lease should be or
-what a dedupe key means.
+It does no I/O, reads no clock, draws no random number, sets no lease length and never parses a dedupe key.
 """

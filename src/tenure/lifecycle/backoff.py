@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Seeded: the same job and attempt give the same delay on every machine."""
+"""Retry backoff. Seeded: the same job and attempt give the same delay on every machine."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 def retry_delay_ms(backoff: Backoff, *, job_id: UUID, attempt: int, failures: int) -> int:
     """The delay after the given failure, between half of the exponential value and all of it.
 
-    Half is certain, so that a failing service is given air; half is jitter, so that jobs that failed together do
-    not come back together. The jitter is a hash, not a random number: a retry can be recomputed afterwards.
+    The jitter spreads jobs that failed together. It is a hash of job and attempt, so that a delay can be recomputed.
     """
     exponent = min(max(failures - 1, 0), 64)
     whole_ms = int(min(backoff.max_seconds, backoff.base_seconds * backoff.factor**exponent) * 1000)

@@ -23,12 +23,12 @@ T = TypeVar("T", bound=HasLosses)
 
 
 def claim_order(job: Job) -> Order:
-    """Priority descending, then the time since it is due, then age."""
+    """Priority descending, then due time, then id (age)."""
     return (-job.origin.priority, job.due_at or _NEVER, job.id.bytes)
 
 
 def candidate_order(one: Candidate) -> Order:
-    """The same of a job as it is chosen by a queue's rules."""
+    """The same order for candidates of a queue with limits."""
     return (-one.priority, one.due_at, one.id.bytes)
 
 
@@ -37,10 +37,10 @@ def _anyone(_job: HasLosses) -> bool:
 
 
 def batch(ordered: Iterable[T], limit: int, *, admits: Callable[[T], bool] = _anyone) -> list[T]:
-    """The first jobs that may be claimed together, of those that are admitted.
+    """The first `limit` admitted jobs that may be claimed together.
 
-    A job that was lost while it ran may be one that kills its worker: it is claimed alone, so that it does not
-    take others with it again.
+    A job that was lost while it ran may have killed its worker. It is claimed alone, so that a further loss takes no
+    other job with it.
     """
     taken: list[T] = []
     for job in ordered:

@@ -1,9 +1,8 @@
-"""When something is due: cron expressions and plain intervals, as moments. Pure: the zone comes in from outside.
+"""Due times of cron expressions and intervals. Pure: the time zone is an argument.
 
-A cron expression speaks of a clock on a wall, and where clocks are changed a time of day can be missing or come twice.
-What then holds is Debian's rule. A time that is named (`30 2 * * *`) is due once on each day: when it is missing, at
-the end of the gap; when it comes twice, the first time. Where minutes or hours begin with `*`, what is meant is "again
-and again": each moment whose wall clock matches is due, and a time that is missing is not.
+A cron expression refers to local time, which daylight-saving changes skip or repeat. Debian's rule applies. A fixed
+time of day (`30 2 * * *`) is due once a day: at the end of the gap if it is skipped, the first time if it is repeated.
+Where minutes or hours begin with `*`, every matching local time is due, and a skipped one is not.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ WEEK = 7
 WEEKS_IN_MONTH = 5
 SATURDAY, SUNDAY = 6, 0
 SEARCH_DAYS = 60 * 366
-"""A 29 February that is a Monday can be 40 years away; what does not come within this time never comes."""
+"""The search horizon: a 29 February on a Monday can be 40 years away."""
 INTERVAL_SECONDS_MAX = 366 * 86_400
 
 _EVERY = re.compile(r"every\s+(\d{1,9})\s*([smhd])", re.IGNORECASE)
@@ -47,28 +46,28 @@ _MINUTE = timedelta(minutes=1)
 
 
 class DueTimes(Protocol):
-    """Due times in their order. All moments are in UTC."""
+    """The due times of an expression, in UTC."""
 
-    def next_after(self, moment: datetime, zone: tzinfo) -> datetime | None:
-        """The first due time after the moment; None where none ever comes."""
+    def next_after(self, at: datetime, zone: tzinfo) -> datetime | None:
+        """The first due time after `at`; None if there is none."""
         ...
 
-    def last_until(self, moment: datetime, zone: tzinfo) -> datetime | None:
-        """The last due time that is not after the moment; None where there was none."""
+    def last_until(self, at: datetime, zone: tzinfo) -> datetime | None:
+        """The last due time at or before `at`; None if there is none."""
         ...
 
 
 def due_times(when: DueTimes, zone: tzinfo, *, after: datetime, until: datetime) -> Iterator[datetime]:
-    """Each due time after the first moment, up to and including the second, in order."""
-    moment = when.next_after(after, zone)
-    while moment is not None and moment <= until:
-        yield moment
-        moment = when.next_after(moment, zone)
+    """The due times after `after`, up to and including `until`, in order."""
+    at = when.next_after(after, zone)
+    while at is not None and at <= until:
+        yield at
+        at = when.next_after(at, zone)
 
 
 @lru_cache(maxsize=1024)
 def parse_cron(text: str) -> DueTimes:
-    """What an expression means, or a refusal that names the field.
+    """The due times of an expression; a refusal names the field.
 
     >>> parse_cron("every 90s").next_after(datetime(2030, 1, 1, tzinfo=UTC), UTC).isoformat()
     '2030-01-01T00:01:30+00:00'
@@ -86,15 +85,15 @@ def parse_cron(text: str) -> DueTimes:
 
 
 class Every(msgspec.Struct, frozen=True):
-    """An interval. Its due times are its multiples since 1970 in UTC, so that nobody need remember where it began."""
+    """An interval. Its due times are its multiples since 1970 in UTC, so that its start needs no storage."""
 
     seconds: int
 
-    def next_after(self, moment: datetime, zone: tzinfo) -> datetime | None:
-        return _EPOCH + ((moment - _EPOCH) // self._step + 1) * self._step
+    def next_after(self, at: datetime, zone: tzinfo) -> datetime | None:
+        return _EPOCH + ((at - _EPOCH) // self._step + 1) * self._step
 
-    def last_until(self, moment: datetime, zone: tzinfo) -> datetime | None:
-        return _EPOCH + ((moment - _EPOCH) // self._step) * self._step
+    def last_until(self, at: datetime, zone: tzinfo) -> datetime | None:
+        return _EPOCH + ((at - _EPOCH) // self._step) * self._step
 
     @property
     def _step(self) -> timedelta:
@@ -112,7 +111,7 @@ def _interval(text: str) -> Every:
 
 
 class Cron(msgspec.Struct, frozen=True):
-    """A cron expression. `minutes` are those of a matching day, counted from its midnight on the wall clock."""
+    """A cron expression. `minutes` are the due minutes of a matching day, counted from local midnight."""
 
     minutes: tuple[int, ...]
     days: frozenset[int]
@@ -125,14 +124,14 @@ class Cron(msgspec.Struct, frozen=True):
     both_days: bool
     """Whether day of month and day of week must both match; where neither begins with `*`, one of them is enough."""
     named: bool
-    """Whether a time of day is meant rather than a repetition."""
+    """Whether it is a fixed time of day rather than a repetition."""
 
-    def next_after(self, moment: datetime, zone: tzinfo) -> datetime | None:
+    def next_after(self, at: datetime, zone: tzinfo) -> datetime | None:
         found: datetime | None = None
-        # The clock may have been set back over midnight, so that the days before and after have a say.
-        for day in self._days(_local_date(moment, zone) - _DAY, 1):
+        # The clock may be set back over midnight, so the neighbouring days count too.
+        for day in self._days(_local_date(at, zone) - _DAY, 1):
             times = _due_on(self, zone, day)
-            place = bisect_right(times, moment)
+            place = bisect_right(times, at)
             if place < len(times):
                 if found is not None:
                     return min(found, times[place])
@@ -141,11 +140,11 @@ class Cron(msgspec.Struct, frozen=True):
                 return found
         return found
 
-    def last_until(self, moment: datetime, zone: tzinfo) -> datetime | None:
+    def last_until(self, at: datetime, zone: tzinfo) -> datetime | None:
         found: datetime | None = None
-        for day in self._days(_local_date(moment, zone) + _DAY, -1):
+        for day in self._days(_local_date(at, zone) + _DAY, -1):
             times = _due_on(self, zone, day)
-            place = bisect_right(times, moment)
+            place = bisect_right(times, at)
             if place > 0:
                 if found is not None:
                     return max(found, times[place - 1])
@@ -155,7 +154,7 @@ class Cron(msgspec.Struct, frozen=True):
         return found
 
     def _days(self, first: date, step: int) -> Iterator[date]:
-        """The days that match, and each day behind one: what was found on a day is compared with the next."""
+        """The matching days, and the day after each: times of two days are compared."""
         matched = False
         for number in range(SEARCH_DAYS):
             day = first + step * number * _DAY
@@ -164,7 +163,7 @@ class Cron(msgspec.Struct, frozen=True):
                 yield day
 
     def matches(self, day: date) -> bool:
-        """Whether there is a due time on this day of the calendar."""
+        """Whether the expression is due on this day."""
         if day.month not in self.months:
             return False
         of_month, of_week = self._matches_day(day), self._matches_weekday(day)
@@ -190,54 +189,54 @@ def _last_day(day: date) -> date:
     return (day.replace(day=1) + timedelta(days=32)).replace(day=1) - _DAY
 
 
-def _local_date(moment: datetime, zone: tzinfo) -> date:
-    return moment.astimezone(zone).date()
+def _local_date(at: datetime, zone: tzinfo) -> date:
+    return at.astimezone(zone).date()
 
 
 @lru_cache(maxsize=512)
 def _due_on(cron: Cron, zone: tzinfo, day: date) -> tuple[datetime, ...]:
-    """The due times that fall on one day of the calendar, in order."""
+    """The due times of one local day, in order."""
     if not cron.matches(day):
         return ()
     midnight = datetime.combine(day, time())
-    begin, end = _moment(midnight, zone), _moment((midnight + _DAY).replace(fold=1), zone)
-    if end - begin == _DAY and _is_wall_clock(begin, midnight, zone):
+    begin, end = _utc(midnight, zone), _utc((midnight + _DAY).replace(fold=1), zone)
+    if end - begin == _DAY and _is_local_time(begin, midnight, zone):
         return tuple(begin + number * _MINUTE for number in cron.minutes)
     walls = (midnight + number * _MINUTE for number in cron.minutes)
-    found = {moment for wall in walls for moment in (_named(wall, zone) if cron.named else _all(wall, zone))}
+    found = {at for wall in walls for at in (_named(wall, zone) if cron.named else _all(wall, zone))}
     return tuple(sorted(found))
 
 
 def _all(wall: datetime, zone: tzinfo) -> Iterator[datetime]:
-    """Every moment at which the wall clock shows this: one, or none in a gap, or two where it is set back."""
+    """Every UTC time of this local time: one, none in a gap, two where the clock is set back."""
     for fold in (0, 1):
-        moment = _moment(wall.replace(fold=fold), zone)
-        if _is_wall_clock(moment, wall, zone):
-            yield moment
+        at = _utc(wall.replace(fold=fold), zone)
+        if _is_local_time(at, wall, zone):
+            yield at
 
 
 def _named(wall: datetime, zone: tzinfo) -> Iterator[datetime]:
-    """The first moment at which the wall clock shows this; in a gap, the moment at which the gap ends."""
-    moment = _moment(wall, zone)
-    while not _is_wall_clock(moment, wall, zone):
+    """The first UTC time of this local time; in a gap, the end of the gap."""
+    at = _utc(wall, zone)
+    while not _is_local_time(at, wall, zone):
         wall += _MINUTE
-        moment = _moment(wall, zone)
-    yield moment
+        at = _utc(wall, zone)
+    yield at
 
 
-def _moment(wall: datetime, zone: tzinfo) -> datetime:
+def _utc(wall: datetime, zone: tzinfo) -> datetime:
     return wall.replace(tzinfo=zone).astimezone(UTC)
 
 
-def _is_wall_clock(moment: datetime, wall: datetime, zone: tzinfo) -> bool:
-    return moment.astimezone(zone).replace(tzinfo=None, fold=0) == wall
+def _is_local_time(at: datetime, wall: datetime, zone: tzinfo) -> bool:
+    return at.astimezone(zone).replace(tzinfo=None, fold=0) == wall
 
 
 # Reading an expression.
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """One field: its name, its bounds, and the words that stand for numbers from its lower bound on."""
+    """One field: its name, its bounds, and the names of its numbers from the lower bound on."""
 
     name: str
     least: int
@@ -245,7 +244,7 @@ class _Field(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
 
     def numbers(self, text: str) -> frozenset[int]:
-        """What a list such as `1-5,10/2` stands for."""
+        """The numbers of a list such as `1-5,10/2`."""
         return frozenset(number for term in text.split(",") for number in self._term(term))
 
     def _term(self, term: str) -> range:
@@ -299,8 +298,8 @@ def _cron(text: str) -> Cron:
     if len(fields) != 5:
         raise InvalidInput(
             WHERE,
-            f"{text!r} has {len(fields)} fields, and 5 are wanted: minute, hour, day of month, month, day of week; "
-            "for seconds say 'every 30s'",
+            f"{text!r} has {len(fields)} fields, and needs 5: minute, hour, day of month, month, day of week; "
+            "for seconds use 'every 30s'",
         )
     minute, hour, day, month, weekday = fields
     minutes, hours, months = MINUTE.numbers(minute), HOUR.numbers(hour), MONTH.numbers(month)

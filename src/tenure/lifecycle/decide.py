@@ -1,7 +1,7 @@
-"""The policy: may this actor do this to this job, and what is then written? Pure: no clock, no I/O, no chance.
+"""`decide`: the change that an operation makes to a job, or a refusal. Pure: no clock, no I/O, no randomness.
 
-`decide` answers from the record alone. What depends on the database's clock is left in the change as a guard, which
-the store checks when it writes. `decide_at` is `decide` for whoever knows the time and the current row.
+`decide` uses the record alone. What depends on the database's clock becomes the change's guard, which the store checks
+when it writes. `decide_at` also checks revision, lease and guard, for a caller that has the current row and the time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.lifecycle.transitions import TRANSITION_OF, Authority, ClockGuard, T
 
 
 class PlannedEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event to be: all of it but the time, which the store gives."""
+    """An event without its time, which the store sets."""
 
     type: EventType
     from_status: Status
@@ -36,7 +36,7 @@ class PlannedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What to write: the steps, and what must still be true of the row when they are written."""
+    """What to write: the planned events, and the guard under which they may be written."""
 
     before: Job
     operations: tuple[Operation, ...]
@@ -50,27 +50,27 @@ class Change(msgspec.Struct, frozen=True, gc=False):
         return "+".join(operation.type for operation in self.operations)
 
     def events(self, at: datetime, *, renewed: bool = True) -> tuple[Event, ...]:
-        """The events as they are written at this moment. A heartbeat that did not renew sets no moment."""
+        """The events, written at `at`. A heartbeat that renewed nothing sets no `until_at`."""
         return expand(self, at, renewed=renewed)[0]
 
     def after(self, at: datetime, *, renewed: bool = True) -> Job:
-        """The record once the change is written at this moment."""
+        """The record after the change, written at `at`."""
         return expand(self, at, renewed=renewed)[1]
 
 
 def decide(job: Job, operation: Operation, actor: Actor, *, request_id: str) -> Change:
-    """The change that this operation makes, or a refusal that says why not."""
+    """The change that this operation makes; raises a refusal with its reason."""
     return decide_chain(job, (operation,), actor, request_id=request_id)
 
 
 def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str) -> Change:
-    """Several operations in one change: N steps, N events, N revisions, all or none."""
+    """Several operations in one change: N operations, N events, N revisions, all or none."""
     first = TRANSITION_OF[operations[0].type]
     guard = ClockGuard.LIVE_LEASE if _authority(job, first, actor).with_lease else first.guard
     steps = [_step(job, operations[0], actor)]
     current = job
     for before, operation in pairwise(operations):
-        # What comes next depends on the record, not on the time: any moment will do.
+        # The next event depends on the record, not on the time, so any time serves.
         current = _after_step(current, before, steps[-1], actor, request_id=request_id, at=current.updated_at)[1]
         steps.append(_step(current, operation, actor))
         _require_no_clock(current, operation)
@@ -80,7 +80,7 @@ def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, req
 def decide_at(
     job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str, now: datetime, expected_rev: int | None
 ) -> Change:
-    """The whole verdict on the current row at this moment: the change to write, or the first reason against it."""
+    """The change to write to the current row at `now`; raises the first reason against it."""
     at = effective_at(job, now)
     first = TRANSITION_OF[operations[0].type]
     if _authority(job, first, actor).with_lease:
@@ -96,9 +96,9 @@ def decide_at(
 
 
 def effective_at(job: Job, now: datetime) -> datetime:
-    """When a change takes place that is written now: never before the job's last one, though the clock may go back.
+    """The time of a change written at `now`: never before the job's last event, even if the clock was set back.
 
-    Guards are judged by it, so that the log shows that they held.
+    Guards are evaluated at this time, so that the log shows that they held.
     """
     return max(now, job.updated_at)
 
@@ -106,13 +106,13 @@ def effective_at(job: Job, now: datetime) -> datetime:
 CLOCK_REFUSALS = {
     ClockGuard.LIVE_LEASE: "its lease has expired",
     ClockGuard.DUE: "it is not due",
-    ClockGuard.ORPHANED: "its lease runs and its heartbeats come",
+    ClockGuard.ORPHANED: "its lease is valid and its heartbeats arrive",
     ClockGuard.OVERDUE: "it has no timeout in this status, or that has not passed",
 }
 
 
 def clock_allows(job: Job, guard: ClockGuard, at: datetime) -> bool:
-    """Whether the guard holds for this row at this moment."""
+    """Whether the guard holds for this row at `at`."""
     match guard:
         case ClockGuard.LIVE_LEASE:
             return _after(job.lease_expires_at, at)
@@ -127,13 +127,13 @@ def clock_allows(job: Job, guard: ClockGuard, at: datetime) -> bool:
 
 
 def renewal_due(job: Job, at: datetime) -> bool:
-    """Whether half of the lease's time is gone, so that a heartbeat renews it."""
+    """Whether half of the lease's time has passed, so that a heartbeat renews it."""
     left = None if job.lease_expires_at is None else job.lease_expires_at - at
     return left is None or left.total_seconds() * 2000 <= job.policy.lease_ms
 
 
 def expand(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple[Event, ...], Job]:
-    """The change's events at this moment, and the record after the last of them."""
+    """The change's events at `at`, and the record after the last of them."""
     events: list[Event] = []
     job = change.before
     for operation, step in zip(change.operations, change.planned, strict=True):
@@ -145,7 +145,7 @@ def expand(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple
 
 
 def same_request(operations: Sequence[Operation], written: Sequence[Event]) -> bool:
-    """Whether these events are what these operations wrote. A job's state then does not matter: only what was asked."""
+    """Whether these events were written by these operations. Compares requests, not the state of the job."""
     return len(operations) == len(written) and all(
         TRANSITION_OF[operation.type].event is event.type and _fields_match(operation.event_fields(), event)
         for operation, event in zip(operations, written, strict=True)
@@ -203,24 +203,24 @@ def _authority(job: Job, transition: Transition, actor: Actor) -> Authority:
 
 
 def _require_no_clock(job: Job, operation: Operation) -> None:
-    """A change has one moment and one guard, that of its first step. A lost job is due, so its requeue may follow."""
+    """A change has one time and one guard, those of its first operation. A requeue may follow: a lost job is due."""
     if (
         TRANSITION_OF[operation.type].guard in (ClockGuard.NOTHING, ClockGuard.LIVE_LEASE)
         or operation.type is OperationType.REQUEUE
     ):
         return
-    why = "it waits for a moment of its own, so it must come first in its change"
+    why = "it depends on the clock, so it must be the first operation of its change"
     raise IllegalTransition(job, operation.type, allowed=allowed_from(job.status, committed=job.committed), why=why)
 
 
 def _require_lease(job: Job, operation: Operation, actor: Actor) -> None:
-    """The record may come without its token (reads never show it); then the store's match on the token decides."""
+    """A record may lack its token, since reads never return it; then the store's match on the token decides."""
     if actor.token is None or job.status not in LEASED or (job.token is not None and job.token != actor.token):
         raise LeaseLost(job, operation.type)
 
 
-def _after(moment: datetime | None, at: datetime) -> bool:
-    return moment is not None and moment > at
+def _after(deadline: datetime | None, at: datetime) -> bool:
+    return deadline is not None and deadline > at
 
 
 def _after_step(
@@ -239,7 +239,7 @@ def _after_step(
 
 
 def _event(job: Job, step: PlannedEvent, actor: Actor, *, request_id: str, at: datetime, renewed: bool) -> Event:
-    sets_moment = step.until_after_ms is not None and (renewed or not step.renews)
+    sets_until = step.until_after_ms is not None and (renewed or not step.renews)
     return Event(
         job_id=job.id,
         rev=job.rev + 1,
@@ -253,7 +253,7 @@ def _event(job: Job, step: PlannedEvent, actor: Actor, *, request_id: str, at: d
         cause=step.fields.cause,
         detail=step.fields.detail,
         digest=step.digest,
-        until_at=after_ms(at, step.until_after_ms) if sets_moment else None,
+        until_at=after_ms(at, step.until_after_ms) if sets_until else None,
         commits=step.commits,
         correlation_id=job.origin.correlation_id,
         trace=job.origin.trace,

@@ -1,4 +1,4 @@
-"""What each event does to the record. Nothing else says so: stores write what this computes, `fold` replays it."""
+"""`evolve`: the effect of each event on the record. Stores write what it computes, `fold` replays it."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def evolve(job: Job, event: Event, content: str | None = None) -> Job:
 
 
 def after_ms(at: datetime, delay_ms: int | None) -> datetime | None:
-    """The moment this long after another; None stays None."""
+    """`at` plus the delay; None for no delay."""
     return None if delay_ms is None else at + timedelta(milliseconds=delay_ms)
 
 
 def deadline(policy: Policy, at: datetime) -> datetime:
-    """Until when the next heartbeat must have come: the second one that is due, so that one may be lost."""
+    """The heartbeat deadline: two intervals, so that one heartbeat may be lost."""
     return at + timedelta(milliseconds=2 * policy.heartbeat_ms)
 
 
 class LeaseEnds(msgspec.Struct, frozen=True):
-    """Until when a job is held that was claimed just now, if nothing more is heard of it."""
+    """The deadlines of a fresh claim."""
 
     lease_expires_at: datetime
     heartbeat_deadline_at: datetime
@@ -148,7 +148,7 @@ def _cancelled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _stalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    """A loss while only claimed, when nothing had begun, or after the commit, when all was done, is no failure."""
+    """A loss counts no failure while the job was only claimed, or after its commit."""
     counted = 0 if job.committed else _counts(event)
     lost = msgspec.structs.replace(job, lost=True, failures=job.failures + counted, losses=job.losses + counted)
     may_run_again = not job.committed and lost.recovery_action() == "requeue"
@@ -194,12 +194,12 @@ _EFFECTS: Mapping[EventType, Effect] = {
 
 
 def _put_off(job: Job, event: Event) -> datetime | None:
-    """When the event says; but a cancel that was asked for is not put off, since somebody must answer it."""
+    """The due time of the event; at once if a cancel was requested, since a worker has to answer it."""
     return event.at if job.cancel_requested else event.until_at
 
 
 def _sooner(job: Job, event: Event) -> datetime:
-    """Due now, or as it was where that is earlier: being told something does not cost a job its place."""
+    """Due at the event, or earlier if it already was: a signal does not cost a job its place."""
     return event.at if job.due_at is None else min(job.due_at, event.at)
 
 
@@ -208,7 +208,7 @@ def _end(event: Event) -> dict[str, Any]:
 
 
 def _counts(event: Event) -> int:
-    """An attempt that ended by error or loss while it ran is a failure."""
+    """1 if the event ends a running attempt by error or loss: that is a failure."""
     return 1 if event.from_status is RUNNING else 0
 
 

@@ -1,4 +1,4 @@
-"""The log is the truth: replaying a job's events gives its record, its executions and its coarse state."""
+"""`fold`: a job's record and executions, computed from its events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ENDS_EXECUTION = frozenset(
 
 
 class BrokenLog(TenureError):
-    """The events of a job do not form a chain of legal steps. `rev` is where it breaks."""
+    """The events of a job are not a chain of legal transitions. `rev` is the first illegal one."""
 
     def __init__(self, event: Event, problem: str) -> None:
         self.event, self.rev, self.problem = event, event.rev, problem
@@ -39,10 +39,9 @@ class BrokenLog(TenureError):
 
 
 def fold(origin: Origin, events: Iterable[Event], contents: Mapping[str, str] | None = None) -> Job | None:
-    """The job after these events, or None without any. The token is a secret, and so not in the log.
+    """The job after these events; None for no events. The token is secret and not in the log.
 
-    `contents` maps digests to the texts that they name; what is not there comes out as None. A chain that is broken
-    or holds an illegal step raises BrokenLog.
+    `contents` maps digests to content; missing content becomes None. An illegal chain raises BrokenLog.
     """
     job: Job | None = None
     known = contents or {}
@@ -56,13 +55,13 @@ def fold(origin: Origin, events: Iterable[Event], contents: Mapping[str, str] | 
 
 
 def contents_of(job: Job) -> dict[str, str]:
-    """The texts kept beside a job, by their digests."""
+    """The content stored beside a job, by digest."""
     texts = (job.committed_result, job.result, job.partial_result, job.error, job.last_error)
     return {digest(text): text for text in texts if text is not None}
 
 
 def differences(job: Job, folded: Job | None) -> dict[str, tuple[object, object]]:
-    """Where the stored record differs from the replayed one: field → (stored, replayed). Empty when all is well."""
+    """The fields in which the stored record differs from the replayed one: field → (stored, replayed)."""
     if folded is None:
         return {"events": ("none", "at least one")}
     return {
@@ -74,7 +73,7 @@ def differences(job: Job, folded: Job | None) -> dict[str, tuple[object, object]
 
 
 def executions(events: Iterable[Event]) -> list[Execution]:
-    """One record per attempt, in order. A status never goes back once it has ended."""
+    """One record per attempt, in order. An ended execution does not change again."""
     found: list[Execution] = []
     committed = False
     for event in events:
@@ -121,13 +120,13 @@ def _check(job: Job | None, event: Event) -> None:
         raise BrokenLog(event, f"follows revision {0 if job is None else job.rev}")
     if job is None:
         if event.type is not EventType.ENQUEUED:
-            raise BrokenLog(event, "is the first of its log, which must begin with enqueued")
+            raise BrokenLog(event, "is the first event of the log, which must be enqueued")
         return
     if event.from_status is not job.status:
         raise BrokenLog(event, f"starts from {event.from_status}, but the job was {job.status}")
     if event.at < job.updated_at:
-        raise BrokenLog(event, f"is dated before the one that it follows ({event.at} < {job.updated_at})")
+        raise BrokenLog(event, f"is dated before its predecessor ({event.at} < {job.updated_at})")
     if event.attempt != job.attempt + (event.type is EventType.CLAIMED):
-        raise BrokenLog(event, f"speaks of attempt {event.attempt} after attempt {job.attempt}")
+        raise BrokenLog(event, f"has attempt {event.attempt} after attempt {job.attempt}")
     if event.commits and job.committed:
         raise BrokenLog(event, "commits a job that was committed before")

@@ -1,4 +1,4 @@
-"""What must be true of a record in each status. The databases' guards repeat these."""
+"""The invariants of a record in each status. The databases' guards repeat them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tenure.lifecycle.statuses import (
 
 
 def violations(job: Job) -> list[str]:
-    """Every invariant that the record breaks, in words; none when it is sound."""
-    return [says for says, broken in _checks(job) if broken]
+    """The invariants that the record violates, in words."""
+    return [text for text, broken in _checks(job) if broken]
 
 
 def _checks(job: Job) -> list[tuple[str, bool]]:
@@ -53,5 +53,5 @@ def _checks(job: Job) -> list[tuple[str, bool]]:
 
 
 def _in_order(job: Job) -> bool:
-    moments = [moment for moment in (job.created_at, job.started_at, job.finished_at) if moment is not None]
-    return moments == sorted(moments) and job.updated_at >= moments[-1]
+    times = [at for at in (job.created_at, job.started_at, job.finished_at) if at is not None]
+    return times == sorted(times) and job.updated_at >= times[-1]

@@ -1,7 +1,7 @@
-"""What text and JSON may enter: one strict verdict, the same whatever the store.
+"""Strict JSON and text validation, the same for every store, and digests of content.
 
 Refused: NaN and infinities, NUL, lone surrogates, duplicate keys, integers beyond ±2^53, more than 64 levels, more
-bytes than the limit. Content is kept as JSON text, written once, and named by its digest in the log.
+bytes than the payload limit (`CONTENT_BYTES_MAX`). Content is stored once, as JSON text; the log has its digest.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ INTEGER_MAX = 2**53
 NAME_LENGTH_MAX = 200
 KEY_LENGTH_MAX = 500
 BYTES_PER_CHARACTER = 2
-"""On average, so that a kind and a key together always fit into an index."""
+"""On average, so that a kind and a key together fit into an index entry."""
 
 KNOWN_MAX, KNOWN_LENGTH_MAX = 4096, 1000
 SHORT_LENGTH_MAX = 32
 UTF8_BYTES_MAX = 4
-"""How many bytes one character can have."""
+"""The largest size of one character."""
 
 _encode = msgspec.json.encode
 _known: set[str] = set()
-"""Short texts that were made or read lately, which need not be read again at a store's door."""
+"""Short texts that were validated lately, which need no second validation in the store."""
 
 
 def encode(value: Any, *, where: str = "content", bytes_max: int = CONTENT_BYTES_MAX) -> str:
-    """JSON text of a value that every store can hold; anything else is refused with the place of the fault.
+    """The JSON text of a value that every store can hold. A refusal names the place of the fault.
 
     >>> encode({"to": "ada", "tries": 3})
     '{"to":"ada","tries":3}'
@@ -67,7 +67,7 @@ def load(text: str) -> Any:
 
 
 def parse(text: str, *, where: str = "content", bytes_max: int = CONTENT_BYTES_MAX) -> Any:
-    """The value of JSON text that came from outside, under the same rules as `encode`."""
+    """The value of external JSON text, under the same rules as `encode`."""
     try:
         value = json.loads(text, object_pairs_hook=_unique(where), parse_constant=_no_constant(where))
     except InvalidInput:
@@ -79,7 +79,7 @@ def parse(text: str, *, where: str = "content", bytes_max: int = CONTENT_BYTES_M
 
 
 def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) -> str:
-    """JSON text at a store's door: `encode` made it, so this only makes sure that it can be held and read back."""
+    """Validate JSON text in a store. Text made by `encode` passes the short way."""
     if not isinstance(text, str):
         raise InvalidInput(where, f"must be JSON text, not {type(text).__name__}")
     if len(text) <= min(KNOWN_LENGTH_MAX, bytes_max // UTF8_BYTES_MAX) and text in _known:
@@ -96,30 +96,30 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
         if not _is_sound(value, DEPTH_MAX):
             _check(value, where, DEPTH_MAX)
     else:
-        # Written by somebody else, so that it may hold what decoding hides, such as a key twice.
+        # Not written by `encode`: it may contain what decoding hides, such as a duplicate key.
         parse(text, where=where, bytes_max=bytes_max)
     _remember(text)
     return text
 
 
 def digest(text: str) -> str:
-    """The name of a piece of content: 128 bits of its SHA-256, in 22 letters of base64 (those of addresses)."""
-    return _digest_of_few(text) if len(text) <= SHORT_LENGTH_MAX else _digest(text)
+    """The digest of content: 128 bits of its SHA-256, as 22 characters of URL-safe base64."""
+    return _digest_of_short(text) if len(text) <= SHORT_LENGTH_MAX else _digest(text)
 
 
 def _digest(text: str) -> str:
-    return b2a_base64(sha256(text.encode()).digest()[:16], newline=False)[:22].translate(_OF_ADDRESSES).decode()
+    return b2a_base64(sha256(text.encode()).digest()[:16], newline=False)[:22].translate(_URL_SAFE).decode()
 
 
-_OF_ADDRESSES = bytes.maketrans(b"+/", b"-_")
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
-_digest_of_few = lru_cache(maxsize=4096)(_digest)
-"""Remembered, because most results are `null`, `true` or another short word."""
+_digest_of_short = lru_cache(maxsize=4096)(_digest)
+"""Cached, since most results are `null`, `true` or another short text."""
 
 
 def clean_text(text: str) -> str:
-    """The text with what no store can hold replaced, so that an error can always be recorded."""
+    """The text with characters replaced that no store can hold, so that an error can always be recorded."""
     return text.replace("\x00", "�").encode("utf-8", "replace").decode("utf-8", "replace")
 
 
@@ -141,16 +141,16 @@ def check_text(text: Any, where: str, *, length_max: int = KEY_LENGTH_MAX) -> st
 
 
 def check_name(text: Any, where: str) -> str:
-    """The name of a kind or a queue: short text without control characters or spaces at its ends."""
+    """The name of a kind or a queue: short text without control characters or outer spaces."""
     if not isinstance(text, str) or not _is_sound_name(text):
         check_text(text, where, length_max=NAME_LENGTH_MAX)
-        raise InvalidInput(where, f"{text!r} has control characters, or spaces at its ends")
+        raise InvalidInput(where, f"{text!r} has control characters or outer spaces")
     return text
 
 
 @lru_cache(maxsize=4096)
 def _is_sound_name(text: str) -> bool:
-    """Remembered, because the same few names come with every job."""
+    """Cached, since every job has the same few names."""
     try:
         check_text(text, "name", length_max=NAME_LENGTH_MAX)
     except InvalidInput:
@@ -159,7 +159,7 @@ def _is_sound_name(text: str) -> bool:
 
 
 def check_integer(value: Any, where: str, *, least: int, most: int) -> int:
-    """A whole number within bounds; a bool is not a number here."""
+    """An integer within bounds; a bool is refused."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidInput(where, f"must be a whole number, not {value!r}")
     if not least <= value <= most:
@@ -168,7 +168,7 @@ def check_integer(value: Any, where: str, *, least: int, most: int) -> int:
 
 
 def check_datetime(value: Any, where: str) -> datetime:
-    """A moment that says which one it is: with its time zone."""
+    """A datetime with a time zone."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidInput(where, f"must be a datetime with a time zone, not {value!r}")
     return value
@@ -195,7 +195,7 @@ def _builtins(value: Any, where: str) -> Any:
 
 
 def _is_sound(value: Any, levels: int) -> bool:
-    """Whether the value is surely one that every store can hold, found out without a word for where the fault is."""
+    """Whether every store can certainly hold the value. Fast: it does not locate a fault."""
     kind = type(value)
     if kind is str:
         return value.isascii() and "\x00" not in value
@@ -212,7 +212,7 @@ def _is_sound(value: Any, levels: int) -> bool:
         value = value.values()
     elif kind is not list and kind is not tuple:
         return False
-    for item in value:  # noqa: SIM110 - a generator would take twice as long, and this is asked of every job
+    for item in value:  # noqa: SIM110 - a generator takes twice as long, and every job passes here
         if not _is_sound(item, levels - 1):
             return False
     return True

@@ -1,4 +1,4 @@
-"""What can be asked of a job. An operation is a value: it says what is wanted and knows nothing of stores or clocks."""
+"""The operations on a job, as values. An operation knows no store and no clock; `decide` turns it into a change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.lifecycle.statuses import TextEnum
 
 
 class OperationType(TextEnum):
-    """The names of the operations."""
+    """The type of an operation."""
 
     ENQUEUE = "enqueue"
     CLAIM = "claim"
@@ -43,7 +43,7 @@ class OperationType(TextEnum):
 
 
 class EventFields(msgspec.Struct, frozen=True, gc=False):
-    """The part of an event that comes from the request alone: it tells a repeated request from a changed one."""
+    """The fields of an event that follow from the request alone. A repeated request has the same."""
 
     cause: str | None = None
     detail: str | None = None
@@ -54,25 +54,25 @@ NO_FIELDS = EventFields()
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
-    """One thing asked of one job."""
+    """One operation on one job."""
 
     type: ClassVar[OperationType]
 
     def event_fields(self) -> EventFields:
-        """What the event will repeat of this request."""
+        """The fields of the event that follow from this operation alone."""
         return NO_FIELDS
 
     def content(self) -> str | None:
-        """Text to be kept beside the job; the event has only its digest."""
+        """Content to store beside the job. The event carries its digest."""
         return None
 
     def until_after_ms(self, job: Job) -> int | None:
-        """How long after the change the moment lies that it sets (a lease's end, a due time)."""
+        """The distance from the change to the `until_at` that it sets: the end of the lease, or the due time."""
         return None
 
 
 class Claim(Operation, frozen=True):
-    """Take the job under a new lease, whose secret the claimer has made."""
+    """Claim the job under a new lease. The claimer makes the lease's token."""
 
     type: ClassVar[OperationType] = OperationType.CLAIM
     token: UUID
@@ -88,13 +88,13 @@ class Ack(Operation, frozen=True):
 
 
 class Start(Operation, frozen=True):
-    """The checks before execution passed, and the work begins."""
+    """Start the execution; the checks before it have passed."""
 
     type: ClassVar[OperationType] = OperationType.START
 
 
 class Heartbeat(Operation, frozen=True):
-    """The owner is alive. The lease is renewed once half of its time is gone."""
+    """The owner is alive. Renews the lease once half of its time has passed."""
 
     type: ClassVar[OperationType] = OperationType.HEARTBEAT
 
@@ -103,7 +103,7 @@ class Heartbeat(Operation, frozen=True):
 
 
 class Progress(Operation, frozen=True):
-    """How far the work has come."""
+    """Report progress, 0 to 100, with an optional message."""
 
     type: ClassVar[OperationType] = OperationType.PROGRESS
     percent: int
@@ -120,7 +120,7 @@ class Progress(Operation, frozen=True):
 
 
 class Commit(Operation, frozen=True):
-    """The work's effect takes place with this, once per job, ever. Carries the result, so that anyone can finish."""
+    """Commit the effect, at most once per job. Carries the result, so that recovery can complete the job."""
 
     type: ClassVar[OperationType] = OperationType.COMMIT
     result: str
@@ -133,7 +133,7 @@ class Commit(Operation, frozen=True):
 
 
 class Complete(Operation, frozen=True):
-    """The work is done. Where no commit came before, this is also the commit."""
+    """Complete the job. Without an earlier commit this is also the commit."""
 
     type: ClassVar[OperationType] = OperationType.COMPLETE
     result: str
@@ -146,7 +146,7 @@ class Complete(Operation, frozen=True):
 
 
 class Retry(Operation, frozen=True):
-    """A passing error: try again after the seeded backoff, or after `delay_seconds` where the error names one."""
+    """Retry after a transient error: after the seeded backoff, or after `delay_seconds` if the error sets one."""
 
     type: ClassVar[OperationType] = OperationType.RETRY
     error: str
@@ -170,7 +170,7 @@ class Retry(Operation, frozen=True):
 
 
 class Fail(Operation, frozen=True):
-    """An error that ends the job: a permanent one, or the last that its policy allows."""
+    """Fail the job: a permanent error, or the last failure that its policy allows."""
 
     type: ClassVar[OperationType] = OperationType.FAIL
     error: str
@@ -222,7 +222,7 @@ class Suspend(Operation, frozen=True):
 
 
 class Signal(Operation, frozen=True):
-    """Tell the job something. It is kept until asked for, so it may come early."""
+    """Send the job a signal. It is stored until the job reads it, so it may arrive early."""
 
     type: ClassVar[OperationType] = OperationType.SIGNAL
     name: str
@@ -251,7 +251,7 @@ class Compensate(Operation, frozen=True):
 
 
 class Release(Operation, frozen=True):
-    """Hand the job back without a failure: at shutdown, or to look at it again later."""
+    """Release the lease without a failure: at shutdown, or to run again after `delay_seconds`."""
 
     type: ClassVar[OperationType] = OperationType.RELEASE
     cause: str = "shutdown"
@@ -272,7 +272,7 @@ class Release(Operation, frozen=True):
 
 
 class RequestCancel(Operation, frozen=True):
-    """Ask for a soft end: whoever holds the job is told, and may tidy up."""
+    """Request a soft cancel. A running job receives the request and ends itself."""
 
     type: ClassVar[OperationType] = OperationType.REQUEST_CANCEL
     reason: str = "requested"
@@ -285,7 +285,7 @@ class RequestCancel(Operation, frozen=True):
 
 
 class Cancel(Operation, frozen=True):
-    """End the job now. A client's cancel is hard: it revokes the lease at once."""
+    """Cancel the job now. A client's cancel is hard: it revokes the lease."""
 
     type: ClassVar[OperationType] = OperationType.CANCEL
     reason: str = "requested"
@@ -298,7 +298,7 @@ class Cancel(Operation, frozen=True):
 
 
 class Stall(Operation, frozen=True):
-    """The owner is no longer trusted: its lease expired, or it missed two heartbeats."""
+    """Revoke the lease of a lost owner: the lease expired, or two heartbeats were missed."""
 
     type: ClassVar[OperationType] = OperationType.STALL
     cause: str = "lease_expired"
@@ -311,13 +311,13 @@ class Stall(Operation, frozen=True):
 
 
 class Requeue(Operation, frozen=True):
-    """Back into the queue for another attempt."""
+    """Put a stalled job back into its queue."""
 
     type: ClassVar[OperationType] = OperationType.REQUEUE
 
 
 class Reconcile(Operation, frozen=True):
-    """Finish a job whose effect was applied by an owner that then vanished, with the committed result."""
+    """Complete a committed job whose owner was lost, with the committed result."""
 
     type: ClassVar[OperationType] = OperationType.RECONCILE
 
@@ -326,7 +326,7 @@ class Reconcile(Operation, frozen=True):
 
 
 class GiveUp(Operation, frozen=True):
-    """A lost job that its policy does not allow to run again."""
+    """Fail a lost job that its policy does not run again."""
 
     type: ClassVar[OperationType] = OperationType.GIVE_UP
     error: str
@@ -339,7 +339,7 @@ class GiveUp(Operation, frozen=True):
 
 
 class TimeOut(Operation, frozen=True):
-    """The job stayed longer in its status than its policy allows."""
+    """Fail a job that stayed in its status longer than its policy allows."""
 
     type: ClassVar[OperationType] = OperationType.TIME_OUT
     error: str
@@ -352,7 +352,7 @@ class TimeOut(Operation, frozen=True):
 
 
 class DeadLetter(Operation, frozen=True):
-    """Set the job aside for a person to look at, with everything that is known."""
+    """Dead-letter the job, with a record for an operator."""
 
     type: ClassVar[OperationType] = OperationType.DEAD_LETTER
     reason_code: ReasonCode
@@ -372,6 +372,6 @@ def _detail(**facts: object) -> str:
 
 
 def _with_error(error: str, **facts: object) -> str:
-    """The error's own JSON text inside the detail's, without decoding it: each attempt's error stays in the log."""
+    """A detail that embeds the error's JSON text as it is, so that the log keeps the error of each attempt."""
     rest = _detail(**facts)
     return f'{{"error":{error}}}' if rest == "{}" else f'{{"error":{error},{rest[1:]}'

@@ -1,7 +1,7 @@
-"""How a job that has ended came to its end: what went in, who ran it with which code, what came out. Pure.
+"""Provenance of a terminal job: its inputs, its attempts with their code versions, its outcome. Pure.
 
-Everything is read off the record and its log, so that it is there whoever ended the job, and cannot be told otherwise
-later. Erasure takes content away; what it leaves is the digest that the log names.
+It is derived from the record and its log, so that every terminal job has one, however it ended. Erasure removes
+content and leaves its digest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tenure.lifecycle.statuses import LEASED, Status
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job was given. `digest` names all of it for ever; `payload` is None once its content was erased."""
+    """What was enqueued, with its digest. `payload` is None once erased."""
 
     kind: str
     payload: str | None
@@ -40,9 +40,9 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One execution. `code_version` is that of its owner's program, None where the owner never introduced itself.
+    """One attempt. `code_version` is None where the owner never registered.
 
-    `error` is what this attempt raised, as JSON text; once erased, `error_digest` still names it.
+    `error` is the attempt's error as JSON text; once erased, `error_digest` remains.
     """
 
     number: int
@@ -60,7 +60,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CancelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody asked for the job's end."""
+    """A request to cancel the job."""
 
     at: datetime
     by: str
@@ -68,7 +68,7 @@ class CancelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProvenanceOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended, and by whom. `digest` names the result, partial result or error that the end left."""
+    """The terminal transition and its actor. `digest` is that of the result, partial result or error."""
 
     status: Status
     at: datetime
@@ -82,7 +82,7 @@ class ProvenanceOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
-    """From the enqueue to the first claim (None where nobody claimed it), running over all attempts, and altogether."""
+    """Seconds from enqueue to first claim (None if never claimed), running in all attempts, and in total."""
 
     until_claimed_seconds: float | None
     running_seconds: float
@@ -90,7 +90,7 @@ class Durations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole story of one ended job."""
+    """The provenance of one terminal job."""
 
     job_id: UUID
     inputs: Inputs
@@ -104,12 +104,12 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def provenance(job: Job, events: Sequence[Event], versions: Mapping[str, str]) -> Provenance:
-    """The provenance of a job that has ended, from its whole log. `versions` maps workers to their programs' versions.
+    """The provenance of a terminal job, from its whole log. `versions` maps worker ids to code versions.
 
-    A live job has none yet (NotYet); a log that is not this record's own, or not all of it, is InvalidInput.
+    A live job has none yet (NotYet). A log that is incomplete or of another job is InvalidInput.
     """
     if job.live:
-        raise NotYet(job, "provenance", waits_for=f"it is {job.status}, and only a job that has ended has one")
+        raise NotYet(job, "provenance", waits_for=f"it is {job.status}, and only a terminal job has a provenance")
     if not _is_log_of(job, events):
         raise InvalidInput("events", f"are not the {job.rev} events of job {job.id}; read its whole history")
     attempts = tuple(_attempts(events, versions))
@@ -127,7 +127,7 @@ def provenance(job: Job, events: Sequence[Event], versions: Mapping[str, str]) -
 
 
 def owners(events: Sequence[Event]) -> list[str]:
-    """Everyone who ever had the job, each once, in order of first claim."""
+    """The owners of the job, each once, in order of their first claim."""
     return list(dict.fromkeys(event.owner for event in events if event.type is EventType.CLAIMED))
 
 
@@ -157,7 +157,7 @@ def _inputs(job: Job, enqueued: Event) -> Inputs:
 
 
 def _attempts(events: Sequence[Event], versions: Mapping[str, str]) -> Iterator[AttemptRecord]:
-    # Only what ends a held job is an attempt's own error: giving up on a lost one says nothing about how it went.
+    # Only an event that ends a leased job carries the attempt's own error; give_up on a lost job does not.
     raised = {
         event.attempt: event
         for event in events
@@ -190,7 +190,7 @@ def _error_in(event: Event) -> str | None:
 
 
 class _ErrorDetail(msgspec.Struct):
-    """The error stays as the text that it was, so that its digest fits."""
+    """Keeps the error as its original text, so that its digest matches."""
 
     error: msgspec.Raw = msgspec.Raw()
 

@@ -1,5 +1,7 @@
-"""The records that everything speaks of: jobs, events, policies, actors, dead letters. Frozen, and without behaviour
-beyond reading themselves. None of them can form a cycle, so the many are kept from the garbage collector's sight."""
+"""The records: jobs, events, policies, actors, dead letters. Frozen values without behaviour.
+
+They cannot form cycles, so those that are made in large numbers are not tracked by the garbage collector.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ OnExhausted = Literal["fail", "dead_letter"]
 
 
 class Role(TextEnum):
-    """Who acts. Authority is by role, never by trust."""
+    """The role of an actor. The transition table grants authority by role."""
 
     CLIENT = "client"
     POOL = "pool"
@@ -36,7 +38,7 @@ class Role(TextEnum):
 
 
 class Actor(msgspec.Struct, frozen=True, gc=False):
-    """A role, the name under which it is written down, and the lease's secret where it holds one."""
+    """A role, the name that events record, and the lease token if it owns one."""
 
     role: Role
     name: str
@@ -50,9 +52,9 @@ class Actor(msgspec.Struct, frozen=True, gc=False):
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a job may stay in a status; None for as long as it likes.
+    """How long a job may stay in a status; None for no limit.
 
-    `running_seconds` is the stale threshold: a job that hangs may still heartbeat, so it needs an end.
+    `running_seconds` is the stale threshold: a hung job may still heartbeat.
     """
 
     queued_seconds: float | None = None
@@ -66,7 +68,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What happens to a job when things go wrong. Stored with the job at enqueue; nobody makes it up later."""
+    """Retries, lease and timeouts of a job. Stored with the job at enqueue; recovery applies it and makes none."""
 
     max_attempts: int = 5
     lease_seconds: float = 60.0
@@ -77,7 +79,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     on_exhausted: OnExhausted = "fail"
 
     def __post_init__(self) -> None:
-        # Seconds are made floats: 45 and 45.0 are one policy, and must be written as one.
+        # Seconds become floats: 45 and 45.0 are one policy and must be stored as one.
         check_integer(self.max_attempts, "max_attempts", least=1, most=30_000)
         lease = check_seconds(self.lease_seconds, "lease_seconds", least=0.01)
         msgspec.structs.force_setattr(self, "lease_seconds", lease)
@@ -114,7 +116,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a job is from its first moment to its last. None of it ever changes."""
+    """The part of a job that never changes."""
 
     id: UUID
     kind: str
@@ -133,15 +135,15 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     redrive_of: UUID | None = None
 
     def digest(self) -> str:
-        """Names everything above but the id, so that a repeated enqueue can be told from a changed one.
+        """The digest of all fields but the id. A repeated enqueue has the same.
 
-        What is not set is left out: a field that a later version adds does not change the digests of earlier jobs.
+        Unset fields are left out, so that a field of a later version does not change the digests of earlier jobs.
         """
         return digest(_facts(self))
 
 
 def origin_digests(origins: Sequence[Origin]) -> list[str]:
-    """The digests of origins that differ in nothing but id and payload: what they share is written out once."""
+    """The digests of origins that differ in id and payload only. What they share is encoded once."""
     if len(origins) == 1:
         return [origins[0].digest()]
     before, after = _facts(msgspec.structs.replace(origins[0], payload=_GAP)).split(_canonical(_GAP).decode())
@@ -149,7 +151,7 @@ def origin_digests(origins: Sequence[Origin]) -> list[str]:
 
 
 _GAP = "\x00"
-"""Stands for the payload; no text of a job can hold it."""
+"""Placeholder for the payload; no text of a job can contain it."""
 
 
 def _facts(origin: Origin) -> str:
@@ -165,7 +167,7 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 @lru_cache(maxsize=1024)
 def _set_in(policy: Policy) -> str:
-    """What a policy sets, as text. Remembered, because nearly all jobs of a kind have the same one."""
+    """The set fields of a policy, as JSON. Cached, since nearly all jobs of a kind share one policy."""
     return _canonical(_without_none(msgspec.to_builtins(policy))).decode()
 
 
@@ -176,7 +178,7 @@ def _without_none(value: object) -> object:
 
 
 class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A job as it stands at one revision. `token` is known only to whoever claimed it, and never shown."""
+    """A job at one revision. `token` is set only for the claimer and is never returned by reads."""
 
     origin: Origin
     status: Status
@@ -232,7 +234,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def leased(self) -> bool:
-        """Whether somebody has a lease on it."""
+        """Whether it is under a lease."""
         return self.status in LEASED
 
     @property
@@ -250,11 +252,11 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def execution_id(self) -> str | None:
-        """The public name of the current attempt; its secret is the lease's token."""
+        """The public id of the current attempt."""
         return execution_id(self.id, self.attempt) if self.attempt else None
 
     def recovery_action(self) -> Literal["requeue", "fail", "dead_letter"]:
-        """What its policy says should become of it now that it is stalled."""
+        """What its policy prescribes for it once it is stalled."""
         if not self.lost:
             return "requeue"
         if self.policy.on_lost != "requeue":
@@ -263,7 +265,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class EventType(TextEnum):
-    """The closed vocabulary of the log."""
+    """The event types, a closed set."""
 
     ENQUEUED = "enqueued"
     CLAIMED = "claimed"
@@ -289,14 +291,14 @@ class EventType(TextEnum):
 
 
 BLANKABLE = frozenset({EventType.PROGRESS, EventType.RETRY_SCHEDULED, EventType.FAILED, EventType.DEAD_LETTERED})
-"""Events whose detail retention or erasure may blank; a digest of what they said stays."""
+"""Events whose detail retention or erasure may blank. Their digest stays."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One accepted change of one job. Its key is (job_id, rev); `position` is its place in the whole log.
+    """One accepted change of one job. Its key is (job_id, rev); `position` is its position in the log.
 
-    `until_at` is the moment that the event sets: the lease's end (claimed, heartbeat that renewed) or the next due
-    time (enqueued with a delay, retry_scheduled, suspended, released). `digest` names content kept beside the job.
+    `until_at` is the end of the lease (claimed, heartbeat that renewed) or the next due time (enqueued with a delay,
+    retry_scheduled, suspended, released). `digest` refers to content stored beside the job.
     """
 
     job_id: UUID
@@ -342,7 +344,7 @@ class ReasonCode(TextEnum):
 
 
 class Stage(TextEnum):
-    """How far a job had come when it was dead-lettered."""
+    """The stage at which a job was dead-lettered."""
 
     FETCH = "fetch"
     INPUT = "input"
@@ -352,7 +354,7 @@ class Stage(TextEnum):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that a dead-lettered job leaves for whoever looks into it."""
+    """The record of a dead-lettered job, for an operator."""
 
     job_id: UUID
     reason_code: ReasonCode
@@ -365,11 +367,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     handled_at: datetime | None = None
     handled_as: str | None = None
-    """`redriven` or `discarded`, once somebody has dealt with it."""
+    """`redriven` or `discarded`, once resolved."""
 
 
 class ExecutionStatus(TextEnum):
-    """How far one attempt has come."""
+    """The status of one attempt."""
 
     LEASED = "leased"
     IN_PROGRESS = "in_progress"
@@ -379,7 +381,7 @@ class ExecutionStatus(TextEnum):
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at a job, read off the log."""
+    """One attempt at a job, derived from the log."""
 
     exec_id: str
     job_id: UUID
@@ -394,7 +396,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def execution_id(job_id: UUID, attempt: int) -> str:
-    """The public, unique name of one attempt."""
+    """The public, unique id of one attempt."""
     return f"{job_id}/{attempt}"
 
 
@@ -405,7 +407,7 @@ def _check_choice(value: object, where: str, choices: tuple[str, ...]) -> None:
 
 @lru_cache(maxsize=1024)
 def milliseconds(seconds: float) -> int:
-    """Durations are kept in whole milliseconds, at least one where there is any."""
+    """A duration in whole milliseconds, at least 1 if it is not 0."""
     return max(1, round(seconds * 1000)) if seconds > 0 else 0
 
 

@@ -1,7 +1,7 @@
-"""Schedules: what is to be done again and again, when, and what becomes of times that were missed. Pure.
+"""Schedules: recurring jobs, their due times, and the policy for missed ones. Pure.
 
-A schedule is written down once for the whole fleet. Each of its due times leads to one job, which is named after the
-schedule and the due time: whoever fires it, and however often, it is the same job.
+A schedule is stored once for the whole fleet. Each due time makes one job, whose request id is derived from schedule
+and due time: firing it again, from any worker, returns the same job.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tenure.lifecycle.cron import due_times, parse_cron
 from tenure.lifecycle.records import Origin, Policy
 
 Missed = Literal["skip", "one", "all"]
-"""What becomes of due times at which nobody could fire: none of them, one job for all, or a job for each."""
+"""The policy for missed due times: no job, one job for all of them, or a job for each."""
 
 Source = Literal["code", "operator"]
-"""Who said last what a schedule is: the program that declares it, or somebody at run time."""
+"""The origin of the stored definition: declared in code, or edited at run time."""
 
 GRACE_SECONDS = 60.0
 FIRED_MOST = 100
-"""How many due times one firing makes up for; the rest follows at once, with the next."""
+"""Due times per firing; the rest follows with the next firing, at once."""
 
 SCHEDULE_TAG, DUE_TAG, TRIGGER_TAG = "tenure.schedule", "tenure.due", "tenure.triggered"
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done, and when. `cron` is a cron expression or an interval such as `every 30s`.
+    """A job template and its due times. `cron` is a cron expression or an interval such as `every 30s`.
 
-    With `missed="skip"` a due time that is over for longer than `grace_seconds` is let go.
+    With `missed="skip"` a due time that passed more than `grace_seconds` ago makes no job.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands at one revision. Every firing and every edit is a revision.
+    """A schedule at one revision. Every firing and every edit is a revision.
 
-    `next_at` is the next due time, None where none ever comes; `last_at` is the last one that was dealt with. The next
-    is always after the last, whatever the clock does.
+    `next_at` is the next due time, None if there is none; `last_at` is the last one fired or skipped. `next_at` is
+    always after `last_at`, also when the clock is set back.
     """
 
     schedule: Schedule
@@ -75,10 +75,10 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do with a schedule that is due: a job for each of `due`, then wait for `next_at`.
+    """The firing of a due schedule: a job for each of `due`, then `next_at`.
 
-    It holds for the revision that it was made from, and once the database's clock has reached `until`, the last due
-    time that it deals with.
+    It applies to the revision that it was computed from, once the database's clock has reached `until`, its last due
+    time.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Firing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def firing(record: ScheduleRecord, *, now: datetime, zone: tzinfo) -> Firing | None:
-    """What is to be done with a schedule now; None where it is paused, or not due."""
+    """The firing of a schedule at `now`; None if it is paused or not due."""
     schedule, next_at = record.schedule, record.next_at
     if record.paused_at is not None or next_at is None or next_at > now:
         return None
@@ -97,7 +97,7 @@ def firing(record: ScheduleRecord, *, now: datetime, zone: tzinfo) -> Firing | N
     if schedule.missed == "all":
         due = (next_at, *islice(due_times(when, zone, after=next_at, until=now), FIRED_MOST - 1))
     else:
-        # The time that is written down counts even where the zone's rules were changed since.
+        # The stored due time counts even if the rules of the time zone have changed since.
         last = max(next_at, when.last_until(now, zone) or next_at)
         late = now - last > timedelta(seconds=schedule.grace_seconds)
         due = () if schedule.missed == "skip" and late else (last,)
@@ -107,48 +107,48 @@ def firing(record: ScheduleRecord, *, now: datetime, zone: tzinfo) -> Firing | N
 
 
 def next_time(schedule: Schedule, *, now: datetime, last_at: datetime | None, zone: tzinfo) -> datetime | None:
-    """When a schedule that begins now, or is changed now, is due next: never again at or before its last time."""
+    """The next due time of a schedule that is created or edited at `now`: always after its last one."""
     begin = now if last_at is None else max(now, last_at)
     return parse_cron(schedule.cron).next_after(begin, zone)
 
 
 def same_times(one: Schedule, other: Schedule) -> bool:
-    """Whether two definitions have the same due times, so that an edit from one to the other keeps the next."""
+    """Whether two definitions have the same due times, so that an edit keeps `next_at`."""
     return (one.cron, one.timezone) == (other.cron, other.timezone)
 
 
 def declaration_applies(existing: ScheduleRecord | None, declared: Schedule) -> bool:
-    """Whether what the code declares should be written: it is new, or the code itself said something else before.
+    """Whether a declaration in code replaces the stored schedule: it is new, or the stored one came from code.
 
-    What somebody has changed at run time stays as they left it.
+    A schedule that was edited at run time keeps its edits.
     """
     return existing is None or (existing.schedule.source == "code" and existing.schedule != declared)
 
 
 def job_of(schedule: Schedule, due: datetime, *, job_id: UUID) -> Origin:
-    """The job of one due time. Its request id is the schedule's name and the time, also after an edit: no time can
-    lead to a second job."""
+    """The job of one due time. Its request id is derived from name and due time, also after an edit, so that no due
+    time makes a second job."""
     stamp = due.astimezone(UTC).isoformat().replace("+00:00", "Z")
     tags = {SCHEDULE_TAG: schedule.name, DUE_TAG: stamp}
     return _origin(schedule, tags, id=job_id, request_id=f"cron:{schedule.name}:{stamp}")
 
 
 def triggered_job_of(schedule: Schedule, *, job_id: UUID) -> Origin:
-    """A job of the schedule out of turn, because somebody asked for it."""
+    """A job of the schedule outside its due times, by a manual trigger."""
     return _origin(schedule, {SCHEDULE_TAG: schedule.name, TRIGGER_TAG: "yes"}, id=job_id)
 
 
 def template_of(origin: Origin, **facts: Any) -> Schedule:
-    """The schedule that makes jobs like this one. What belongs to a single job cannot be repeated."""
+    """The schedule that makes jobs like this one. Fields of a single job are refused."""
     if origin.request_id is not None:
-        raise InvalidInput("request_id", "cannot be given: each due time has one of its own")
+        raise InvalidInput("request_id", "cannot be set on a schedule: each due time has its own")
     if {SCHEDULE_TAG, DUE_TAG, TRIGGER_TAG} & set(origin.tags or {}):
-        raise InvalidInput("tags", f"{SCHEDULE_TAG}, {DUE_TAG} and {TRIGGER_TAG} are given by the schedule itself")
+        raise InvalidInput("tags", f"{SCHEDULE_TAG}, {DUE_TAG} and {TRIGGER_TAG} are set by the schedule")
     return Schedule(**{name: getattr(origin, name) for name in _OF_JOBS}, **facts)
 
 
 _OF_JOBS = tuple(name for name in Schedule.__struct_fields__ if name in Origin.__struct_fields__)
-"""What a schedule hands on to its jobs as it is."""
+"""The fields that a schedule copies to its jobs."""
 
 
 def _origin(schedule: Schedule, tags: dict[str, str], **facts: Any) -> Origin:

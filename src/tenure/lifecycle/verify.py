@@ -1,7 +1,6 @@
-"""Does a job's record say what its events say? Pure: whoever has read both asks here, and gets words back.
+"""`verify`: compares a job's record with its events. Pure.
 
-Nothing is repaired here, and nothing is trusted: events and record may have been changed by hand, each without the
-other.
+It repairs nothing and trusts neither side: events and record may each have been changed by hand.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ _NAMED_BY: Mapping[str, frozenset[EventType]] = {
     "error": frozenset({EventType.FAILED}),
     "last_error": frozenset({EventType.RETRY_SCHEDULED, EventType.FAILED, EventType.DEAD_LETTERED}),
 }
-"""Content that is kept beside a job, and the events that name it by its digest: the last of them counts."""
+"""Content stored beside a job, and the events that carry its digest; the last of them counts."""
 
-_SAID_IN_DETAIL = frozenset({"reason", "progress", "progress_message"})
-"""What the log holds only in details, which erasure removes."""
+_FROM_DETAIL = frozenset({"reason", "progress", "progress_message"})
+"""Fields that come from event details, which erasure removes."""
 
 _AFTER_COMMIT = frozenset(transition.event for transition in TRANSITIONS if transition.after_commit)
 
 
 class ProblemType(StrEnum):
-    """The kinds of things that can be wrong."""
+    """The type of a problem."""
 
     NO_EVENTS = "no_events"
     NO_JOB = "no_job"
@@ -53,20 +52,20 @@ class ProblemType(StrEnum):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with one job. `job_id` is None where not even that could be read."""
+    """One problem of one job. `job_id` is None where the row could not be read."""
 
     job_id: UUID | None
-    flaw: ProblemType
-    says: str
+    type: ProblemType
+    message: str
     rev: int | None = None
 
     def __str__(self) -> str:
         place = "" if self.rev is None else f", revision {self.rev}"
-        return f"job {self.job_id or 'unknown'}{place}: {self.flaw}: {self.says}"
+        return f"job {self.job_id or 'unknown'}{place}: {self.type}: {self.message}"
 
 
 def problems_of(job: Job, events: Sequence[Event]) -> list[Problem]:
-    """Everything in which the record, its content and its events contradict each other or the lifecycle."""
+    """Every contradiction between the record, its content, its events and the lifecycle."""
     if not events:
         return [
             Problem(
@@ -79,12 +78,12 @@ def problems_of(job: Job, events: Sequence[Event]) -> list[Problem]:
         *_origin(job, events[0]),
         *content.values(),
         *_replay(job, events, explained=content.keys()),
-        *(Problem(job.id, ProblemType.INVARIANT, f"this does not hold: {says}") for says in violations(job)),
+        *(Problem(job.id, ProblemType.INVARIANT, f"this does not hold: {message}") for message in violations(job)),
     ]
 
 
 def dead_letter_problems(job: Job, events: Sequence[Event], record: DeadLetter | None) -> list[Problem]:
-    """Whether the record that a dead-lettered job leaves is there, and says what the log says."""
+    """Problems of the dead-letter record: missing, or different from the log."""
     if job.status is not DEAD_LETTERED:
         return []
     if record is None:
@@ -99,13 +98,13 @@ def dead_letter_problems(job: Job, events: Sequence[Event], record: DeadLetter |
 
 
 def signal_problems(job: Job, events: Sequence[Event], kept: Mapping[int, tuple[str, str]]) -> list[Problem]:
-    """Whether the signals kept (revision → name, payload) are those that the log names."""
+    """Problems of the stored signals (revision → name, payload) against the log."""
     if job.erased_at is not None:
         return []
     logged = {event.rev: event for event in events if event.type is EventType.SIGNALLED}
     missing = [Problem(job.id, ProblemType.SIGNAL, "the signal is missing", rev) for rev in logged.keys() - kept.keys()]
     stray = [
-        Problem(job.id, ProblemType.SIGNAL, "no event tells of the signal", rev) for rev in kept.keys() - logged.keys()
+        Problem(job.id, ProblemType.SIGNAL, "no event records the signal", rev) for rev in kept.keys() - logged.keys()
     ]
     changed = [
         Problem(job.id, ProblemType.SIGNAL, "the signal is not the one that was sent", rev)
@@ -116,7 +115,7 @@ def signal_problems(job: Job, events: Sequence[Event], kept: Mapping[int, tuple[
 
 
 def _log(events: Sequence[Event]) -> Iterator[Problem]:
-    """What a chain of legal steps does not yet say: how it begins, and what may follow a commit."""
+    """What a chain of legal transitions does not cover: its first event, and what may follow a commit."""
     first = events[0]
     if first.type is not EventType.ENQUEUED:
         yield Problem(
@@ -126,8 +125,8 @@ def _log(events: Sequence[Event]) -> Iterator[Problem]:
     for event in events:
         commits = event.type is EventType.COMMITTED or (event.type is EventType.SUCCEEDED and not committed)
         if event.commits is not commits:
-            says = f"{event.type} is marked as {'the' if event.commits else 'no'} commit, and that is wrong"
-            yield Problem(event.job_id, ProblemType.BROKEN_LOG, says, event.rev)
+            message = f"{event.type} is marked as {'the' if event.commits else 'no'} commit, and that is wrong"
+            yield Problem(event.job_id, ProblemType.BROKEN_LOG, message, event.rev)
         if committed and event.type not in _AFTER_COMMIT:
             yield Problem(event.job_id, ProblemType.BROKEN_LOG, f"{event.type} follows the commit", event.rev)
         committed = committed or event.commits
@@ -135,8 +134,8 @@ def _log(events: Sequence[Event]) -> Iterator[Problem]:
 
 def _origin(job: Job, enqueued: Event) -> Iterator[Problem]:
     if job.erased_at is None and enqueued.digest != job.origin.digest():
-        says = "payload, policy or another part of what was enqueued is not what the log names by its digest"
-        yield Problem(job.id, ProblemType.ORIGIN, says, enqueued.rev)
+        message = "payload, policy or another part of what was enqueued does not match the digest in the log"
+        yield Problem(job.id, ProblemType.ORIGIN, message, enqueued.rev)
 
 
 def _content(job: Job, events: Sequence[Event]) -> Iterator[tuple[str, Problem]]:
@@ -148,11 +147,11 @@ def _content(job: Job, events: Sequence[Event]) -> Iterator[tuple[str, Problem]]
             continue
         text = getattr(job, name)
         if text is None:
-            says = f"{name} is missing; its event names the digest {event.digest}"
-            yield name, Problem(job.id, ProblemType.CONTENT, says, event.rev)
+            message = f"{name} is missing; its event carries the digest {event.digest}"
+            yield name, Problem(job.id, ProblemType.CONTENT, message, event.rev)
         elif digest(text) != event.digest:
-            says = f"{name} has the digest {digest(text)}, and its event names {event.digest}"
-            yield name, Problem(job.id, ProblemType.CONTENT, says, event.rev)
+            message = f"{name} has the digest {digest(text)}, its event carries {event.digest}"
+            yield name, Problem(job.id, ProblemType.CONTENT, message, event.rev)
 
 
 def _replay(job: Job, events: Sequence[Event], *, explained: Iterable[str]) -> Iterator[Problem]:
@@ -164,11 +163,11 @@ def _replay(job: Job, events: Sequence[Event], *, explained: Iterable[str]) -> I
     except (ValueError, TypeError, ArithmeticError, LookupError, msgspec.MsgspecError) as problem:
         yield Problem(job.id, ProblemType.BROKEN_LOG, f"the events cannot be replayed: {problem}")
         return
-    silent = {*explained, *(_NAMED_BY.keys() | _SAID_IN_DETAIL if job.erased_at is not None else ())}
+    silent = {*explained, *(_NAMED_BY.keys() | _FROM_DETAIL if job.erased_at is not None else ())}
     for name, (stored, replayed) in differences(job, folded).items():
         if name not in silent:
-            says = f"{name} is {_shown(stored)} in the record, {_shown(replayed)} by the log"
-            yield Problem(job.id, ProblemType.DIFFERS, says)
+            message = f"{name} is {_shown(stored)} in the record, {_shown(replayed)} by the log"
+            yield Problem(job.id, ProblemType.DIFFERS, message)
 
 
 def _dead_letter_facts(job: Job, events: Sequence[Event]) -> Iterator[tuple[str, object]]:
@@ -200,7 +199,7 @@ def _detail(event: Event) -> Mapping[str, object]:
 
 
 def _shown(value: object) -> str:
-    """A value as a person can read it. Content is cut short: it may be long, and is not everyone's to see."""
+    """A value for a message. Long content is cut."""
     if isinstance(value, datetime):
         return value.isoformat()
     text = repr(str(value)) if isinstance(value, str) else str(value)

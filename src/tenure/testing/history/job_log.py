@@ -155,11 +155,11 @@ def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[P
         says = f"its row is {job.status}, and its log ends with {events[-1].type}: nothing tells how it came to its end"
         yield Problem(Code.NO_END_EVENT, says, job.id)
     for found in problems_of(job, events):
-        explained = (found.flaw is ProblemType.BROKEN_LOG and not log_is_sound) or (
-            found.flaw is ProblemType.DIFFERS and endless
+        explained = (found.type is ProblemType.BROKEN_LOG and not log_is_sound) or (
+            found.type is ProblemType.DIFFERS and endless
         )
         if not explained:
-            yield Problem(_OF_FLAW[found.flaw], found.says, job.id, found.rev)
+            yield Problem(_OF_FLAW[found.type], found.message, job.id, found.rev)
 
 
 def _judged(job: Job, events: Sequence[Event]) -> Iterator[Problem]:
