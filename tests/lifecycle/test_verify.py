@@ -110,7 +110,7 @@ JOB_DAMAGE: list[tuple[str, dict[str, Any], ProblemType, str]] = [
 
 @pytest.mark.requirement("EL-02")
 @pytest.mark.parametrize(
-    ("changes", "found", "says"), [case[1:] for case in JOB_DAMAGE], ids=[c[0] for c in JOB_DAMAGE]
+    ("changes", "problem_type", "says"), [case[1:] for case in JOB_DAMAGE], ids=[c[0] for c in JOB_DAMAGE]
 )
 async def test_a_record_that_was_changed_by_hand_is_named(
     driver: Driver, changes: dict[str, Any], problem_type: ProblemType, says: str
