@@ -323,11 +323,11 @@ class App:
     def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> HarnessMode:
         """For tests: jobs live in memory and run when told to, by a clock that moves only when told to.
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await send.enqueue("ada")
-            await bench.drain()
+            await harness.drain()
 
-        In plain tests: `with app.testing() as bench:`, `enqueue_sync` and `bench.drain_sync()`. With mode `inline`
+        In plain tests: `with app.testing() as harness:`, `enqueue_sync` and `harness.drain_sync()`. With mode `inline`
         each job is run before its enqueue returns. Afterwards the app is as it was before.
         """
         from tenure.testing.harness.mode import HarnessMode

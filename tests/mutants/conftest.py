@@ -1,4 +1,4 @@
-"""The bench that layers run on: one per process, prepared before anything is broken."""
+"""The stores that layers run on: one per process, prepared before anything is broken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.bench import Bench
+from tests.mutants.fresh_stores import FreshStores
 from tests.support.manual_postgres import prepared_database
 from tests.support.postgres import Postgres
 
@@ -19,5 +19,5 @@ def prepared_postgres(postgres_server: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, postgres_server: Postgres, prepared_postgres: str) -> Bench:
-    return Bench(tmp_path, postgres_server, prepared_postgres)
+def stores(tmp_path: Path, postgres_server: Postgres, prepared_postgres: str) -> FreshStores:
+    return FreshStores(tmp_path, postgres_server, prepared_postgres)

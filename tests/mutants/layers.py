@@ -30,8 +30,8 @@ from tenure.testing.driver import Driver
 from tenure.testing.history import checker
 from tenure.testing.store_check import check_store
 from tests.lifecycle import test_decide_exhaustively as verdicts
-from tests.mutants.bench import Bench, opened
 from tests.mutants.finding import cases_of, found_by, wants
+from tests.mutants.fresh_stores import FreshStores, opened
 from tests.mutants.life import live
 from tests.property import test_lockstep as lockstep
 from tests.support.databases import Database
@@ -41,7 +41,7 @@ from tests.workers import test_roles as roles
 
 TEST_SECONDS_MAX = 60.0
 SEEDS_MAX = 150
-EXAMPLES_MAX = 40
+EXAMPLES_MAX = 120
 
 
 class Layer(Protocol):
@@ -52,7 +52,7 @@ class Layer(Protocol):
         """What the check is called, for people."""
         ...
 
-    def find(self, bench: Bench) -> str | None:
+    def find(self, stores: FreshStores) -> str | None:
         """What is wrong with the code as it stands; None when the check passes."""
         ...
 
@@ -73,7 +73,7 @@ class Verdicts:
     def name(self) -> str:
         return "exhaustive verdicts of `decide`"
 
-    def find(self, bench: Bench) -> str | None:
+    def find(self, stores: FreshStores) -> str | None:
         for situation in SITUATIONS:
             check = verdicts.test_every_combination_has_the_verdict_of_the_requirements
             found = found_by(partial(_call, check, situation=situation))
@@ -96,10 +96,10 @@ class StoreVerdicts:
     def name(self) -> str:
         return f"verdicts of {TITLES[self.store]} on `{self.operation}`"
 
-    def find(self, bench: Bench) -> str | None:
-        return found_by(lambda: _run(self._run(bench)))
+    def find(self, stores: FreshStores) -> str | None:
+        return found_by(lambda: _run(self._run(stores)))
 
-    async def _run(self, bench: Bench) -> None:
+    async def _run(self, stores: FreshStores) -> None:
         rule = RULES[self.operation]
         may = {role for role in ("runner", "recovery") if role in rule.free | rule.leased}
         cases = [
@@ -107,7 +107,7 @@ class StoreVerdicts:
             for case in verdicts.CASES
             if case.asked.operation == self.operation and case.asked.request == "new" and case.asked.role in may
         ]
-        async with bench.store(self.store) as (store, clock):
+        async with stores.store(self.store) as (store, clock):
             scene = Scene(Driver(store), clock)
             for situation in SITUATIONS:
                 if situation.facts.status in LEASED:
@@ -138,16 +138,16 @@ class Kit:
     def name(self) -> str:
         return f"contract kit on {TITLES[self.store]}: `{self.test}`"
 
-    def find(self, bench: Bench) -> str | None:
+    def find(self, stores: FreshStores) -> str | None:
         test = getattr(StoreContract, self.test)
         for case in cases_of(test):
-            found = found_by(lambda case=case: _run(self._run(test, case, bench)))  # type: ignore[misc]
+            found = found_by(lambda case=case: _run(self._run(test, case, stores)))  # type: ignore[misc]
             if found is not None:
                 return found
         return None
 
-    async def _run(self, test: Callable[..., Any], case: dict[str, Any], bench: Bench) -> None:
-        async with bench.store(self.store) as (store, clock):
+    async def _run(self, test: Callable[..., Any], case: dict[str, Any], stores: FreshStores) -> None:
+        async with stores.store(self.store) as (store, clock):
             drive = Driver(store)
             await test(StoreContract(), **wants(test, drive=drive, clock=clock), **case)
             await check_store(store)
@@ -163,7 +163,7 @@ class Roles:
     def name(self) -> str:
         return f"roles: `{self.test}`"
 
-    def find(self, bench: Bench) -> str | None:
+    def find(self, stores: FreshStores) -> str | None:
         test = getattr(roles, self.test)
         for case in cases_of(test):
             found = found_by(lambda case=case: _run(self._run(test, case)))  # type: ignore[misc]
@@ -214,7 +214,7 @@ class Unit:
     def name(self) -> str:
         return f"{self.test.__module__.removeprefix('tests.')}: `{self.test.__name__}`"
 
-    def find(self, bench: Bench) -> str | None:
+    def find(self, stores: FreshStores) -> str | None:
         for case in cases_of(self.test):
             found = found_by(partial(_call, self.test, **case))
             if found is not None:
@@ -232,11 +232,11 @@ class OnPostgres:
     def name(self) -> str:
         return f"on PostgreSQL: `{self.test.__name__}`"
 
-    def find(self, bench: Bench) -> str | None:
-        return found_by(lambda: _run(self._run(bench)))
+    def find(self, stores: FreshStores) -> str | None:
+        return found_by(lambda: _run(self._run(stores)))
 
-    async def _run(self, bench: Bench) -> None:
-        with bench.database() as dsn:
+    async def _run(self, stores: FreshStores) -> None:
+        with stores.database() as dsn:
             async with opened(PostgresStore.from_url(dsn)) as store:
                 await self.test(dsn, Driver(store))
 
@@ -249,7 +249,7 @@ class Lockstep:
     def name(self) -> str:
         return f"lockstep of model and SQLite, up to {EXAMPLES_MAX} examples"
 
-    def find(self, bench: Bench) -> str | None:
+    def find(self, stores: FreshStores) -> str | None:
         how = settings(
             max_examples=EXAMPLES_MAX,
             stateful_step_count=40,
@@ -277,7 +277,7 @@ class Simulator:
     def name(self) -> str:
         return f"simulator on {TITLES[self.store]}, up to {self.seeds_most} seeds"
 
-    def find(self, bench: Bench) -> str | None:
+    def find(self, stores: FreshStores) -> str | None:
         for seed in range(self.first, self.first + self.seeds_most):
             if (problem := _simulated(seed, self.store)) is not None:
                 return f"seed {seed}: {problem}"
@@ -300,7 +300,7 @@ class Seed:
     def name(self) -> str:
         return f"simulator on {TITLES[self.store]}, seed {self.seed}"
 
-    def find(self, bench: Bench) -> str | None:
+    def find(self, stores: FreshStores) -> str | None:
         return _simulated(self.seed, self.store)
 
 
@@ -312,11 +312,11 @@ class Verify:
     def name(self) -> str:
         return "`tenure verify` on SQLite without its guards"
 
-    def find(self, bench: Bench) -> str | None:
-        return found_by(lambda: _run(self._run(bench)))
+    def find(self, stores: FreshStores) -> str | None:
+        return found_by(lambda: _run(self._run(stores)))
 
-    async def _run(self, bench: Bench) -> None:
-        path = bench.file()
+    async def _run(self, stores: FreshStores) -> None:
+        path = stores.file()
         clock = ManualClock()
         store = SqliteStore(path, database_clock=clock.now)
         await store.migrate()
@@ -338,11 +338,11 @@ class History:
     def name(self) -> str:
         return f"history checker on {TITLES[self.store]}"
 
-    def find(self, bench: Bench) -> str | None:
-        return found_by(lambda: _run(self._run(bench)))
+    def find(self, stores: FreshStores) -> str | None:
+        return found_by(lambda: _run(self._run(stores)))
 
-    async def _run(self, bench: Bench) -> None:
-        async with bench.store(self.store) as (store, clock):
+    async def _run(self, stores: FreshStores) -> None:
+        async with stores.store(self.store) as (store, clock):
             seen = checker.History("client")
             told = checker.recorded(store, seen, now=ManualClock().now)
             await live(Scene(Driver(told), clock))

@@ -13,9 +13,9 @@ import pytest
 from tenure.lifecycle import decide
 from tenure.stores import sql_files
 from tenure.stores.sqlite import statements
-from tests.mutants.bench import Bench
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.editing import Edits, Stale, editing
+from tests.mutants.fresh_stores import FreshStores
 from tests.mutants.layers import Kit, Layer, Verdicts, control_of
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import markdown
@@ -40,14 +40,14 @@ CASES = [
 
 @pytest.mark.requirement("LC-04", "LC-05", "LC-06", "LC-07", "LC-10", "EL-03", "EL-04", "EL-05", "EL-06", "WC-10")
 @pytest.mark.parametrize("mutant", CASES)
-def test_every_mutant_is_killed_by_its_layer(mutant: Mutant, bench: Bench) -> None:
+def test_every_mutant_is_killed_by_its_layer(mutant: Mutant, stores: FreshStores) -> None:
     with editing(mutant.apply):
-        found = mutant.layer.find(bench)
+        found = mutant.layer.find(stores)
     assert found is not None, f"{mutant.name} survived {mutant.layer.name}"
     assert re.search(mutant.noticed, found, re.DOTALL), f"{mutant.name} died of something else: {found}"
     control = control_of(mutant.layer, found)
     if control not in _passed:
-        assert control.find(bench) is None, f"{control.name} fails without any mutant"
+        assert control.find(stores) is None, f"{control.name} fails without any mutant"
         _passed.add(control)
 
 
@@ -73,13 +73,13 @@ def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
     }
 
 
-def test_a_change_that_breaks_nothing_is_not_killed(bench: Bench) -> None:
+def test_a_change_that_breaks_nothing_is_not_killed(stores: FreshStores) -> None:
     def same(edits: Edits) -> None:
         edits.python(decide.decide_at, "job.lease_expires_at <= at", "not job.lease_expires_at > at")
         edits.sql("tenure.stores.sqlite", "due_jobs", "job.due_at <= :now", ":now >= job.due_at")
 
     with editing(same):
-        assert Kit(SOUND, "sqlite").find(bench) is None
+        assert Kit(SOUND, "sqlite").find(stores) is None
 
 
 def _stale_code(edits: Edits) -> None:
@@ -100,15 +100,15 @@ def test_a_mutant_of_code_that_has_changed_says_so(apply: Callable[[Edits], None
         pass
 
 
-def test_a_mutant_that_makes_no_sense_is_not_taken_for_a_dead_one(bench: Bench) -> None:
+def test_a_mutant_that_makes_no_sense_is_not_taken_for_a_dead_one(stores: FreshStores) -> None:
     def nonsense(edits: Edits) -> None:
         edits.python(decide.decide_at, "job.lease_expires_at <= at", "no_such_name")
 
     with pytest.raises(NameError), editing(nonsense):
-        Verdicts().find(bench)
+        Verdicts().find(stores)
 
 
-def test_everything_is_put_back(bench: Bench) -> None:
+def test_everything_is_put_back(stores: FreshStores) -> None:
     code = decide.decide_at.__code__
     texts = [statements.sql("due_jobs"), statements._for_rows("update_jobs", 4), sql_files.named]
 

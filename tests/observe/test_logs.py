@@ -67,15 +67,15 @@ def app() -> tenure.App:
 
 
 @pytest.fixture
-async def bench(app: tenure.App) -> AsyncIterator[Harness]:
-    async with app.testing() as bench:
-        yield bench
+async def harness(app: tenure.App) -> AsyncIterator[Harness]:
+    async with app.testing() as harness:
+        yield harness
 
 
 @pytest.mark.requirement("SM-16")
 @pytest.mark.parametrize("plain", [False, True])
 async def test_whatever_a_jobs_code_logs_carries_its_job(
-    app: tenure.App, bench: Harness, kept: Kept, plain: bool
+    app: tenure.App, harness: Harness, kept: Kept, plain: bool
 ) -> None:
     if plain:
 
@@ -95,7 +95,7 @@ async def test_whatever_a_jobs_code_logs_carries_its_job(
 
     handle = await work.options(correlation_id="order-7", trace=TRACE).enqueue()
     shop.info("outside")
-    await bench.drain(raise_errors=True)
+    await harness.drain(raise_errors=True)
     shop.info("outside")
     expected = {
         "job_id": str(handle.id),
@@ -163,7 +163,7 @@ async def test_what_is_said_for_many_jobs_carries_none_of_them(kept: Kept) -> No
 
 
 async def test_what_whoever_logs_says_about_the_job_is_left_as_it_is(
-    app: tenure.App, bench: Harness, kept: Kept
+    app: tenure.App, harness: Harness, kept: Kept
 ) -> None:
     @app.job()
     async def work() -> None:
@@ -171,7 +171,7 @@ async def test_what_whoever_logs_says_about_the_job_is_left_as_it_is(
         shop.info("about this one", extra={"correlation_id": "mine"})
 
     handle = await work.enqueue()
-    await bench.drain(raise_errors=True)
+    await harness.drain(raise_errors=True)
     [another], [this] = kept.said("about another"), kept.said("about this one")
     assert another["job_id"] == "another"
     assert "job_kind" not in another

@@ -45,9 +45,9 @@ async def work() -> int:
     return 7
 
 async def main():
-    async with app.testing() as bench:
+    async with app.testing() as harness:
         handle = await work.enqueue()
-        await bench.drain()
+        await harness.drain()
         print(await handle.result(), app.metrics().value("tenure_rejections_total"))
 
 asyncio.run(main())

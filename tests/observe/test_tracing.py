@@ -64,9 +64,9 @@ def app(watched: Watched) -> tenure.App:
 
 
 @pytest.fixture
-async def bench(app: tenure.App) -> AsyncIterator[Harness]:
-    async with app.testing() as bench:
-        yield bench
+async def harness(app: tenure.App) -> AsyncIterator[Harness]:
+    async with app.testing() as harness:
+        yield harness
 
 
 async def ended(app: tenure.App, job: tenure.Job) -> tenure.Job:
@@ -125,13 +125,13 @@ async def test_one_trace_has_the_enqueue_the_retry_the_job_that_a_job_enqueues_a
     assert None not in carried
 
 
-async def test_spans_say_what_they_are_about(app: tenure.App, bench: Harness, watched: Watched) -> None:
+async def test_spans_say_what_they_are_about(app: tenure.App, harness: Harness, watched: Watched) -> None:
     @app.job(queue="post")
     async def mail() -> None:
         raise ValueError("no stamps")
 
     handle = await mail.options(correlation_id="c-1").enqueue()
-    await bench.drain()
+    await harness.drain()
     enqueue, run = watched.one("enqueue mail"), watched.one("run mail")
     assert (enqueue.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     facts = {
@@ -150,20 +150,20 @@ async def test_spans_say_what_they_are_about(app: tenure.App, bench: Harness, wa
 
 
 async def test_a_run_that_is_put_off_or_gives_way_has_not_failed(
-    app: tenure.App, bench: Harness, watched: Watched
+    app: tenure.App, harness: Harness, watched: Watched
 ) -> None:
     @app.job()
     async def later() -> None:
         raise Snooze(60)
 
     await later.enqueue()
-    await bench.drain()
+    await harness.drain()
     run = watched.one("run later")
     assert (run.status.status_code, run.events) == (StatusCode.UNSET, ())
 
 
 async def test_a_plain_function_in_its_thread_is_inside_the_span(
-    app: tenure.App, bench: Harness, watched: Watched
+    app: tenure.App, harness: Harness, watched: Watched
 ) -> None:
     threads = set()
 
@@ -178,7 +178,7 @@ async def test_a_plain_function_in_its_thread_is_inside_the_span(
     async def leaf() -> None: ...
 
     await plain.enqueue()
-    await bench.drain(raise_errors=True)
+    await harness.drain(raise_errors=True)
     assert threads
     assert threading.main_thread() not in threads
     run = watched.one("run plain").context.span_id
@@ -186,25 +186,27 @@ async def test_a_plain_function_in_its_thread_is_inside_the_span(
 
 
 async def test_jobs_of_different_callers_have_different_traces(
-    app: tenure.App, bench: Harness, watched: Watched
+    app: tenure.App, harness: Harness, watched: Watched
 ) -> None:
     @app.job()
     async def work() -> None:
         await asyncio.sleep(0)
 
     await asyncio.gather(*(work.enqueue() for _ in range(5)))
-    await bench.drain()
+    await harness.drain()
     assert len(watched.traces) == 5
     assert trace.get_current_span().get_span_context().is_valid is False
 
 
-async def test_a_trace_that_is_named_is_the_one_that_is_used(app: tenure.App, bench: Harness, watched: Watched) -> None:
+async def test_a_trace_that_is_named_is_the_one_that_is_used(
+    app: tenure.App, harness: Harness, watched: Watched
+) -> None:
     @app.job()
     async def work() -> None: ...
 
     with watched.tracer.start_as_current_span("elsewhere"):
         await work.options(trace=GIVEN).enqueue()
-    await bench.drain()
+    await harness.drain()
     enqueue = watched.one("enqueue work")
     assert parent_of(enqueue) == 0x00F067AA0BA902B7
     assert parent_of(watched.one("run work")) == enqueue.context.span_id
@@ -212,13 +214,13 @@ async def test_a_trace_that_is_named_is_the_one_that_is_used(app: tenure.App, be
 
 
 async def test_what_came_in_as_a_trace_and_is_none_does_no_harm(
-    app: tenure.App, bench: Harness, watched: Watched
+    app: tenure.App, harness: Harness, watched: Watched
 ) -> None:
     @app.job()
     async def work() -> None: ...
 
     await work.options(trace="nonsense").enqueue()
-    report = await bench.drain(raise_errors=True)
+    report = await harness.drain(raise_errors=True)
     assert report.counts == {"succeeded": 1}
     assert len(watched.traces) == 1
 
@@ -252,7 +254,7 @@ async def test_a_request_that_comes_again_is_the_same_request_although_its_span_
 
 
 async def test_a_job_under_a_request_id_that_a_job_enqueues_stays_in_its_trace(
-    app: tenure.App, bench: Harness, watched: Watched
+    app: tenure.App, harness: Harness, watched: Watched
 ) -> None:
     @app.job(backoff=tenure.Backoff(base_seconds=0.01))
     async def root(ctx: tenure.Context) -> None:
@@ -264,19 +266,19 @@ async def test_a_job_under_a_request_id_that_a_job_enqueues_stays_in_its_trace(
     async def leaf() -> None: ...
 
     await root.enqueue()
-    report = await bench.run_all()
+    report = await harness.run_all()
     assert [job.kind for job in report.jobs].count("leaf") == 1
     assert len(watched.traces) == 1
 
 
-async def test_a_decision_not_to_sample_travels_along(app: tenure.App, bench: Harness, watched: Watched) -> None:
+async def test_a_decision_not_to_sample_travels_along(app: tenure.App, harness: Harness, watched: Watched) -> None:
     @app.job()
     async def work() -> None: ...
 
     quiet = TracerProvider(sampler=ALWAYS_OFF).get_tracer("test")
     with quiet.start_as_current_span("request"):
         handle = await work.enqueue()
-    await bench.drain()
+    await harness.drain()
     assert handle.job.origin.trace is not None
     assert watched.spans == ()
 
@@ -291,8 +293,8 @@ async def test_without_a_provider_nothing_is_made_up_and_what_came_in_is_passed_
     @app.job()
     async def leaf() -> None: ...
 
-    async with app.testing() as bench:
+    async with app.testing() as harness:
         assert (await root.enqueue()).job.origin.trace is None
         assert (await root.options(trace=GIVEN).enqueue()).job.origin.trace == GIVEN
-        jobs = (await bench.drain(raise_errors=True)).jobs
+        jobs = (await harness.drain(raise_errors=True)).jobs
     assert sorted(job.origin.trace or "" for job in jobs) == ["", "", GIVEN, GIVEN]

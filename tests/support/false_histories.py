@@ -42,7 +42,7 @@ from tests.support.recorded_history import LEASE_SECONDS
 
 @dataclass(frozen=True)
 class Corruption:
-    """What was done to the story, the code that must name it, and the codes of what follows from it."""
+    """What was done to the recorded_run, the code that must name it, and the codes of what follows from it."""
 
     name: str
     code: Code
@@ -101,27 +101,35 @@ CORRUPTIONS = [
     Corruption(
         "one change had two results",
         Code.TWO_RESULTS,
-        asked_again("heartbeat", "held", lambda story, call: Ok(*key_of(call), (story.jobs["held"],), rev=7)),
+        asked_again(
+            "heartbeat", "held", lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["held"],), rev=7)
+        ),
     ),
     Corruption(
         "one enqueue made a job twice",
         Code.TWO_RESULTS,
         asked_again(
-            "enqueue", "queued too", lambda story, call: Ok(*key_of(call), (story.jobs["queued too"],), created=True)
+            "enqueue",
+            "queued too",
+            lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["queued too"],), created=True),
         ),
     ),
     Corruption(
         "one enqueue was answered with two jobs",
         Code.TWO_RESULTS,
         asked_again(
-            "enqueue", "queued too", lambda story, call: Ok(*key_of(call), (story.jobs["queued"],), created=False)
+            "enqueue",
+            "queued too",
+            lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["queued"],), created=False),
         ),
         also=frozenset({Code.OK_NOT_WRITTEN}),
     ),
     Corruption(
         "one claim was answered with different jobs",
         Code.TWO_RESULTS,
-        asked_again("claim+start", "halted", lambda story, call: Ok(*key_of(call), (story.jobs["queued"],))),
+        asked_again(
+            "claim+start", "halted", lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["queued"],))
+        ),
         also=frozenset({Code.CLAIM_NOT_WRITTEN}),
     ),
     Corruption(
@@ -138,9 +146,9 @@ CORRUPTIONS = [
     Corruption(
         "a claim was answered with a job that it did not take",
         Code.CLAIM_NOT_WRITTEN,
-        lambda story: answered("claim+start", "halted", ok_with(job_ids=(story.jobs["halted"], story.jobs["queued"])))(
-            story
-        ),
+        lambda recorded_run: answered(
+            "claim+start", "halted", ok_with(job_ids=(recorded_run.jobs["halted"], recorded_run.jobs["queued"]))
+        )(recorded_run),
     ),
     Corruption(
         "a claim took a job without telling", Code.CLAIM_UNTOLD, answered("claim+start", "halted", ok_with(job_ids=()))
@@ -149,26 +157,27 @@ CORRUPTIONS = [
     Corruption(
         "a job had its effect twice",
         Code.EFFECT_TWICE,
-        effects(lambda story, seen: [*seen, effect_of(seen, story, "paid")]),
+        effects(lambda recorded_run, seen: [*seen, effect_of(seen, recorded_run, "paid")]),
     ),
     Corruption(
         "a job had its effect and is not committed",
         Code.EFFECT_WITHOUT_COMMIT,
-        effects(lambda story, seen: [*seen, CHANGED(seen[0], job_id=story.jobs["not paid"])]),
+        effects(lambda recorded_run, seen: [*seen, CHANGED(seen[0], job_id=recorded_run.jobs["not paid"])]),
     ),
     Corruption(
         "a job had its effect in an attempt that did not commit",
         Code.EFFECT_OF_ANOTHER_ATTEMPT,
         effects(
-            lambda story, seen: [
-                CHANGED(effect, attempt=1) if effect.job_id == story.jobs["paid later"] else effect for effect in seen
+            lambda recorded_run, seen: [
+                CHANGED(effect, attempt=1) if effect.job_id == recorded_run.jobs["paid later"] else effect
+                for effect in seen
             ]
         ),
     ),
     Corruption(
         "a committed job had no effect",
         Code.COMMIT_WITHOUT_EFFECT,
-        effects(lambda story, seen: [effect for effect in seen if effect.job_id != story.jobs["paid"]]),
+        effects(lambda recorded_run, seen: [effect for effect in seen if effect.job_id != recorded_run.jobs["paid"]]),
     ),
     # One job's log.
     Corruption("a log is empty", Code.NO_EVENTS, log("done", lambda _: [], in_row=False)),

@@ -1,4 +1,4 @@
-"""Edits of a story: of a row, a log, the tail, or of what clients saw.
+"""Edits of a recorded_run: of a row, a log, the tail, or of what clients saw.
 
 An edit of a log is carried through to the row and the tail, where it does not say otherwise: that is what a store with
 such a bug would have left behind. What only contradicts itself in one place would be too easy to find.
@@ -20,10 +20,10 @@ from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import CLAIMED
 from tenure.testing.driver import ERROR
-from tenure.testing.history.checker import Effect, Failed, History, Invoked, Ok, Record, Snapshot, Unknown
-from tests.support.recorded_history import LEASE_SECONDS, Story
+from tenure.testing.history.checker import Effect, Failed, History, HistorySnapshot, Invoked, Ok, Record, Unknown
+from tests.support.recorded_history import LEASE_SECONDS, RecordedRun
 
-Edit = Callable[[Story], Story]
+Edit = Callable[[RecordedRun], RecordedRun]
 Events = tuple[Event, ...]
 CHANGED = msgspec.structs.replace
 
@@ -34,17 +34,19 @@ CHANGED = msgspec.structs.replace
 def row(name: str, **changes: Any) -> Edit:
     """The row alone says something else."""
 
-    def edit(story: Story) -> Story:
-        job = CHANGED(story.job(name), **changes)
-        return story.stored(_with_row(story.database, job))
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        job = CHANGED(recorded_run.job(name), **changes)
+        return recorded_run.stored(_with_row(recorded_run.database, job))
 
     return edit
 
 
 def origin(name: str, **changes: Any) -> Edit:
-    def edit(story: Story) -> Story:
-        job = story.job(name)
-        return story.stored(_with_row(story.database, CHANGED(job, origin=CHANGED(job.origin, **changes))))
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        job = recorded_run.job(name)
+        return recorded_run.stored(
+            _with_row(recorded_run.database, CHANGED(job, origin=CHANGED(job.origin, **changes)))
+        )
 
     return edit
 
@@ -52,22 +54,22 @@ def origin(name: str, **changes: Any) -> Edit:
 def log(name: str, change: Callable[[Events], Sequence[Event]], *, in_row: bool = True, in_tail: bool = True) -> Edit:
     """The log says something else, and so do the row and the tail, unless they are kept out of it."""
 
-    def edit(story: Story) -> Story:
-        job = story.job(name)
-        events = tuple(change(story.database.logs[job.id]))
-        database = CHANGED(story.database, logs={**story.database.logs, job.id: events})
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        job = recorded_run.job(name)
+        events = tuple(change(recorded_run.database.logs[job.id]))
+        database = CHANGED(recorded_run.database, logs={**recorded_run.database.logs, job.id: events})
         if in_tail:
             database = CHANGED(database, tail=tuple(_retold(database.tail, job.id, events)))
         if in_row and events:
             database = _with_row(database, _replayed(job, events))
-        return story.stored(database)
+        return recorded_run.stored(database)
 
     return edit
 
 
 def tail(change: Callable[[Events], Sequence[Event]]) -> Edit:
-    def edit(story: Story) -> Story:
-        return story.stored(CHANGED(story.database, tail=tuple(change(story.database.tail))))
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        return recorded_run.stored(CHANGED(recorded_run.database, tail=tuple(change(recorded_run.database.tail))))
 
     return edit
 
@@ -75,11 +77,11 @@ def tail(change: Callable[[Events], Sequence[Event]]) -> Edit:
 def tail_of(name: str, change: Callable[[list[Event]], Sequence[Event]]) -> Edit:
     """The events of one job in the tail, put back into the places that they had."""
 
-    def edit(story: Story) -> Story:
-        job_id = story.jobs[name]
-        others = [event for event in story.database.tail if event.job_id != job_id]
-        own = change([event for event in story.database.tail if event.job_id == job_id])
-        return story.stored(CHANGED(story.database, tail=(*own, *others)))
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        job_id = recorded_run.jobs[name]
+        others = [event for event in recorded_run.database.tail if event.job_id != job_id]
+        own = change([event for event in recorded_run.database.tail if event.job_id == job_id])
+        return recorded_run.stored(CHANGED(recorded_run.database, tail=(*own, *others)))
 
     return edit
 
@@ -87,20 +89,20 @@ def tail_of(name: str, change: Callable[[list[Event]], Sequence[Event]]) -> Edit
 def vanished(name: str, *, row_only: bool = False) -> Edit:
     """The job is not there, or only its row is not."""
 
-    def edit(story: Story) -> Story:
-        database, job_id = story.database, story.jobs[name]
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        database, job_id = recorded_run.database, recorded_run.jobs[name]
         database = CHANGED(database, jobs=tuple(job for job in database.jobs if job.id != job_id))
         if not row_only:
             logs = {key: events for key, events in database.logs.items() if key != job_id}
             database = CHANGED(
                 database, logs=logs, tail=tuple(event for event in database.tail if event.job_id != job_id)
             )
-        return story.stored(database)
+        return recorded_run.stored(database)
 
     return edit
 
 
-def _with_row(database: Snapshot, changed: Job) -> Snapshot:
+def _with_row(database: HistorySnapshot, changed: Job) -> HistorySnapshot:
     return CHANGED(database, jobs=tuple(changed if job.id == changed.id else job for job in database.jobs))
 
 
@@ -209,13 +211,13 @@ def claimed_again(events: Events) -> list[Event]:
 def answered(op: str, name: str, change: Callable[[Record], Record], *, number: int = 0) -> Edit:
     """The answer to a call of this operation on this job is another one."""
 
-    def edit(story: Story) -> Story:
-        call = _calls(story, op, name)[number]
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        call = _calls(recorded_run, op, name)[number]
         records = [
             change(record) if isinstance(record, Ok | Failed | Unknown) and key_of(record) == key_of(call) else record
-            for record in story.history.records
+            for record in recorded_run.history.records
         ]
-        return story.saw(History.of(records))
+        return recorded_run.saw(History.of(records))
 
     return edit
 
@@ -223,38 +225,40 @@ def answered(op: str, name: str, change: Callable[[Record], Record], *, number: 
 def invoked(op: str, name: str, /, **changes: Any) -> Edit:
     """A call asked for something else."""
 
-    def edit(story: Story) -> Story:
-        call = _calls(story, op, name)[0]
-        records = [CHANGED(record, **changes) if record is call else record for record in story.history.records]
-        return story.saw(History.of(records))
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        call = _calls(recorded_run, op, name)[0]
+        records = [CHANGED(record, **changes) if record is call else record for record in recorded_run.history.records]
+        return recorded_run.saw(History.of(records))
 
     return edit
 
 
-def asked_again(op: str, name: str, answer: Callable[[Story, Invoked], Record]) -> Edit:
+def asked_again(op: str, name: str, answer: Callable[[RecordedRun, Invoked], Record]) -> Edit:
     """The same request once more, with another answer."""
 
-    def edit(story: Story) -> Story:
-        call = CHANGED(_calls(story, op, name)[0], number=10_000)
-        return story.saw(History.of([*story.history.records, call, answer(story, call)]))
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        call = CHANGED(_calls(recorded_run, op, name)[0], number=10_000)
+        return recorded_run.saw(History.of([*recorded_run.history.records, call, answer(recorded_run, call)]))
 
     return edit
 
 
-def effects(change: Callable[[Story, list[Effect]], list[Effect]]) -> Edit:
-    def edit(story: Story) -> Story:
-        others = [record for record in story.history.records if not isinstance(record, Effect)]
-        return story.saw(History.of([*others, *change(story, story.history.effects())]))
+def effects(change: Callable[[RecordedRun, list[Effect]], list[Effect]]) -> Edit:
+    def edit(recorded_run: RecordedRun) -> RecordedRun:
+        others = [record for record in recorded_run.history.records if not isinstance(record, Effect)]
+        return recorded_run.saw(History.of([*others, *change(recorded_run, recorded_run.history.effects())]))
 
     return edit
 
 
-def _calls(story: Story, op: str, name: str) -> list[Invoked]:
-    job_id = story.jobs[name]
-    won = {key_of(record) for record in story.history.records if isinstance(record, Ok) and job_id in record.job_ids}
+def _calls(recorded_run: RecordedRun, op: str, name: str) -> list[Invoked]:
+    job_id = recorded_run.jobs[name]
+    won = {
+        key_of(record) for record in recorded_run.history.records if isinstance(record, Ok) and job_id in record.job_ids
+    }
     found = [
         record
-        for record in story.history.records
+        for record in recorded_run.history.records
         if isinstance(record, Invoked) and record.op == op and (record.job_id == job_id or key_of(record) in won)
     ]
     assert found, f"nobody was seen to ask for {op} of the job {name!r}"
@@ -274,5 +278,5 @@ def ok_with(**changes: Any) -> Callable[[Record], Record]:
     return lambda record: CHANGED(record, **changes)
 
 
-def effect_of(effects_seen: list[Effect], story: Story, name: str) -> Effect:
-    return next(effect for effect in effects_seen if effect.job_id == story.jobs[name])
+def effect_of(effects_seen: list[Effect], recorded_run: RecordedRun, name: str) -> Effect:
+    return next(effect for effect in effects_seen if effect.job_id == recorded_run.jobs[name])

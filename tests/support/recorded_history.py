@@ -36,7 +36,7 @@ from tenure.stores.contract import EnqueueRequest, Store
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
-from tenure.testing.history.checker import History, Snapshot, recorded, snapshot
+from tenure.testing.history.checker import History, HistorySnapshot, recorded, snapshot
 from tenure.testing.model.store import ModelStore
 
 BURIAL = DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, ERROR)
@@ -45,20 +45,20 @@ PATIENT = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 50.0}
 
 
 @dataclass(frozen=True)
-class Story:
+class RecordedRun:
     """What clients saw, what the database has, and which job is which."""
 
     history: History
-    database: Snapshot
+    database: HistorySnapshot
     jobs: dict[str, UUID]
 
     def job(self, name: str) -> Job:
         return next(job for job in self.database.jobs if job.id == self.jobs[name])
 
-    def saw(self, history: History) -> Story:
+    def saw(self, history: History) -> RecordedRun:
         return replace(self, history=history)
 
-    def stored(self, database: Snapshot) -> Story:
+    def stored(self, database: HistorySnapshot) -> RecordedRun:
         return replace(self, database=database)
 
 
@@ -103,8 +103,8 @@ class Life:
             job = await driver.apply(job, operation)
             self.clock.advance(1)
 
-    def story(self, database: Snapshot) -> Story:
-        return Story(History.merged([self.client, self.worker]), database, dict(self.jobs))
+    def recorded_run(self, database: HistorySnapshot) -> RecordedRun:
+        return RecordedRun(History.merged([self.client, self.worker]), database, dict(self.jobs))
 
 
 async def live(life: Life) -> None:
@@ -243,10 +243,10 @@ def sqlite(clock: ManualClock) -> Store:
     return SqliteStore(":memory:", seams=Seams(clock=clock), database_clock=clock.now, inline=True)
 
 
-def tell(new_store: Callable[[ManualClock], Store]) -> tuple[Story, Story]:
-    """The story while some jobs are live, and the same once all have ended."""
+def tell(new_store: Callable[[ManualClock], Store]) -> tuple[RecordedRun, RecordedRun]:
+    """The recorded_run while some jobs are live, and the same once all have ended."""
 
-    async def telling() -> tuple[Story, Story]:
+    async def telling() -> tuple[RecordedRun, RecordedRun]:
         clock = ManualClock()
         store = new_store(clock)
         await store.migrate()
@@ -254,9 +254,9 @@ def tell(new_store: Callable[[ManualClock], Store]) -> tuple[Story, Story]:
         try:
             life = Life(store, clock)
             await live(life)
-            before = life.story(await snapshot(store, clock=clock))
+            before = life.recorded_run(await snapshot(store, clock=clock))
             await finish(life)
-            return before, life.story(await snapshot(store, clock=clock))
+            return before, life.recorded_run(await snapshot(store, clock=clock))
         finally:
             await store.close()
 

@@ -19,7 +19,7 @@ import tenure
 from tenure.errors import InvalidInput, JobFailed, PayloadRefused, PermanentError, Snooze, TransientError
 from tenure.lifecycle.records import EventType
 from tenure.testing.clock import START
-from tenure.testing.harness import harness as bench_module
+from tenure.testing.harness import harness as harness_module
 from tenure.testing.harness.environment import HarnessClock
 from tenure.testing.harness.harness import Harness
 from tenure.testing.harness.report import HarnessError
@@ -31,8 +31,8 @@ def app(tmp_path: Path) -> tenure.App:
     return tenure.App(f"sqlite:///{tmp_path / 'real.db'}", name="shop")
 
 
-def kinds(bench: Harness) -> list[str]:
-    return [ran.job.kind for ran in bench.ran]
+def kinds(harness: Harness) -> list[str]:
+    return [ran.job.kind for ran in harness.ran]
 
 
 class TestTheContext:
@@ -44,11 +44,11 @@ class TestTheContext:
             return n
 
         before = dict(vars(app))
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             with pytest.raises(PayloadRefused):
                 await work.enqueue("one")  # type: ignore[arg-type]
             await work.enqueue(1)
-            await bench.drain()
+            await harness.drain()
             await app.close()
             assert app.rejections == {"work": 1}
         assert vars(app) == before
@@ -70,9 +70,9 @@ class TestTheContext:
         def work() -> None: ...
 
         outside, store = await work.enqueue(), await app.store()
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             inside = await work.enqueue()
-            await bench.drain()
+            await harness.drain()
             assert (await inside.refresh()).status == "succeeded"
             await app.close()
         assert await app.store() is store
@@ -84,29 +84,29 @@ class TestTheContext:
         def work() -> None: ...
 
         for _ in range(2):
-            async with app.testing() as bench:
+            async with app.testing() as harness:
                 await work.options(dedupe_key="only one").enqueue()
-                assert (await bench.drain()).counts == {"succeeded": 1}
+                assert (await harness.drain()).counts == {"succeeded": 1}
 
     async def test_a_second_use_inside_the_first_is_refused_and_harms_neither(self, app: tenure.App) -> None:
         @app.job()
         def work() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             with pytest.raises(HarnessError, match="tested already"):
                 async with app.testing():
                     pytest.fail("it was let in")
             await work.enqueue()
-            assert (await bench.drain()).counts == {"succeeded": 1}
+            assert (await harness.drain()).counts == {"succeeded": 1}
         async with app.testing():
             pass
 
     async def test_it_cannot_be_left_twice(self, app: tenure.App) -> None:
-        on_bench = app.testing()
-        async with on_bench:
+        testing = app.testing()
+        async with testing:
             pass
         with pytest.raises(HarnessError, match="was not entered, or left before"):
-            on_bench.leave()
+            testing.leave()
 
     def test_what_makes_no_sense_is_refused(self, app: tenure.App) -> None:
         with pytest.raises(InvalidInput, match="must be one of drain, inline"):
@@ -117,13 +117,13 @@ class TestTheContext:
     async def test_the_plain_form_is_refused_where_an_event_loop_runs(self, app: tenure.App) -> None:
         with pytest.raises(HarnessError, match="async with"), app.testing():
             pytest.fail("it was let in")
-        assert "bench" not in vars(app)
+        assert "harness" not in vars(app)
 
-    async def test_a_closed_bench_says_so(self, app: tenure.App) -> None:
-        async with app.testing() as bench:
+    async def test_a_closed_harness_is_refused(self, app: tenure.App) -> None:
+        async with app.testing() as harness:
             pass
-        with pytest.raises(HarnessError, match="its test is over"):
-            await bench.drain()
+        with pytest.raises(HarnessError, match="its test has ended"):
+            await harness.drain()
 
     def test_another_event_loop_is_refused_with_advice(self, app: tenure.App) -> None:
         @app.job()
@@ -132,7 +132,7 @@ class TestTheContext:
         async def elsewhere() -> None:
             await work.enqueue()
 
-        with app.testing(), pytest.raises(HarnessError, match="lives on another event loop"):
+        with app.testing(), pytest.raises(HarnessError, match="belongs to another event loop"):
             asyncio.run(elsewhere())
 
     async def test_no_worker_can_be_started_meanwhile(self, app: tenure.App) -> None:
@@ -140,7 +140,7 @@ class TestTheContext:
         def work() -> None: ...
 
         async with app.testing():
-            with pytest.raises(HarnessError, match=r"bench.drain\(\) runs its jobs"):
+            with pytest.raises(HarnessError, match=r"harness.drain\(\) runs its jobs"):
                 await app.worker().run()
 
     async def test_a_connection_of_ones_own_cannot_reach_jobs_in_memory(self, app: tenure.App) -> None:
@@ -165,9 +165,9 @@ class TestTheContext:
                 seen.append("cancelled")
                 raise
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await hang.enqueue()
-            draining = asyncio.create_task(bench.drain())
+            draining = asyncio.create_task(harness.drain())
             await asyncio.wait_for(began.wait(), 10)
             draining.cancel()
             await asyncio.wait([draining])
@@ -188,16 +188,16 @@ class TestDrain:
                 second.enqueue_sync(n - 1)
             return n * n
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await first.enqueue(2)
             assert handle.job.status == "queued", "nothing runs before it is told to"
-            report = await bench.drain()
+            report = await harness.drain()
             assert [(job.kind, job.result) for job in report.jobs] == [("first", "2"), ("second", "4"), ("second", "1")]
             assert report.counts == {"succeeded": 3}
             assert report.errors == ()
             assert await handle.result() == 2
-            assert (await bench.drain()).ran == ()
-            assert len(bench.ran) == 3
+            assert (await harness.drain()).ran == ()
+            assert len(harness.ran) == 3
 
     async def test_jobs_are_run_in_the_order_of_a_worker(self, app: tenure.App) -> None:
         seen: list[int] = []
@@ -206,11 +206,11 @@ class TestDrain:
         async def work(n: int) -> None:
             seen.append(n)
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             for n in range(5):
                 await work.enqueue(n)
             await work.options(priority=9).enqueue(9)
-            await bench.drain()
+            await harness.drain()
         assert seen == [9, 0, 1, 2, 3, 4]
 
     async def test_a_job_in_a_queue_that_only_a_commit_knows_of_is_found(self, app: tenure.App) -> None:
@@ -222,9 +222,9 @@ class TestDrain:
         @app.job()
         async def child() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await parent.enqueue()
-            assert [job.queue for job in (await bench.drain()).jobs] == ["default", "made-up"]
+            assert [job.queue for job in (await harness.drain()).jobs] == ["default", "made-up"]
 
     async def test_errors_are_reported_and_raised_on_demand_once_their_job_is_settled(self, app: tenure.App) -> None:
         boom = ValueError("boom")
@@ -233,13 +233,13 @@ class TestDrain:
         def work() -> None:
             raise boom
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await work.enqueue()
-            report = await bench.drain()
+            report = await harness.drain()
             assert (report.errors, report.counts) == ((boom,), {"failed": 1})
             handle = await work.enqueue()
             with pytest.raises(ValueError, match="boom") as raised:
-                await bench.drain(raise_errors=True)
+                await harness.drain(raise_errors=True)
             assert raised.value is boom
             assert (await handle.refresh()).status == "failed"
 
@@ -248,7 +248,7 @@ class TestDrain:
         def work(n: int) -> int:
             return n
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await work.enqueue(1)
             changed = tenure.App(app.database)
 
@@ -258,7 +258,7 @@ class TestDrain:
 
             app.kinds["work"] = changed.kinds["work"]
             with pytest.raises(JobFailed, match=r"dead_lettered.*unknown field `n`"):
-                await bench.drain(raise_errors=True)
+                await harness.drain(raise_errors=True)
 
     @pytest.mark.parametrize("call", ["drain", "advance", "run_all", "until_empty"])
     async def test_jobs_that_keep_coming_are_named_and_nothing_is_left_half_done(
@@ -268,13 +268,13 @@ class TestDrain:
         async def hydra() -> None:
             await hydra.enqueue()
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await hydra.enqueue()
             calls = {
-                "drain": lambda: bench.drain(jobs_max=20),
-                "advance": lambda: bench.advance(1, jobs_max=20),
-                "run_all": lambda: bench.run_all(jobs_max=20),
-                "until_empty": lambda: bench.drain(until_empty=True, jobs_max=20),
+                "drain": lambda: harness.drain(jobs_max=20),
+                "advance": lambda: harness.advance(1, jobs_max=20),
+                "run_all": lambda: harness.run_all(jobs_max=20),
+                "until_empty": lambda: harness.drain(until_empty=True, jobs_max=20),
             }
             with pytest.raises(HarnessError, match=r"20 jobs were run.*hydra \(20 of the last 20\)"):
                 await calls[call]()
@@ -285,11 +285,11 @@ class TestDrain:
         @app.job()
         def work() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await app.enqueue_many(work.request() for _ in range(7))
-            assert (await bench.drain(jobs_max=7)).counts == {"succeeded": 7}
+            assert (await harness.drain(jobs_max=7)).counts == {"succeeded": 7}
             with pytest.raises(InvalidInput, match="jobs_max"):
-                await bench.drain(jobs_max=0)
+                await harness.drain(jobs_max=0)
 
     async def test_kinds_that_the_app_does_not_have_are_left_alone(self, app: tenure.App) -> None:
         @app.job()
@@ -298,14 +298,14 @@ class TestDrain:
         @app.job()
         def gone() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await work.enqueue()
             left = await gone.enqueue()
             del app.kinds["gone"]
-            assert (await bench.drain()).counts == {"succeeded": 1}
+            assert (await harness.drain()).counts == {"succeeded": 1}
             assert (await left.refresh()).status == "queued"
             with pytest.raises(HarnessError, match=r"1 jobs are left and none.*gone \(queued\)"):
-                await bench.run_all()
+                await harness.run_all()
 
     async def test_two_who_drain_at_once_take_turns(self, app: tenure.App) -> None:
         inside = 0
@@ -318,9 +318,9 @@ class TestDrain:
             assert inside == 1
             inside -= 1
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await app.enqueue_many(work.request() for _ in range(10))
-            reports = await asyncio.gather(bench.drain(raise_errors=True), bench.drain(raise_errors=True))
+            reports = await asyncio.gather(harness.drain(raise_errors=True), harness.drain(raise_errors=True))
             assert sum(len(report.ran) for report in reports) == 10
 
 
@@ -330,21 +330,21 @@ class TestTime:
         def work() -> None: ...
 
         now = datetime(2031, 5, 6, 7, 8, tzinfo=UTC)
-        async with app.testing(now=now) as bench:
+        async with app.testing(now=now) as harness:
             job = (await work.enqueue()).job
-            assert (job.created_at, app.seams.clock.now(), bench.clock.now()) == (now, now, now)
-            [done] = (await bench.drain()).jobs
+            assert (job.created_at, app.seams.clock.now(), harness.clock.now()) == (now, now, now)
+            [done] = (await harness.drain()).jobs
             assert done.finished_at == now
 
     async def test_a_delayed_job_runs_when_its_time_has_come(self, app: tenure.App) -> None:
         @app.job()
         def work() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await work.options(delay_seconds=60).enqueue()
-            assert (await bench.drain()).ran == ()
-            assert (await bench.advance(59.999)).ran == ()
-            assert (await bench.advance(0.001)).counts == {"succeeded": 1}
+            assert (await harness.drain()).ran == ()
+            assert (await harness.advance(59.999)).ran == ()
+            assert (await harness.advance(0.001)).counts == {"succeeded": 1}
 
     async def test_while_time_passes_each_job_runs_at_its_own_moment(self, app: tenure.App) -> None:
         seen: list[tuple[str, float]] = []
@@ -361,11 +361,11 @@ class TestTime:
         async def late() -> None:
             note("late")
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await early.options(delay_seconds=10).enqueue()
             await late.options(delay_seconds=100).enqueue()
-            assert (await bench.advance(90)).counts == {"succeeded": 2}
-            assert bench.clock.monotonic_seconds() == 90
+            assert (await harness.advance(90)).counts == {"succeeded": 2}
+            assert harness.clock.monotonic_seconds() == 90
         assert seen == [("early", 10), ("late", 40)]
 
     async def test_everything_can_be_run_to_its_end_whenever_it_is_due(self, app: tenure.App) -> None:
@@ -380,33 +380,33 @@ class TestTime:
                 raise TransientError("not yet")
             return "at last"
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await flaky.options(delay_seconds=600).enqueue()
-            report = await bench.run_all()
+            report = await harness.run_all()
             assert tries == [1, 2, 3, 4, 5]
             assert report.counts == {"retry": 3, "stalled": 1, "succeeded": 1}
-            assert bench.clock.monotonic_seconds() > 4200
+            assert harness.clock.monotonic_seconds() > 4200
             assert await handle.result() == "at last"
-            assert (await bench.drain(until_empty=True)).ran == ()
+            assert (await harness.drain(until_empty=True)).ran == ()
 
     async def test_a_job_that_waited_too_long_in_the_queue_is_timed_out_by_recovery(self, app: tenure.App) -> None:
         @app.job(timeouts=tenure.Timeouts(queued_seconds=30))
         def work() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await work.enqueue()
-            assert (await bench.advance(31)).ran == ()
+            assert (await harness.advance(31)).ran == ()
             assert (await handle.refresh()).status == "failed"
 
-    async def test_a_job_keeps_its_lease_while_the_bench_lets_time_pass(self, app: tenure.App) -> None:
+    async def test_a_job_keeps_its_lease_while_the_harness_lets_time_pass(self, app: tenure.App) -> None:
         @app.job(lease_seconds=30)
         async def slow() -> str:
-            await bench.advance(300)
+            await harness.advance(300)
             return "done"
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await slow.enqueue()
-            assert (await bench.drain()).counts == {"succeeded": 1}
+            assert (await harness.drain()).counts == {"succeeded": 1}
             types = [event.type for event in await handle.events()]
             assert types.count(EventType.HEARTBEAT) >= 10
 
@@ -422,13 +422,13 @@ class TestTime:
             finally:
                 seen.append("stopped")
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await hangs.enqueue()
-            draining = asyncio.create_task(bench.drain())
+            draining = asyncio.create_task(harness.drain())
             await asyncio.wait_for(began.wait(), 10)
-            await bench.advance(99)
+            await harness.advance(99)
             assert (await handle.refresh()).status == "running"
-            await bench.advance(3600)
+            await harness.advance(3600)
             assert [ran.recorded for ran in (await asyncio.wait_for(draining, 10)).ran] == [False]
             job = await handle.refresh()
             assert (job.status, job.finished_at, seen) == ("failed", START + timedelta(seconds=100), ["stopped"])
@@ -444,12 +444,12 @@ class TestTime:
         @app.job()
         async def second() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await first.enqueue()
             await second.options(delay_seconds=10).enqueue()
-            draining = asyncio.create_task(bench.drain())
+            draining = asyncio.create_task(harness.drain())
             await asyncio.wait_for(began.wait(), 10)
-            assert (await bench.advance(10)).ran == ()
+            assert (await harness.advance(10)).ran == ()
             go_on.set()
             assert [job.kind for job in (await asyncio.wait_for(draining, 10)).jobs] == ["first", "second"]
 
@@ -458,12 +458,12 @@ class TestTime:
         @app.job(lease_seconds=30)
         async def freezes(ctx: tenure.Context) -> int:
             if ctx.attempt == 1:
-                bench.clock.advance(31)
+                harness.clock.advance(31)
             return ctx.attempt
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await freezes.enqueue()
-            report = await bench.drain()
+            report = await harness.drain()
             assert [ran.recorded for ran in report.ran] == [False, True]
             assert await handle.result() == 2
             types = [event.type for event in await handle.events()]
@@ -493,29 +493,29 @@ class TestWaiting:
                 raise TransientError("again", delay_seconds=90)
             return 41
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await outer.enqueue()
-            await bench.drain()
+            await harness.drain()
             assert await handle.result() == 42
-            assert kinds(bench) == ["inner", "inner", "outer"]
+            assert kinds(harness) == ["inner", "inner", "outer"]
 
     async def test_a_time_limit_of_the_caller_is_kept_by_the_tests_clock(self, app: tenure.App) -> None:
         @app.job()
         def work() -> int:
             return 1
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await work.options(delay_seconds=10).enqueue()
             with pytest.raises(TimeoutError):
                 await handle.result(timeout_seconds=9.999)
-            assert bench.ran == []
-            assert bench.clock.monotonic_seconds() == pytest.approx(9.999)
+            assert harness.ran == []
+            assert harness.clock.monotonic_seconds() == pytest.approx(9.999)
             assert await handle.result(timeout_seconds=1) == 1
 
     async def test_to_wait_for_what_will_never_come_is_an_error_and_not_a_hang(
         self, app: tenure.App, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(bench_module, "IDLE_MAX", 20)
+        monkeypatch.setattr(harness_module, "IDLE_MAX", 20)
 
         @app.job()
         def gone() -> None: ...
@@ -523,7 +523,7 @@ class TestWaiting:
         async with app.testing():
             handle = await gone.enqueue()
             del app.kinds["gone"]
-            with pytest.raises(HarnessError, match="nothing ever will be"):
+            with pytest.raises(HarnessError, match="none will become due"):
                 await handle.result()
 
     async def test_to_wait_while_another_call_is_at_work_holds_neither_up(self, app: tenure.App) -> None:
@@ -535,9 +535,9 @@ class TestWaiting:
             await go_on.wait()
             return 1
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await work.enqueue()
-            draining = asyncio.create_task(bench.drain())
+            draining = asyncio.create_task(harness.drain())
             await asyncio.wait_for(began.wait(), 10)
             waiting = asyncio.create_task(handle.result())
             await asyncio.sleep(0)
@@ -584,10 +584,10 @@ class TestInline:
         async def inner() -> None:
             seen.append("inner")
 
-        async with app.testing("inline") as bench:
+        async with app.testing("inline") as harness:
             await outer.enqueue()
             assert seen == ["outer begins", "outer ends", "inner"]
-            assert kinds(bench) == ["outer", "inner"]
+            assert kinds(harness) == ["outer", "inner"]
 
     async def test_several_at_once_are_each_done_when_they_return(self, app: tenure.App) -> None:
         @app.job()
@@ -604,17 +604,17 @@ class TestInline:
         async def work() -> None:
             raise PermanentError("no")
 
-        async with app.testing("inline") as bench:
+        async with app.testing("inline") as harness:
             assert (await work.enqueue()).job.status == "failed"
-            assert [type(ran.error) for ran in bench.ran] == [PermanentError]
+            assert [type(ran.error) for ran in harness.ran] == [PermanentError]
 
     async def test_what_is_not_due_waits_for_the_clock(self, app: tenure.App) -> None:
         @app.job()
         async def work() -> None: ...
 
-        async with app.testing("inline") as bench:
+        async with app.testing("inline") as harness:
             assert (await work.options(delay_seconds=5).enqueue()).job.status == "queued"
-            assert (await bench.advance(5)).counts == {"succeeded": 1}
+            assert (await harness.advance(5)).counts == {"succeeded": 1}
 
     async def test_a_redrive_runs_at_once_too(self, app: tenure.App) -> None:
         healthy = False
@@ -640,9 +640,9 @@ class TestInline:
         @app.job()
         def inner() -> None: ...
 
-        async with app.testing("inline") as bench:
+        async with app.testing("inline") as harness:
             assert (await outer.enqueue()).job.status == "succeeded"
-            assert kinds(bench) == ["outer", "inner"]
+            assert kinds(harness) == ["outer", "inner"]
 
 
 class TestPlainCode:
@@ -652,16 +652,16 @@ class TestPlainCode:
             return 2 * n
 
         background = app.background
-        with app.testing() as bench:
+        with app.testing() as harness:
             handle = work.enqueue_sync(21)
             delayed = work.options(delay_seconds=60).enqueue_sync(1)
-            assert bench.drain_sync().counts == {"succeeded": 1}
-            assert bench.run(handle.result) == 42
-            assert bench.advance_sync(30).ran == ()
-            assert bench.run_all_sync().jobs[0].id == delayed.id
-            assert bench.drain_sync(until_empty=True).ran == ()
+            assert harness.drain_sync().counts == {"succeeded": 1}
+            assert harness.run(handle.result) == 42
+            assert harness.advance_sync(30).ran == ()
+            assert harness.run_all_sync().jobs[0].id == delayed.id
+            assert harness.drain_sync(until_empty=True).ran == ()
         assert app.background is background
-        assert "bench" not in vars(app)
+        assert "harness" not in vars(app)
 
     def test_plain_enqueues_run_inline(self, app: tenure.App) -> None:
         @app.job()
@@ -681,19 +681,19 @@ class TestPlainCode:
         @app.job()
         def work() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             with pytest.raises(RuntimeError, match="await it"):
                 work.enqueue_sync()
             with pytest.raises(RuntimeError, match="await it"):
-                bench.drain_sync()
+                harness.drain_sync()
 
     async def test_a_thread_beside_an_async_test_reaches_the_same_jobs(self, app: tenure.App) -> None:
         @app.job()
         def work() -> None: ...
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await asyncio.to_thread(work.enqueue_sync)
-            report = await asyncio.to_thread(bench.drain_sync)
+            report = await asyncio.to_thread(harness.drain_sync)
             assert report.counts == {"succeeded": 1}
 
     @pytest.mark.requirement("EL-04")
@@ -712,13 +712,13 @@ class TestPlainCode:
                 await tx.execute("insert into sent values ($1)", to)
             return to
 
-        async with app.testing() as bench:
-            await bench.execute("create table sent(address text)")
+        async with app.testing() as harness:
+            await harness.execute("create table sent(address text)")
             handle = await send.enqueue("ada")
-            assert (await bench.drain(raise_errors=True)).counts == {"succeeded": 1}
-            assert bench.clock.now() == START, "a progress report behind an open block does not move the clock"
+            assert (await harness.drain(raise_errors=True)).counts == {"succeeded": 1}
+            assert harness.clock.now() == START, "a progress report behind an open block does not move the clock"
             assert await handle.result() == "ada"
-            assert await bench.fetch("select address from sent where address = $1", "ada") == [{"address": "ada"}]
+            assert await harness.fetch("select address from sent where address = $1", "ada") == [{"address": "ada"}]
 
     @pytest.mark.parametrize("is_async", [True, False])
     def test_process_jobs_run_in_this_process(self, app: tenure.App, is_async: bool) -> None:
@@ -749,9 +749,9 @@ def _sent_by_a_plain_function(app: tenure.App) -> list[dict[str, str]]:
         with ctx.commit() as tx:
             found.extend(tx.fetch("select address from sent"))
 
-    with app.testing() as bench:
+    with app.testing() as harness:
         send.enqueue_sync("ada")
-        assert bench.drain_sync(raise_errors=True).counts == {"succeeded": 2}
+        assert harness.drain_sync(raise_errors=True).counts == {"succeeded": 2}
     return found
 
 
@@ -782,23 +782,23 @@ def work(n: int) -> int:
 before = dict(vars(app))
 
 def test_plain(tenure_testing, tenure_clock):
-    bench = tenure_testing(app)
+    harness = tenure_testing(app)
     handle = work.options(delay_seconds=5).enqueue_sync(21)
-    assert bench.drain_sync().ran == ()
+    assert harness.drain_sync().ran == ()
     tenure_clock.advance(5)
-    assert bench.drain_sync().counts == {"succeeded": 1}
-    assert bench.run(handle.result) == 42
+    assert harness.drain_sync().counts == {"succeeded": 1}
+    assert harness.run(handle.result) == 42
 
 @pytest.mark.asyncio
 async def test_async(tenure_testing, tenure_clock):
-    bench = tenure_testing(app, "inline")
-    assert bench.clock is tenure_clock
+    harness = tenure_testing(app, "inline")
+    assert harness.clock is tenure_clock
     assert (await work.enqueue(21)).job.result == "42"
 
 @pytest.mark.xfail(strict=True, raises=ZeroDivisionError)
 @pytest.mark.asyncio
 async def test_failing(tenure_testing):
-    bench = tenure_testing(app)
+    harness = tenure_testing(app)
     await work.enqueue(21)
     raise ZeroDivisionError
 
@@ -841,7 +841,7 @@ class TestThePlugin:
         @app.job()
         def work() -> None: ...
 
-        bench = tenure_testing(app)
+        harness = tenure_testing(app)
         await work.enqueue()
-        assert (await bench.drain()).counts == {"succeeded": 1}
-        assert bench.clock is tenure_clock
+        assert (await harness.drain()).counts == {"succeeded": 1}
+        assert harness.clock is tenure_clock

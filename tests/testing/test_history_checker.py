@@ -1,4 +1,4 @@
-"""The history checker believes a true story, and finds out every false one by its own code."""
+"""The history checker believes a true recorded_run, and finds out every false one by its own code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tenure.testing.history.checker import (
     Code,
     Failed,
     History,
+    HistoryProblem,
     Invoked,
     Ok,
-    Problem,
     Record,
     Unknown,
     check_history,
@@ -33,24 +33,24 @@ from tenure.testing.history.checker import (
 from tenure.testing.model.store import ModelStore
 from tests.support.false_histories import CORRUPTIONS, Corruption
 from tests.support.history_edits import CHANGED, followed, log
-from tests.support.recorded_history import LEASE_SECONDS, Story, model, sqlite, tell
+from tests.support.recorded_history import LEASE_SECONDS, RecordedRun, model, sqlite, tell
 from tools.generated import DOCS
 
 STORES = {"model": model, "sqlite": sqlite}
 
 
 @cache
-def told(store: str) -> tuple[Story, Story]:
-    """The true story on this store: while some jobs are live, and once all have ended. Nobody may change it."""
+def told(store: str) -> tuple[RecordedRun, RecordedRun]:
+    """The true recorded_run on this store: while some jobs are live, and once all have ended. Nobody may change it."""
     return tell(STORES[store])
 
 
-def problems(story: Story, *, drained: bool = False) -> list[Problem]:
-    return check_history(story.history, story.database, drained=drained)
+def problems(recorded_run: RecordedRun, *, drained: bool = False) -> list[HistoryProblem]:
+    return check_history(recorded_run.history, recorded_run.database, drained=drained)
 
 
-def codes(story: Story, *, drained: bool = False) -> set[Code]:
-    return {problem.code for problem in problems(story, drained=drained)}
+def codes(recorded_run: RecordedRun, *, drained: bool = False) -> set[Code]:
+    return {problem.code for problem in problems(recorded_run, drained=drained)}
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_kind_that_must_have_effects_is_found_out_when_none_of_it_had_any() ->
 # What looks false and is not
 
 
-def again(live: Story, op: str, *answers: Ok | Failed | Unknown | None) -> Story:
+def again(live: RecordedRun, op: str, *answers: Ok | Failed | Unknown | None) -> RecordedRun:
     """The held job's call of this operation, with these answers to it, one after the other, instead of its own."""
     [call, *_] = [
         one for one in live.history.asked() if (one.invoked.op, one.invoked.job_id) == (op, live.jobs["held"])
@@ -169,10 +169,12 @@ def test_a_request_may_be_refused_before_it_is_done_but_not_afterwards(
 
 def test_a_refusal_in_another_process_may_have_come_before_the_ok() -> None:
     live, _ = told("model")
-    story = again(live, "heartbeat", DONE)
-    call = next(record for record in story.history.records if isinstance(record, Invoked) and record.number == 10_000)
+    recorded_run = again(live, "heartbeat", DONE)
+    call = next(
+        record for record in recorded_run.history.records if isinstance(record, Invoked) and record.number == 10_000
+    )
     other: list[Record] = [CHANGED(call, process="other"), Failed("other", call.number, "NotYet")]
-    assert codes(story.saw(History.of([*story.history.records, *other]))) == set()
+    assert codes(recorded_run.saw(History.of([*recorded_run.history.records, *other]))) == set()
 
 
 def test_a_request_without_an_answer_may_not_have_been_carried_out() -> None:

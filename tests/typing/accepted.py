@@ -11,7 +11,7 @@ import msgspec
 import tenure
 from tenure.client.job_function import Enqueuer, Prepared
 from tenure.testing.harness.harness import Harness
-from tenure.testing.harness.report import Report
+from tenure.testing.harness.report import HarnessReport
 
 app = tenure.App("sqlite:///never.db")
 
@@ -122,11 +122,11 @@ assert_type(plain_with_context.function, Callable[..., Any])
 
 
 async def test_on_a_bench() -> None:
-    """Both ways onto a bench."""
-    async with app.testing() as bench:
-        assert_type(bench, Harness)
-        assert_type(await bench.drain(raise_errors=True), Report)
-    with app.testing("inline") as bench:
-        assert_type(bench.drain_sync(), Report)
+    """Both ways onto a harness."""
+    async with app.testing() as harness:
+        assert_type(harness, Harness)
+        assert_type(await harness.drain(raise_errors=True), HarnessReport)
+    with app.testing("inline") as harness:
+        assert_type(harness.drain_sync(), HarnessReport)
         handle = async_without_context.enqueue_sync(1)
-        assert_type(bench.run(handle.result), list[str])
+        assert_type(harness.run(handle.result), list[str])

@@ -1,6 +1,6 @@
 """What becomes of jobs: how errors end them, how they are tried again, cancelled, upgraded and surrounded.
 
-Through the real pool, runner, settler and recovery, on a bench whose clock the test moves.
+Through the real pool, runner, settler and recovery, on a harness whose clock the test moves.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def app() -> tenure.App:
 
 
 @pytest.fixture
-async def bench(app: tenure.App) -> AsyncIterator[Harness]:
-    async with app.testing() as bench:
-        yield bench
+async def harness(app: tenure.App) -> AsyncIterator[Harness]:
+    async with app.testing() as harness:
+        yield harness
 
 
 async def letter_of(app: tenure.App, job: Job) -> DeadLetter:
@@ -80,7 +80,7 @@ class TestErrorsDecide:
     )
     @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
     async def test_the_class_of_an_error_decides_what_becomes_of_its_job(
-        self, app: tenure.App, bench: Harness, error: BaseException, status: str, is_async: bool
+        self, app: tenure.App, harness: Harness, error: BaseException, status: str, is_async: bool
     ) -> None:
         async def work_async() -> None:
             raise error
@@ -90,13 +90,13 @@ class TestErrorsDecide:
 
         job = app.job()(work_async) if is_async else app.job()(work_plain)
         await job.enqueue()
-        [record] = (await bench.drain()).jobs
+        [record] = (await harness.drain()).jobs
         assert (record.status, record.failures) == (status, 1)
         assert record.last_error is not None
         assert str(error) in json.loads(record.last_error)["message"]
 
     async def test_an_error_is_kept_with_its_class_and_where_it_came_from(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job()
         def work() -> None:
@@ -106,7 +106,7 @@ class TestErrorsDecide:
             raise TransientError("no answer")
 
         await work.enqueue()
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         described = json.loads(job.last_error or "")
         assert (described["type"], described["message"]) == ("TransientError", "no answer")
         assert "in deep_inside" in described["traceback"]
@@ -124,14 +124,14 @@ class TestErrorsDecide:
         ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
     )
     async def test_a_dead_letter_says_why_and_where_and_who(
-        self, app: tenure.App, bench: Harness, error: Exception, reason: ReasonCode, stage: Stage
+        self, app: tenure.App, harness: Harness, error: Exception, reason: ReasonCode, stage: Stage
     ) -> None:
         @app.job(max_attempts=2, on_exhausted="dead_letter", lease_seconds=45)
         def work() -> None:
             raise error
 
         handle = await work.options(correlation_id="order-7").enqueue()
-        await bench.run_all()
+        await harness.run_all()
         job = await handle.refresh()
         letter = await letter_of(app, job)
         assert (job.status, letter.reason_code, letter.stage) == ("dead_lettered", reason, stage)
@@ -142,51 +142,51 @@ class TestErrorsDecide:
         [last_claim] = [e for e in await handle.events() if e.type == "claimed" and e.attempt == job.attempt]
         assert (letter.last_owner, letter.last_lease_expires_at) == (last_claim.owner, last_claim.until_at)
 
-    async def test_what_the_kind_says_comes_before_what_the_class_says(self, app: tenure.App, bench: Harness) -> None:
+    async def test_what_the_kind_says_comes_before_what_the_class_says(self, app: tenure.App, harness: Harness) -> None:
         @app.job(retry_on=PermanentError, fail_on=[KeyError, TransientError])
         def work(name: str) -> None:
             raise {"permanent": PermanentError, "key": KeyError, "transient": TransientError, "other": OSError}[name]
 
         names = ("permanent", "key", "transient", "other")
         await app.enqueue_many(work.request(name) for name in names)
-        left = {json.loads(job.origin.payload)["name"]: job.status for job in (await bench.drain()).jobs}
+        left = {json.loads(job.origin.payload)["name"]: job.status for job in (await harness.drain()).jobs}
         assert left == {"permanent": "retry", "key": "failed", "transient": "failed", "other": "retry"}
 
-    async def test_what_is_both_to_be_retried_and_to_fail_is_retried(self, app: tenure.App, bench: Harness) -> None:
+    async def test_what_is_both_to_be_retried_and_to_fail_is_retried(self, app: tenure.App, harness: Harness) -> None:
         @app.job(retry_on=LookupError, fail_on=KeyError)
         def work() -> None:
             raise KeyError("both")
 
         await work.enqueue()
-        assert (await bench.drain()).counts == {"retry": 1}
+        assert (await harness.drain()).counts == {"retry": 1}
 
     async def test_a_result_that_cannot_be_written_is_an_error_of_the_attempt(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job(max_attempts=1, on_exhausted="dead_letter")
         def work() -> Any:
             return object()
 
         await work.enqueue()
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         letter = await letter_of(app, job)
         assert (job.status, letter.stage) == ("dead_lettered", Stage.OUTPUT)
         assert "cannot be written as JSON" in letter.last_error
 
     async def test_every_end_that_is_no_success_is_logged(
-        self, app: tenure.App, bench: Harness, caplog: pytest.LogCaptureFixture
+        self, app: tenure.App, harness: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:
         @app.job()
         def work(name: str) -> None:
             raise {"fail": PermanentError, "retry": TransientError, "bury": ValidationError}[name](f"because {name}")
 
         await app.enqueue_many(work.request(name) for name in ("fail", "retry", "bury"))
-        jobs = (await bench.drain()).jobs
+        jobs = (await harness.drain()).jobs
         lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         for job in jobs:
             assert any(str(job.id) in line and job.status in line for line in lines), f"{job} is not in {lines}"
 
-    async def test_a_failed_job_tells_whoever_asks_for_its_result(self, app: tenure.App, bench: Harness) -> None:
+    async def test_a_failed_job_tells_whoever_asks_for_its_result(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         def work() -> None:
             raise PermanentError("no such thing")
@@ -199,7 +199,7 @@ class TestErrorsDecide:
 class TestTryingAgain:
     @pytest.mark.requirement("SM-08", "WC-11")
     async def test_each_delay_grows_within_its_bounds_and_can_be_recomputed(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         backoff = Backoff(base_seconds=2, factor=3, max_seconds=30)
 
@@ -210,33 +210,33 @@ class TestTryingAgain:
         handle = await work.enqueue()
         waits: list[float] = []
         for attempt, whole in enumerate((2, 6, 18, 30, 30), start=1):
-            [job] = (await bench.drain()).jobs
+            [job] = (await harness.drain()).jobs
             assert (job.attempt, job.failures, job.status) == (attempt, attempt, "retry")
             waits.append(seconds_until_due(job))
             assert whole / 2 <= waits[-1] <= whole
             expected_ms = retry_delay_ms(backoff, job_id=handle.id, attempt=attempt, failures=attempt)
             assert waits[-1] == expected_ms / 1000
-            await bench.advance(waits[-1] - 0.001)
-            bench.clock.advance(0.001)
-        assert (await bench.drain()).counts == {"failed": 1}
+            await harness.advance(waits[-1] - 0.001)
+            harness.clock.advance(0.001)
+        assert (await harness.drain()).counts == {"failed": 1}
         scheduled = [e.until_at - e.at for e in await handle.events() if e.type == "retry_scheduled" and e.until_at]
         assert scheduled == [timedelta(seconds=wait) for wait in waits], "the log says when each try was to come"
 
     @pytest.mark.requirement("SM-08")
     async def test_without_a_word_about_it_the_backoff_begins_at_half_a_second(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job()
         def work() -> None:
             raise TransientError("again")
 
         await work.enqueue()
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         assert 0.25 <= seconds_until_due(job) <= 0.5
         assert job.policy.backoff == Backoff(base_seconds=0.5, factor=2, max_seconds=60)
 
     @pytest.mark.requirement("WC-03")
-    async def test_a_retry_is_dispatched_when_it_is_due_and_not_before(self, app: tenure.App, bench: Harness) -> None:
+    async def test_a_retry_is_dispatched_when_it_is_due_and_not_before(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         def work(ctx: tenure.Context) -> int:
             if ctx.attempt == 1:
@@ -244,47 +244,47 @@ class TestTryingAgain:
             return ctx.attempt
 
         handle = await work.enqueue()
-        await bench.drain()
+        await harness.drain()
         job = await handle.refresh()
-        assert (job.status, job.due_at) == ("retry", bench.clock.now() + timedelta(seconds=120))
-        assert (await bench.advance(119.999)).ran == ()
-        assert (await bench.advance(0.001)).counts == {"succeeded": 1}
+        assert (job.status, job.due_at) == ("retry", harness.clock.now() + timedelta(seconds=120))
+        assert (await harness.advance(119.999)).ran == ()
+        assert (await harness.advance(0.001)).counts == {"succeeded": 1}
         assert await handle.result() == 2
 
     @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "soon"])
     async def test_a_delay_that_makes_no_sense_does_not_keep_a_job_from_being_settled(
-        self, app: tenure.App, bench: Harness, delay: Any
+        self, app: tenure.App, harness: Harness, delay: Any
     ) -> None:
         @app.job()
         def work(ctx: tenure.Context) -> None:
             raise (TransientError("x", delay_seconds=delay) if ctx.attempt == 1 else Snooze(delay))
 
         await work.enqueue()
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         assert (job.status, job.failures) == ("retry", 1)
         assert 0.25 <= seconds_until_due(job) <= 0.5
-        [job] = (await bench.advance(seconds_until_due(job))).jobs
+        [job] = (await harness.advance(seconds_until_due(job))).jobs
         assert (job.status, job.failures) == ("retry", 2)
 
     @pytest.mark.requirement("SM-09")
     @pytest.mark.parametrize(("policy", "end"), [("fail", "failed"), ("dead_letter", "dead_lettered")])
     @pytest.mark.parametrize("max_attempts", [1, 3])
     async def test_the_last_failure_that_is_allowed_ends_the_job_as_its_policy_says(
-        self, app: tenure.App, bench: Harness, policy: Any, end: str, max_attempts: int
+        self, app: tenure.App, harness: Harness, policy: Any, end: str, max_attempts: int
     ) -> None:
         @app.job(max_attempts=max_attempts, on_exhausted=policy)
         def work() -> None:
             raise TransientError("again")
 
         handle = await work.enqueue()
-        report = await bench.run_all()
+        report = await harness.run_all()
         assert [job.status for job in report.jobs] == ["retry"] * (max_attempts - 1) + [end]
         assert (await handle.refresh()).attempt == max_attempts
         last = (await handle.events())[-1]
         assert last.cause == "exhausted_retries"
 
     @pytest.mark.requirement("SM-09")
-    async def test_a_snooze_takes_a_new_attempt_and_counts_no_failure(self, app: tenure.App, bench: Harness) -> None:
+    async def test_a_snooze_takes_a_new_attempt_and_counts_no_failure(self, app: tenure.App, harness: Harness) -> None:
         @app.job(max_attempts=1)
         def work(ctx: tenure.Context) -> int:
             if ctx.attempt < 4:
@@ -292,17 +292,17 @@ class TestTryingAgain:
             return ctx.attempt
 
         handle = await work.enqueue()
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         assert (job.status, job.failures, seconds_until_due(job)) == ("stalled", 0, 60)
-        assert (await bench.advance(59)).ran == ()
-        await bench.run_all()
+        assert (await harness.advance(59)).ran == ()
+        await harness.run_all()
         assert await handle.result() == 4
         assert (handle.job.attempt, handle.job.failures) == (4, 0)
         assert [e.cause for e in await handle.events() if e.type == "released"] == ["snooze"] * 3
 
     @pytest.mark.requirement("WC-06")
     async def test_the_outcome_is_recorded_once_although_somebody_else_changed_the_job_meanwhile(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job()
         async def work(ctx: tenure.Context) -> str:
@@ -312,7 +312,7 @@ class TestTryingAgain:
             return "done all the same"
 
         handle = await work.enqueue()
-        await bench.drain()
+        await harness.drain()
         assert await handle.result() == "done all the same"
         assert (await types_of(handle)).count("succeeded") == 1
         assert handle.job.progress == 90
@@ -321,7 +321,7 @@ class TestTryingAgain:
 class TestInput:
     @pytest.mark.requirement("EH-05")
     async def test_what_does_not_fit_is_refused_counted_and_logged_and_nothing_is_stored(
-        self, app: tenure.App, bench: Harness, caplog: pytest.LogCaptureFixture
+        self, app: tenure.App, harness: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:
         @app.job()
         def work(n: int, name: str = "x") -> int:
@@ -342,11 +342,11 @@ class TestInput:
         assert app.rejections == {"work": 5, UNKNOWN: 1}
         assert len([r for r in caplog.records if "refused before it was queued" in r.getMessage()]) == 6
         assert (await app.find(JobFilter())).jobs == []
-        assert (await bench.drain()).ran == ()
+        assert (await harness.drain()).ran == ()
 
     @pytest.mark.requirement("SM-11")
     async def test_a_payload_of_older_code_that_no_longer_fits_is_a_dead_letter_of_stage_input(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         calls: list[object] = []
 
@@ -360,7 +360,7 @@ class TestInput:
         def new(to: str, subject: str) -> None:
             calls.append(to)
 
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         letter = await letter_of(app, job)
         assert (letter.reason_code, letter.stage) == (ReasonCode.VALIDATION_FAILED, Stage.INPUT)
         assert (letter.correlation_id, letter.attempts, calls) == ("c-1", 1, [])
@@ -370,11 +370,11 @@ class TestInput:
         del app.kinds["send"]
         app.job(kind="send")(old.function)
         again = await app.redrive(job.id)
-        assert (await bench.drain()).counts == {"succeeded": 1}
+        assert (await harness.drain()).counts == {"succeeded": 1}
         assert again.job.origin.redrive_of == job.id
         assert await self._open_letters(app) == []
 
-    async def test_jobs_of_a_renamed_kind_run_under_the_new_name(self, app: tenure.App, bench: Harness) -> None:
+    async def test_jobs_of_a_renamed_kind_run_under_the_new_name(self, app: tenure.App, harness: Harness) -> None:
         @app.job(kind="send_mail")
         def old(to: str) -> str:
             return f"old {to}"
@@ -386,12 +386,12 @@ class TestInput:
         def send(to: str) -> str:
             return f"new {to}"
 
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         assert (job.kind, await handle.result()) == ("send_mail", "new ada")
         assert (await send.enqueue("bob")).job.kind == "send"
 
     async def test_old_payloads_are_upgraded_where_they_are_old_and_only_there(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         upgraded: list[dict[str, Any]] = []
 
@@ -414,12 +414,12 @@ class TestInput:
             return to
 
         await send.enqueue(["cleo"])
-        results = [job.result for job in (await bench.drain()).jobs]
+        results = [job.result for job in (await harness.drain()).jobs]
         assert results == ['["ada"]', '["bob"]', '["cleo"]']
         assert upgraded == [{"address": "ada"}, {"address": "bob"}]
 
     async def test_a_payload_under_an_old_name_is_upgraded_although_it_would_fit(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job(kind="charge_euros")
         def before(amount: int) -> None: ...
@@ -432,12 +432,12 @@ class TestInput:
             return amount
 
         today = await charge_cents.enqueue(7)
-        await bench.drain()
+        await harness.drain()
         assert (await handle.refresh()).result == "700"
         assert await today.result() == 7
 
     async def test_an_upgrade_that_leads_to_nothing_better_is_a_dead_letter(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job(kind="send")
         def before(address: str) -> None: ...
@@ -448,10 +448,10 @@ class TestInput:
         @app.job(kind="send", upgrade=lambda arguments: {"to": 7})
         def send(to: str) -> None: ...
 
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         assert (await letter_of(app, job)).stage == Stage.INPUT
 
-    async def test_an_upgrade_that_raises_is_a_dead_letter_too(self, app: tenure.App, bench: Harness) -> None:
+    async def test_an_upgrade_that_raises_is_a_dead_letter_too(self, app: tenure.App, harness: Harness) -> None:
         @app.job(kind="send")
         def before(address: str) -> None: ...
 
@@ -461,7 +461,7 @@ class TestInput:
         @app.job(kind="send", upgrade=lambda arguments: {"to": arguments["nonsense"]})
         def send(to: str) -> None: ...
 
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         assert (await letter_of(app, job)).stage == Stage.INPUT
         assert "nonsense" in (job.last_error or "")
 
@@ -474,7 +474,7 @@ class TestCancelling:
     @pytest.mark.requirement("SM-10")
     @pytest.mark.parametrize("waits_as", ["queued", "retry", "snoozed"])
     async def test_a_job_that_nobody_holds_ends_at_once_and_never_runs(
-        self, app: tenure.App, bench: Harness, waits_as: str
+        self, app: tenure.App, harness: Harness, waits_as: str
     ) -> None:
         @app.job()
         def work() -> None:
@@ -484,17 +484,17 @@ class TestCancelling:
 
         handle = await work.enqueue()
         if waits_as != "queued":
-            await bench.drain()
-        runs = len(bench.ran)
+            await harness.drain()
+        runs = len(harness.ran)
         assert (await handle.cancel(reason="not needed")).status == "cancelled"
-        assert (await bench.run_all()).ran == ()
-        assert len(bench.ran) == runs
+        assert (await harness.run_all()).ran == ()
+        assert len(harness.ran) == runs
         with pytest.raises(JobCancelled, match="not needed"):
             await handle.result()
 
     @pytest.mark.requirement("SM-10")
     async def test_a_running_job_is_told_may_tidy_up_and_ends_as_cancelled(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         seen: list[str] = []
 
@@ -511,7 +511,7 @@ class TestCancelling:
             seen.append("went on")
 
         handle = await work.enqueue()
-        [job] = (await bench.drain(raise_errors=True)).jobs
+        [job] = (await harness.drain(raise_errors=True)).jobs
         assert (job.status, job.failures, seen) == ("cancelled", 0, ["tidied up"])
         types = await types_of(handle)
         assert [t for t in types if t != "heartbeat"] == [
@@ -520,7 +520,7 @@ class TestCancelling:
 
     @pytest.mark.requirement("SM-10")
     async def test_a_request_survives_a_failed_attempt_and_the_function_is_not_called_again(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         calls: list[int] = []
 
@@ -531,23 +531,23 @@ class TestCancelling:
             raise TransientError("too busy to notice")
 
         handle = await work.enqueue()
-        await bench.run_all()
+        await harness.run_all()
         assert ((await handle.refresh()).status, calls) == ("cancelled", [1])
 
-    async def test_to_give_way_unasked_is_an_error_like_any_other(self, app: tenure.App, bench: Harness) -> None:
+    async def test_to_give_way_unasked_is_an_error_like_any_other(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         def work() -> None:
             raise tenure.CancelRequested("nobody asked")
 
         await work.enqueue()
-        [job] = (await bench.drain()).jobs
+        [job] = (await harness.drain()).jobs
         assert (job.status, job.failures) == ("retry", 1)
         assert job.last_error is not None
         assert "nobody had asked" in job.last_error
 
     @pytest.mark.requirement("SM-10", "SM-20")
     async def test_a_hard_cancel_ends_the_task_now_and_drops_what_it_had_made(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         began, seen = asyncio.Event(), list[str]()
 
@@ -561,7 +561,7 @@ class TestCancelling:
                 seen.append("interrupted")
 
         handle = await work.enqueue()
-        draining = asyncio.create_task(bench.drain())
+        draining = asyncio.create_task(harness.drain())
         await asyncio.wait_for(began.wait(), 10)
         assert (await app.cancel(handle.id, hard=True)).status == "cancelled"
         report = await asyncio.wait_for(draining, 10)
@@ -573,7 +573,7 @@ class TestCancelling:
 class TestArtifacts:
     @pytest.mark.requirement("SM-20")
     async def test_artifacts_become_visible_with_the_success_and_not_with_a_failure(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job()
         def work(ctx: tenure.Context) -> None:
@@ -582,10 +582,10 @@ class TestArtifacts:
                 raise TransientError("again")
 
         handle = await work.enqueue()
-        await bench.drain()
+        await harness.drain()
         store = await app.store()
         assert await store.artifacts(handle.id) == []
-        await bench.run_all()
+        await harness.run_all()
         [artifact] = await store.artifacts(handle.id)
         assert (artifact.name, artifact.attempt) == ("report.txt", 2)
         body = await store.artifact(handle.id, "report.txt")
@@ -595,7 +595,7 @@ class TestArtifacts:
 
 class TestStories:
     @pytest.mark.requirement("SM-16")
-    async def test_what_a_job_enqueues_belongs_to_the_same_story(self, app: tenure.App, bench: Harness) -> None:
+    async def test_what_a_job_enqueues_belongs_to_the_same_story(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         async def root(ctx: tenure.Context) -> None:
             await leaf.enqueue()
@@ -611,12 +611,12 @@ class TestStories:
 
         told = root.options(correlation_id="order-7", trace="00-a-b-01", submitted_by="ada")
         await told.enqueue()
-        origins = [job.origin for job in (await bench.drain(raise_errors=True)).jobs]
+        origins = [job.origin for job in (await harness.drain(raise_errors=True)).jobs]
         assert [origin.kind for origin in origins] == ["root", "leaf", "plain", "leaf"]
         assert [origin.correlation_id for origin in origins] == ["order-7", "order-7", "order-7", "my own"]
         assert {(origin.trace, origin.submitted_by) for origin in origins} == {("00-a-b-01", "ada")}
 
-    async def test_a_story_without_a_name_is_named_after_its_first_job(self, app: tenure.App, bench: Harness) -> None:
+    async def test_a_story_without_a_name_is_named_after_its_first_job(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         async def root() -> None:
             await leaf.enqueue()
@@ -625,20 +625,20 @@ class TestStories:
         async def leaf() -> None: ...
 
         handle = await root.enqueue()
-        _, child = (await bench.drain()).jobs
+        _, child = (await harness.drain()).jobs
         assert child.origin.correlation_id == str(handle.id)
 
-    async def test_what_is_enqueued_outside_of_a_job_belongs_to_none(self, app: tenure.App, bench: Harness) -> None:
+    async def test_what_is_enqueued_outside_of_a_job_belongs_to_none(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         async def root() -> None: ...
 
         await root.options(correlation_id="order-7").enqueue()
-        await bench.drain()
+        await harness.drain()
         assert (await root.enqueue()).job.origin.correlation_id is None
 
     @pytest.mark.requirement("WC-13")
     async def test_the_provenance_of_an_end_names_inputs_attempts_and_code(
-        self, app: tenure.App, bench: Harness
+        self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job()
         def work(ctx: tenure.Context, n: int) -> int:
@@ -647,7 +647,7 @@ class TestStories:
             return n
 
         handle = await work.enqueue(7)
-        await bench.run_all()
+        await harness.run_all()
         provenance = await handle.provenance()
         assert provenance.inputs.payload == '{"n":7}'
         assert [attempt.code_version for attempt in provenance.attempts] == ["1.2.3", "1.2.3"]
@@ -703,10 +703,10 @@ class TestMiddleware:
             return "done"
 
         job = app.job()(work_async) if is_async else app.job()(work_plain)
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             handle = await job.enqueue()
             assert handle.job.origin.tags == {"outer": "was here", "inner": "was here"}
-            await bench.drain()
+            await harness.drain()
             assert await handle.result() == "done, inner, outer"
         assert seen == [
             "outer enqueue", "inner enqueue",
@@ -734,9 +734,9 @@ class TestMiddleware:
         def work() -> None:
             seen.append("function")
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await work.enqueue()
-            [job] = (await bench.drain()).jobs
+            [job] = (await harness.drain()).jobs
             assert (await letter_of(app, job)).reason_code == ReasonCode.POLICY_VIOLATION
         assert seen == ["outer enqueue", "outer before", "outer after"]
 
@@ -754,7 +754,7 @@ class TestMiddleware:
         async def work() -> None:
             raise ConnectionError("refused")
 
-        async with app.testing() as bench:
+        async with app.testing() as harness:
             await work.enqueue()
-            [job] = (await bench.drain()).jobs
+            [job] = (await harness.drain()).jobs
             assert (job.status, json.loads(job.last_error or "")["message"]) == ("retry", "attempt 1: refused")

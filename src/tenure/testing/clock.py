@@ -1,4 +1,4 @@
-"""A clock that goes only when it is told to."""
+"""A clock that a test moves by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """Stands still until `advance`. Going back is allowed, since clocks of databases are set back too.
+    """Stands still until `advance`. It can be set back, as a database's clock can.
 
     >>> clock = ManualClock()
     >>> clock.advance(90)
@@ -31,5 +31,5 @@ class ManualClock:
         self._monotonic_seconds += max(0.0, seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """Whoever sleeps on this clock moves it."""
+        """Advance the clock by that much, and return at once."""
         self.advance(seconds)

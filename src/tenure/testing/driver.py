@@ -1,4 +1,4 @@
-"""Short words for driving a store in tests: add, claim, apply, refuse. It holds no state of its own but a counter."""
+"""Short calls for driving a store in tests: add, claim, apply, refuse. The only state is a counter."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Driver:
         self._asked = 0
 
     def request_id(self) -> str:
-        """One that was not used before."""
+        """A new request id."""
         self._asked += 1
         return f"request-{self._asked}-{self.random.name()}"
 
     def enqueue(
         self, kind: str = "mail", *, policy: Mapping[str, Any] | None = None, delay_ms: int = 0, **origin: Any
     ) -> EnqueueRequest:
-        """A new job to be, with `origin` for any field of its Origin."""
+        """A request for a new job; `origin` sets any field of its Origin."""
         facts = {"id": self.random.job_id(), "payload": "{}", **origin}
         return EnqueueRequest(Origin(kind=kind, policy=Policy(**(policy or {})), **facts), CLIENT, delay_ms)
 
     async def add(self, kind: str = "mail", **facts: Any) -> Job:
-        """The job that an enqueue with these facts led to."""
+        """Enqueue with these facts; the resulting job."""
         return (await self.store.enqueue([self.enqueue(kind, **facts)]))[0].job
 
     def claim_request(self, **facts: Any) -> ClaimRequest:
@@ -57,11 +57,11 @@ class Driver:
         return await self.store.claim(self.claim_request(**facts))
 
     async def running(self, **facts: Any) -> Job:
-        """A job that was just added, claimed and started, with its token."""
+        """A new job, claimed and started, with its token."""
         return await self._claimed(start=True, **facts)
 
     async def claimed(self, **facts: Any) -> Job:
-        """A job that was just added and claimed, with its token."""
+        """A new, claimed job, with its token."""
         return await self._claimed(start=False, **facts)
 
     async def _claimed(self, *, start: bool, **facts: Any) -> Job:
@@ -71,7 +71,7 @@ class Driver:
         return job
 
     def request(self, job: Job | UUID, *operations: Operation, actor: Actor | None = None, **facts: Any) -> Request:
-        """By default it comes from the runner that holds the job's token, and under a new request id."""
+        """By default from the runner that holds the job's token, with a new request id."""
         facts.setdefault("request_id", self.request_id())
         return Request(job=job, operations=operations, actor=actor or runner(job), **facts)
 
@@ -88,7 +88,7 @@ class Driver:
     async def refuse(
         self, job: Job | UUID, *operations: Operation, actor: Actor | None = None, **facts: Any
     ) -> TenureError:
-        """Why the change was refused, which it must be, with nothing written."""
+        """The error of a change that must be refused and must write nothing."""
         job_id = job.id if isinstance(job, Job) else job
         before = await self.seen(job_id)
         outcome = await self.try_apply(self.request(job, *operations, actor=actor, **facts))
@@ -97,15 +97,15 @@ class Driver:
         return outcome.error
 
     async def repeat(self, request: Request) -> Job:
-        """The job that a repeated request is answered with; nothing may be written."""
+        """The job of a request that must be recognised as repeated and must write nothing."""
         before = await self.seen(request.job_id)
         outcome = await self.try_apply(request)
-        assert isinstance(outcome, Repeated), f"not taken as a repetition: {outcome!r}"
+        assert isinstance(outcome, Repeated), f"not recognised as repeated: {outcome!r}"
         assert await self.seen(request.job_id) == before, "a repeated request left something behind"
         return outcome.job
 
     async def seen(self, job_id: UUID) -> tuple[Job | None, list[Event]]:
-        """All that can be read of a job."""
+        """The row and the history of a job."""
         rows, histories = await self.store.read([job_id]), await self.store.history([job_id])
         return rows.get(job_id), histories.get(job_id, [])
 
@@ -120,10 +120,10 @@ class Driver:
 
 
 def runner(job: Job | UUID, *, role: Role = Role.RUNNER) -> Actor:
-    """Whoever holds the token of this record."""
+    """The actor that holds the token of this record."""
     return Actor(role, "worker-1", job.token if isinstance(job, Job) else None)
 
 
 def errors_of(outcomes: Sequence[Outcome]) -> list[type[TenureError] | None]:
-    """For each outcome the kind of refusal, or None where there was none."""
+    """For each outcome the type of its error, or None."""
     return [type(outcome.error) if isinstance(outcome, Failure) else None for outcome in outcomes]

@@ -1,11 +1,11 @@
-"""Fixtures for tests of programs that use tenure. pytest finds them by itself; nothing needs to be imported.
+"""pytest fixtures for tests of programs that use tenure. pytest loads them without an import.
 
     async def test_a_welcome_is_sent(tenure_testing):
-        bench = tenure_testing(app)
+        harness = tenure_testing(app)
         await register("ada@example.org")
-        await bench.drain(raise_errors=True)
+        await harness.drain(raise_errors=True)
 
-Every pytest run of an environment that has tenure installed loads this module, so it imports nothing before it is used.
+Every pytest run with tenure installed loads this module, so it imports tenure only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class StartsHarness(Protocol):
-    """Puts an app on a bench until the end of the test."""
+    """Starts a harness for an app, until the end of the test."""
 
     def __call__(self, app: App, mode: Mode = "drain") -> Harness: ...
 
 
 @pytest.fixture
 def tenure_clock() -> HarnessClock:
-    """The clock of every bench of this test. It stands still until a bench or the test moves it."""
+    """The clock of all harnesses of this test. It stands still until a harness or the test moves it."""
     from tenure.testing.harness.environment import HarnessClock
 
     return HarnessClock()
@@ -38,15 +38,15 @@ def tenure_clock() -> HarnessClock:
 
 @pytest.fixture
 def tenure_testing(tenure_clock: HarnessClock) -> Iterator[StartsHarness]:
-    """`bench = tenure_testing(app)`, in async tests and in plain ones; the app is itself again after the test."""
+    """`harness = tenure_testing(app)`, in async and plain tests. The app is restored after the test."""
     from tenure.testing.harness.mode import HarnessMode
 
-    with ExitStack() as benches:
+    with ExitStack() as entered:
 
         def put(app: App, mode: Mode = "drain") -> Harness:
-            on_bench = HarnessMode(app, mode=mode, clock=tenure_clock)
-            bench = on_bench.enter()
-            benches.callback(on_bench.leave)
-            return bench
+            mode_context = HarnessMode(app, mode=mode, clock=tenure_clock)
+            harness = mode_context.enter()
+            entered.callback(mode_context.leave)
+            return harness
 
         yield put

@@ -1,4 +1,4 @@
-"""Whether a store's log and rows agree: what must hold of every store at every moment, whatever was asked of it."""
+"""Checks that a store's log and rows agree, which must hold of every store at any time."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _CONTENT = frozenset(
 
 
 async def check_store(store: Store) -> None:
-    """Every job's events fold to its row, the tail shows all of them once, and no secret is shown."""
+    """Every job's events fold to its row, the tail has each event once, and no read shows a token."""
     jobs = await all_jobs(store)
-    told: dict[UUID, list[Event]] = {}
+    by_job: dict[UUID, list[Event]] = {}
     for event in await whole_tail(store, expected=sum(job.rev for job in jobs)):
-        told.setdefault(event.job_id, []).append(event)
-    assert set(told) == {job.id for job in jobs}, "the tail and the list of jobs disagree"
+        by_job.setdefault(event.job_id, []).append(event)
+    assert set(by_job) == {job.id for job in jobs}, "the tail and the list of jobs disagree"
     for job in jobs:
         events = (await store.history([job.id]))[job.id]
-        assert told[job.id] == events, f"the tail and the history of job {job.id} disagree"
+        assert by_job[job.id] == events, f"the tail and the history of job {job.id} disagree"
         check_job(job, events)
         assert await store.executions(job.id) == executions(events)
         assert (await store.dead_letter(job.id) is not None) == (job.status is DEAD_LETTERED)
 
 
 def check_job(job: Job, events: Sequence[Event]) -> None:
-    """One job: its log is a legal chain, ends in its row, and no promise about time, attempts and leases is broken."""
+    """One job: its log is a legal chain that ends in its row; time, attempts and leases are in order."""
     folded = fold(job.origin, events, contents_of(job))
     wrong = differences(job, folded)
     if job.erased_at is not None:
@@ -64,7 +64,7 @@ def check_monotonic(events: Sequence[Event]) -> None:
 
 
 def check_leases(events: Sequence[Event]) -> None:
-    """A lease begins only where the one before it has ended, so that two are never active at once."""
+    """A lease begins only after the previous one has ended, so that two are never active at once."""
     held = False
     for event in events:
         if event.type is EventType.CLAIMED:
@@ -92,7 +92,7 @@ async def whole_tail(
 ) -> list[Event]:
     """The log from its beginning, or from a position, to its present end, page by page.
 
-    A tail holds back what a transaction elsewhere might still precede, so an expected number is waited for, a while.
+    A tail holds back events that an open transaction may precede, so an expected number is waited for, with a limit.
     """
     events: list[Event] = []
     position = after

@@ -1,4 +1,4 @@
-"""The world of an app that is being tested: its clock, its tasks, its database, and the event loop of it all."""
+"""What an app under test runs on: clock, tasks, database and event loop of the test harness."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MEMORY = ":memory:"
 
 
 class HarnessClock(ManualClock):
-    """A manual clock on which one can sleep: until it was moved that far by somebody else."""
+    """A manual clock whose `sleep` returns once `advance` has moved the clock that far."""
 
     def __init__(self, start: datetime = START) -> None:
         super().__init__(start)
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
 
     def advance(self, seconds: float) -> None:
-        """Move the clock, from any thread, and do nothing else: a job that runs meanwhile sends no heartbeat."""
+        """Move the clock, from any thread. Running jobs send no heartbeat."""
         super().advance(seconds)
         for wakes_at_seconds, sleeper in list(self._sleepers):
             if wakes_at_seconds <= self.monotonic_seconds():
@@ -50,7 +50,7 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
 
 
 class AppClock:
-    """The same time as the app itself sees it: whoever waits there has the bench work and move on."""
+    """The harness clock as the app sees it: its `sleep` runs due jobs and then moves the clock."""
 
     def __init__(self, clock: ManualClock, wait: Callable[[float], Awaitable[None]]) -> None:
         self._clock, self._wait = clock, wait
@@ -66,7 +66,7 @@ class AppClock:
 
 
 class HarnessSpawner:
-    """Remembers the tasks that it starts, so that none outlives the test."""
+    """Keeps track of the tasks that it starts, so that none outlives the test."""
 
     def __init__(self, inner: Spawner) -> None:
         self._inner = inner
@@ -85,7 +85,7 @@ class HarnessSpawner:
         return self._inner.process(body, *arguments, name=name)
 
     async def end_all(self) -> None:
-        """Cancel what is left on this loop. What is on another one ends with it."""
+        """Cancel the unfinished tasks of this loop. Tasks of another loop end with that loop."""
         here = asyncio.get_running_loop()
         left = [task for task in self._tasks if task.get_loop() is here and not task.done()]
         for task in left:
@@ -95,19 +95,19 @@ class HarnessSpawner:
 
 
 class Bystander(Protocol):
-    """Who is told of what clients do."""
+    """Receives what clients write to the harness store."""
 
     async def added(self, added: list[EnqueueResult]) -> list[EnqueueResult]:
-        """Jobs were added; what to answer for them."""
+        """Called after an enqueue; returns its results."""
         ...
 
     async def changed(self) -> None:
-        """A client has changed jobs, perhaps some that run just now."""
+        """Called after a client has changed jobs, running ones included."""
         ...
 
 
 class HarnessStore(SqliteStore):
-    """A database in memory, on the caller's thread, by a clock that stands still."""
+    """SQLite in memory, on the caller's thread, with the harness clock as the database's clock."""
 
     def __init__(self, seams: Seams, bystander: Bystander) -> None:
         super().__init__(MEMORY, seams=seams, database_clock=seams.clock.now, inline=True)
@@ -126,7 +126,7 @@ class HarnessStore(SqliteStore):
 
 
 class HomeLoop:
-    """The event loop that the test lives on. Plain code in other threads, also of jobs, has its calls done there."""
+    """The event loop of the harness. Calls from other threads, those of jobs included, run on it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -143,7 +143,7 @@ class HomeLoop:
         return self._loop.is_running()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the coroutine. Refused inside a running loop, which it would block."""
+        """The result of the coroutine. Raises RuntimeError inside a running loop, which it would block."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:

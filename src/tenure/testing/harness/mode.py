@@ -1,4 +1,4 @@
-"""Puts an app on a bench and takes it off again: what `app.testing()` returns."""
+"""The context that `app.testing()` returns: it replaces an app's runtime by a test harness, and restores it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HarnessMode:
-    """A context in which an app's jobs live in memory and run when told to. Afterwards the app is as it was before.
+    """A context in which an app's jobs are in memory and run on demand. Leaving it restores the app.
 
     Enter it with `async with` on the event loop that the test runs on, or with `with` in plain code.
     """
@@ -33,7 +33,7 @@ class HarnessMode:
             raise InvalidInput("now", "has no time zone; write datetime(…, tzinfo=UTC)")
         self._app, self._mode = app, mode
         self._clock = clock or HarnessClock(START if now is None else now)
-        self._bench: Harness | None = None
+        self._harness: Harness | None = None
         self._instead: dict[str, Any] = {}
         self._before: dict[str, Any] = {}
 
@@ -41,8 +41,8 @@ class HarnessMode:
         return self.enter()
 
     async def __aexit__(self, *_: object) -> None:
-        bench = self._off()
-        await bench.close()
+        harness = self._off()
+        await harness.close()
 
     def __enter__(self) -> Harness:
         if _in_a_loop():
@@ -53,44 +53,44 @@ class HarnessMode:
         self.leave()
 
     def enter(self) -> Harness:
-        """Put the app on a bench that lives on the running event loop; in plain code, on the app's background loop."""
+        """Start a harness for the app on the running event loop; without one, on the app's background loop."""
         state = vars(self._app)
-        if "bench" in state:
+        if "harness" in state:
             raise HarnessError("this app is being tested already; leave that `app.testing()` before you enter another")
         home = asyncio.get_running_loop() if _in_a_loop() else self._app.background.run(_running_loop)
-        self._bench = bench = Harness(self._app, HomeLoop(home), mode=self._mode, clock=self._clock)
+        self._harness = harness = Harness(self._app, HomeLoop(home), mode=self._mode, clock=self._clock)
         self._instead = {
-            "bench": bench,
+            "harness": harness,
             "database": f"sqlite://{MEMORY}",
-            "seams": bench.app_seams(),
-            "background": bench,
-            "store": bench.store,
-            "open_store": bench.no_worker,
+            "seams": harness.app_seams(),
+            "background": harness,
+            "store": harness.store,
+            "open_store": harness.no_worker,
             "rejections": Counter(),
             "_stores": WeakKeyDictionary(),
         }
         self._before = {name: state[name] for name in self._instead if name in state}
         state.update(self._instead)
-        return bench
+        return harness
 
     def leave(self) -> None:
-        """Take the app off its bench, from plain code: the test's own event loop need not run any more."""
-        bench = self._off()
-        if bench.home.is_running:
-            bench.home.run(bench.close)
+        """Restore the app, without awaiting. The test's own event loop may have been closed."""
+        harness = self._off()
+        if harness.home.is_running:
+            harness.home.run(harness.close)
         else:
             with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-                runner.run(bench.close())
+                runner.run(harness.close())
 
     def _off(self) -> Harness:
-        bench, self._bench = self._bench, None
-        if bench is None:
+        harness, self._harness = self._harness, None
+        if harness is None:
             raise HarnessError("this `app.testing()` was not entered, or left before")
         state = vars(self._app)
         for name in self._instead:
             state.pop(name, None)
         state.update(self._before)
-        return bench
+        return harness
 
 
 def _in_a_loop() -> bool:

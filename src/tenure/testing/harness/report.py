@@ -1,4 +1,4 @@
-"""What a bench has run, and how much it may run in one go."""
+"""What a test harness has run, and how much one call may run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, RETRY, Status
 
 JOBS_MAX = 10_000
 LAST = 100
-"""How many of the last runs are looked at to say what keeps coming."""
+"""How many of the last attempts the error about endless work counts."""
 
 
 class HarnessError(TenureError):
-    """The bench was asked for something that it cannot do, or that would never end."""
+    """A call of the test harness is not possible, or would never end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run: the job's record as it stood afterwards, and the error that its function raised, if it did.
+    """One attempt: the job's record after it, and the error that its function raised, if any.
 
-    `recorded` is False where the lease was lost meanwhile, so that nothing of this run was written down.
+    `recorded` is False if the lease was lost during the attempt, so that its outcome was not written.
     """
 
     job: Job
@@ -33,19 +33,19 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What was run, in order. A job that was tried twice is there twice."""
+class HarnessReport:
+    """The attempts of one call, in order. A job with two attempts appears twice."""
 
     ran: tuple[Ran, ...] = ()
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """The records as each run left them."""
+        """The job's record after each attempt."""
         return tuple(one.job for one in self.ran)
 
     @property
     def counts(self) -> Counter[Status]:
-        """How many runs led to which status."""
+        """How many attempts ended in which status."""
         return Counter(one.job.status for one in self.ran)
 
     @property
@@ -56,7 +56,7 @@ class Report:
 
 @dataclass(slots=True)
 class Work:
-    """One call's worth of work, and its limits."""
+    """The attempts of one call, and its limits."""
 
     jobs_max: int = JOBS_MAX
     raise_errors: bool = False
@@ -74,8 +74,8 @@ class Work:
         coming = Counter(one.job.kind for one in last).most_common(5)
         kinds = ", ".join(f"{kind} ({times} of the last {len(last)})" for kind, times in coming)
         return HarnessError(
-            f"{self.jobs_max} jobs were run and there are still more; these keep coming: {kinds}. "
-            f"If that is meant, give a higher jobs_max"
+            f"{self.jobs_max} jobs were run and more are due; most frequent: {kinds}. "
+            f"Pass a higher jobs_max if that is intended"
         )
 
     def note(self, ran: Ran) -> None:
@@ -88,5 +88,5 @@ class Work:
             # The input or the output did not fit, so the function itself raised nothing.
             raise ended(ran.job)
 
-    def report(self) -> Report:
-        return Report(tuple(self.ran))
+    def report(self) -> HarnessReport:
+        return HarnessReport(tuple(self.ran))

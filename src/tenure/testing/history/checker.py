@@ -16,7 +16,7 @@ from tenure.lifecycle.records import Event, Job
 from tenure.seams import SYSTEM, Clock
 from tenure.stores.contract import Store
 from tenure.testing.history.job_log import job_problems, log_problems
-from tenure.testing.history.problems import Code, Problem
+from tenure.testing.history.problems import Code, HistoryProblem
 from tenure.testing.history.recording import recorded
 from tenure.testing.history.records import Call, Effect, Failed, History, Invoked, Ok, Record, Unknown
 from tenure.testing.history.requests import effect_problems, request_problems, written
@@ -29,11 +29,11 @@ __all__ = [
     "Effect",
     "Failed",
     "History",
+    "HistoryProblem",
+    "HistorySnapshot",
     "Invoked",
     "Ok",
-    "Problem",
     "Record",
-    "Snapshot",
     "Unknown",
     "check_history",
     "recorded",
@@ -43,7 +43,7 @@ __all__ = [
 HISTORIES_AT_ONCE = 500
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class HistorySnapshot(msgspec.Struct, frozen=True):
     """All that a database has of its jobs: their rows, each one's own log, and the whole log in its order."""
 
     jobs: tuple[Job, ...]
@@ -51,7 +51,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     tail: tuple[Event, ...]
 
 
-async def snapshot(store: Store, *, clock: Clock = SYSTEM.clock) -> Snapshot:
+async def snapshot(store: Store, *, clock: Clock = SYSTEM.clock) -> HistorySnapshot:
     """Read everything. Not one moment's truth: nobody may write meanwhile, and nothing may be pruned before."""
     jobs = await all_jobs(store)
     tail = await whole_tail(store, expected=sum(job.rev for job in jobs), clock=clock)
@@ -60,12 +60,12 @@ async def snapshot(store: Store, *, clock: Clock = SYSTEM.clock) -> Snapshot:
     for begin in range(0, len(job_ids), HISTORIES_AT_ONCE):
         histories = await store.history(job_ids[begin : begin + HISTORIES_AT_ONCE])
         logs.update({job_id: tuple(events) for job_id, events in histories.items()})
-    return Snapshot(tuple(jobs), logs, tuple(tail))
+    return HistorySnapshot(tuple(jobs), logs, tuple(tail))
 
 
 def check_history(
-    history: History, database: Snapshot, *, drained: bool = False, effect_kinds: Collection[str] | None = None
-) -> list[Problem]:
+    history: History, database: HistorySnapshot, *, drained: bool = False, effect_kinds: Collection[str] | None = None
+) -> list[HistoryProblem]:
     """Every promise that is broken; none when all is well.
 
     `drained` says that everything should have come to an end. `effect_kinds` are the kinds whose commit must have an
@@ -83,19 +83,21 @@ def check_history(
     ]
 
 
-def _each_job(database: Snapshot) -> Iterator[Problem]:
+def _each_job(database: HistorySnapshot) -> Iterator[HistoryProblem]:
     known = set[UUID]()
     for job in database.jobs:
         known.add(job.id)
         yield from job_problems(job, database.logs.get(job.id, ()))
     for job_id, events in database.logs.items():
         if job_id not in known and events:
-            yield Problem(Code.NO_JOB, f"the log has {len(events)} events of it, and there is no such job", job_id)
+            yield HistoryProblem(
+                Code.NO_JOB, f"the log has {len(events)} events of it, and there is no such job", job_id
+            )
             yield from log_problems(job_id, events)
 
 
-def _live_left(jobs: Sequence[Job]) -> Iterator[Problem]:
+def _live_left(jobs: Sequence[Job]) -> Iterator[HistoryProblem]:
     for job in jobs:
         if job.live:
             says = f"it is still {job.status} at attempt {job.attempt}, due {job.due_at}, owned by {job.owner}"
-            yield Problem(Code.LIVE_LEFT, says, job.id)
+            yield HistoryProblem(Code.LIVE_LEFT, says, job.id)

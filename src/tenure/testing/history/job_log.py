@@ -20,7 +20,7 @@ from tenure.lifecycle.records import Event, EventType, Job, Role
 from tenure.lifecycle.statuses import LEASED, TERMINAL, Status, rank
 from tenure.lifecycle.transitions import TRANSITIONS, Transition, legal_events
 from tenure.lifecycle.verify import ProblemType, problems_of
-from tenure.testing.history.problems import Code, Problem
+from tenure.testing.history.problems import Code, HistoryProblem
 
 _LEGAL = legal_events()
 _ARROW_OF: Mapping[tuple[EventType, Status, Role], Transition] = {
@@ -41,22 +41,22 @@ _OF_FLAW = {
 }
 
 
-def job_problems(job: Job, events: Sequence[Event]) -> list[Problem]:
+def job_problems(job: Job, events: Sequence[Event]) -> list[HistoryProblem]:
     """Everything that is wrong with one job."""
     if job.token is not None:
-        secret = [Problem(Code.SECRET_SHOWN, "a read of it shows the token of its lease", job.id)]
+        secret = [HistoryProblem(Code.SECRET_SHOWN, "a read of it shows the token of its lease", job.id)]
     else:
         secret = []
     if not events:
         says = f"its row is {job.status} at revision {job.rev}, and its log is empty"
-        return [*secret, Problem(Code.NO_EVENTS, says, job.id)]
+        return [*secret, HistoryProblem(Code.NO_EVENTS, says, job.id)]
     log = log_problems(job.id, events)
     row = list(_row(job, in_order(events), log_is_sound=not log))
     sound = not log and all(problem.code is not Code.BROKEN_LOG for problem in row)
     return [*secret, *log, *row, *(_judged(job, events) if sound else ())]
 
 
-def log_problems(job_id: UUID, events: Sequence[Event]) -> list[Problem]:
+def log_problems(job_id: UUID, events: Sequence[Event]) -> list[HistoryProblem]:
     """What the log alone shows, without the row."""
     ordered = in_order(events)
     return [*_revisions(job_id, events), *_chain(ordered), *_leases(ordered), *_commits(ordered)]
@@ -68,23 +68,23 @@ def in_order(events: Sequence[Event]) -> list[Event]:
     return [by_rev[rev] for rev in sorted(by_rev)]
 
 
-def _revisions(job_id: UUID, events: Sequence[Event]) -> Iterator[Problem]:
+def _revisions(job_id: UUID, events: Sequence[Event]) -> Iterator[HistoryProblem]:
     expected, latest, seen = 1, 0, set[int]()
     for event in events:
         if event.rev in seen:
-            yield Problem(Code.REVISION_REPEATED, f"{event.type} is there twice", job_id, event.rev)
+            yield HistoryProblem(Code.REVISION_REPEATED, f"{event.type} is there twice", job_id, event.rev)
         elif event.rev < latest:
-            yield Problem(Code.REVISION_ORDER, f"{event.type} comes after revision {latest}", job_id, event.rev)
+            yield HistoryProblem(Code.REVISION_ORDER, f"{event.type} comes after revision {latest}", job_id, event.rev)
         seen.add(event.rev)
         latest = max(latest, event.rev)
     for rev in sorted(seen):
         if rev != expected:
             says = f"is missing; {rev} is the next that is there"
-            yield Problem(Code.REVISION_GAP, says, job_id, expected)
+            yield HistoryProblem(Code.REVISION_GAP, says, job_id, expected)
         expected = rev + 1
 
 
-def _chain(events: Sequence[Event]) -> Iterator[Problem]:
+def _chain(events: Sequence[Event]) -> Iterator[HistoryProblem]:
     first = events[0]
     if first.rev == 1 and (first.type is not EventType.ENQUEUED or first.from_status is not None):
         yield _at(first, Code.CHAIN_BROKEN, f"the log begins with {first.type} from {first.from_status}")
@@ -100,7 +100,7 @@ def _chain(events: Sequence[Event]) -> Iterator[Problem]:
             yield from _step(before, event, *step)
 
 
-def _step(before: Event, event: Event, was: tuple[int, int], now: tuple[int, int]) -> Iterator[Problem]:
+def _step(before: Event, event: Event, was: tuple[int, int], now: tuple[int, int]) -> Iterator[HistoryProblem]:
     claims = event.type is EventType.CLAIMED
     legal = (event.type, event.from_status, event.to_status) in _LEGAL
     if before.to_status in TERMINAL:
@@ -120,7 +120,7 @@ def _step(before: Event, event: Event, was: tuple[int, int], now: tuple[int, int
         yield _at(event, Code.NOT_AUTHORISED, f"{event.actor} has no authority for {event.type}")
 
 
-def _leases(events: Sequence[Event]) -> Iterator[Problem]:
+def _leases(events: Sequence[Event]) -> Iterator[HistoryProblem]:
     """No owner's event at or after the moment at which its lease ended."""
     until: datetime | None = None
     for before, event in pairwise([events[0], *events]):
@@ -137,7 +137,7 @@ def _leases(events: Sequence[Event]) -> Iterator[Problem]:
             until = None
 
 
-def _commits(events: Sequence[Event]) -> Iterator[Problem]:
+def _commits(events: Sequence[Event]) -> Iterator[HistoryProblem]:
     commit: Event | None = None
     for event in events:
         transition = _arrow(event)
@@ -149,20 +149,20 @@ def _commits(events: Sequence[Event]) -> Iterator[Problem]:
             yield _at(event, Code.AFTER_COMMIT, f"{event.type} of a job whose effect was applied at {commit.at}")
 
 
-def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[Problem]:
+def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[HistoryProblem]:
     endless = job.status in TERMINAL and events[-1].to_status not in TERMINAL
     if endless:
         says = f"its row is {job.status}, and its log ends with {events[-1].type}: nothing tells how it came to its end"
-        yield Problem(Code.NO_END_EVENT, says, job.id)
+        yield HistoryProblem(Code.NO_END_EVENT, says, job.id)
     for found in problems_of(job, events):
         explained = (found.type is ProblemType.BROKEN_LOG and not log_is_sound) or (
             found.type is ProblemType.DIFFERS and endless
         )
         if not explained:
-            yield Problem(_OF_FLAW[found.type], found.message, job.id, found.rev)
+            yield HistoryProblem(_OF_FLAW[found.type], found.message, job.id, found.rev)
 
 
-def _judged(job: Job, events: Sequence[Event]) -> Iterator[Problem]:
+def _judged(job: Job, events: Sequence[Event]) -> Iterator[HistoryProblem]:
     """Whether the record, as each event found it, allowed that event. Only for a log that can be replayed."""
     contents = contents_of(job)
     current = enqueued_job(job.origin, at=events[0].at, due_at=events[0].until_at)
@@ -176,7 +176,7 @@ def _judged(job: Job, events: Sequence[Event]) -> Iterator[Problem]:
 
 def _allowed(
     job: Job, event: Event, transition: Transition, content: str | None, *, follows: bool
-) -> Iterator[Problem]:
+) -> Iterator[HistoryProblem]:
     # An event is dated at the database's time or later, and these guards, once open, stay open. A step that follows
     # another in one change has no guard of its own.
     if not follows and not clock_allows(job, transition.guard, event.at):
@@ -210,5 +210,5 @@ def _role(event: Event) -> Role | None:
 _ROLES = frozenset(Role)
 
 
-def _at(event: Event, code: Code, says: str) -> Problem:
-    return Problem(code, says, event.job_id, event.rev)
+def _at(event: Event, code: Code, says: str) -> HistoryProblem:
+    return HistoryProblem(code, says, event.job_id, event.rev)

@@ -69,7 +69,7 @@ class Code(StrEnum):
     LIVE_LEFT = "live_left"
 
 
-class Problem(msgspec.Struct, frozen=True):
+class HistoryProblem(msgspec.Struct, frozen=True):
     """One broken promise: which, how, and of which job (None where a request names none)."""
 
     code: Code

@@ -12,7 +12,7 @@ from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.transitions import TRANSITION_OF
 from tenure.testing.history.job_log import in_order
-from tenure.testing.history.problems import Code, Problem
+from tenure.testing.history.problems import Code, HistoryProblem
 from tenure.testing.history.records import Asked, Effect, Failed, Ok
 
 _REUSED = "RequestIdReused"
@@ -47,7 +47,7 @@ def written(jobs: Mapping[UUID, Job], logs: Mapping[UUID, Sequence[Event]]) -> W
     return Written(jobs, changes, enqueues, claims)
 
 
-def request_problems(asked: Iterable[Asked], log: Written) -> Iterator[Problem]:
+def request_problems(asked: Iterable[Asked], log: Written) -> Iterator[HistoryProblem]:
     """Every request that has not exactly the result that was told."""
     yield from _written_twice(log)
     families: dict[Family, list[Asked]] = {}
@@ -58,7 +58,9 @@ def request_problems(asked: Iterable[Asked], log: Written) -> Iterator[Problem]:
         yield from _refused_after_ok(request_id, calls, job_id)
 
 
-def effect_problems(effects: Iterable[Effect], log: Written, *, kinds: Collection[str] | None) -> Iterator[Problem]:
+def effect_problems(
+    effects: Iterable[Effect], log: Written, *, kinds: Collection[str] | None
+) -> Iterator[HistoryProblem]:
     """At most one effect per job, and one exactly where the job is committed.
 
     A committed job without an effect is wrong only in kinds that have effects: those given, or those that had any.
@@ -73,19 +75,21 @@ def effect_problems(effects: Iterable[Effect], log: Written, *, kinds: Collectio
     for job_id, event in commits.items():
         if job_id not in by_job and job_id in log.jobs and log.jobs[job_id].kind in having:
             says = f"{event.type} committed it in attempt {event.attempt}, and it had no effect"
-            yield Problem(Code.COMMIT_WITHOUT_EFFECT, says, job_id, event.rev)
+            yield HistoryProblem(Code.COMMIT_WITHOUT_EFFECT, says, job_id, event.rev)
 
 
-def _effects_of(job_id: UUID, effects: Sequence[Effect], commit: Event | None) -> Iterator[Problem]:
+def _effects_of(job_id: UUID, effects: Sequence[Effect], commit: Event | None) -> Iterator[HistoryProblem]:
     attempts = [effect.attempt for effect in effects]
     if len(effects) > 1:
-        yield Problem(Code.EFFECT_TWICE, f"it had its effect {len(effects)} times, in attempts {attempts}", job_id)
+        yield HistoryProblem(
+            Code.EFFECT_TWICE, f"it had its effect {len(effects)} times, in attempts {attempts}", job_id
+        )
     if commit is None:
         says = f"it had its effect in attempt {attempts[0]}, and the log has no commit"
-        yield Problem(Code.EFFECT_WITHOUT_COMMIT, says, job_id)
+        yield HistoryProblem(Code.EFFECT_WITHOUT_COMMIT, says, job_id)
     elif any(attempt not in (None, commit.attempt) for attempt in attempts):
         says = f"it had its effect in attempt {attempts[0]}, and attempt {commit.attempt} committed it"
-        yield Problem(Code.EFFECT_OF_ANOTHER_ATTEMPT, says, job_id, commit.rev)
+        yield HistoryProblem(Code.EFFECT_OF_ANOTHER_ATTEMPT, says, job_id, commit.rev)
 
 
 def _family(one: Asked) -> Family:
@@ -95,20 +99,20 @@ def _family(one: Asked) -> Family:
     return "change", one.invoked.request_id, one.invoked.job_id
 
 
-def _written_twice(log: Written) -> Iterator[Problem]:
+def _written_twice(log: Written) -> Iterator[HistoryProblem]:
     """One request is one change: consecutive revisions of one moment. One enqueue is one job."""
     for (job_id, request_id), events in log.changes.items():
         for before, event in pairwise(events):
             if (event.rev - before.rev, event.at, event.actor) != (1, before.at, before.actor):
                 says = f"request {request_id!r} was carried out at revision {before.rev} and again"
-                yield Problem(Code.REQUEST_TWICE, says, job_id, event.rev)
+                yield HistoryProblem(Code.REQUEST_TWICE, says, job_id, event.rev)
     for request_id, job_ids in log.enqueues.items():
         for job_id in job_ids[1:]:
             says = f"request {request_id!r} made this job and job {job_ids[0]}"
-            yield Problem(Code.REQUEST_TWICE, says, job_id, 1)
+            yield HistoryProblem(Code.REQUEST_TWICE, says, job_id, 1)
 
 
-def _change(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[Problem]:
+def _change(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
     job_id = calls[0].invoked.job_id
     assert job_id is not None, "a history refuses a change that names no job"
     events = log.changes.get((job_id, request_id), ())
@@ -116,46 +120,48 @@ def _change(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[P
     results = {(answer.rev, answer.status) for _, answer in told if answer.rev is not None}
     if len(results) > 1:
         says = f"request {request_id!r} had several results: {_listed(f'revision {rev}' for rev, _ in results)}"
-        yield Problem(Code.TWO_RESULTS, says, job_id)
+        yield HistoryProblem(Code.TWO_RESULTS, says, job_id)
     for one, answer in told:
         yield from _done(one, answer, events, log, told_once=len(results) < 2)
     if not told and events and not _reused(calls):
         yield from _not_told(request_id, calls, events)
 
 
-def _done(one: Asked, answer: Ok, events: Sequence[Event], log: Written, *, told_once: bool) -> Iterator[Problem]:
+def _done(
+    one: Asked, answer: Ok, events: Sequence[Event], log: Written, *, told_once: bool
+) -> Iterator[HistoryProblem]:
     op, request_id, job_id = one.invoked.op, one.invoked.request_id, one.invoked.job_id
     asked = f"{op} (request {request_id!r}) was answered ok"
     if any(named != job_id for named in answer.job_ids):
-        yield Problem(Code.WRONG_JOB, f"{asked}, for {_listed(answer.job_ids)} instead", job_id)
+        yield HistoryProblem(Code.WRONG_JOB, f"{asked}, for {_listed(answer.job_ids)} instead", job_id)
     elif job_id not in log.jobs:
-        yield Problem(Code.ACKNOWLEDGED_LOST, f"{asked}, and there is no such job", job_id)
+        yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{asked}, and there is no such job", job_id)
     elif not events:
-        yield Problem(Code.OK_NOT_WRITTEN, f"{asked}, and its log has nothing of it", job_id)
+        yield HistoryProblem(Code.OK_NOT_WRITTEN, f"{asked}, and its log has nothing of it", job_id)
     elif not _is_own(one, events):
         says = f"{asked}, and its log has {_listed(event.type for event in events)} under that request"
-        yield Problem(Code.WRITTEN_OTHERWISE, says, job_id, events[0].rev)
+        yield HistoryProblem(Code.WRITTEN_OTHERWISE, says, job_id, events[0].rev)
     elif told_once and _is_untrue(answer, events[-1]):
         says = f"{asked} with revision {answer.rev}, {answer.status}; its log has {events[-1].to_status}"
-        yield Problem(Code.ANSWER_UNTRUE, says, job_id, events[-1].rev)
+        yield HistoryProblem(Code.ANSWER_UNTRUE, says, job_id, events[-1].rev)
 
 
-def _not_told(request_id: str, calls: Sequence[Asked], events: Sequence[Event]) -> Iterator[Problem]:
+def _not_told(request_id: str, calls: Sequence[Asked], events: Sequence[Event]) -> Iterator[HistoryProblem]:
     found = _listed(event.type for event in events)
     if not any(one.open for one in calls):
         says = f"request {request_id!r} was refused ({_refusals(calls)}), and its log has {found}"
-        yield Problem(Code.REFUSED_WRITTEN, says, events[0].job_id, events[0].rev)
+        yield HistoryProblem(Code.REFUSED_WRITTEN, says, events[0].job_id, events[0].rev)
     elif not any(_is_own(one, events) for one in calls):
         says = f"request {request_id!r} asked for {calls[0].invoked.op}, and its log has {found}"
-        yield Problem(Code.WRITTEN_OTHERWISE, says, events[0].job_id, events[0].rev)
+        yield HistoryProblem(Code.WRITTEN_OTHERWISE, says, events[0].job_id, events[0].rev)
 
 
-def _enqueue(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[Problem]:
+def _enqueue(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
     told = _told(calls)
     named = {job_id for _, answer in told for job_id in answer.job_ids}
     if len(named) > 1 or sum(answer.created is True for _, answer in told) > 1:
         says = f"request {request_id!r} was answered with several new jobs, or with several: {_listed(named)}"
-        yield Problem(Code.TWO_RESULTS, says, min(named, default=None))
+        yield HistoryProblem(Code.TWO_RESULTS, says, min(named, default=None))
     for one, answer in told:
         for job_id in answer.job_ids:
             yield from _added(one, answer, job_id, log)
@@ -164,55 +170,57 @@ def _enqueue(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[
         return
     if not any(one.open for one in calls):
         says = f"enqueue (request {request_id!r}) was refused ({_refusals(calls)}), and the job is there"
-        yield Problem(Code.REFUSED_STORED, says, stored[0])
+        yield HistoryProblem(Code.REFUSED_STORED, says, stored[0])
     elif not {one.invoked.job_id for one in calls} & {None, stored[0]}:
         says = f"enqueue (request {request_id!r}) was to make job {calls[0].invoked.job_id}, and made this one"
-        yield Problem(Code.WRITTEN_OTHERWISE, says, stored[0], 1)
+        yield HistoryProblem(Code.WRITTEN_OTHERWISE, says, stored[0], 1)
 
 
-def _added(one: Asked, answer: Ok, job_id: UUID, log: Written) -> Iterator[Problem]:
+def _added(one: Asked, answer: Ok, job_id: UUID, log: Written) -> Iterator[HistoryProblem]:
     asked = f"enqueue (request {one.invoked.request_id!r}) was answered ok"
     job = log.jobs.get(job_id)
     if answer.created and one.invoked.job_id not in (None, job_id):
-        yield Problem(Code.WRONG_JOB, f"{asked} with this id instead of {one.invoked.job_id}", job_id)
+        yield HistoryProblem(Code.WRONG_JOB, f"{asked} with this id instead of {one.invoked.job_id}", job_id)
     elif job is None:
-        yield Problem(Code.ACKNOWLEDGED_LOST, f"{asked}, and there is no such job", job_id)
+        yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{asked}, and there is no such job", job_id)
     elif answer.created is not True and job.origin.dedupe_key is not None:
         return  # It may have been there for another request, which had the same key.
     elif job_id not in log.enqueues.get(one.invoked.request_id, ()):
-        yield Problem(Code.OK_NOT_WRITTEN, f"{asked}, and the job was not made by that request", job_id)
+        yield HistoryProblem(Code.OK_NOT_WRITTEN, f"{asked}, and the job was not made by that request", job_id)
 
 
-def _claim(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[Problem]:
+def _claim(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
     told = _told(calls)
     results = {frozenset(answer.job_ids) for _, answer in told if answer.job_ids}
     won = log.claims.get(request_id, ())
     named = {job_id for result in results for job_id in result}
     if len(results) > 1:
-        yield Problem(Code.TWO_RESULTS, f"claim {request_id!r} was answered with different jobs", min(named))
+        yield HistoryProblem(Code.TWO_RESULTS, f"claim {request_id!r} was answered with different jobs", min(named))
     for job_id in sorted(named):
         says = f"claim {request_id!r} was answered with this job"
         if job_id not in log.jobs:
-            yield Problem(Code.ACKNOWLEDGED_LOST, f"{says}, and there is no such job", job_id)
+            yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{says}, and there is no such job", job_id)
         elif job_id not in won:
-            yield Problem(Code.CLAIM_NOT_WRITTEN, f"{says}, and its log has no such claim", job_id)
+            yield HistoryProblem(Code.CLAIM_NOT_WRITTEN, f"{says}, and its log has no such claim", job_id)
     if any(one.open for one in calls) or _reused(calls):
         return
     for job_id in won:
         if not told:
             says = f"claim {request_id!r} was refused ({_refusals(calls)}), and its log has the claim"
-            yield Problem(Code.REFUSED_WRITTEN, says, job_id)
+            yield HistoryProblem(Code.REFUSED_WRITTEN, says, job_id)
         elif job_id not in named:
-            yield Problem(Code.CLAIM_UNTOLD, f"claim {request_id!r} took it, and its claimer was not told", job_id)
+            yield HistoryProblem(
+                Code.CLAIM_UNTOLD, f"claim {request_id!r} took it, and its claimer was not told", job_id
+            )
 
 
-_CHECKS: Mapping[str, Callable[[str, Sequence[Asked], Written], Iterator[Problem]]] = {
+_CHECKS: Mapping[str, Callable[[str, Sequence[Asked], Written], Iterator[HistoryProblem]]] = {
     OperationType.ENQUEUE.value: _enqueue,
     OperationType.CLAIM.value: _claim,
 }
 
 
-def _refused_after_ok(request_id: str, calls: Sequence[Asked], job_id: UUID | None) -> Iterator[Problem]:
+def _refused_after_ok(request_id: str, calls: Sequence[Asked], job_id: UUID | None) -> Iterator[HistoryProblem]:
     """What was done is done for ever. Only within one process is it known which of two calls came first."""
     done: dict[str, int] = {}
     for one in sorted(calls, key=lambda one: one.invoked_place):
@@ -222,7 +230,7 @@ def _refused_after_ok(request_id: str, calls: Sequence[Asked], job_id: UUID | No
         came_later = done.get(process, one.invoked_place) < one.invoked_place
         if came_later and isinstance(answer, Failed) and answer.refusal not in _OF_ANOTHER_BODY:
             says = f"request {request_id!r} was answered ok, and then refused ({answer.refusal})"
-            yield Problem(Code.REFUSED_AFTER_OK, says, job_id or one.invoked.job_id)
+            yield HistoryProblem(Code.REFUSED_AFTER_OK, says, job_id or one.invoked.job_id)
 
 
 def _told(calls: Sequence[Asked]) -> list[tuple[Asked, Ok]]:

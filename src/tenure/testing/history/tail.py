@@ -10,10 +10,10 @@ import msgspec
 
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import TERMINAL
-from tenure.testing.history.problems import Code, Problem
+from tenure.testing.history.problems import Code, HistoryProblem
 
 
-def tail_problems(logs: Mapping[UUID, Sequence[Event]], tail: Sequence[Event]) -> Iterator[Problem]:
+def tail_problems(logs: Mapping[UUID, Sequence[Event]], tail: Sequence[Event]) -> Iterator[HistoryProblem]:
     """The tail has every event of every job exactly once, as the job's own log has it, in the order of revisions."""
     stored = {(job_id, event.rev): event for job_id, events in logs.items() for event in events}
     told: set[tuple[UUID, int]] = set()
@@ -55,7 +55,7 @@ class _Life(msgspec.Struct, frozen=True):
         return in_tail and begins_in_time and (later.end_at is None or self.begin_at < later.end_at)
 
 
-def dedupe_problems(jobs: Iterable[Job], tail: Sequence[Event]) -> Iterator[Problem]:
+def dedupe_problems(jobs: Iterable[Job], tail: Sequence[Event]) -> Iterator[HistoryProblem]:
     """Two jobs of a kind that were live at once under one dedupe key."""
     alike: dict[tuple[str, str], list[UUID]] = {}
     for job in jobs:
@@ -69,7 +69,7 @@ def dedupe_problems(jobs: Iterable[Job], tail: Sequence[Event]) -> Iterator[Prob
             for other in active:
                 if other.overlaps(life):
                     says = f"it was live together with job {other.job_id}: both are {kind!r} with dedupe key {key!r}"
-                    yield Problem(Code.DEDUPE_OVERLAP, says, life.job_id)
+                    yield HistoryProblem(Code.DEDUPE_OVERLAP, says, life.job_id)
             active = [other for other in active if other.end is None or other.end > life.begin] + [life]
 
 
@@ -85,5 +85,5 @@ def _lives(tail: Sequence[Event], wanted: set[UUID]) -> dict[UUID, _Life]:
     return lives
 
 
-def _of(event: Event, code: Code, says: str) -> Problem:
-    return Problem(code, says, event.job_id, event.rev)
+def _of(event: Event, code: Code, says: str) -> HistoryProblem:
+    return HistoryProblem(code, says, event.job_id, event.rev)

@@ -312,9 +312,9 @@ async def test_in_app_testing_a_connection_of_the_user_is_refused(tmp_path: Path
         async with sqlite_aiosqlite(url) as own, ctx.commit(conn=own.connection):
             pass
 
-    async with app.testing() as bench:
+    async with app.testing() as harness:
         job = await work.enqueue()
-        await bench.drain()
+        await harness.drain()
         error = (await job.refresh()).error or ""
     assert "app.testing()" in error
     assert "app.worker()" in error

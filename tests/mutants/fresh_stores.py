@@ -16,7 +16,7 @@ from tests.support.manual_postgres import PostgresClock, copied_database
 from tests.support.postgres import Postgres
 
 
-class Bench:
+class FreshStores:
     """What layers need of the world: a folder, and a migrated PostgreSQL database to copy, whose clock stands still."""
 
     def __init__(self, folder: Path, server: Postgres, prepared: str) -> None:
