@@ -24,11 +24,11 @@ def turn_stands_still(edits: Edits) -> None:
 
 
 def postgres_without_the_queues_lock(edits: Edits) -> None:
-    edits.sql(POSTGRES, "ruled_queues", "\n    for no key update")
+    edits.sql(POSTGRES, "queues/lock_limited", "\n    for no key update")
 
 
 def postgres_ignores_rules(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim", " and tenure.has_limits(queue)", " and false")
+    edits.sql(POSTGRES, "jobs/claim", " and tenure.has_limits(queue)", " and false")
 
 
 def sqlite_counts_no_key(edits: Edits) -> None:

@@ -18,86 +18,88 @@ POSTGRES = "tenure.stores.postgres"
 
 
 def postgres_apply_without_revision(edits: Edits) -> None:
-    edits.sql(POSTGRES, "apply", "where locked.rev = change.rev", "where true")
+    edits.sql(POSTGRES, "jobs/apply", "where locked.rev = change.rev", "where true")
 
 
 def postgres_complete_without_revision(edits: Edits) -> None:
-    edits.sql(POSTGRES, "complete", "where locked.rev = change.rev", "where true")
+    edits.sql(POSTGRES, "jobs/complete", "where locked.rev = change.rev", "where true")
 
 
 def postgres_heartbeat_without_revision(edits: Edits) -> None:
-    edits.sql(POSTGRES, "heartbeat", "where locked.rev = beat.rev", "where true")
+    edits.sql(POSTGRES, "jobs/renew_leases", "where locked.rev = beat.rev", "where true")
 
 
 def postgres_apply_without_token(edits: Edits) -> None:
-    edits.sql(POSTGRES, "apply", "\n      and (change.token is null or locked.token = change.token)")
+    edits.sql(POSTGRES, "jobs/apply", "\n      and (change.token is null or locked.token = change.token)")
 
 
 def postgres_complete_without_token(edits: Edits) -> None:
-    edits.sql(POSTGRES, "complete", "\n      and locked.token = change.token")
+    edits.sql(POSTGRES, "jobs/complete", "\n      and locked.token = change.token")
 
 
 def postgres_heartbeat_without_token(edits: Edits) -> None:
-    edits.sql(POSTGRES, "heartbeat", "\n      and locked.token = beat.token")
+    edits.sql(POSTGRES, "jobs/renew_leases", "\n      and locked.token = beat.token")
 
 
 def postgres_heartbeat_revives(edits: Edits) -> None:
-    edits.sql(POSTGRES, "heartbeat", "\n      and locked.lease_expires_at > written.at")
+    edits.sql(POSTGRES, "jobs/renew_leases", "\n      and locked.lease_expires_at > written.at")
 
 
 def postgres_complete_at_expiry(edits: Edits) -> None:
-    edits.sql(POSTGRES, "complete", "locked.lease_expires_at > greatest", "locked.lease_expires_at >= greatest")
+    edits.sql(POSTGRES, "jobs/complete", "locked.lease_expires_at > greatest", "locked.lease_expires_at >= greatest")
 
 
 def postgres_stall_too_late(edits: Edits) -> None:
-    edits.sql(POSTGRES, "apply", "locked.lease_expires_at <= written.at or", "locked.lease_expires_at < written.at or")
+    edits.sql(
+        POSTGRES, "jobs/apply", "locked.lease_expires_at <= written.at or", "locked.lease_expires_at < written.at or"
+    )
 
 
 def postgres_stall_of_the_living(edits: Edits) -> None:
     whole = "when 'orphaned' then locked.lease_expires_at <= written.at or locked.heartbeat_deadline_at <= written.at"
-    edits.sql(POSTGRES, "apply", whole, "when 'orphaned' then true")
+    edits.sql(POSTGRES, "jobs/apply", whole, "when 'orphaned' then true")
 
 
 def postgres_claims_what_is_not_due(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim", "\n              and job.due_at <= moment.now", times=4)
+    edits.sql(POSTGRES, "jobs/claim", "\n              and job.due_at <= moment.now", times=4)
 
 
 def postgres_lane_claims_what_is_not_due(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim_lane", "\n              and job.due_at <= moment.now")
+    edits.sql(POSTGRES, "jobs/claim_lane", "\n              and job.due_at <= moment.now")
 
 
 def postgres_lane_sees_no_other(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim_lane", "job.queue = :queue and job.priority > :priority::smallint", "false")
+    edits.sql(POSTGRES, "jobs/claim_lane", "job.queue = :queue and job.priority > :priority::smallint", "false")
 
 
 def postgres_lost_job_in_company(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim", "ranked.suspects = 0 and ")
+    edits.sql(POSTGRES, "jobs/claim", "ranked.suspects = 0 and ")
 
 
 def postgres_repetition_goes_ahead(edits: Edits) -> None:
     edits.sql(
         POSTGRES,
-        "claim",
+        "jobs/claim",
         "tenure.won_before(:request_id) before",
         "tenure.claims before where request_id = :request_id",
     )
 
 
 def postgres_claim_before_the_enqueue(edits: Edits) -> None:
-    edits.sql(POSTGRES, "claim", ":within_limits::boolean or moved.rev", "moved.rev")
+    edits.sql(POSTGRES, "jobs/claim", ":within_limits::boolean or moved.rev", "moved.rev")
 
 
 def postgres_revived_by_the_clock(edits: Edits) -> None:
-    edits.sql(POSTGRES, "complete", "greatest(moment.now, locked.updated_at)\n),", "moment.now\n),")
+    edits.sql(POSTGRES, "jobs/complete", "greatest(moment.now, locked.updated_at)\n),", "moment.now\n),")
 
 
 def postgres_tail_by_position(edits: Edits) -> None:
-    edits.sql(POSTGRES, "tail", "\n      and told.tx < pg_snapshot_xmin(pg_current_snapshot())")
+    edits.sql(POSTGRES, "events/select_tail", "\n      and told.tx < pg_snapshot_xmin(pg_current_snapshot())")
 
 
 def postgres_row_without_event(edits: Edits) -> None:
     last = "'running', 'succeeded', accepted.actor, accepted.request_id, accepted.digest\n    from accepted"
-    edits.sql(POSTGRES, "complete", last, f"{last} where false")
+    edits.sql(POSTGRES, "jobs/complete", last, f"{last} where false")
 
 
 def postgres_dead_letter_without_record(edits: Edits) -> None:
@@ -107,7 +109,7 @@ def postgres_dead_letter_without_record(edits: Edits) -> None:
 def postgres_locks_in_the_callers_order(edits: Edits) -> None:
     edits.sql(
         POSTGRES,
-        "apply",
+        "jobs/apply",
         "order by job.id\n    for no key update",
         "order by array_position(:ids::uuid[], job.id)\n    for no key update",
     )

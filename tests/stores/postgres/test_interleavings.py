@@ -171,10 +171,10 @@ async def test_a_claimer_that_freezes_while_it_holds_a_queue_does_not_hold_it_fo
     held, go_on = asyncio.Event(), asyncio.Event()
 
     async def freeze(session: Session) -> None:
-        await fetch(session, "ruled_queues", {"queues": ["default"]})
+        await fetch(session, "queues/lock_limited", {"queues": ["default"]})
         held.set()
         await go_on.wait()
-        await fetch(session, "ruled_queues", {"queues": ["default"]})
+        await fetch(session, "queues/lock_limited", {"queues": ["default"]})
 
     frozen = asyncio.ensure_future(store._connections.write("store", freeze))
     await held.wait()

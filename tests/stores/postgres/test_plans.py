@@ -137,7 +137,7 @@ def test_a_claim_reads_in_the_order_of_its_batch(crowded: str, where: str, analy
         if analysed:
             connection.execute("analyze tenure.jobs")
             connection.commit()
-        plan = plan_after_warm_up(connection, "claim", {**CLAIM, **WHERE[where]})
+        plan = plan_after_warm_up(connection, "jobs/claim", {**CLAIM, **WHERE[where]})
     scans = [node for node in nodes(plan) if node.get("Relation Name") in ("jobs", "events")]
     assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
     lanes = 4 * 4
@@ -155,7 +155,7 @@ async def test_a_claim_from_one_lane_reads_its_batch_and_no_more(dsn: str, drive
         if analysed:
             connection.execute("analyze tenure.jobs")
             connection.commit()
-        plan = plan_after_warm_up(connection, "claim_lane", {**CLAIM, **LANE})
+        plan = plan_after_warm_up(connection, "jobs/claim_lane", {**CLAIM, **LANE})
     scans = [node for node in nodes(plan) if node.get("Relation Name") in ("jobs", "events")]
     assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
     read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans if "Scan" in node["Node Type"])
@@ -173,7 +173,7 @@ def test_a_claim_of_chosen_jobs_reads_those_alone(crowded: str, analysed: bool) 
         ids = [str(row[0]) for row in connection.execute(ready.encode())]
         empty = {name: "'{}'" for name in CLAIM if name.startswith(("gap_", "lane_"))}
         chosen = {**CLAIM, **empty, "within_limits": "true", "chosen": f"'{{{','.join(ids)}}}'"}
-        plan = plan_after_warm_up(connection, "claim", chosen)
+        plan = plan_after_warm_up(connection, "jobs/claim", chosen)
     scans = [node for node in nodes(plan) if node.get("Relation Name") == "jobs"]
     assert not [node for node in scans if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
     read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans if "Scan" in node["Node Type"])
@@ -181,11 +181,11 @@ def test_a_claim_of_chosen_jobs_reads_those_alone(crowded: str, analysed: bool) 
 
 
 WITHIN_LIMITS = {
-    "due_in_order": ("jobs_ready", 4 * 3 + 4 * 100),
-    "due_keys": ("jobs_keyed", 200),
-    "due_of_keys": ("jobs_keyed", 300),
-    "held_by_key": ("jobs_held", 0),
-    "recoverable": ("jobs_held", 0),
+    "jobs/select_due_candidates": ("jobs_ready", 4 * 3 + 4 * 100),
+    "jobs/select_partitions": ("jobs_keyed", 200),
+    "jobs/select_due_of_partitions": ("jobs_keyed", 300),
+    "jobs/count_leased_by_partition": ("jobs_held", 0),
+    "jobs/select_recoverable": ("jobs_held", 0),
 }
 """The index by which each of these finds what it looks for, and how many rows it reads at most."""
 
@@ -198,7 +198,7 @@ def test_what_a_choice_within_limits_asks_for_is_found_by_its_index(crowded: str
         "kinds": "'{mail}'",
         "excluded": "'{}'",
         "limit": "100",
-        "after": "null" if name == "recoverable" else "'key-5'",
+        "after": "null" if name == "jobs/select_recoverable" else "'key-5'",
         "keys": "'{key-1,key-5,key-9}'",
         "each": "100",
     }
@@ -216,14 +216,14 @@ def test_what_a_choice_within_limits_asks_for_is_found_by_its_index(crowded: str
 
 
 LOOK_UPS = {
-    "events_of_job": "events_key",
-    "events_correlated": "jobs_correlation",
-    "find": "jobs_pkey",
-    "find_correlated": "jobs_correlation",
-    "events_by_time": "events_at",
-    "tail": "events_position",
-    "history": "events_key",
-    "read": "jobs_pkey",
+    "events/select_by_job": "events_key",
+    "events/select_by_correlation": "jobs_correlation",
+    "jobs/select_page": "jobs_pkey",
+    "jobs/select_page_by_correlation": "jobs_correlation",
+    "events/select_by_time": "events_at",
+    "events/select_tail": "events_position",
+    "events/select_history": "events_key",
+    "jobs/select": "jobs_pkey",
 }
 
 
@@ -235,14 +235,14 @@ def test_look_ups_use_their_index(crowded: str, name: str) -> None:
         [job_id, at] = connection.execute("select job_id, at from tenure.events offset 500 limit 1").fetchone() or ()
         connection.commit()
         values = {
-            "job_id": f"'{job_id}'" if name == "events_of_job" else "'00000000-0000-0000-0000-000000000000'",
+            "job_id": f"'{job_id}'" if name == "events/select_by_job" else "'00000000-0000-0000-0000-000000000000'",
             "ids": f"'{{{job_id}}}'",
             "rev": "0",
             "tx": "'0'",
             "limit": "100",
-            "types": "'{enqueued}'" if name == "events_by_time" else "null",
-            "since": f"'{at}'" if name == "events_by_time" else "null",
-            "until": f"timestamptz '{at}' + interval '30 seconds'" if name == "events_by_time" else "null",
+            "types": "'{enqueued}'" if name == "events/select_by_time" else "null",
+            "since": f"'{at}'" if name == "events/select_by_time" else "null",
+            "until": f"timestamptz '{at}' + interval '30 seconds'" if name == "events/select_by_time" else "null",
             "correlation_id": "'c1000'",
             **dict.fromkeys(("after", "statuses", "queues", "kinds", "dedupe_key", "submitted_by", "tags"), "null"),
             **dict.fromkeys(("created_from", "created_until", "reasons"), "null"),

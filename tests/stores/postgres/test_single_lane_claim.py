@@ -23,7 +23,7 @@ def sent(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     fetch = store._connections.fetch
 
     async def watched(name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
-        if name.startswith("claim"):
+        if name.startswith("jobs/claim"):
             names.append(name)
         return await fetch(name, values)
 
@@ -42,7 +42,7 @@ async def test_the_next_claim_asks_the_lane_alone_and_gets_the_same(drive: Drive
         assert (read[job.id].lease_expires_at, read[job.id].timeout_at) == (job.lease_expires_at, job.timeout_at)
     assert [job.id for job in await drive.claim(limit=3)] == [jobs[5].id]
     assert await drive.claim(limit=3) == []
-    assert sent == ["claim", "claim_lane", "claim_lane", "claim_lane"]
+    assert sent == ["jobs/claim", "jobs/claim_lane", "jobs/claim_lane", "jobs/claim_lane"]
 
 
 async def test_a_claim_that_is_sent_again_is_answered_from_what_it_won(drive: Driver, sent: list[str]) -> None:
@@ -52,7 +52,7 @@ async def test_a_claim_that_is_sent_again_is_answered_from_what_it_won(drive: Dr
     request = drive.claim_request(limit=2)
     won = await drive.store.claim(request)
     assert await drive.store.claim(request) == won
-    assert sent == ["claim", "claim_lane", "claim_lane"]
+    assert sent == ["jobs/claim", "jobs/claim_lane", "jobs/claim_lane"]
 
 
 @pytest.mark.parametrize("priority", [-1, 1])
@@ -65,10 +65,10 @@ async def test_a_job_of_another_priority_is_seen_by_the_very_next_claim(
     other = await drive.add(priority=priority)
     expected = sorted([*jobs[1:], other], key=lambda job: (-job.origin.priority, job.due_at))
     assert [job.id for job in await drive.claim(limit=5)] == [job.id for job in expected]
-    assert sent == ["claim", "claim_lane", "claim"]
+    assert sent == ["jobs/claim", "jobs/claim_lane", "jobs/claim"]
     await drive.add()
     assert len(await drive.claim(limit=5)) == 1
-    assert sent[3:] == ["claim"], "it was tried in vain a moment ago"
+    assert sent[3:] == ["jobs/claim"], "it was tried in vain a moment ago"
 
 
 async def test_the_lane_is_asked_alone_again_after_a_while(
@@ -78,7 +78,15 @@ async def test_the_lane_is_asked_alone_again_after_a_while(
     for priority in (0, 0, 1, 0, 0):
         await drive.add(priority=priority)
         await drive.claim()
-    assert sent == ["claim", "claim_lane", "claim_lane", "claim", "claim_lane", "claim", "claim_lane"]
+    assert sent == [
+        "jobs/claim",
+        "jobs/claim_lane",
+        "jobs/claim_lane",
+        "jobs/claim",
+        "jobs/claim_lane",
+        "jobs/claim",
+        "jobs/claim_lane",
+    ]
 
 
 async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(
@@ -93,7 +101,7 @@ async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone(
     await drive.apply(killer.id, Stall(), actor=RECOVERY)
     assert [job.id for job in await drive.claim(limit=9)] == [killer.id]
     assert [job.id for job in await drive.claim(limit=9)] == [job.id for job in others]
-    assert sent == ["claim", "claim_lane", "claim", "claim"]
+    assert sent == ["jobs/claim", "jobs/claim_lane", "jobs/claim", "jobs/claim"]
 
 
 async def test_limits_that_a_queue_is_given_hold_for_the_next_claim(
@@ -105,4 +113,4 @@ async def test_limits_that_a_queue_is_given_hold_for_the_next_claim(
     await store.queues.put("default", QueueLimits(concurrency_max=2), actor=OPERATOR)
     assert len(await drive.claim(limit=3)) == 1
     assert await drive.claim(limit=3) == []
-    assert sent[:2] == ["claim", "claim_lane"]
+    assert sent[:2] == ["jobs/claim", "jobs/claim_lane"]

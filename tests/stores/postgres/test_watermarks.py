@@ -180,7 +180,7 @@ class Claims:
 
         async def watched(name: str, values: Any) -> list[asyncpg.Record]:
             answers = await fetch(name, values)
-            if name in ("claim", "claim_lane"):
+            if name in ("jobs/claim", "jobs/claim_lane"):
                 self.entries_read.append(answers[-1]["entries_read"])
             return answers
 

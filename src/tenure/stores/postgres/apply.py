@@ -60,7 +60,7 @@ class Apply:
             "ids": [request.job_id for request in requests.values()],
             "requests": [request.request_id for request in requests.values()],
         }
-        answers = await self._fetches.fetch("current", values)
+        answers = await self._fetches.fetch("jobs/select_with_events", values)
         policies = await self._policies.of(answers)
         changes: dict[int, Change] = {}
         asked = list(requests.items())

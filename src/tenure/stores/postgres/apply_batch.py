@@ -65,12 +65,12 @@ class Batches:
 
     async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
-        for row in await self._fetches.fetch("apply", {**apply_parameters(changes), "in_block": self._in_block}):
+        for row in await self._fetches.fetch("jobs/apply", {**apply_parameters(changes), "in_block": self._in_block}):
             if row["id"] is not None:
                 answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"], row["renewed"])
 
     async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
-        [answer] = await self._fetches.fetch("complete", completion_parameters(changes))
+        [answer] = await self._fetches.fetch("jobs/complete", completion_parameters(changes))
         if answer["ids"] is None:
             at = answer["now"]
             answers.update({change.before.origin.id: Applied(shown(change), at) for change in changes})
@@ -82,7 +82,7 @@ class Batches:
 
     async def _beat(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
-        for row in await self._fetches.fetch("heartbeat", heartbeat_parameters(changes)):
+        for row in await self._fetches.fetch("jobs/renew_leases", heartbeat_parameters(changes)):
             if row["locked"]:
                 answers[row["id"]] = Busy(shown(by_id[row["id"]]).before)
             elif row["id"] is not None:

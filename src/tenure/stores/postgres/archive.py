@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tenure.lifecycle.records import Event, Job, Policy
+from tenure.lifecycle.records import DeadLetter, Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
@@ -61,15 +61,20 @@ Rows = list[dict[str, Any]]
 COUNTING_SECONDS_MAX = 3600.0
 """Counting reads a whole index, which may take longer than any other statement may."""
 
-_WRITTEN_BY: Mapping[type[Shelved], str] = {
-    OperatorRecord: "restore_operators",
-    ClaimRecord: "restore_claims",
-    QueueState: "restore_queues",
-    KeySpent: "restore_limits",
-    ScheduleRecord: "restore_schedules",
-    StreamRecord: "restore_streams",
-    MessageRecord: "restore_messages",
+_TABLES: Mapping[type[msgspec.Struct], str] = {
+    OperatorRecord: "operator_log",
+    ClaimRecord: "claims",
+    QueueState: "queues",
+    KeySpent: "rate_usage",
+    ScheduleRecord: "schedules",
+    StreamRecord: "streams",
+    MessageRecord: "outbox",
+    DeadLetter: "dead_letters",
+    SignalRecord: "signals",
+    AnswerRecord: "deduplicated_requests",
 }
+_OF_THE_LOG = ("correlation_id", "trace", "position")
+"""Fields of an event that are no columns of its row."""
 _NO_FILTER = dict.fromkeys(
     ("statuses", "queues", "kinds", "reasons", "dedupe_key", "submitted_by", "tags", "created_from", "created_until")
 )
@@ -98,8 +103,8 @@ class PostgresArchive:
             await _let_pass(connection, runs)
             async with connection.transaction(isolation=ISOLATION):
                 await _speak_as_import(connection)
-                await fetch(connection, "lock_all", {})
-                if held := [found["name"] for found in await fetch(connection, "holdings", {})]:
+                await fetch(connection, "archive/lock_tables", {})
+                if held := [found["name"] for found in await fetch(connection, "archive/select_nonempty_tables", {})]:
                     raise NotEmpty(self._address.shown, held)
                 mine = await connection.fetchval("select pg_current_xact_id()::text::bigint")
                 yield PostgresRestoring(connection, self._seams, first_tx=mine - runs)
@@ -116,25 +121,28 @@ class PostgresSnapshot:
         self.at = at
 
     async def totals(self) -> Totals:
-        [found] = await self._connection.fetch(numbered(PACKAGE, "totals").sql, timeout=COUNTING_SECONDS_MAX)
+        [found] = await self._connection.fetch(
+            numbered(PACKAGE, "archive/count_rows").sql, timeout=COUNTING_SECONDS_MAX
+        )
         return Totals(found["jobs"], found["events"])
 
     async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
-        name, after = FIRST_PAGES[kind]
-        while page := await self._fetch(name, {**after, "limit": limit}):
+        _, after = FIRST_PAGES[kind]
+        sql = _select_page(_TABLES[kind], tuple(after))
+        while page := await self._connection.fetch(sql, *after.values(), limit):
             after = {key: page[-1][key] for key in after}
             policies = await self._policies.of(page) if kind is ScheduleRecord else {}
             yield [_shelved(kind, found, policies) for found in page]
 
     async def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
         after: dict[str, object] = {"tx": 0, "job_id": NO_ID, "rev": 0}
-        while page := await self._fetch("whole_log", {**after, "limit": limit}):
+        while page := await self._fetch("events/select_all", {**after, "limit": limit}):
             after = {key: page[-1][key] for key in after}
             yield [row.event_from(found) for found in page]
 
     async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
         after: UUID | None = None
-        while page := await self._fetch("find", {**_NO_FILTER, "after": after, "limit": limit}):
+        while page := await self._fetch("jobs/select_page", {**_NO_FILTER, "after": after, "limit": limit}):
             jobs = await jobs_of(self._policies, page)
             after = jobs[-1].id
             yield await self._kept(jobs)
@@ -143,17 +151,19 @@ class PostgresSnapshot:
         return await _histories(self._connection, job_ids)
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
-        found = await self._fetch("artifact", {"job_id": job_id, "name": name})
+        found = await self._fetch("artifacts/select", {"job_id": job_id, "name": name})
         return Artifact(**found[0]) if found else None
 
     async def _kept(self, jobs: Sequence[Job]) -> list[Kept]:
         ids = {"ids": [job.id for job in jobs]}
-        letters = {found["job_id"]: row.dead_letter_from(found) for found in await self._fetch("letters_of_jobs", ids)}
+        letters = {
+            found["job_id"]: row.dead_letter_from(found) for found in await self._fetch("dead_letters/select", ids)
+        }
         signals: defaultdict[UUID, list[SignalRecord]] = defaultdict(list)
-        for found in await self._fetch("signals_of_jobs", ids):
+        for found in await self._fetch("signals/select", ids):
             signals[found["job_id"]].append(row.signal_from(found))
-        answers = _by_job(await self._fetch("answers_of_jobs", ids), AnswerRecord)
-        artifacts = _by_job(await self._fetch("artifacts_of_jobs", ids), ArtifactRecord)
+        answers = _by_job(await self._fetch("deduplicated_requests/select", ids), AnswerRecord)
+        artifacts = _by_job(await self._fetch("artifacts/select_records", ids), ArtifactRecord)
         return [
             Kept(
                 job=job,
@@ -178,28 +188,30 @@ class PostgresRestoring:
         self._policies = PostgresPolicies(Within(connection, speak_again=True))
 
     async def shelve(self, records: Sequence[Shelved]) -> None:
-        for kind, name in _WRITTEN_BY.items():
+        for kind in dict.fromkeys(type(record) for record in records):
             places = [place for place, record in enumerate(records) if type(record) is kind]
-            await self._written(name, [await self._columns(records[place]) for place in places], places)
+            await self._insert(_TABLES[kind], [await self._columns(records[place]) for place in places], places)
 
     async def log(self, events: Sequence[Event]) -> None:
-        await self._written("restore_events", [self._event_facts(event) for event in events], range(len(events)))
+        await self._insert("events", [self._event_facts(event) for event in events], range(len(events)))
 
     async def jobs(self, kept: Sequence[Kept]) -> None:
         facts = [await self._job_facts(one.job) for one in kept]
         letters = [(place, one.dead_letter) for place, one in enumerate(kept) if one.dead_letter is not None]
         signals = [(place, signal) for place, one in enumerate(kept) for signal in one.signals]
         answers = [(place, answer) for place, one in enumerate(kept) for answer in one.answers]
-        await self._belongings("restore_dead_letters", kept, letters, erased="last_error")
-        await self._belongings("restore_signals", kept, signals, erased="payload")
-        await self._belongings("restore_answers", kept, answers)
-        await self._written("restore_jobs", facts, range(len(kept)))
+        await self._insert_of_jobs("dead_letters", kept, letters, erased="last_error")
+        await self._insert_of_jobs("signals", kept, signals, erased="payload")
+        await self._insert_of_jobs("deduplicated_requests", kept, answers)
+        await self._insert("jobs", facts, range(len(kept)))
 
     async def artifact(self, record: ArtifactRecord, body: bytes) -> None:
-        values = {**msgspec.structs.asdict(record), "body": body}
+        values = {**_facts(record), "body": body}
+        places = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+        sql = f"insert into tenure.artifacts ({', '.join(values)}) values ({places})"  # noqa: S608  names of columns of ours
         try:
             async with self._connection.transaction():
-                await fetch(self._connection, "restore_artifact", values)
+                await self._connection.execute(sql, *values.values())
         except asyncpg.PostgresError as problem:
             raise _refusal(problem, 0) from problem
 
@@ -207,32 +219,32 @@ class PostgresRestoring:
         return await _histories(self._connection, job_ids)
 
     async def stray(self) -> UUID | None:
-        found = await fetch(self._connection, "stray_event", {})
+        found = await fetch(self._connection, "events/select_orphan", {})
         return found[0]["job_id"] if found else None
 
-    async def _belongings(
-        self, name: str, kept: Sequence[Kept], placed: Sequence[tuple[int, msgspec.Struct]], *, erased: str = ""
+    async def _insert_of_jobs(
+        self, table: str, kept: Sequence[Kept], placed: Sequence[tuple[int, msgspec.Struct]], *, erased: str = ""
     ) -> None:
         """What erasure has emptied is null here, and the text `null` in records."""
         facts = [_facts(record) for _, record in placed]
         for (place, _), one in zip(placed, facts, strict=True):
             if erased and kept[place].job.erased_at is not None:
                 one[erased] = None
-        await self._written(name, facts, [place for place, _ in placed])
+        await self._insert(table, facts, [place for place, _ in placed])
 
-    async def _written(self, name: str, rows: Rows, places: Sequence[int]) -> None:
-        """All at once; where that is refused, one by one, to tell which is to blame."""
+    async def _insert(self, table: str, rows: Rows, places: Sequence[int]) -> None:
+        """All rows in one statement; where that is refused, one by one, to find the row that is."""
         if not rows:
             return
         try:
             async with self._connection.transaction():
-                await fetch(self._connection, name, {"rows": msgspec.json.encode(rows).decode()})
+                await self._connection.execute(_insert(table, tuple(rows[0])), msgspec.json.encode(rows).decode())
         except asyncpg.PostgresError as problem:
             refusal = _refusal(problem, places[0])
             if len(rows) == 1 or not isinstance(refusal, NotRestored):
                 raise refusal from problem
             for one, place in zip(rows, places, strict=True):
-                await self._written(name, [one], [place])
+                await self._insert(table, [one], [place])
             raise refusal from problem
 
     async def _columns(self, record: Shelved) -> dict[str, Any]:
@@ -242,7 +254,7 @@ class PostgresRestoring:
         return columns
 
     def _event_facts(self, event: Event) -> dict[str, Any]:
-        facts = _facts(event)
+        facts = {name: fact for name, fact in _facts(event).items() if name not in _OF_THE_LOG}
         return {**facts, "tx": self._first_tx + self._runs.place(event)}
 
     async def _job_facts(self, job: Job) -> dict[str, Any]:
@@ -288,9 +300,30 @@ async def _latest(connection: Session) -> int:
 
 async def _histories(connection: Session, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
     found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
-    for answer in await fetch(connection, "history", {"ids": list(job_ids)}):
+    for answer in await fetch(connection, "events/select_history", {"ids": list(job_ids)}):
         found[answer["job_id"]].append(row.event_from(answer))
     return found
+
+
+def _select_page(table: str, keys: tuple[str, ...]) -> str:
+    """A page of rows in the order of their keys, after the given ones."""
+    after = ", ".join(f"${number}" for number in range(1, len(keys) + 1))
+    order = ", ".join(keys)
+    where = f"({order}) > ({after})"
+    return f"select * from tenure.{table} where {where} order by {order} limit ${len(keys) + 1}"  # noqa: S608  as below
+
+
+def _insert(table: str, columns: tuple[str, ...]) -> str:
+    """Inserts rows that are given as JSON, in their order. Guards require that the session is an import.
+
+    The previous status of a job is that of its last event.
+    """
+    names, values = ", ".join(columns), ", ".join(f"given.{name}" for name in columns)
+    rows = f"from json_populate_recordset(null::tenure.{table}, $1::json) given"
+    if table == "jobs":
+        names, values = f"{names}, previous_status, transition_count", f"{values}, event.from_status, 1"
+        rows += " left join tenure.log event on event.job_id = given.id and event.rev = given.rev"
+    return f"insert into tenure.{table} ({names}) select {values} {rows}"
 
 
 def _refusal(problem: asyncpg.PostgresError, place: int) -> Exception:

@@ -142,11 +142,13 @@ class PostgresClaims:
         """None when one of the queues has limits."""
         began = self._clock.monotonic_seconds()
         if (lane := claimer.lane(began)) is not None:
-            answer = Answer.of(await self._connections.fetch("claim_lane", {**values, **lane}))
+            answer = Answer.of(await self._connections.fetch("jobs/claim_lane", {**values, **lane}))
             if not answer.statistics["declined"]:
                 return self._learn(answer, claimer, began)
             claimer.lane_declined(began)
-        answer = Answer.of(await self._connections.fetch("claim", {**values, **claimer.lanes(began), "chosen": []}))
+        answer = Answer.of(
+            await self._connections.fetch("jobs/claim", {**values, **claimer.lanes(began), "chosen": []})
+        )
         return None if answer.statistics["declined"] else self._learn(answer, claimer, began)
 
     def _learn(self, answer: Answer, claimer: Claimer, began: float) -> Answer:
@@ -208,12 +210,12 @@ async def claim_within_limits(session: Session, queues: tuple[str, ...], values:
         known = {**values, "excluded": excluded}
         choice = await _choose(session, choose(queues, values["limit"], ruled=limited, now=now), known)
         chosen = [one.id for one in choice.chosen]
-        answer = Answer.of(await fetch(session, "claim", {**known, "chosen": chosen}))
+        answer = Answer.of(await fetch(session, "jobs/claim", {**known, "chosen": chosen}))
         if answer.rows or answer.is_repeated or not chosen or not rounds_left:
             answer.rows.sort(key=lambda won: chosen.index(won["id"]))
             at = max((won["updated_at"] for won in answer.rows), default=now)
             for note in choice.notes([won["id"] for won in answer.rows], at):
-                await fetch(session, "note_claim", _noted(note))
+                await fetch(session, "queues/update_usage", _noted(note))
             again = None if choice.again_at is None else (choice.again_at - now).total_seconds()
             return LimitedAnswer(answer, frozenset(limited), again)
         excluded += chosen
@@ -221,7 +223,7 @@ async def claim_within_limits(session: Session, queues: tuple[str, ...], values:
 
 
 async def _lock_limited_queues(session: Session, queues: tuple[str, ...]) -> tuple[dict[str, RuledQueue], datetime]:
-    rows = await fetch(session, "ruled_queues", {"queues": list(queues)})
+    rows = await fetch(session, "queues/lock_limited", {"queues": list(queues)})
     limited = {
         row["name"]: RuledQueue(
             name=row["name"],
@@ -256,15 +258,15 @@ async def _answer(session: Session, question: Question, values: dict[str, Any]) 
     asked = {**values, **msgspec.structs.asdict(question)}
     match question:
         case InOrder():
-            return [Candidate(*row) for row in await fetch(session, "due_in_order", asked)]
+            return [Candidate(*row) for row in await fetch(session, "jobs/select_due_candidates", asked)]
         case Keys():
-            return [row["key"] for row in await fetch(session, "due_keys", asked)]
+            return [row["key"] for row in await fetch(session, "jobs/select_partitions", asked)]
         case OfKeys():
-            return [Candidate(*row) for row in await fetch(session, "due_of_keys", asked)]
+            return [Candidate(*row) for row in await fetch(session, "jobs/select_due_of_partitions", asked)]
         case HeldOf():
-            return {row["key"]: row["held"] for row in await fetch(session, "held_by_key", asked)}
+            return {row["key"]: row["held"] for row in await fetch(session, "jobs/count_leased_by_partition", asked)}
         case SpentOf():
-            return {row["key"]: spent_of(row["spent"]) for row in await fetch(session, "spent_by_key", asked)}
+            return {row["key"]: spent_of(row["spent"]) for row in await fetch(session, "rate_usage/select", asked)}
 
 
 def _noted(note: Note) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class PostgresCommitBlock(BaseCommitBlock):
             "headers": [message.headers for message, _ in messages],
             "job_ids": [None if job is None else job.id for _, job in messages],
         }
-        written = {answer["id"] for answer in await self._statements.fetch("post", values)}
+        written = {answer["id"] for answer in await self._statements.fetch("outbox/insert", values)}
         for message, _ in messages:
             if message.id not in written:
                 raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
@@ -224,7 +224,7 @@ class PostgresCommitBlock(BaseCommitBlock):
             "media_types": [artifact.media_type for artifact in artifacts],
             "bodies": [artifact.body for artifact in artifacts],
         }
-        written = {answer["name"] for answer in await self._statements.fetch("attach", values)}
+        written = {answer["name"] for answer in await self._statements.fetch("artifacts/insert", values)}
         for artifact in artifacts:
             if artifact.name not in written:
                 problem = f"job {job.id} has one named {artifact.name!r} already; take another name"

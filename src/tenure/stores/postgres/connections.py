@@ -41,10 +41,13 @@ PASSING = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.Lo
 
 PLANNED_ONCE = frozenset(
     {
-        "apply", "attach", "claim", "claim_lane", "complete", "current", "due_in_order", "due_keys",
-        "due_of_keys", "enqueue", "enqueue_alike", "forget_queue", "heartbeat", "held_by_key", "history", "note_claim",
-        "pause_queue", "policies", "policy", "post", "put_queue", "queues", "read", "register", "resume_queue",
-        "ruled_queues", "signals", "spent_by_key", "tail", "recoverable", "unregister",
+        "artifacts/insert", "events/select_history", "events/select_tail", "jobs/apply", "jobs/claim",
+        "jobs/claim_lane", "jobs/complete", "jobs/count_leased_by_partition", "jobs/enqueue",
+        "jobs/enqueue_homogeneous", "jobs/renew_leases", "jobs/select", "jobs/select_due_candidates",
+        "jobs/select_due_of_partitions", "jobs/select_partitions", "jobs/select_recoverable",
+        "jobs/select_with_events", "outbox/insert", "policies/insert", "policies/select", "queues/delete",
+        "queues/lock_limited", "queues/pause", "queues/put", "queues/resume", "queues/select",
+        "queues/update_usage", "rate_usage/select", "signals/select", "workers/stop", "workers/upsert",
     }
 )  # fmt: skip
 """Statements for which one plan is right whatever they are given. Others have filters that may be left out, and are

@@ -49,7 +49,7 @@ async def _durability(connection: Session) -> Finding:
 
 
 async def _blockers(connection: Session) -> list[Finding]:
-    rows = await fetch(connection, "blockers", {"seconds": OLD_TRANSACTION_SECONDS})
+    rows = await fetch(connection, "activity/select_old_transactions", {"seconds": OLD_TRANSACTION_SECONDS})
     advice = "end it (select pg_terminate_backend(pid)): it holds back vacuum, and the log's tail waits for it"
     return [
         Finding(
@@ -79,7 +79,7 @@ async def _unstaffed(connection: Session) -> list[Finding]:
     if await connection.fetchval("select to_regclass('tenure.workers')") is None:
         return []
     values = {"looked_at": LOOKED_AT_MAX, "seen_seconds": SEEN_SECONDS, "kinds": KINDS_MAX}
-    rows = await fetch(connection, "unstaffed", values)
+    rows = await fetch(connection, "jobs/count_unserved", values)
     return nobody_runs((row["kind"], row["jobs"], row["more"]) for row in rows)
 
 
@@ -87,4 +87,4 @@ async def _paused(connection: Session) -> list[Finding]:
     """Queues from which nothing is claimed."""
     if await connection.fetchval("select to_regclass('tenure.queues')") is None:
         return []
-    return paused(queue_from(row) for row in await fetch(connection, "queues", {"name": None}))
+    return paused(queue_from(row) for row in await fetch(connection, "queues/select", {"name": None}))

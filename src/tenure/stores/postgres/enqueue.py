@@ -55,7 +55,7 @@ class Adding:
         if after is not None:
             await after
         try:
-            answers = await self._fetches.fetch("enqueue_alike", values)
+            answers = await self._fetches.fetch("jobs/enqueue_homogeneous", values)
         except asyncpg.UniqueViolationError:
             return None
         if not answers:
@@ -93,7 +93,7 @@ async def enqueue(
     """The jobs that the requests led to, in their order."""
     numbers = [await policies.number(request.origin.policy) for request in requests]
     try:
-        answers = await fetches.fetch("enqueue", enqueue_parameters(requests, numbers))
+        answers = await fetches.fetch("jobs/enqueue", enqueue_parameters(requests, numbers))
     except asyncpg.PostgresError as problem:
         if problem.sqlstate == REUSED_STATE:
             raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem

@@ -39,7 +39,7 @@ class PostgresPolicies(PolicyCache):
         """The policies that these rows speak of, among others."""
         missing = {row["policy_id"] for row in rows} - self._policies.keys() - {None}
         if missing:
-            for row in await self._fetches.fetch("policies", {"ids": sorted(missing)}):
+            for row in await self._fetches.fetch("policies/select", {"ids": sorted(missing)}):
                 self._remember(row["id"], row["body"])
         return self._policies
 
@@ -61,6 +61,6 @@ class PostgresPolicies(PolicyCache):
         }
         rows: list[asyncpg.Record] = []
         while not rows:
-            rows = await self._fetches.fetch("policy", values)
+            rows = await self._fetches.fetch("policies/insert", values)
         self._ids[policy] = rows[0]["id"]
         return self._ids[policy]

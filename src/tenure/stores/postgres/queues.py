@@ -25,16 +25,16 @@ class PostgresQueues:
         self._connections, self._wake = connections, wake
 
     async def known(self) -> list[QueueRecord]:
-        return [queue_from(row) for row in await self._connections.fetch("queues", {"name": None})]
+        return [queue_from(row) for row in await self._connections.fetch("queues/select", {"name": None})]
 
     async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
-        return await self._certain("put_queue", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
+        return await self._certain("queues/put", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
-        return await self._certain("pause_queue", name, actor, {})
+        return await self._certain("queues/pause", name, actor, {})
 
     async def resume(self, name: str, *, actor: Actor) -> QueueRecord | None:
-        rows = await self._changed("resume_queue", name, actor, {})
+        rows = await self._changed("queues/resume", name, actor, {})
         return queue_from(rows[0]) if rows else None
 
     async def forget(self, name: str, *, actor: Actor) -> bool:
@@ -42,8 +42,8 @@ class PostgresQueues:
 
         async def work(session: Session) -> bool:
             # First alone: what a claim notes while its end is waited for would not be seen by the statement that waits.
-            await fetch(session, "lock_queue", {"name": name})
-            [row] = await fetch(session, "forget_queue", said)
+            await fetch(session, "queues/lock", {"name": name})
+            [row] = await fetch(session, "queues/delete", said)
             return bool(row[0])
 
         gone = await self._connections.write("store", work)
@@ -65,7 +65,7 @@ class PostgresQueues:
         one that has waited for somebody else's change does not see it."""
         rows = await self._connections.fetch(statement, {**_said(name, actor, **detail), **values})
         self._wake({name})
-        return rows or await self._connections.fetch("queues", {"name": name})
+        return rows or await self._connections.fetch("queues/select", {"name": name})
 
 
 def _said(name: str, actor: Actor, **detail: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class PostgresReads:
         return await jobs_by_id(self._connections, self._policies, job_ids)
 
     async def recoverable(self, *, limit: int, after: UUID | None) -> list[Job | RowPoisoned]:
-        answers = await self._connections.fetch("recoverable", {"limit": limit, "after": after})
+        answers = await self._connections.fetch("jobs/select_recoverable", {"limit": limit, "after": after})
         policies = await self._policies.of(answers)
         return row.decoded(answers, lambda answer: row.job_from(answer, policies))
 
@@ -63,13 +63,15 @@ class PostgresReads:
             "created_from": wanted.created_from,
             "created_until": wanted.created_until,
         }
-        answers = await self._connections.fetch("find" if wanted.correlation_id is None else "find_correlated", values)
+        answers = await self._connections.fetch(
+            "jobs/select_page" if wanted.correlation_id is None else "jobs/select_page_by_correlation", values
+        )
         jobs = await jobs_of(self._policies, answers[:limit])
         return JobPage(jobs, jobs[-1].id if len(answers) > limit else None)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
-        for answer in await self._connections.fetch("history", {"ids": list(job_ids)}):
+        for answer in await self._connections.fetch("events/select_history", {"ids": list(job_ids)}):
             found[answer["job_id"]].append(row.event_from(answer))
         return found
 
@@ -85,12 +87,12 @@ class PostgresReads:
             "correlation_id": wanted.correlation_id,
         }
         if wanted.job_id is not None:
-            answers = await self._connections.fetch("events_of_job", {**values, "job_id": wanted.job_id})
+            answers = await self._connections.fetch("events/select_by_job", {**values, "job_id": wanted.job_id})
         elif wanted.correlation_id is not None:
-            answers = await self._connections.fetch("events_correlated", values)
+            answers = await self._connections.fetch("events/select_by_correlation", values)
         else:
             span = {"since": since or wanted.since or _ALWAYS, "until": wanted.until or _NEVER}
-            answers = await self._connections.fetch("events_by_time", {**values, **span})
+            answers = await self._connections.fetch("events/select_by_time", {**values, **span})
         events = [row.event_from(answer) for answer in answers]
         if wanted.job_id is not None and wanted.correlation_id is not None:
             events = [event for event in events if event.correlation_id == wanted.correlation_id]
@@ -100,19 +102,23 @@ class PostgresReads:
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
         tx, job_id, rev = tail_cursor(after)
-        answers = await self._connections.fetch("tail", {"tx": tx, "job_id": job_id, "rev": rev, "limit": limit})
+        answers = await self._connections.fetch(
+            "events/select_tail", {"tx": tx, "job_id": job_id, "rev": rev, "limit": limit}
+        )
         events = [row.event_from(answer) for answer in answers]
         return EventPage(events, (events[-1].position or "") if events else (after or before_transaction(0)))
 
     async def end(self) -> str:
-        [answer] = await self._connections.fetch("end", {})
+        [answer] = await self._connections.fetch("events/select_last_position", {})
         return before_transaction(answer["tx"])
 
     async def executions(self, job_id: UUID) -> list[Execution]:
-        return [row.execution_from(a) for a in await self._connections.fetch("executions", {"job_id": job_id})]
+        return [
+            row.execution_from(a) for a in await self._connections.fetch("events/select_executions", {"job_id": job_id})
+        ]
 
     async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
-        answers = await self._connections.fetch("dead_letter", {"job_id": job_id})
+        answers = await self._connections.fetch("dead_letters/select", {"ids": [job_id]})
         return row.dead_letter_from(answers[0]) if answers else None
 
     async def dead_letters(
@@ -130,19 +136,21 @@ class PostgresReads:
             "dead_from": wanted.dead_from,
             "dead_until": wanted.dead_until,
         }
-        answers = await self._connections.fetch("dead_letters", values)
+        answers = await self._connections.fetch("dead_letters/select_page", values)
         letters = [row.dead_letter_from(answer) for answer in answers[:limit]]
         return DeadLetterPage(letters, letters[-1].job_id if len(answers) > limit else None)
 
     async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
-        return [row.artifact_from(a) for a in await self._connections.fetch("artifacts", {"job_id": job_id})]
+        return [
+            row.artifact_from(a) for a in await self._connections.fetch("artifacts/select_records", {"ids": [job_id]})
+        ]
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
-        answers = await self._connections.fetch("artifact", {"job_id": job_id, "name": name})
+        answers = await self._connections.fetch("artifacts/select", {"job_id": job_id, "name": name})
         return Artifact(**answers[0]) if answers else None
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
-        return [row.signal_from(a) for a in await self._connections.fetch("signals", {"job_id": job_id})]
+        return [row.signal_from(a) for a in await self._connections.fetch("signals/select", {"ids": [job_id]})]
 
     async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
         return await list_workers(self._connections, ids)
@@ -162,7 +170,7 @@ async def jobs_by_id(
     """The jobs that are there."""
     if not job_ids:
         return {}
-    answers = await fetches.fetch("read", {"ids": list(job_ids)})
+    answers = await fetches.fetch("jobs/select", {"ids": list(job_ids)})
     return {job.id: job for job in await jobs_of(policies, answers, with_token=with_token)}
 
 

@@ -28,18 +28,19 @@ class PostgresRetention:
             # One at a time: a claim is deleted with the last of its jobs, and two transactions that delete the last
             # two jobs of a claim would each leave it to the other.
             await connection.execute("select pg_advisory_xact_lock(hashtextextended('tenure.prune', 0))")
-            return await _forget(connection, "prune", older_than_seconds, limit, actor)
+            return await _remove(connection, "jobs/prune", "prune", older_than_seconds, limit, actor)
 
         return await self._connections.write("retention", work)
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
         return await self._connections.write(
-            "retention", lambda connection: _forget(connection, "blank", older_than_seconds, limit, actor)
+            "retention",
+            lambda connection: _remove(connection, "events/blank", "blank", older_than_seconds, limit, actor),
         )
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
         values = {"job_id": job_id, "reason": reason, "actor": str(actor)}
-        await self._connections.write("erasure", lambda connection: fetch(connection, "erase", values))
+        await self._connections.write("erasure", lambda connection: fetch(connection, "jobs/erase", values))
         job = (await jobs_by_id(self._connections, self._policies, [job_id])).get(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -51,23 +52,22 @@ class PostgresRetention:
     async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
         values = {"ids": list(job_ids), "how": how, "actor": str(actor)}
         return await self._connections.write(
-            "store", lambda connection: _count(connection, "resolve_dead_letters", values)
+            "store", lambda connection: _count(connection, "dead_letters/resolve", values)
         )
 
 
-async def _forget(connection: Session, statement: str, older_than_seconds: float, limit: int, actor: Actor) -> int:
+async def _remove(
+    connection: Session, statement: str, action: str, older_than_seconds: float, limit: int, actor: Actor
+) -> int:
+    """Run the statement on what is older, and record in the operator log how much it removed."""
     before = await connection.fetchval("select tenure.clock()") - timedelta(seconds=older_than_seconds)
     count = await _count(connection, statement, {"before": before, "limit": limit})
-    await _note(connection, actor, statement, count)
+    if count:
+        sql = "insert into tenure.operator_log (actor, action, detail) values ($1, $2, $3)"
+        await connection.execute(sql, str(actor), action, encode({"count": count}))
     return count
 
 
 async def _count(connection: Session, statement: str, values: dict[str, Any]) -> int:
     answers = await fetch(connection, statement, values)
     return int(answers[0][0])
-
-
-async def _note(connection: Session, actor: Actor, action: str, count: int) -> None:
-    if count:
-        sql = "insert into tenure.operator_log (actor, action, detail) values ($1, $2, $3)"
-        await connection.execute(sql, str(actor), action, encode({"count": count}))

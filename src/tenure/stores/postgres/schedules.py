@@ -53,7 +53,7 @@ class PostgresSchedules:
             "detail": encode({"name": schedule.name, "rev": expected_rev + 1}),
         }
         try:
-            rows = await self._connections.fetch("update_schedule" if expected_rev else "insert_schedule", values)
+            rows = await self._connections.fetch("schedules/update" if expected_rev else "schedules/insert", values)
         except asyncpg.CheckViolationError as problem:
             raise InvalidInput("next_at", f"is {next_at}, and must be after the last due time") from problem
         records = await self._records(rows)
@@ -62,23 +62,25 @@ class PostgresSchedules:
     async def remove(self, name: str, *, actor: Actor) -> bool:
         require_outside(self._store)
         values = {"name": name, "actor": str(actor), "detail": encode({"name": name})}
-        return bool(await self._connections.fetch("remove_schedule", values))
+        return bool(await self._connections.fetch("schedules/delete", values))
 
     async def get(self, name: str) -> ScheduleRecord | None:
-        rows = await self._connections.fetch("schedules", {"name": name, "after": "", "limit": 1})
+        rows = await self._connections.fetch("schedules/select_page", {"name": name, "after": "", "limit": 1})
         records = await self._records(rows)
         return records[0] if records else None
 
     async def known(self, *, after: str | None = None, limit: int = 1000) -> list[ScheduleRecord]:
         check_page(limit)
-        rows = await self._connections.fetch("schedules", {"name": None, "after": after or "", "limit": limit})
+        rows = await self._connections.fetch(
+            "schedules/select_page", {"name": None, "after": after or "", "limit": limit}
+        )
         return await self._records(rows)
 
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
         check_page(limit)
         after_at, after_name = after or (_ALWAYS, "")
         values = {"after_at": after_at, "after_name": after_name, "limit": limit}
-        rows = await self._connections.fetch("soonest_schedules", values)
+        rows = await self._connections.fetch("schedules/select_next", values)
         return Soonest(rows[0]["now"], await self._records(row for row in rows if row["name"] is not None))
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
@@ -87,7 +89,7 @@ class PostgresSchedules:
         numbers = [await self._policies.number(request.origin.policy) for request in requests]
         moved = {name: getattr(firing, name) for name in ("name", "rev", "until", "next_at")}
         try:
-            rows = await self._connections.fetch("fire_schedule", {**enqueue_parameters(requests, numbers), **moved})
+            rows = await self._connections.fetch("schedules/fire", {**enqueue_parameters(requests, numbers), **moved})
         except ABOUT_A_ROW as problem:
             raise StoreError(f"schedule {firing.name!r} cannot be fired: {problem}") from problem
         except asyncpg.PostgresError as problem:

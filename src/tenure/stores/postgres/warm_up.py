@@ -34,6 +34,6 @@ async def rehearse(connections: Connections) -> None:
         # One claims while the other writes down what has ended.
         for _ in range(min(2, connections.size)):
             connection = await stack.enter_async_context(connections.session())
-            await fetch(connection, "claim", NOTHING_TO_CLAIM)
-            await fetch(connection, "claim_lane", NOTHING_TO_CLAIM)
-            await fetch(connection, "complete", NOTHING_TO_COMPLETE)
+            await fetch(connection, "jobs/claim", NOTHING_TO_CLAIM)
+            await fetch(connection, "jobs/claim_lane", NOTHING_TO_CLAIM)
+            await fetch(connection, "jobs/complete", NOTHING_TO_COMPLETE)

@@ -19,20 +19,20 @@ class PostgresWorkers:
     async def register(self, worker: WorkerRecord) -> None:
         names = ("id", "host", "pid", "version", "concurrency")
         lists = {"queues": encode(list(worker.queues)), "kinds": encode(list(worker.kinds))}
-        await self._connections.fetch("register", {**{name: getattr(worker, name) for name in names}, **lists})
+        await self._connections.fetch("workers/upsert", {**{name: getattr(worker, name) for name in names}, **lists})
 
     async def unregister(self, worker_id: str) -> None:
-        await self._connections.fetch("unregister", {"id": worker_id})
+        await self._connections.fetch("workers/stop", {"id": worker_id})
 
 
 async def list_workers(connections: Connections, ids: Sequence[str] | None) -> list[WorkerRecord]:
     """The workers of these ids; without ids, those that have not stopped."""
-    answers = await connections.fetch("workers", {"ids": None if ids is None else list(ids)})
+    answers = await connections.fetch("workers/select", {"ids": None if ids is None else list(ids)})
     return [row.worker_from(answer) for answer in answers]
 
 
 async def read_stats(connections: Connections) -> Stats:
-    [glance] = await connections.fetch("glance", {})
-    tallies = [row.tally_from(answer) for answer in await connections.fetch("tallies", {})]
+    [glance] = await connections.fetch("dead_letters/count_open", {})
+    tallies = [row.tally_from(answer) for answer in await connections.fetch("jobs/count_by_status", {})]
     workers = await list_workers(connections, None)
     return Stats(at=glance["at"], tallies=tallies, workers=workers, dead_letters=glance["dead_letters"])

@@ -1,2 +1,2 @@
--- The signals that these jobs were sent, each job's in the order of revisions.
+-- The signals of these jobs, each job's by revision.
 select * from tenure.signals where job_id = any (:ids::uuid[]) order by job_id, rev

@@ -1,4 +1,4 @@
--- What these jobs have made, each job's by name, without the bodies.
+-- The artifacts of these jobs without their bodies, each job's by name.
 select job_id, name, attempt, media_type, bytes, at
 from tenure.artifacts
 where job_id = any (:ids::uuid[])
