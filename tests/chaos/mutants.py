@@ -14,7 +14,7 @@ from tenure.lifecycle import decide
 from tenure.lifecycle.decide import Change
 from tenure.lifecycle.transitions import ClockGuard
 from tenure.stores.contract import results
-from tenure.stores.postgres import apply_batch, apply_parameters
+from tenure.stores.postgres import apply_batch
 from tenure.workers import leases
 from tenure.workers.commit import commit
 from tenure.workers.maintenance import heartbeat
@@ -84,16 +84,16 @@ def _without_lease(decide_at: Callable[..., Change], job: Any, operations: Any, 
 
 def _unguard_sql() -> None:
     """In PostgreSQL the statement has the guards. It is told that the row's own lease was meant."""
-    row = apply_parameters._row
+    row = apply_batch._row
 
     def unguarded(change: Change, after: Any) -> tuple[Any, ...]:
         values = list(row(change, after))
         if change.guard is ClockGuard.LIVE_LEASE:
-            values[apply_parameters._CHANGE.index("tokens")] = None
-            values[apply_parameters._CHANGE.index("guards")] = ClockGuard.NOTHING
+            values[apply_batch._CHANGE.index("tokens")] = None
+            values[apply_batch._CHANGE.index("guards")] = ClockGuard.NOTHING
         return tuple(values)
 
-    apply_parameters._row = unguarded
+    apply_batch._row = unguarded
     # The lean statements always match the token; their changes can go the common way.
     for shortcut in ("is_heartbeat", "is_completion"):
         setattr(apply_batch, shortcut, lambda change: False)

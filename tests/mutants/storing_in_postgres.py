@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.lifecycle.operations import OperationType
-from tenure.stores.postgres import apply_parameters
+from tenure.stores.postgres import apply_batch
 from tests.mutants.checks import batches_lock_in_the_order_of_ids
 from tests.mutants.editing import Edits
 from tests.mutants.layers import Kit, OnPostgres, StoreVerdicts
@@ -103,7 +103,7 @@ def postgres_row_without_event(edits: Edits) -> None:
 
 
 def postgres_dead_letter_without_record(edits: Edits) -> None:
-    edits.python(apply_parameters.apply_parameters, "letters.append((event.job_id, operation.stage))", "pass")
+    edits.python(apply_batch.apply_parameters, "letters.append((event.job_id, operation.stage))", "pass")
 
 
 def postgres_locks_in_the_callers_order(edits: Edits) -> None:

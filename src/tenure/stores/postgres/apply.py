@@ -11,15 +11,15 @@ from tenure.lifecycle.records import Job
 from tenure.stores.base import CONFLICTS_MAX, conflicts_exhausted
 from tenure.stores.contract import Failure, Outcome, Request, settle, waves
 from tenure.stores.postgres import rows as row
-from tenure.stores.postgres.apply_batch import Batches
+from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.connections import Fetches
 from tenure.stores.postgres.policies import PostgresPolicies
 
 
-class Apply:
+class PostgresApplier:
     """Performs requests with the statements that `fetches` sends: each in a transaction of its own, or all in one."""
 
-    def __init__(self, fetches: Fetches, policies: PostgresPolicies, batches: Batches) -> None:
+    def __init__(self, fetches: Fetches, policies: PostgresPolicies, batches: ChangeBatches) -> None:
         self._fetches, self._policies, self._batches = fetches, policies, batches
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:

@@ -50,9 +50,8 @@ from tenure.stores.postgres.connections import (
     Session,
     fetch,
 )
-from tenure.stores.postgres.cursors import NO_ID
 from tenure.stores.postgres.policies import PostgresPolicies
-from tenure.stores.postgres.reads import jobs_of
+from tenure.stores.postgres.reads import NO_ID, jobs_of
 from tenure.stores.sql_files import numbered
 
 T = TypeVar("T", bound=msgspec.Struct)

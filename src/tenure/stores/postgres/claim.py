@@ -6,6 +6,7 @@ A row that makes a claim fail is quarantined for a while. Legality is checked by
 from __future__ import annotations
 
 import re
+from contextlib import AsyncExitStack
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
@@ -43,7 +44,7 @@ from tenure.stores.postgres.connections import Connections, Session, fetch
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.reads import jobs_by_id
 from tenure.stores.postgres.rows import Claimed, decoded
-from tenure.stores.postgres.watermarks import Claimer, Scan, Watermarks, lane_parameters
+from tenure.stores.postgres.watermarks import BOTTOM, Claimer, Scan, Watermarks, lane_parameters
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.queue_groups import QueueRotation
 
@@ -279,3 +280,30 @@ def _noted(note: Note) -> dict[str, Any]:
         "spents": [spent_text(note.spent_by_key[key]) for key in keys],
         "untils": [note.until[key] for key in keys],
     }
+
+
+NOBODY = UUID(int=0)
+
+NOTHING_TO_CLAIM: dict[str, Any] = {
+    **lane_parameters(), "request_id": "warm-up", "body": "", "queues": [], "kinds": [], "worker": "", "token": NOBODY,
+    "actor": "", "transition_count": 2, "version": CONTRACT_VERSION, "limit": 0, "excluded": [], "within_limits": False,
+    "chosen": [], "queue": "", "priority": 0, "watermark_due_at": BOTTOM[0], "watermark_id": BOTTOM[1],
+}  # fmt: skip
+NOTHING_TO_COMPLETE: dict[str, Any] = {
+    **{name: [] for name in ("ids", "revs", "tokens", "actors", "requests", "results", "digests")},
+    "version": CONTRACT_VERSION,
+}
+
+
+async def warm_up(connections: Connections) -> None:
+    """Make the connections that a worker needs at once, and have them know their statements."""
+    if connections.address.pooled:
+        # Nothing is kept there from one transaction to the next.
+        return
+    async with AsyncExitStack() as stack:
+        # One claims while the other writes down what has ended.
+        for _ in range(min(2, connections.size)):
+            connection = await stack.enter_async_context(connections.session())
+            await fetch(connection, "jobs/claim", NOTHING_TO_CLAIM)
+            await fetch(connection, "jobs/claim_lane", NOTHING_TO_CLAIM)
+            await fetch(connection, "jobs/complete", NOTHING_TO_COMPLETE)

@@ -1,19 +1,24 @@
-"""The caller's own transaction on PostgreSQL: one connection for as long as it is open, and limits that the server
-itself keeps, so that also a process that was frozen lets go of its locks.
+"""The commit block on PostgreSQL: one connection for as long as the transaction is open, and timeouts that the server
+enforces, so that the locks of a frozen process are released too.
 
-From version 17 on the server ends the whole transaction at its time. Before that it ends statements and pauses, whose
-limits are set anew as time goes by: at worst a statement and the pause behind it take the time once each.
+From version 17 on the server ends the whole transaction at its deadline. Older versions end statements and pauses;
+their timeouts are set again as time passes: at worst a statement and the pause after it take the whole time each.
+
+Statements of the user are sent one at a time in the extended protocol, which accepts no second statement after a
+semicolon; functions and `do` blocks cannot end the transaction that they run in. So the first word of a statement is
+enough to refuse those that would end or outlive the transaction.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 import asyncpg
 
-from tenure.errors import GuardViolated, InvalidInput, JobNotFound, LeaseLost, StoreError, StoreUnavailable
+from tenure.errors import GuardViolated, InvalidInput, StoreError, StoreUnavailable
 from tenure.lifecycle.records import Job
 from tenure.seams import Clock
 from tenure.stores.commit_block import BaseCommitBlock, BlockedStore
@@ -24,10 +29,10 @@ from tenure.stores.contract import (
     OutboxMessage,
     Outcome,
     Request,
-    without_secret,
 )
-from tenure.stores.postgres.apply import Apply
-from tenure.stores.postgres.apply_batch import Batches
+from tenure.stores.postgres.apply import PostgresApplier
+from tenure.stores.postgres.apply_batch import ChangeBatches
+from tenure.stores.postgres.artifacts import insert_artifacts
 from tenure.stores.postgres.connections import (
     GUARD_STATE,
     LOST,
@@ -38,18 +43,28 @@ from tenure.stores.postgres.connections import (
     translated,
 )
 from tenure.stores.postgres.enqueue import enqueue
+from tenure.stores.postgres.outbox import insert_messages
 from tenure.stores.postgres.policies import PostgresPolicies
-from tenure.stores.postgres.reads import jobs_by_id
-from tenure.stores.postgres.user_sql import check_statement
 
 T = TypeVar("T")
 
 GRACE_SECONDS = 0.25
-"""How much later the server acts than we do: as long as we can, we say ourselves that the time is up."""
+"""How much later than this process the server acts, so that this process reports the deadline if it can."""
 STALE_SHARE = 0.1
-"""How much of the time may pass before a server without a limit for whole transactions is told what is left of it."""
+"""The share of the deadline after which a server without `transaction_timeout` gets the remaining time."""
 TRANSACTION_TIMEOUT_VERSION = 17
 ROLLBACK_SECONDS = 5.0
+
+ENDING = frozenset(
+    {"begin", "start", "commit", "end", "rollback", "abort", "savepoint", "release", "prepare"},
+)
+LASTING = frozenset({"reset", "discard", "listen", "unlisten", "load", "deallocate"})
+"""Statements that change the session, which outlives the transaction."""
+WRITER = "tenure.writer"
+
+_BLANK = re.compile(r"[\s;]+|--[^\n\r]*")
+_WORDS = re.compile(r"([a-z_]+)(?:\s+([a-z_]+))?", re.IGNORECASE)
+_BRACKET = re.compile(r"/\*|\*/")
 
 
 class PostgresCommitBlock(BaseCommitBlock):
@@ -66,13 +81,14 @@ class PostgresCommitBlock(BaseCommitBlock):
     ) -> None:
         super().__init__(store, deadline_seconds=deadline_seconds, clock=clock)
         self._connections = connections
-        self._statements = _Statements(self._ask)
-        self._known, self._policies = policies, policies.within(self._statements)
-        self._performing = Apply(self._statements, self._policies, Batches(self._statements, in_block=True))
+        self._statements = _Statements(self._fetch_named)
+        self._shared_policies, self._policies = policies, policies.within(self._statements)
+        batches = ChangeBatches(self._statements, in_block=True)
+        self._applier = PostgresApplier(self._statements, self._policies, batches)
         self._stack = AsyncExitStack()
         self._held: Session | None = None
-        self._limited_at_seconds = 0.0
-        self._speaks_as_store = False
+        self._timeouts_set_at_seconds = 0.0
+        self._writes_as_store = False
 
     @property
     def _connection(self) -> Session:
@@ -84,42 +100,42 @@ class PostgresCommitBlock(BaseCommitBlock):
 
     async def _begin(self) -> None:
         self._held = await self._stack.enter_async_context(self._connections.session())
-        self._limited_at_seconds = self._clock.monotonic_seconds()
+        self._timeouts_set_at_seconds = self._clock.monotonic_seconds()
         try:
-            async with self._ours():
-                await self._connection.execute(f"begin isolation level read committed; {self._limits()}")
+            async with self._store_errors():
+                await self._connection.execute(f"begin isolation level read committed; {self._timeouts()}")
         except BaseException:
             await self._let_go()
             raise
 
-    def _limits(self) -> str:
+    def _timeouts(self) -> str:
         """The settings that end this transaction from the server's side."""
         begun = self.is_open
         seconds = (self.seconds_left if begun else self.deadline_seconds) + GRACE_SECONDS
         names = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
-        if not begun and self._limits_whole_transactions():
+        if not begun and self._has_transaction_timeout():
             names.append("transaction_timeout")
         return "; ".join(f"set local {name} = {max(1, round(seconds * 1000))}" for name in names)
 
-    def _limits_whole_transactions(self) -> bool:
+    def _has_transaction_timeout(self) -> bool:
         return self._connection.get_server_version().major >= TRANSACTION_TIMEOUT_VERSION
 
-    async def _tell_what_is_left(self) -> None:
+    async def _renew_timeouts(self) -> None:
         now = self._clock.monotonic_seconds()
         if (
-            now - self._limited_at_seconds > STALE_SHARE * self.deadline_seconds
-            and not self._limits_whole_transactions()
+            now - self._timeouts_set_at_seconds > STALE_SHARE * self.deadline_seconds
+            and not self._has_transaction_timeout()
         ):
-            self._limited_at_seconds = now
-            await self._connection.execute(self._limits())
+            self._timeouts_set_at_seconds = now
+            await self._connection.execute(self._timeouts())
 
     async def _commit(self) -> None:
-        # A constraint of the caller's own tables that is checked only now stays as the driver raised it.
-        async with self._ours():
+        # The violation of a deferred constraint of a user's table stays as the driver raised it.
+        async with self._store_errors():
             ended = await self._connection.execute("commit")
         if ended != "COMMIT":
             raise StoreError("the server rolled the transaction back at its end; nothing of it was kept")
-        self._known.adopt(self._policies)
+        self._shared_policies.adopt(self._policies)
 
     async def _let_go(self) -> None:
         connection, self._held = self._held, None
@@ -135,10 +151,10 @@ class PostgresCommitBlock(BaseCommitBlock):
             await self._stack.aclose()
 
     def _abandon(self) -> None:
-        # A closed connection is what ends a transaction soonest: also one that a statement holds up at this moment.
+        # Closing the connection ends the transaction soonest, also while a statement runs.
         _cut(self._held)
 
-    # The caller's own statements.
+    # Statements of the user.
 
     async def _execute(self, sql: str, values: Sequence[Any]) -> int:
         async def send(connection: Session) -> str | None:
@@ -149,31 +165,32 @@ class PostgresCommitBlock(BaseCommitBlock):
             await statement.fetch()
             return statement.get_statusmsg()
 
-        said = (await self._callers(sql, send) or "").rpartition(" ")[2]
-        return int(said) if said.isdecimal() else 0
+        message = await self._send_user_sql(sql, send) or ""
+        count = message.rpartition(" ")[2]
+        return int(count) if count.isdecimal() else 0
 
     async def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-        rows = await self._callers(sql, lambda connection: connection.fetch(sql, *values))
+        rows = await self._send_user_sql(sql, lambda connection: connection.fetch(sql, *values))
         return [dict(row) for row in rows]
 
-    async def _callers(self, sql: str, send: Callable[[Session], Awaitable[T]]) -> T:
-        """Send a statement of the caller's, which does not speak in our name."""
+    async def _send_user_sql(self, sql: str, send: Callable[[Session], Awaitable[T]]) -> T:
+        """Send a statement of the user, which the guards do not take for the store's."""
         check_statement(sql)
         connection = self._connection
-        async with self._ours():
-            await self._tell_what_is_left()
-            if self._speaks_as_store:
+        async with self._store_errors():
+            await self._renew_timeouts()
+            if self._writes_as_store:
                 await connection.execute("select set_config('tenure.writer', '', true)")
-                self._speaks_as_store = False
-        async with self._theirs():
+                self._writes_as_store = False
+        async with self._user_errors():
             answer = await send(connection)
         if not connection.is_in_transaction():
             raise StoreError("the statement has ended the transaction; what it held before may have been kept")
         return answer
 
     @asynccontextmanager
-    async def _theirs(self) -> AsyncIterator[None]:
-        """What is wrong with the statement or its values stays as the driver raised it."""
+    async def _user_errors(self) -> AsyncIterator[None]:
+        """An error about the statement or its values stays as the driver raised it."""
         try:
             yield
         except asyncpg.PostgresError as problem:
@@ -187,59 +204,30 @@ class PostgresCommitBlock(BaseCommitBlock):
                 raise
             raise self._lost(problem) from problem
 
-    # Our own.
+    # Statements of the store.
 
     async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         return await enqueue(self._statements, self._policies, requests)
 
     async def _perform(self, request: Request) -> Outcome:
-        [outcome] = await self._performing.apply([request])
+        [outcome] = await self._applier.apply([request])
         return outcome
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
-        values = {
-            "ids": [message.id for message, _ in messages],
-            "aggregates": [message.aggregate for message, _ in messages],
-            "topics": [message.topic for message, _ in messages],
-            "bodies": [message.body for message, _ in messages],
-            "headers": [message.headers for message, _ in messages],
-            "job_ids": [None if job is None else job.id for _, job in messages],
-        }
-        written = {answer["id"] for answer in await self._statements.fetch("outbox/insert", values)}
-        for message, _ in messages:
-            if message.id not in written:
-                raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
-            written.discard(message.id)
+        await insert_messages(self._statements, messages)
 
     async def _attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
-        current = (await jobs_by_id(self._statements, self._policies, [job.id], with_token=True)).get(job.id)
-        if current is None:
-            raise JobNotFound(job.id)
-        if job.token is None or current.token != job.token:
-            raise LeaseLost(without_secret(current), "attach")
-        values = {
-            "job_id": job.id,
-            "attempt": job.attempt,
-            "names": [artifact.name for artifact in artifacts],
-            "media_types": [artifact.media_type for artifact in artifacts],
-            "bodies": [artifact.body for artifact in artifacts],
-        }
-        written = {answer["name"] for answer in await self._statements.fetch("artifacts/insert", values)}
-        for artifact in artifacts:
-            if artifact.name not in written:
-                problem = f"job {job.id} has one named {artifact.name!r} already; take another name"
-                raise InvalidInput("artifact", problem)
-        return current
+        return await insert_artifacts(self._statements, self._policies, job, artifacts)
 
-    async def _ask(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
-        async with self._ours():
-            await self._tell_what_is_left()
-            self._speaks_as_store = True
+    async def _fetch_named(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
+        async with self._store_errors():
+            await self._renew_timeouts()
+            self._writes_as_store = True
             return await fetch(self._connection, name, values)
 
     @asynccontextmanager
-    async def _ours(self) -> AsyncIterator[None]:
-        """What the driver raises for our own statements, as our errors."""
+    async def _store_errors(self) -> AsyncIterator[None]:
+        """Translates what the driver raises for the store's statements."""
         try:
             async with translated(self._connections.address):
                 yield
@@ -260,7 +248,7 @@ class PostgresCommitBlock(BaseCommitBlock):
 
 
 class _Statements:
-    """Statements by name, all of them inside the one transaction."""
+    """Sends statements by name, all of them in one transaction."""
 
     def __init__(self, ask: Callable[[str, Mapping[str, Any]], Awaitable[list[asyncpg.Record]]]) -> None:
         self._ask = ask
@@ -278,5 +266,48 @@ def _is_closed(connection: Session) -> bool:
     try:
         return connection.is_closed()
     except asyncpg.InterfaceError:
-        # It was terminated before, and the pool has taken it away from us.
+        # It was terminated before, and the pool has taken it back.
         return True
+
+
+def check_statement(sql: str) -> str:
+    """Refuse a statement that would end the transaction, outlive it, or write as the store."""
+    first, second = _first_words(sql)
+    if first in ENDING:
+        raise InvalidInput(
+            "sql",
+            f"{first.upper()} is refused: the transaction begins and ends with its block; "
+            f"raise an error to roll it back",
+        )
+    if first in LASTING or (first == "set" and second not in ("local", "constraints")):
+        raise InvalidInput(
+            "sql",
+            f"{first.upper()} is refused: it would outlive the transaction on its connection; "
+            f"settings are set with SET LOCAL",
+        )
+    if WRITER in sql.lower():
+        raise InvalidInput("sql", f"{WRITER} is refused: it is how tenure's guards know tenure")
+    return sql
+
+
+def _first_words(sql: str) -> tuple[str, str]:
+    """The first two words in lower case, past blanks, semicolons and comments, which PostgreSQL nests."""
+    place = 0
+    while True:
+        if blank := _BLANK.match(sql, place):
+            place = blank.end()
+        elif sql.startswith("/*", place):
+            place = _behind_comment(sql, place)
+        else:
+            break
+    words = _WORDS.match(sql, place)
+    return (words[1].lower(), (words[2] or "").lower()) if words else ("", "")
+
+
+def _behind_comment(sql: str, place: int) -> int:
+    depth = 0
+    for bracket in _BRACKET.finditer(sql, place):
+        depth += 1 if bracket[0] == "/*" else -1
+        if depth == 0:
+            return bracket.end()
+    return len(sql)

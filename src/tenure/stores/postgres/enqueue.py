@@ -21,12 +21,12 @@ from tenure.stores.postgres.rows import arrays, once
 from tenure.stores.postgres.wakeups import CHANNEL, PostgresNotifier
 
 
-class Adding:
+class PostgresEnqueuer:
     """Adds jobs, each batch in a transaction of its own: by a plain insert where that will do. In somebody's open
     transaction it would not, since meeting a job that is there would end that transaction."""
 
-    def __init__(self, fetches: Fetches, policies: PostgresPolicies, bell: PostgresNotifier) -> None:
-        self._fetches, self._policies, self._bell = fetches, policies, bell
+    def __init__(self, fetches: Fetches, policies: PostgresPolicies, notifier: PostgresNotifier) -> None:
+        self._fetches, self._policies, self._notifier = fetches, policies, notifier
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
@@ -34,23 +34,23 @@ class Adding:
         """The jobs that the requests led to, and whether the write has notified other processes."""
         first = requests[0].origin
         if homogeneous and first.dedupe_key is None and first.request_id is None:
-            new = await self._add_alike(requests, after)
+            new = await self._enqueue_homogeneous(requests, after)
             if new is not None:
                 return new
         elif after is not None:
             await after
         return await enqueue(self._fetches, self._policies, requests), False
 
-    async def _add_alike(
+    async def _enqueue_homogeneous(
         self, requests: Sequence[EnqueueRequest], after: Awaitable[object] | None
     ) -> tuple[HomogeneousResults, bool] | None:
         """The new jobs of requests that have no keys; None where one of them may have been asked before."""
         first = requests[0]
-        told = after is None and self._bell.may_go_along()
+        notified = after is None and self._notifier.may_notify_inline()
         values = {
-            **_alike_parameters(requests),
+            **_homogeneous_parameters(requests),
             "policy": await self._policies.number(first.origin.policy),
-            "notify": CHANNEL if told else None,
+            "notify": CHANNEL if notified else None,
         }
         if after is not None:
             await after
@@ -60,11 +60,11 @@ class Adding:
             return None
         if not answers:
             return None
-        return HomogeneousResults(new_job(first, answers[0]["now"]), requests), told
+        return HomogeneousResults(new_job(first, answers[0]["now"]), requests), notified
 
 
-def _alike_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any]:
-    """The arrays and values of `enqueue_alike.sql`."""
+def _homogeneous_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any]:
+    """The arrays and values of `jobs/enqueue_homogeneous.sql`."""
     first = requests[0]
     shared = {name: getattr(first.origin, name) for name in _SHARED}
     payloads = once([request.origin.payload for request in requests])

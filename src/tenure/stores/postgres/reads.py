@@ -8,8 +8,8 @@ from uuid import UUID
 
 import asyncpg
 
-from tenure.errors import RowPoisoned
-from tenure.lifecycle.json_text import encode
+from tenure.errors import InvalidInput, RowPoisoned
+from tenure.lifecycle.json_text import check_datetime, check_text, encode
 from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
 from tenure.stores.contract import (
     Artifact,
@@ -26,10 +26,10 @@ from tenure.stores.contract import (
 )
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.connections import Connections, Fetches
-from tenure.stores.postgres.cursors import before_transaction, event_cursor, tail_cursor
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.workers import list_workers, read_stats
 
+NO_ID = UUID(int=0)
 _ALWAYS = datetime(1, 1, 1, tzinfo=UTC)
 _NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -180,3 +180,38 @@ async def jobs_of(
     """The records of these rows."""
     known = await policies.of(answers)
     return [row.job_from(answer, known, with_token=with_token) for answer in answers]
+
+
+def tail_cursor(after: str | None) -> tuple[int, UUID, int]:
+    """Transaction, job and revision of the event to go on after."""
+    if after is None:
+        return 0, NO_ID, 0
+    check_text(after, "position")
+    try:
+        tx, job_id, rev = after.split("/")
+        return _within(int(tx), 2**63), UUID(job_id), _within(int(rev), 2**31)
+    except ValueError:
+        raise InvalidInput("position", f"{after!r} is not a position of this log") from None
+
+
+def before_transaction(tx: int) -> str:
+    """The position in the log before everything that this transaction writes."""
+    return f"{tx}/{NO_ID}/0"
+
+
+def event_cursor(after: str | None) -> tuple[datetime | None, UUID, int]:
+    """Time, job and revision of the event to go on after."""
+    if after is None or after == "":
+        return None, NO_ID, 0
+    check_text(after, "after")
+    try:
+        at, job_id, rev = after.split("/")
+        return check_datetime(datetime.fromisoformat(at), "after"), UUID(job_id), _within(int(rev), 2**31)
+    except ValueError:
+        raise InvalidInput("after", f"{after!r} is not a cursor of this list") from None
+
+
+def _within(number: int, beyond: int) -> int:
+    if not 0 <= number < beyond:
+        raise ValueError(f"{number} is out of range")
+    return number

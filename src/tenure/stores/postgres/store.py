@@ -19,14 +19,14 @@ from tenure.stores.contract import (
     Subscription,
     Transaction,
 )
-from tenure.stores.postgres.apply import Apply
-from tenure.stores.postgres.apply_batch import Batches
+from tenure.stores.postgres.apply import PostgresApplier
+from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.archive import PostgresArchive
-from tenure.stores.postgres.claim import PostgresClaims
+from tenure.stores.postgres.claim import PostgresClaims, warm_up
 from tenure.stores.postgres.commit_block import PostgresCommitBlock
 from tenure.stores.postgres.connections import Address, Connections
 from tenure.stores.postgres.doctor import examine
-from tenure.stores.postgres.enqueue import Adding
+from tenure.stores.postgres.enqueue import PostgresEnqueuer
 from tenure.stores.postgres.migrate import apply_pending, schema_state
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.queues import PostgresQueues
@@ -34,7 +34,6 @@ from tenure.stores.postgres.reads import PostgresReads
 from tenure.stores.postgres.retention import PostgresRetention
 from tenure.stores.postgres.schedules import PostgresSchedules
 from tenure.stores.postgres.wakeups import PostgresNotifier
-from tenure.stores.postgres.warm_up import rehearse
 from tenure.stores.postgres.workers import PostgresWorkers
 
 
@@ -56,9 +55,9 @@ class PostgresStore(BaseStore):
             retention=PostgresRetention(self._connections, self._policies),
         )
         self._notifier = PostgresNotifier(address, self._connections, seams)
-        self._enqueuer = Adding(self._connections, self._policies, self._notifier)
+        self._enqueuer = PostgresEnqueuer(self._connections, self._policies, self._notifier)
         self._claims = PostgresClaims(self._connections, self._policies, seams.clock, self._quarantine)
-        self._applier = Apply(self._connections, self._policies, Batches(self._connections))
+        self._applier = PostgresApplier(self._connections, self._policies, ChangeBatches(self._connections))
         self.archive = PostgresArchive(self._connections, address, seams)
         self.queues = PostgresQueues(self._connections, self.wake)
         self.schedules = PostgresSchedules(self, self._connections, self._policies, self.wake)
@@ -72,7 +71,7 @@ class PostgresStore(BaseStore):
         """The connection pool was opened to read the schema."""
 
     async def prepare(self) -> None:
-        await rehearse(self._connections)
+        await warm_up(self._connections)
 
     async def close(self) -> None:
         await self._notifier.close()
@@ -80,7 +79,7 @@ class PostgresStore(BaseStore):
 
     async def quiet(self) -> None:
         """Wait until every pending notification was sent."""
-        await self._notifier.quiet()
+        await self._notifier.flush()
 
     async def schema(self) -> SchemaState:
         await self._connections.open()
@@ -111,10 +110,10 @@ class PostgresStore(BaseStore):
         )
 
     def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
-        return self._notifier.listen(queues)
+        return self._notifier.subscribe(queues)
 
     def wake(self, names: Set[str], *, notified: bool = False) -> None:
-        self._notifier.ring(names, told=notified)
+        self._notifier.notify(names, notified=notified)
 
     def _wake_later(self, names: Set[str], seconds: float) -> None:
-        self._notifier.ring_later(names, seconds)
+        self._notifier.notify_later(names, seconds)

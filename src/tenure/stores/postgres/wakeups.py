@@ -1,6 +1,6 @@
-"""Telling workers that there is work: LISTEN and NOTIFY, coalesced, and seldom in a commit that matters.
+"""Wake-ups by LISTEN and NOTIFY, coalesced, and seldom in a commit that matters.
 
-A notification is a hint. When none comes through (a pooler in between, a lost connection), workers poll.
+A wake-up promises nothing: where none arrives (a pooler in between, a lost connection), workers find jobs by polling.
 """
 
 from __future__ import annotations
@@ -23,123 +23,124 @@ CHANNEL = "tenure_work"
 NOTIFY = """
 select pg_notify($1, queue), set_config('synchronous_commit', 'off', true) from unnest($2::text[]) queue
 """
-"""A hint needs no disk: nothing is lost with it, and whoever waits for it need not wait for the disk too."""
+"""A notification is not worth waiting for the disk."""
 PAUSE_SECONDS = 0.005
-ALONG_SECONDS = 0.01
-"""How long nothing was said before a hint may go along with what it is about."""
+INLINE_AFTER_SECONDS = 0.01
+"""How long no enqueue has notified before the next one may notify in its own statement."""
 RETRY_SECONDS = 1.0
 
 log = logging.getLogger("tenure.stores.postgres")
 
 
 class PostgresNotifier:
-    """Rings for queues that got work, at most once every few milliseconds, and passes rings on to listeners."""
+    """Notifies other processes of queues with new work, at most once in a few milliseconds, and wakes subscriptions."""
 
     def __init__(self, address: Address, connections: Connections, seams: Seams) -> None:
         self._address, self._connections, self._seams = address, connections, seams
-        self._rung: set[str] = set()
-        self._ringing: asyncio.Task[None] | None = None
-        self._hearing: asyncio.Task[None] | None = None
-        self._listeners: set[_Listener] = set()
-        self._later: dict[frozenset[str], asyncio.TimerHandle] = {}
-        self._said_at_seconds = -inf
+        self._pending: set[str] = set()
+        self._sender: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._subscriptions: set[_Subscription] = set()
+        self._timers: dict[frozenset[str], asyncio.TimerHandle] = {}
+        self._enqueued_at_seconds = -inf
 
-    def may_go_along(self) -> bool:
-        """Whether the next write may carry its hint itself, which saves whoever waits for it a round trip. Only after a
-        silence: a transaction that notifies keeps all others that do so waiting until it is on disk."""
+    def may_notify_inline(self) -> bool:
+        """Whether the next enqueue may notify in its own statement, which saves a round trip. Only after a pause: a
+        transaction that notifies blocks all others that do so until it is on disk."""
         now = self._seams.clock.monotonic_seconds()
-        silent, self._said_at_seconds = now - self._said_at_seconds >= ALONG_SECONDS, now
-        return silent
+        paused, self._enqueued_at_seconds = now - self._enqueued_at_seconds >= INLINE_AFTER_SECONDS, now
+        return paused
 
-    def ring_later(self, queues: Iterable[str], seconds: float) -> None:
-        """Wake those who wait for these queues here, once this time is over."""
+    def notify_later(self, queues: Iterable[str], seconds: float) -> None:
+        """Wake this process's subscriptions to these queues after a time."""
         names = frozenset(queues)
-        if (timer := self._later.pop(names, None)) is not None:
+        if (timer := self._timers.pop(names, None)) is not None:
             timer.cancel()
-        self._later[names] = asyncio.get_running_loop().call_later(seconds, self._pass_on, names)
+        self._timers[names] = asyncio.get_running_loop().call_later(seconds, self._wake, names)
 
-    def ring(self, queues: Iterable[str], *, told: bool = False) -> None:
-        """Say that these queues got work. Does not wait, and does not fail the caller. Where the others were told along
-        with the write, only those of this process are."""
-        if told:
-            self._pass_on(set(queues))
+    def notify(self, queues: Iterable[str], *, notified: bool = False) -> None:
+        """Wake all subscriptions to these queues. Does not wait, and does not raise. Other processes are `notified`
+        already where the write did that."""
+        if notified:
+            self._wake(set(queues))
             return
-        self._rung.update(queues)
-        self._pass_on(self._rung)
-        if self._rung and (self._ringing is None or self._ringing.done()):
-            self._ringing = self._seams.spawn.task(self._ring(), name="tenure-bell")
+        self._pending.update(queues)
+        self._wake(self._pending)
+        if self._pending and (self._sender is None or self._sender.done()):
+            self._sender = self._seams.spawn.task(self._send(), name="tenure-notifier")
 
-    async def _ring(self) -> None:
-        while self._rung:
-            queues, self._rung = sorted(self._rung), set()
+    async def _send(self) -> None:
+        while self._pending:
+            queues, self._pending = sorted(self._pending), set()
             try:
                 async with self._connections.session() as connection:
                     await connection.execute(NOTIFY, CHANNEL, queues)
             except TenureError as problem:
-                log.warning("workers were not told of new jobs and will find them by polling: %s", problem)
+                log.warning("notification failed, workers find the jobs by polling: %s", problem)
             await self._seams.clock.sleep(PAUSE_SECONDS)
 
     @asynccontextmanager
-    async def listen(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
-        """Hears rings for these queues for as long as the context lasts."""
-        listener = _Listener(frozenset(queues))
-        self._listeners.add(listener)
-        if self._address.listen_dsn is not None and (self._hearing is None or self._hearing.done()):
-            self._hearing = self._seams.spawn.task(self._hear(self._address.listen_dsn), name="tenure-listener")
+    async def subscribe(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
+        """A subscription to these queues for as long as the context lasts."""
+        subscription = _Subscription(frozenset(queues))
+        self._subscriptions.add(subscription)
+        if self._address.listen_dsn is not None and (self._listener is None or self._listener.done()):
+            self._listener = self._seams.spawn.task(self._listen(self._address.listen_dsn), name="tenure-listener")
         try:
-            yield listener
+            yield subscription
         finally:
-            self._listeners.discard(listener)
+            self._subscriptions.discard(subscription)
 
-    async def _hear(self, dsn: str) -> None:
-        """One connection of its own that listens; made anew when it is lost, and everyone is woken then."""
-        while self._listeners:
+    async def _listen(self, dsn: str) -> None:
+        """Listens on one connection of its own. After each connect all subscriptions are woken: notifications may have
+        been missed."""
+        while self._subscriptions:
             try:
                 connection = await asyncpg.connect(dsn)
                 try:
                     closed = asyncio.Event()
                     connection.add_termination_listener(lambda _connection, gone=closed: gone.set())
-                    await connection.add_listener(CHANNEL, self._heard)
-                    self._pass_on(None)
+                    await connection.add_listener(CHANNEL, self._receive)
+                    self._wake(None)
                     await closed.wait()
                 finally:
                     connection.terminate()
             except (*LOST, asyncpg.PostgresError) as problem:
-                log.warning("cannot listen for new jobs, polling goes on: %s", problem)
+                log.warning("listener connection failed, retrying in %.1f s: %s", RETRY_SECONDS, problem)
                 await self._seams.clock.sleep(RETRY_SECONDS)
 
-    def _heard(self, _connection: Any, _pid: int, _channel: str, queue: Any) -> None:
-        self._pass_on({str(queue)})
+    def _receive(self, _connection: Any, _pid: int, _channel: str, queue: Any) -> None:
+        self._wake({str(queue)})
 
-    def _pass_on(self, queues: Set[str] | None) -> None:
-        for listener in self._listeners:
-            if queues is None or not listener.queues.isdisjoint(queues):
-                listener.hint.set()
+    def _wake(self, queues: Set[str] | None) -> None:
+        for subscription in self._subscriptions:
+            if queues is None or not subscription.queues.isdisjoint(queues):
+                subscription.event.set()
 
-    async def quiet(self) -> None:
-        """Wait until every ring so far has gone out."""
-        if self._ringing is not None:
-            await asyncio.wait([self._ringing])
+    async def flush(self) -> None:
+        """Wait until every pending notification was sent."""
+        if self._sender is not None:
+            await asyncio.wait([self._sender])
 
     async def close(self) -> None:
-        for timer in self._later.values():
+        for timer in self._timers.values():
             timer.cancel()
-        for task in (self._ringing, self._hearing):
+        for task in (self._sender, self._listener):
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait([task], timeout=2)
 
 
-class _Listener:
+class _Subscription:
     def __init__(self, queues: frozenset[str]) -> None:
         self.queues = queues
-        self.hint = asyncio.Event()
+        self.event = asyncio.Event()
 
     async def wait(self, timeout_seconds: float) -> bool:
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self.hint.wait()
+                await self.event.wait()
         except TimeoutError:
             return False
-        self.hint.clear()
+        self.event.clear()
         return True
