@@ -26,7 +26,7 @@ def postgres_complete_without_revision(edits: Edits) -> None:
 
 
 def postgres_heartbeat_without_revision(edits: Edits) -> None:
-    edits.sql(POSTGRES, "jobs/renew_leases", "where locked.rev = beat.rev", "where true")
+    edits.sql(POSTGRES, "jobs/renew_leases", "where locked.rev = renewal.rev", "where true")
 
 
 def postgres_apply_without_token(edits: Edits) -> None:
@@ -38,7 +38,7 @@ def postgres_complete_without_token(edits: Edits) -> None:
 
 
 def postgres_heartbeat_without_token(edits: Edits) -> None:
-    edits.sql(POSTGRES, "jobs/renew_leases", "\n      and locked.token = beat.token")
+    edits.sql(POSTGRES, "jobs/renew_leases", "\n      and locked.token = renewal.token")
 
 
 def postgres_heartbeat_revives(edits: Edits) -> None:
@@ -61,11 +61,11 @@ def postgres_stall_of_the_living(edits: Edits) -> None:
 
 
 def postgres_claims_what_is_not_due(edits: Edits) -> None:
-    edits.sql(POSTGRES, "jobs/claim", "\n              and job.due_at <= moment.now", times=4)
+    edits.sql(POSTGRES, "jobs/claim", "\n              and job.due_at <= clock.now", times=4)
 
 
 def postgres_lane_claims_what_is_not_due(edits: Edits) -> None:
-    edits.sql(POSTGRES, "jobs/claim_lane", "\n              and job.due_at <= moment.now")
+    edits.sql(POSTGRES, "jobs/claim_lane", "\n              and job.due_at <= clock.now")
 
 
 def postgres_lane_sees_no_other(edits: Edits) -> None:
@@ -90,11 +90,11 @@ def postgres_claim_before_the_enqueue(edits: Edits) -> None:
 
 
 def postgres_revived_by_the_clock(edits: Edits) -> None:
-    edits.sql(POSTGRES, "jobs/complete", "greatest(moment.now, locked.updated_at)\n),", "moment.now\n),")
+    edits.sql(POSTGRES, "jobs/complete", "greatest(clock.now, locked.updated_at)\n),", "clock.now\n),")
 
 
 def postgres_tail_by_position(edits: Edits) -> None:
-    edits.sql(POSTGRES, "events/select_tail", "\n      and told.tx < pg_snapshot_xmin(pg_current_snapshot())")
+    edits.sql(POSTGRES, "events/select_tail", "\n      and event.tx < pg_snapshot_xmin(pg_current_snapshot())")
 
 
 def postgres_row_without_event(edits: Edits) -> None:

@@ -91,7 +91,7 @@ def _stale_statement(edits: Edits) -> None:
 
 
 def _twice_there(edits: Edits) -> None:
-    edits.sql("tenure.stores.postgres", "jobs/claim", "job.due_at <= moment.now")
+    edits.sql("tenure.stores.postgres", "jobs/claim", "job.due_at <= clock.now")
 
 
 @pytest.mark.parametrize("apply", [_stale_code, _stale_statement, _twice_there], ids=["code", "statement", "several"])

@@ -1,4 +1,4 @@
-"""Changing jobs: what the callers' own records allow is written at once, the rest is judged on the rows as they are."""
+"""Applies changes: what a request's own record allows is written at once, the rest is decided on the current rows."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ AS_IT_WAS = -1
 OR_SOONER = -2
 
 _HURRIES = frozenset({EventType.SIGNALLED, EventType.WOKEN, EventType.CANCEL_REQUESTED})
-"""Events that make a waiting job due now, unless it is due already: only the statement can tell which is sooner."""
+"""Events that make a waiting job due now, unless it is due already: the statement takes the sooner time."""
 
 _CHANGE = (
     "ids", "revs", "tokens", "guards", "statuses", "transition_counts", "attempts", "failures", "losses", "losts",
@@ -40,7 +40,7 @@ _STEP = (
 )  # fmt: skip
 _LETTER = ("letter_ids", "letter_stages")
 _SIGNAL = ("signal_ids", "signal_revs", "signal_names", "signal_payloads")
-_BEAT = ("ids", "revs", "tokens", "actors", "requests", "lease_ms", "heartbeat_ms")
+_RENEWAL = ("ids", "revs", "tokens", "actors", "requests", "lease_ms", "heartbeat_ms")
 
 log = logging.getLogger("tenure.stores.postgres")
 
@@ -54,10 +54,10 @@ class ChangeBatches:
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
         """What became of each change; None where the row was not the one decided upon."""
         answers: dict[UUID, Outcome] = {}
-        others, completions, beats = self._sorted(changes)
-        await self._isolating(self._apply, others, answers)
-        await self._isolating(self._complete, completions, answers)
-        await self._isolating(self._beat, beats, answers)
+        others, completions, renewals = self._sorted(changes)
+        await self._isolate(self._apply, others, answers)
+        await self._isolate(self._complete, completions, answers)
+        await self._isolate(self._renew, renewals, answers)
         return [answers.get(change.before.origin.id) for change in changes]
 
     def _sorted(self, changes: Sequence[Change]) -> tuple[Sequence[Change], list[Change], list[Change]]:
@@ -67,12 +67,12 @@ class ChangeBatches:
             return changes, [], []
         others: list[Change] = []
         completions: list[Change] = []
-        beats: list[Change] = []
+        renewals: list[Change] = []
         for change in changes:
-            (completions if is_completion(change) else beats if is_heartbeat(change) else others).append(change)
-        return others, completions, beats
+            (completions if is_completion(change) else renewals if is_heartbeat(change) else others).append(change)
+        return others, completions, renewals
 
-    async def _isolating(self, send: Send, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
+    async def _isolate(self, send: Send, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         batches = Bisection(changes)
         for batch in batches:
             try:
@@ -80,8 +80,8 @@ class ChangeBatches:
             except POISON as problem:
                 if batches.isolates(batch):
                     job_id = batch[0].before.id
-                    log.error("job %s cannot be written: %s", job_id, said(problem))
-                    answers[job_id] = Failure(RowPoisoned(job_id, said(problem)))
+                    log.error("job %s cannot be written: %s", job_id, message_of(problem))
+                    answers[job_id] = Failure(RowPoisoned(job_id, message_of(problem)))
 
     async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
@@ -100,7 +100,7 @@ class ChangeBatches:
             if job_id is not None:
                 answers[job_id] = Applied(shown(by_id[job_id]), at)
 
-    async def _beat(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
+    async def _renew(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
         for row in await self._fetches.fetch("jobs/renew_leases", heartbeat_parameters(changes)):
             if row["locked"]:
@@ -109,8 +109,8 @@ class ChangeBatches:
                 answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"], row["renewed"])
 
 
-def said(problem: Exception) -> str:
-    """What the database said, without the row that it quotes: that holds the lease's secret and the payload."""
+def message_of(problem: Exception) -> str:
+    """The message of the database without its detail, which quotes the row with the token and the payload."""
     return str(getattr(problem, "message", None) or problem)
 
 
@@ -125,7 +125,7 @@ def is_completion(change: Change) -> bool:
 
 
 def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
-    """The arrays of `complete.sql`. Jobs that were claimed together have much in common, which is sent once."""
+    """The arrays of `jobs/complete.sql`. Jobs that were claimed together have much in common, which is sent once."""
     steps = [change.planned[0] for change in changes]
     actors = once([change.actor for change in changes])
     return {
@@ -141,8 +141,8 @@ def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
 
 
 def heartbeat_parameters(changes: Sequence[Change]) -> dict[str, Any]:
-    """The arrays of `heartbeat.sql`."""
-    beats = [
+    """The arrays of `jobs/renew_leases.sql`."""
+    renewals = [
         (
             change.before.id,
             change.before.rev,
@@ -154,11 +154,11 @@ def heartbeat_parameters(changes: Sequence[Change]) -> dict[str, Any]:
         )
         for change in changes
     ]
-    return {**arrays(beats, _BEAT), "version": CONTRACT_VERSION}
+    return {**arrays(renewals, _RENEWAL), "version": CONTRACT_VERSION}
 
 
 def apply_parameters(changes: Sequence[Change]) -> dict[str, Any]:
-    """The arrays of `apply.sql`."""
+    """The arrays of `jobs/apply.sql`."""
     rows: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
     letters: list[tuple[Any, ...]] = []
@@ -235,7 +235,7 @@ def _is_hurried(change: Change) -> bool:
 
 
 def _offset(before: datetime | None, after: datetime | None) -> int | None:
-    """Microseconds from the moment of writing; None for no time at all, AS_IT_WAS for the one that stands."""
+    """Microseconds from the time of writing; None for no time, AS_IT_WAS for an unchanged one."""
     if after is None:
         return None
     if after is before:

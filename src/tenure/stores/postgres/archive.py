@@ -1,4 +1,4 @@
-"""The whole database as it was at one moment, and a whole log written into an empty one.
+"""The whole database as it was at one time, and a whole log written into an empty one.
 
 A snapshot is one repeatable-read transaction that writes nothing. An import is one transaction that keeps all other
 writers out. The log's order is that of transactions' numbers, so an import gives its events numbers that have passed.
@@ -101,7 +101,7 @@ class PostgresArchive:
         async with self._connections.session() as connection:
             await _let_pass(connection, runs)
             async with connection.transaction(isolation=ISOLATION):
-                await _speak_as_import(connection)
+                await _write_as_import(connection)
                 await fetch(connection, "archive/lock_tables", {})
                 if held := [found["name"] for found in await fetch(connection, "archive/select_nonempty_tables", {})]:
                     raise NotEmpty(self._address.shown, held)
@@ -179,12 +179,12 @@ class PostgresSnapshot:
 
 
 class PostgresRestoring:
-    """One transaction that says that it is an import."""
+    """One transaction that writes as an import."""
 
     def __init__(self, connection: Session, seams: Seams, *, first_tx: int) -> None:
         self._connection, self._seams, self._first_tx = connection, seams, first_tx
         self._runs = Runs()
-        self._policies = PostgresPolicies(Within(connection, speak_again=True))
+        self._policies = PostgresPolicies(Within(connection, import_goes_on=True))
 
     async def shelve(self, records: Sequence[Shelved]) -> None:
         for kind in dict.fromkeys(type(record) for record in records):
@@ -270,17 +270,17 @@ class Within:
     """Statements by name inside one transaction. The one for policies speaks as the store, and has to be followed by a
     word that the import goes on."""
 
-    def __init__(self, connection: Session, *, speak_again: bool = False) -> None:
-        self._connection, self._speak_again = connection, speak_again
+    def __init__(self, connection: Session, *, import_goes_on: bool = False) -> None:
+        self._connection, self._import_goes_on = connection, import_goes_on
 
     async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
         found = await fetch(self._connection, name, values)
-        if self._speak_again:
-            await _speak_as_import(self._connection)
+        if self._import_goes_on:
+            await _write_as_import(self._connection)
         return found
 
 
-async def _speak_as_import(connection: Session) -> None:
+async def _write_as_import(connection: Session) -> None:
     await connection.execute("select set_config('tenure.writer', 'import', true)")
 
 
@@ -326,7 +326,7 @@ def _insert(table: str, columns: tuple[str, ...]) -> str:
 
 
 def _refusal(problem: asyncpg.PostgresError, place: int) -> Exception:
-    """What the rules of the database say to a record; any other trouble stays what it is."""
+    """A record that the guards or constraints refuse; any other error stays what it is."""
     if problem.sqlstate == GUARD_STATE or isinstance(problem, ABOUT_A_ROW):
         return NotRestored(place, str(problem))
     return problem

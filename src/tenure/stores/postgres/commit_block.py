@@ -34,9 +34,9 @@ from tenure.stores.postgres.apply import PostgresApplier
 from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.artifacts import insert_artifacts
 from tenure.stores.postgres.connections import (
+    CONFLICTS,
     GUARD_STATE,
     LOST,
-    PASSING,
     Connections,
     Session,
     fetch,
@@ -86,20 +86,20 @@ class PostgresCommitBlock(BaseCommitBlock):
         batches = ChangeBatches(self._statements, in_block=True)
         self._applier = PostgresApplier(self._statements, self._policies, batches)
         self._stack = AsyncExitStack()
-        self._held: Session | None = None
+        self._session: Session | None = None
         self._timeouts_set_at_seconds = 0.0
         self._writes_as_store = False
 
     @property
     def _connection(self) -> Session:
-        if self._held is None:
+        if self._session is None:
             raise StoreError("this transaction has ended; open another one")
-        return self._held
+        return self._session
 
     # Beginning and ending.
 
     async def _begin(self) -> None:
-        self._held = await self._stack.enter_async_context(self._connections.session())
+        self._session = await self._stack.enter_async_context(self._connections.session())
         self._timeouts_set_at_seconds = self._clock.monotonic_seconds()
         try:
             async with self._store_errors():
@@ -138,7 +138,7 @@ class PostgresCommitBlock(BaseCommitBlock):
         self._shared_policies.adopt(self._policies)
 
     async def _let_go(self) -> None:
-        connection, self._held = self._held, None
+        connection, self._session = self._session, None
         try:
             if connection is not None and not _is_closed(connection) and connection.is_in_transaction():
                 await connection.execute("rollback", timeout=ROLLBACK_SECONDS)
@@ -152,7 +152,7 @@ class PostgresCommitBlock(BaseCommitBlock):
 
     def _abandon(self) -> None:
         # Closing the connection ends the transaction soonest, also while a statement runs.
-        _cut(self._held)
+        _cut(self._session)
 
     # Statements of the user.
 
@@ -232,15 +232,15 @@ class PostgresCommitBlock(BaseCommitBlock):
             async with translated(self._connections.address):
                 yield
         except StoreUnavailable:
-            _cut(self._held)
+            _cut(self._session)
             raise
-        except PASSING as problem:
+        except CONFLICTS as problem:
             raise StoreUnavailable(
-                f"the transaction met another one that was in its way, and was rolled back whole: {problem}; try again"
+                f"the transaction conflicted with another one, and was rolled back: {problem}; try again"
             ) from problem
 
     def _lost(self, problem: Exception) -> StoreUnavailable:
-        _cut(self._held)
+        _cut(self._session)
         return StoreUnavailable(
             f"{self._connections.address.shown} was lost in the middle of a transaction, of which nothing is kept: "
             f"{str(problem) or type(problem).__name__}; try again"

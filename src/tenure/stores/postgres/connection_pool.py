@@ -22,7 +22,7 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
 class ConnectionPool:
-    """Belongs to one event loop. Whoever takes a connection gives it back, whatever state it is in."""
+    """Belongs to one event loop. Every connection that is taken is given back, whatever state it is in."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], *, size: int) -> None:
         self._connect, self._size = connect, size
@@ -64,7 +64,7 @@ class ConnectionPool:
         return connection
 
     async def _turn(self) -> None:
-        """Wait until somebody has made room."""
+        """Wait until a connection was given back."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -96,7 +96,7 @@ class ConnectionPool:
         self._next()
 
     async def close(self) -> None:
-        """Lend no more, wait until all are back, and say goodbye to the server."""
+        """Lend no more, wait until all are given back, and close them."""
         self._closed = True
         for turn in self._waiting:
             if not turn.done():
@@ -115,7 +115,7 @@ class ConnectionPool:
 
 
 async def _goodbye(connection: Connection) -> None:
-    """The server is told. Whether it still listens is all the same."""
+    """Closes the session, also where the server does not answer."""
     try:
         await connection.close(timeout=GOODBYE_SECONDS_MAX)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):

@@ -37,7 +37,7 @@ LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 ABOUT_A_ROW = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
-PASSING = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
+CONFLICTS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 
 PLANNED_ONCE = frozenset(
     {
@@ -54,16 +54,16 @@ PLANNED_ONCE = frozenset(
 planned for what is asked."""
 
 ISOLATION: Final = "read_committed"
-"""What every statement counts on: that it sees what was committed before it."""
+"""Every statement must see what was committed before it."""
 WRITES = "select set_config('tenure.writer', $1, true), set_config('idle_in_transaction_session_timeout', $2, true)"
 IDLE_MAX = "10s"
-"""How long a change of several statements may be silent before the server undoes it."""
+"""How long a transaction of several statements may be idle before the server ends it."""
 
 AS_USUAL = "set local plan_cache_mode = force_custom_plan; set local enable_seqscan = on"
 
 GIVEN_UP = (*LOST, asyncio.CancelledError)
 
-COLLISIONS_MAX = 5
+CONFLICTS_MAX = 5
 COMMAND_SECONDS_MAX = 60.0
 CLOSE_SECONDS_MAX = 5.0
 
@@ -80,7 +80,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_url(cls, url: str) -> Address:
-        """`pooler=transaction` says that PgBouncer is in between; `listen=URL` names a direct way for wake-ups."""
+        """`pooler=transaction` is for PgBouncer in between; `listen=URL` is a direct connection for wake-ups."""
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         pooler = options.pop("pooler", "")
@@ -119,7 +119,7 @@ class Connections:
             if self._pool is not None:
                 return
             pool = ConnectionPool(self._connect, size=self.size)
-            # Whether anybody answers is found out here, and not by the first statement.
+            # The first connect reports an unreachable server here, and not at the first statement.
             pool.give_back(await pool.take())
             self._pool = pool
 
@@ -137,7 +137,7 @@ class Connections:
             try:
                 await asyncio.wait_for(pool.close(), CLOSE_SECONDS_MAX)
             except TimeoutError:
-                # The server does not answer, or somebody still waits for it: a goodbye is not worth waiting for.
+                # The server does not answer, or a statement still waits for it: a clean close is not worth waiting for.
                 pool.terminate()
 
     def session(self) -> AbstractAsyncContextManager[Session]:
@@ -146,18 +146,18 @@ class Connections:
             raise UsedAfterFork("this store was opened before a fork; open a new one in the child process")
         if self._pool is None:
             raise StoreError("the store is not open; call `await store.open()` first")
-        return _Lent(self._pool, self.address)
+        return _PooledSession(self._pool, self.address)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
-        """A transaction whose statements each see what was committed before, whatever the database's own default."""
+        """A read-committed transaction, whatever the database's default."""
         async with self.session() as connection, connection.transaction(isolation=ISOLATION):
             yield connection
 
     async def write(self, writer: str, work: Callable[[Session], Awaitable[T]]) -> T:
-        """What some statements in one transaction come to, whose guards know who writes.
+        """Run `work` in one transaction, with its writer set for the guards.
 
-        If this process freezes between two of them, the server ends the transaction and lets go of what it holds.
+        If this process freezes between two statements, the server ends the transaction and releases its locks.
         """
 
         async def once() -> T:
@@ -165,20 +165,20 @@ class Connections:
                 await connection.execute(WRITES, writer, IDLE_MAX)
                 return await work(connection)
 
-        return await self._despite_collisions(once)
+        return await self._retry_conflicts(once)
 
     async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
         """The rows of a named statement, in one round trip once it is prepared."""
-        return await self._despite_collisions(lambda: self._fetch_once(name, values))
+        return await self._retry_conflicts(lambda: self._fetch_once(name, values))
 
-    async def _despite_collisions(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """A deadlock or a serialisation failure undid it whole, so that it is simply done again."""
+    async def _retry_conflicts(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat what a deadlock or a serialization failure rolled back."""
         problem: BaseException | None = None
-        for _ in range(COLLISIONS_MAX):
+        for _ in range(CONFLICTS_MAX):
             try:
                 return await attempt()
-            except PASSING as collision:
-                problem = collision
+            except CONFLICTS as conflict:
+                problem = conflict
         raise StoreUnavailable(f"{self.address.shown} is too busy with others just now: {problem}") from problem
 
     async def _fetch_once(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
@@ -208,9 +208,9 @@ async def fetch(connection: Session, name: str, values: Mapping[str, Any]) -> li
     return await connection.fetch(statement.sql, *[values[parameter] for parameter in statement.parameters])
 
 
-class _Lent:
-    """A connection for as long as the block lasts. Nothing of ours outlives its transaction, so that giving it back
-    needs no round trip."""
+class _PooledSession:
+    """A connection for as long as the context lasts. The store leaves no session state, so that giving it back needs no
+    round trip."""
 
     __slots__ = ("_address", "_connection", "_pool")
 
@@ -225,8 +225,8 @@ class _Lent:
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, GIVEN_UP):
-            # Whatever state the driver thinks it is in, this one is not given to anybody again. For one whose query was
-            # given up on, the next one would else wait until the server has answered.
+            # The state of the connection is unknown, so that it is not used again. After an abandoned query the next
+            # one would wait until the server has answered.
             self._connection.terminate()
         self._pool.give_back(self._connection)
         if error is not None and (ours := translation(self._address, error)) is not None:
@@ -235,7 +235,7 @@ class _Lent:
 
 @asynccontextmanager
 async def translated(address: Address) -> AsyncIterator[None]:
-    """Turns what the driver raises into what our callers can act upon."""
+    """Translates the driver's errors into tenure's."""
     try:
         yield
     except Exception as problem:
@@ -246,21 +246,21 @@ async def translated(address: Address) -> AsyncIterator[None]:
 
 
 def translation(address: Address, problem: BaseException, *, sent: bool = True) -> Exception | None:
-    """What an error of the driver means to our callers; None where it passes through: what is not the driver's, and
-    what is about a row, which is looked for in its batch. `sent` says that something may have reached the server."""
+    """The error of tenure for one of the driver. None where it stays as it is: it is not the driver's, or it is about a
+    row, which is isolated in its batch. `sent`: something may have reached the server."""
     if isinstance(problem, asyncpg.InvalidCatalogNameError):
         return StoreError(f"{address.shown} does not exist: {problem}; create it, or correct the URL")
     if isinstance(problem, asyncpg.InvalidAuthorizationSpecificationError):
         return StoreError(f"{address.shown} refuses the login: {problem}; check user and password")
     if isinstance(problem, LOST):
         unknown = "; whether the last write took effect is unknown, so repeat it with the same request id"
-        said = str(problem) or type(problem).__name__
-        return StoreUnavailable(f"{address.shown} cannot be reached: {said}{unknown if sent else ''}")
+        message = str(problem) or type(problem).__name__
+        return StoreUnavailable(f"{address.shown} cannot be reached: {message}{unknown if sent else ''}")
     if not isinstance(problem, asyncpg.PostgresError):
         return None
     if problem.sqlstate == GUARD_STATE:
         return GuardViolated(str(problem))
-    if problem.sqlstate == REUSED_STATE or isinstance(problem, (*PASSING, *ABOUT_A_ROW)):
+    if problem.sqlstate == REUSED_STATE or isinstance(problem, (*CONFLICTS, *ABOUT_A_ROW)):
         return None
     if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
         return StoreUnavailable(f"{address.shown} takes no writes just now: {problem}")

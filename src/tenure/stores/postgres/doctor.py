@@ -36,7 +36,7 @@ def _pooler(address: Address) -> Finding:
     if address.listen_dsn is None:
         advice = "add listen=<direct URL> to the URL for wake-ups within milliseconds"
         return Finding("warning", "wake-up", "behind a pooler, workers find new jobs by polling only", advice)
-    return Finding("ok", "wake-up", "workers are told of new jobs by NOTIFY")
+    return Finding("ok", "wake-up", "workers are notified of new jobs by NOTIFY")
 
 
 async def _durability(connection: Session) -> Finding:
@@ -70,12 +70,12 @@ async def _foreign_log(connection: Session) -> list[Finding]:
     )
     if not ahead:
         return []
-    says = "the log has transactions that this server has not reached: it was restored from a dump of another one"
-    return [Finding("error", "log", says, "restore by a physical backup, or ask for `tenure events import`")]
+    problem = "the log has transactions that this server has not reached: it was restored from a dump of another one"
+    return [Finding("error", "log", problem, "restore by a physical backup, or ask for `tenure events import`")]
 
 
 async def _unstaffed(connection: Session) -> list[Finding]:
-    """Kinds that are due and that nobody runs."""
+    """Kinds with due jobs that no worker serves."""
     if await connection.fetchval("select to_regclass('tenure.workers')") is None:
         return []
     values = {"looked_at": LOOKED_AT_MAX, "seen_seconds": SEEN_SECONDS, "kinds": KINDS_MAX}

@@ -22,8 +22,8 @@ from tenure.stores.postgres.wakeups import CHANNEL, PostgresNotifier
 
 
 class PostgresEnqueuer:
-    """Adds jobs, each batch in a transaction of its own: by a plain insert where that will do. In somebody's open
-    transaction it would not, since meeting a job that is there would end that transaction."""
+    """Enqueues jobs, each batch in a transaction of its own. A homogeneous batch without keys is a plain insert; in an
+    open transaction it is not, since a duplicate would end that transaction."""
 
     def __init__(self, fetches: Fetches, policies: PostgresPolicies, notifier: PostgresNotifier) -> None:
         self._fetches, self._policies, self._notifier = fetches, policies, notifier

@@ -36,7 +36,7 @@ class PostgresPolicies(PolicyCache):
         return known if known is not None else await self._register(policy)
 
     async def of(self, rows: Iterable[asyncpg.Record]) -> dict[int, Policy]:
-        """The policies that these rows speak of, among others."""
+        """The policies of these rows, among others."""
         missing = {row["policy_id"] for row in rows} - self._policies.keys() - {None}
         if missing:
             for row in await self._fetches.fetch("policies/select", {"ids": sorted(missing)}):
@@ -44,7 +44,7 @@ class PostgresPolicies(PolicyCache):
         return self._policies
 
     def _remember(self, number: int, body: str) -> None:
-        """One that cannot be read is left out: then its jobs cannot be either, and say so one by one."""
+        """A policy that cannot be decoded is left out: its jobs are poisoned rows."""
         try:
             self._policies[number] = decode_policy(body)
         except (msgspec.MsgspecError, InvalidInput) as problem:

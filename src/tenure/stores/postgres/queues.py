@@ -1,4 +1,4 @@
-"""What operators say about queues, on PostgreSQL."""
+"""Pauses queues and sets their limits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
 from tenure.stores.limits import columns_of
 from tenure.stores.postgres.claim import limits_from
-from tenure.stores.postgres.connections import COLLISIONS_MAX, Connections, Session, fetch
+from tenure.stores.postgres.connections import CONFLICTS_MAX, Connections, Session, fetch
 
 
 class PostgresQueues:
-    """Each change also writes down who made it, in the same statement."""
+    """Each change is recorded with its actor in the same statement."""
 
     def __init__(self, connections: Connections, wake: Callable[[set[str]], None]) -> None:
         self._connections, self._wake = connections, wake
@@ -38,12 +38,12 @@ class PostgresQueues:
         return queue_from(rows[0]) if rows else None
 
     async def forget(self, name: str, *, actor: Actor) -> bool:
-        said = _said(name, actor)
+        values = _values(name, actor)
 
         async def work(session: Session) -> bool:
             # First alone: what a claim notes while its end is waited for would not be seen by the statement that waits.
             await fetch(session, "queues/lock", {"name": name})
-            [row] = await fetch(session, "queues/delete", said)
+            [row] = await fetch(session, "queues/delete", values)
             return bool(row[0])
 
         gone = await self._connections.write("store", work)
@@ -53,7 +53,7 @@ class PostgresQueues:
     async def _certain(
         self, statement: str, name: str, actor: Actor, values: dict[str, Any], **detail: Any
     ) -> QueueRecord:
-        for _ in range(COLLISIONS_MAX):
+        for _ in range(CONFLICTS_MAX):
             if rows := await self._changed(statement, name, actor, values, **detail):
                 return queue_from(rows[0])
         raise StoreUnavailable(f"queue {name!r} is made and removed by others all the time; try again")
@@ -62,19 +62,19 @@ class PostgresQueues:
         self, statement: str, name: str, actor: Actor, values: dict[str, Any], **detail: Any
     ) -> list[asyncpg.Record]:
         """The queue once it is as asked for; as it stands, if it was that before. Then it is read by another statement:
-        one that has waited for somebody else's change does not see it."""
-        rows = await self._connections.fetch(statement, {**_said(name, actor, **detail), **values})
+        a statement that has waited for another change does not see it."""
+        rows = await self._connections.fetch(statement, {**_values(name, actor, **detail), **values})
         self._wake({name})
         return rows or await self._connections.fetch("queues/select", {"name": name})
 
 
-def _said(name: str, actor: Actor, **detail: Any) -> dict[str, Any]:
+def _values(name: str, actor: Actor, **detail: Any) -> dict[str, Any]:
     check_name(name, "queue")
     return {"name": name, "actor": str(actor), "detail": encode({"queue": name, **detail})}
 
 
 def queue_from(row: asyncpg.Record) -> QueueRecord:
-    """What a row of `queues` says."""
+    """The record of a row of `queues`."""
     return QueueRecord(
         name=row["name"],
         rules=limits_from(row),

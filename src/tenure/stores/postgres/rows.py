@@ -102,7 +102,7 @@ def decoded(rows: Iterable[asyncpg.Record], decode: Callable[[asyncpg.Record], J
 
 class Claimed:
     """Makes the records of rows that one claim has just taken: what is not read is known to be empty, or follows from
-    the moment of the claim, which nearly all of them share."""
+    the time of the claim, which nearly all of them share."""
 
     def __init__(self, policies: Policies, status: Status, *, owner: str, token: UUID) -> None:
         self._policies, self._status, self._owner, self._token = policies, status, owner, token

@@ -30,7 +30,7 @@ log = logging.getLogger("tenure.stores.postgres")
 
 
 class PostgresSchedules:
-    """The schedules of one store. Who waits for new jobs is told of those that a firing adds."""
+    """The schedules of one store. Jobs that a firing enqueues wake workers."""
 
     def __init__(
         self, store: object, connections: Connections, policies: PostgresPolicies, wake: Callable[[set[str]], None]
@@ -111,7 +111,7 @@ class PostgresSchedules:
 
 
 def _record(row: asyncpg.Record, policies: dict[int, Policy]) -> ScheduleRecord | None:
-    """One that cannot be read is left out, so that the others go on."""
+    """A schedule that cannot be decoded is left out, so that the others continue."""
     facts: dict[str, Any] = {name: row[name] for name in _PLAIN}
     try:
         tags = None if row["tags"] is None else msgspec.json.decode(row["tags"], type=dict[str, str])
@@ -119,5 +119,5 @@ def _record(row: asyncpg.Record, policies: dict[int, Policy]) -> ScheduleRecord 
     except (KeyError, msgspec.MsgspecError) as problem:
         log.error("schedule %r cannot be read: %r", row["name"], problem)
         return None
-    moments = {name: row[name] for name in ("next_at", "last_at", "paused_at", "updated_at")}
-    return ScheduleRecord(schedule=schedule, rev=row["rev"], **moments)
+    times = {name: row[name] for name in ("next_at", "last_at", "paused_at", "updated_at")}
+    return ScheduleRecord(schedule=schedule, rev=row["rev"], **times)

@@ -8,9 +8,9 @@ create function tenure.clock() returns timestamptz
 language sql volatile parallel safe
 as 'select clock_timestamp()';
 
--- A moment in a change: null, the old one (-1), the old one or now, whichever is sooner (-2), or an offset from the
--- moment of writing.
-create function tenure.moment(offset_us bigint, old timestamptz, at timestamptz) returns timestamptz
+-- A time in a change: null, the old one (-1), the sooner of the old one and now (-2), or an offset from the time of
+-- writing.
+create function tenure.time_at(offset_us bigint, old timestamptz, at timestamptz) returns timestamptz
 language sql stable parallel safe
 as $$ select case when offset_us is null then null when offset_us = -1 then old when offset_us = -2 then least(old, at)
                   else at + offset_us * interval '1 microsecond' end $$;
@@ -132,7 +132,7 @@ create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
     where status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
 -- Not by the lease's end: that would make every renewal touch the index. By queue, so that limits can be counted.
 create index jobs_held on tenure.jobs (queue, id) where status in ('claimed', 'running', 'stalled');
--- Only jobs with a key are in it: rules for keys look for those that may go among all the others of their queue.
+-- Only jobs with a key are in it: limits per key look for those that may be claimed among all the others of their queue.
 create index jobs_keyed on tenure.jobs (queue, partition_key, priority desc, due_at, id)
     where partition_key is not null and status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
 create index jobs_queued_timeout on tenure.jobs (timeout_at) where timeout_at is not null and status = 'queued';
@@ -296,7 +296,7 @@ create table tenure.outbox (
     primary key (aggregate, sequence)
 );
 
--- Queues that somebody paused or gave rules to. A claim by rules locks its queues here.
+-- Queues that are paused or have limits. A claim within limits locks its queues here.
 create table tenure.queues (
     name text collate "C" primary key,
     paused_at timestamptz,
@@ -401,7 +401,7 @@ create table tenure.operator_log (
     detail text
 );
 
--- One row per attempt, read off the log. Lease's end: the last moment set by its claim or a renewal.
+-- One row per attempt, derived from the log. The lease ends at the time set by its claim or its last renewal.
 create view tenure.executions as
 select
     claimed.job_id || '/' || claimed.attempt as exec_id,
@@ -448,7 +448,7 @@ where claimed.type = 'claimed';
 
 -- Guards. The code should never meet them; a person with psql will.
 
--- Who writes: the store says so inside its own transaction; nobody else has a reason to.
+-- Which part of the store writes, as set inside its own transaction.
 create function tenure.writer() returns text
 language sql stable parallel safe
 as $$ select coalesce(current_setting('tenure.writer', true), '') $$;
@@ -509,14 +509,14 @@ declare
     bad record;
     example record;
 begin
-    -- Most statements are enqueues, claims or completions of jobs that are alike and as plain as can be, which is soon found
+    -- Most statements are enqueues, claims or completions of homogeneous batches of plain jobs, which is soon found
     -- out: their events are looked up by one list of keys. Where as many are found as there are rows, each row has its own,
-    -- since a revision has but one. Whatever is not plain is judged below, where each rule has its words.
+    -- since a revision has but one. Whatever is not plain is checked below, where each rule has its message.
     if tg_op = 'INSERT' then
         if tenure.writer() <> 'import' and (select count(*) from fresh) = (
             select count(*)
-            from tenure.events said
-            where said.job_id = any (array(select fresh.id from fresh)) and said.rev = 1 and said.attempt = 0
+            from tenure.events logged
+            where logged.job_id = any (array(select fresh.id from fresh)) and logged.rev = 1 and logged.attempt = 0
         ) and not exists (
             select from fresh
             where (fresh.rev = 1 and fresh.transition_count = 1 and fresh.status = 'queued'
@@ -541,7 +541,7 @@ begin
             and (example.previous_status, example.status, example.transition_count)
                 in (('queued', 'running', 2), ('running', 'succeeded', 1))
             and (
-                select written.plain = written.count and told.fitting = written.count and told.count = written.count
+                select written.plain = written.count and logged.fitting = written.count and logged.count = written.count
                 from (
                     select count(*), count(*) filter (where fresh.rev = example.rev
                         and fresh.transition_count = example.transition_count
@@ -563,24 +563,24 @@ begin
                         and fresh.payload is not null) as plain
                     from fresh
                 ) written, (
-                    select count(*), count(*) filter (where said.rev = example.rev and said.attempt = example.attempt
-                        and said.from_status = example.previous_status and said.to_status = example.status) as fitting
-                    from tenure.events said
-                    where said.job_id = any (array(select fresh.id from fresh))
-                      and said.rev > example.rev - example.transition_count and said.rev <= example.rev
-                ) told
+                    select count(*), count(*) filter (where logged.rev = example.rev and logged.attempt = example.attempt
+                        and logged.from_status = example.previous_status and logged.to_status = example.status) as fitting
+                    from tenure.events logged
+                    where logged.job_id = any (array(select fresh.id from fresh))
+                      and logged.rev > example.rev - example.transition_count and logged.rev <= example.rev
+                ) logged
             ) then
             return null;
         end if;
     end if;
     select fresh.id, fresh.rev, fresh.previous_status, fresh.status, judged.problem into bad
     from fresh
-    -- All that is said of the revisions of this change, mostly one row. By its key, whatever was known of the tables when
+    -- The events of the revisions of this change, mostly one row. By its key, whatever was known of the tables when
     -- this was planned: hence the offset, over which nothing is moved.
     left join lateral (
-        select said.rev, said.type, said.from_status, said.to_status, said.attempt
-        from tenure.events said
-        where said.job_id = fresh.id and said.rev > fresh.rev - fresh.transition_count and said.rev <= fresh.rev
+        select logged.rev, logged.type, logged.from_status, logged.to_status, logged.attempt
+        from tenure.events logged
+        where logged.job_id = fresh.id and logged.rev > fresh.rev - fresh.transition_count and logged.rev <= fresh.rev
         offset 0
     ) last on true
     cross join lateral (select case
@@ -684,10 +684,10 @@ as $$
        and bool_and(event.from_status is not distinct from event.before)
        and bool_or(event.rev = last_rev and event.to_status = last_to and event.attempt = of_attempt)
     from (
-        select told.rev, told.from_status, told.to_status, told.attempt,
-            lag(told.to_status, 1, first_from) over (order by told.rev) as before
-        from tenure.log told
-        where told.job_id = job and told.rev between first_rev and last_rev
+        select logged.rev, logged.from_status, logged.to_status, logged.attempt,
+            lag(logged.to_status, 1, first_from) over (order by logged.rev) as before
+        from tenure.log logged
+        where logged.job_id = job and logged.rev between first_rev and last_rev
     ) event
 $$;
 
@@ -735,7 +735,7 @@ begin
         using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
 end $$;
 
--- Conditions of triggers, too, are read and planned for every statement: these say as little as they can.
+-- Conditions of triggers, too, are read and planned for every statement: these are as short as possible.
 create function tenure.check_born() returns trigger
 language plpgsql
 as $$
@@ -852,7 +852,7 @@ create function tenure.insert_jobs(
     ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
     dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
     partition_keys text[], parents uuid[], redrives uuid[], delays_ms bigint[], digests text[], details text[],
-    actors text[], contract_version smallint, moment timestamptz, answered text[]
+    actors text[], contract_version smallint, written_at timestamptz, answered text[]
 ) returns uuid[]
 language sql
 set tenure.writer = 'store'
@@ -870,11 +870,11 @@ as $$
         insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, dedupe_key, request_id,
             correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, status, previous_status, rev,
             transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at, timeout_at)
-        select given.id, moment, given.policy_id, given.priority, given.kind, given.queue, given.payload,
+        select given.id, written_at, given.policy_id, given.priority, given.kind, given.queue, given.payload,
             given.dedupe_key, given.request_id, given.correlation_id, given.trace, given.submitted_by, given.tags,
             given.partition_key, given.parent_id, given.redrive_of, 'queued', null, 1, 1, 0, 0, 0, false, false,
-            moment, moment + given.delay_ms * interval '1 millisecond',
-            moment + (given.delay_ms + policy.queued_ms) * interval '1 millisecond'
+            written_at, written_at + given.delay_ms * interval '1 millisecond',
+            written_at + (given.delay_ms + policy.queued_ms) * interval '1 millisecond'
         from given
         left join tenure.policies policy on policy.id = given.policy_id
         -- Keys are taken in one order by everybody; of two with one key, the first that was given takes it.
@@ -886,8 +886,8 @@ as $$
     logged as (
         insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
             actor, request_id, cause, digest, detail)
-        select distinct on (born.id) born.id, moment,
-            case when given.delay_ms > 0 then moment + given.delay_ms * interval '1 millisecond' end,
+        select distinct on (born.id) born.id, written_at,
+            case when given.delay_ms > 0 then written_at + given.delay_ms * interval '1 millisecond' end,
             1, 0, contract_version, false, 'enqueued', null, 'queued', given.actor,
             born.request_id, null, given.digest, given.detail
         from born
@@ -897,7 +897,7 @@ as $$
     select coalesce(array_agg(born.id), '{}') from born
 $$;
 
--- Adds jobs in the caller's transaction, and settles races for a dedupe key or a request id: a single
+-- Enqueues jobs in the current transaction, and settles races for a dedupe key or a request id: a single
 -- `on conflict` cannot return a row that was not committed when it began. Answers one row per given job.
 create function tenure.enqueue(
     ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
@@ -909,8 +909,8 @@ language plpgsql
 set tenure.writer = 'store'
 as $$
 declare
-    moment timestamptz := tenure.clock();
-    -- Nobody dedupes, mostly: then there is nothing to look up.
+    written_at timestamptz := tenure.clock();
+    -- Mostly no job has a dedupe key: then there is nothing to look up.
     answered text[] := case when exists (select from tenure.deduplicated_requests) then array(
         select answer.request_id
         from unnest(ids, request_ids) given(id, request_id)
@@ -918,13 +918,13 @@ declare
     ) else '{}' end;
     made uuid[] := tenure.insert_jobs(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids,
         correlation_ids, traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details,
-        actors, contract_version, moment, answered);
+        actors, contract_version, written_at, answered);
     used uuid[] := '{}';
     met record;
     tries integer;
 begin
     if cardinality(made) = cardinality(ids) then
-        return query select n, ids[n], true, moment from generate_subscripts(ids, 1) n;
+        return query select n, ids[n], true, written_at from generate_subscripts(ids, 1) n;
         return;
     end if;
     for i in 1 .. cardinality(ids) loop
@@ -932,10 +932,10 @@ begin
         loop
             if ids[i] = any (made) and ids[i] <> all (used) then
                 used := used || ids[i];
-                return query select i, ids[i], true, moment;
+                return query select i, ids[i], true, written_at;
                 exit;
             end if;
-            select said.job_id as id, said.digest, said.detail into met
+            select logged.job_id as id, logged.digest, logged.detail into met
             from (
                 select event.job_id, event.digest, event.detail
                 from tenure.jobs job
@@ -945,7 +945,7 @@ begin
                 select answer.job_id, answer.digest, answer.detail
                 from tenure.deduplicated_requests answer
                 where answer.request_id = coalesce(request_ids[i], ids[i]::text)
-            ) said
+            ) logged
             limit 1;
             if found then
                 if (met.digest, met.detail) is distinct from (digests[i], details[i]) then
@@ -953,7 +953,7 @@ begin
                         coalesce(request_ids[i], ids[i]::text)
                         using errcode = 'TN001', detail = coalesce(request_ids[i], ids[i]::text);
                 end if;
-                return query select i, met.id, false, moment;
+                return query select i, met.id, false, written_at;
                 exit;
             end if;
             select job.id into met
@@ -962,14 +962,14 @@ begin
               and job.status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled');
             if found then
                 insert into tenure.deduplicated_requests (request_id, job_id, digest, detail, at)
-                values (coalesce(request_ids[i], ids[i]::text), met.id, digests[i], details[i], moment)
+                values (coalesce(request_ids[i], ids[i]::text), met.id, digests[i], details[i], written_at)
                 on conflict do nothing;
                 -- The same request was answered beside this one: its answer counts, whichever it is.
                 continue when not found;
-                return query select i, met.id, false, moment;
+                return query select i, met.id, false, written_at;
                 exit;
             end if;
-            -- Whoever had the key is gone again: it ended, or its transaction was rolled back.
+            -- The job with the key is gone: it ended, or its transaction was rolled back.
             tries := tries + 1;
             if tries > 100 then
                 raise exception 'tenure: job % cannot be added: its keys are taken and released again and again', ids[i];
@@ -977,20 +977,20 @@ begin
             made := made || tenure.insert_jobs(ids[i:i], kinds[i:i], queues[i:i], priorities[i:i], payloads[i:i],
                 policies[i:i], dedupe_keys[i:i], request_ids[i:i], correlation_ids[i:i], traces[i:i], submitters[i:i],
                 tag_texts[i:i], partition_keys[i:i], parents[i:i], redrives[i:i], delays_ms[i:i], digests[i:i],
-                details[i:i], actors[i:i], contract_version, moment, '{}');
+                details[i:i], actors[i:i], contract_version, written_at, '{}');
         end loop;
     end loop;
 end $$;
 
--- Callers' own transactions. Their drivers differ in everything but text, so that one text goes in and one comes out,
--- both JSON. The gate is open inside these functions alone, and nobody is notified: a NOTIFY would take a lock that all
+-- User connections. Their drivers differ in everything but text, so that one text goes in and one comes out,
+-- both JSON. The writer is set inside these functions alone, and no worker is notified: a NOTIFY would take a lock that all
 -- commits of the cluster share.
 
 create function tenure.texts(items json) returns text[]
 language sql immutable parallel safe
 as $$ select array(select json_array_elements_text(items)) $$;
 
--- The number of a policy, written when it is new. Whoever is writing the same one just now is waited for.
+-- The number of a policy, written when it is new. A transaction that inserts the same one is waited for.
 create function tenure.policy_number(given json) returns integer
 language plpgsql
 set tenure.writer = 'store'
@@ -1047,7 +1047,7 @@ begin
     order by answer.ordinal;
 end $$;
 
--- Adds jobs in the caller's transaction. A request id that was used before with another body is an answer and not an
+-- Enqueues jobs in the user's transaction. A request id that was used before with another body is an answer and not an
 -- error, so that the transaction goes on; only then is a subtransaction needed, of which a transaction should not have
 -- many. Jobs that were met are read by a statement of their own: the one that waited for them cannot see them.
 create function tenure.enqueue_within(request text) returns text
@@ -1091,7 +1091,7 @@ as $$
     ))
 $$;
 
--- The mark of a commit, in the caller's transaction and for the owner of the lease, with its event, and with the
+-- The mark of a commit, in the user's transaction and for the owner of the lease, with its event, and with the
 -- messages and artifacts that go along with it.
 -- Guard: the revision that was decided upon, the owner's token, and a lease that runs when the row is locked.
 -- Where it does not hold, nothing is written, and the answer is the row as it stands, the clock, and the events that
@@ -1105,7 +1105,7 @@ declare
     -- Read once: with artifacts in it, it may be long.
     asked record;
     held tenure.jobs;
-    moment timestamptz;
+    written_at timestamptz;
     taken text;
 begin
     select * into asked
@@ -1118,8 +1118,8 @@ begin
       and job.token = asked.token
     for no key update;
     -- Read only now: the time spent waiting for the row counts against the lease.
-    moment := greatest(tenure.clock(), held.updated_at);
-    if held.lease_expires_at > moment then
+    written_at := greatest(tenure.clock(), held.updated_at);
+    if held.lease_expires_at > written_at then
         select min(artifact.name) into taken
         from json_to_recordset(asked.artifacts) as given(name text)
         join tenure.artifacts artifact on artifact.job_id = held.id and artifact.name = given.name;
@@ -1134,18 +1134,18 @@ begin
         end if;
         insert into tenure.events (tx, job_id, at, rev, attempt, version, commits, type, from_status, to_status,
             actor, request_id, digest)
-        values (tenure.place_after(held.id, held.rev), held.id, moment, held.rev + 1, held.attempt, asked.version, true,
+        values (tenure.place_after(held.id, held.rev), held.id, written_at, held.rev + 1, held.attempt, asked.version, true,
             'committed', held.status, held.status, asked.actor, asked.request_id, asked.digest);
         update tenure.jobs job
         set previous_status = job.status,
             rev = job.rev + 1,
             transition_count = 1,
-            updated_at = moment,
-            committed_at = moment,
+            updated_at = written_at,
+            committed_at = written_at,
             committed_result = asked.result
         where job.id = held.id;
         insert into tenure.artifacts (job_id, name, attempt, media_type, bytes, at, body)
-        select held.id, given.name, held.attempt, given.media_type, octet_length(given.body), moment, given.body
+        select held.id, given.name, held.attempt, given.media_type, octet_length(given.body), written_at, given.body
         from (
             select artifact.name, artifact.media_type, decode(artifact.body, 'base64') as body
             from json_to_recordset(asked.artifacts) as artifact(name text, media_type text, body text)
@@ -1162,7 +1162,7 @@ begin
             ),
             stream as (
                 insert into tenure.streams (aggregate, written, due_at)
-                select message.aggregate, count(*), moment
+                select message.aggregate, count(*), written_at
                 from message
                 group by message.aggregate
                 order by message.aggregate collate "C"
@@ -1175,14 +1175,14 @@ begin
             select message.aggregate,
                 stream.written - count(*) over (partition by message.aggregate)
                     + row_number() over (partition by message.aggregate order by message.number),
-                message.id, message.topic, message.body, message.headers, held.id, moment
+                message.id, message.topic, message.body, message.headers, held.id, written_at
             from message
             join stream on stream.aggregate = message.aggregate;
         end if;
-        return json_build_object('at', moment);
+        return json_build_object('at', written_at);
     end if;
     return json_build_object(
-        'now', moment,
+        'now', written_at,
         'job', (
             select to_jsonb(job) || jsonb_build_object('policy', policy.body)
             from tenure.jobs job

@@ -1,4 +1,4 @@
--- Nobody else writes until the import has ended; whoever reads goes on.
+-- Blocks all other writers until the import has ended. Readers are not blocked.
 lock table tenure.jobs, tenure.events, tenure.claims, tenure.deduplicated_requests, tenure.signals, tenure.dead_letters,
     tenure.artifacts, tenure.steps, tenure.streams, tenure.outbox, tenure.queues, tenure.rate_usage, tenure.schedules,
     tenure.operator_log

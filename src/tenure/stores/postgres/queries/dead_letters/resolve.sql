@@ -1,5 +1,5 @@
 -- Marks dead letters as dealt with, once, and writes down who did it. Locks are taken in the order of ids.
--- The session must have said that it is the store. Answers how many were open.
+-- The session must be set to write as the store. Returns how many were open.
 with open as materialized (
     select letter.job_id
     from tenure.dead_letters letter

@@ -2,12 +2,12 @@
 -- Guard: only transactions below every one that is still open, so that an event that commits late is never skipped.
 select event.*, job.correlation_id, job.trace
 from (
-    select told.*
-    from tenure.log told
-    where told.tx >= :tx::xid8
-      and told.tx < pg_snapshot_xmin(pg_current_snapshot())
-      and (told.tx > :tx::xid8 or (told.job_id, told.rev) > (:job_id::uuid, :rev::integer))
-    order by told.tx, told.job_id, told.rev
+    select event.*
+    from tenure.log event
+    where event.tx >= :tx::xid8
+      and event.tx < pg_snapshot_xmin(pg_current_snapshot())
+      and (event.tx > :tx::xid8 or (event.job_id, event.rev) > (:job_id::uuid, :rev::integer))
+    order by event.tx, event.job_id, event.rev
     limit :limit
 ) event
 left join tenure.jobs job on job.id = event.job_id

@@ -1,5 +1,5 @@
 -- Writes a batch of decided changes: for each, its events and its row.
--- Guard: the row still has the revision that was decided upon, the caller's token where the change is an owner's, and
+-- Guard: the row still has the revision that was decided upon, the token of the lease where the change is its owner's, and
 -- the database's clock, read once every lock is held, allows it. Locks are taken in the order of ids.
 -- A change that comes back was written; one that does not met another row than it was decided upon.
 with change as materialized (
@@ -22,7 +22,7 @@ locked as materialized (
     order by job.id
     for no key update
 ),
-moment as materialized (
+clock as materialized (
     select tenure.clock() as now
     from (select count(*) from locked) everything_is_locked
 ),
@@ -30,13 +30,13 @@ accepted as materialized (
     select change.*, written.at, locked.owner as last_owner,
         locked.lease_expires_at as last_lease_expires_at, locked.correlation_id,
         -- Only a heartbeat sets the lease's end anew, and only once half of the lease is gone.
-        coalesce(change.lease > 0, false) as beats,
+        coalesce(change.lease > 0, false) as renews,
         coalesce(change.lease > 0
             and (locked.lease_expires_at - written.at) * 2 > change.lease * interval '1 microsecond', false) as lease_stays
     from change
     join locked on locked.id = change.id
-    cross join moment
-    cross join lateral (select greatest(moment.now, locked.updated_at) as at) written
+    cross join clock
+    cross join lateral (select greatest(clock.now, locked.updated_at) as at) written
     where locked.rev = change.rev
       and (change.token is null or locked.token = change.token)
       and case change.guard
@@ -75,11 +75,11 @@ buried as (
         select substr(event.actor, strpos(event.actor, ':') + 1) as owner, coalesce(renewal.until_at, event.until_at) as until_at
         from tenure.events event
         left join lateral (
-            select beat.until_at
-            from tenure.events beat
-            where beat.job_id = event.job_id and beat.rev > event.rev and beat.type = 'heartbeat'
-              and beat.until_at is not null
-            order by beat.rev desc
+            select renewal.until_at
+            from tenure.events renewal
+            where renewal.job_id = event.job_id and renewal.rev > event.rev and renewal.type = 'heartbeat'
+              and renewal.until_at is not null
+            order by renewal.rev desc
             limit 1
         ) renewal on true
         where event.job_id = accepted.id and event.type = 'claimed'
@@ -87,7 +87,7 @@ buried as (
         limit 1
     ) last on true
 ),
-told as (
+inserted as (
     insert into tenure.signals (job_id, rev, name, payload, at)
     select accepted.id, signal.rev, signal.name, signal.payload, accepted.at
     from unnest(:signal_ids::uuid[], :signal_revs::integer[], :signal_names::text[], :signal_payloads::text[])
@@ -108,14 +108,14 @@ moved as (
         updated_at = accepted.at,
         owner = accepted.owner,
         token = case when accepted.owner is null then null else job.token end,
-        due_at = tenure.moment(accepted.due, job.due_at, accepted.at),
+        due_at = tenure.time_at(accepted.due, job.due_at, accepted.at),
         lease_expires_at = case when accepted.lease_stays then job.lease_expires_at
-            else tenure.moment(accepted.lease, job.lease_expires_at, accepted.at) end,
-        heartbeat_deadline_at = tenure.moment(accepted.heartbeat, job.heartbeat_deadline_at, accepted.at),
-        timeout_at = tenure.moment(accepted.timeout, job.timeout_at, accepted.at),
-        started_at = tenure.moment(accepted.started, job.started_at, accepted.at),
-        finished_at = tenure.moment(accepted.finished, job.finished_at, accepted.at),
-        committed_at = tenure.moment(accepted.committed, job.committed_at, accepted.at),
+            else tenure.time_at(accepted.lease, job.lease_expires_at, accepted.at) end,
+        heartbeat_deadline_at = tenure.time_at(accepted.heartbeat, job.heartbeat_deadline_at, accepted.at),
+        timeout_at = tenure.time_at(accepted.timeout, job.timeout_at, accepted.at),
+        started_at = tenure.time_at(accepted.started, job.started_at, accepted.at),
+        finished_at = tenure.time_at(accepted.finished, job.finished_at, accepted.at),
+        committed_at = tenure.time_at(accepted.committed, job.committed_at, accepted.at),
         progress = accepted.progress,
         progress_message = accepted.message,
         committed_result = accepted.committed_result,
@@ -126,7 +126,7 @@ moved as (
         reason = accepted.reason
     from accepted
     where job.id = accepted.id
-    returning job.id, job.updated_at, accepted.beats and not accepted.lease_stays as renewed
+    returning job.id, job.updated_at, accepted.renews and not accepted.lease_stays as renewed
 )
 select moved.id, moved.updated_at, moved.renewed
 from set_config('tenure.writer', 'store', true) writer

@@ -55,7 +55,7 @@ lanes as materialized (
 -- and not read.
 firsts as materialized (
     select lanes.*, head.due_at as head_due_at, head.id as head_id
-    from lanes, moment,
+    from lanes, clock,
         lateral (
             select job.due_at, job.id
             from tenure.jobs job
@@ -77,7 +77,7 @@ bar as materialized (
 ),
 heads as (
     select lane.queue, lane.priority, head.due_at, head.id
-    from moment, (
+    from clock, (
             select firsts.*,
                 case when bar.priority = firsts.priority then bar.due_at else 'infinity' end as last_due_at,
                 case when bar.priority = firsts.priority then bar.id else 'ffffffff-ffff-ffff-ffff-ffffffffffff' end
@@ -113,7 +113,7 @@ shares as materialized (
 ),
 locked as materialized (
     select mine.*
-    from shares, moment,
+    from shares, clock,
         lateral (
             select job.id, job.priority, job.due_at, job.losses
             from tenure.jobs job
@@ -130,7 +130,7 @@ locked as materialized (
 -- more is locked than is missing, so as not to hide it from others in turn.
 more as materialized (
     select mine.*
-    from (select * from lanes order by lanes.priority desc) lanes, moment,
+    from (select * from lanes order by lanes.priority desc) lanes, clock,
         lateral (
             select job.id, job.priority, job.due_at, job.losses
             from tenure.jobs job
@@ -149,10 +149,10 @@ more as materialized (
 ),
 chosen as materialized (
     select job.id, job.priority, job.due_at, job.losses
-    from tenure.jobs job, moment
+    from tenure.jobs job, clock
     where job.id = any (:chosen::uuid[])
       and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
-      and job.due_at <= moment.now
+      and job.due_at <= clock.now
       and job.committed_at is null
     for no key update of job skip locked
 ),

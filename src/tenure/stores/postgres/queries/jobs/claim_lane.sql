@@ -23,7 +23,7 @@ lanes as (select :queue::text as queue, :priority::smallint as priority),
 ),
 locked as materialized (
     select mine.*
-    from moment,
+    from clock,
         lateral (
             select job.id, job.losses
             from tenure.jobs job
@@ -43,6 +43,6 @@ taken as materialized (
 ),
 declined as (
     select not exists (select from previous)
-        and (not exists (select from moment) or exists (select from locked where locked.losses > 0)) as holds
+        and (not exists (select from clock) or exists (select from locked where locked.losses > 0)) as holds
 ),
 -- part: claimed

@@ -20,18 +20,18 @@ locked as materialized (
     order by job.id
     for no key update
 ),
-moment as materialized (
+clock as materialized (
     select tenure.clock() as now
     from (select count(*) from locked) everything_is_locked
 ),
 accepted as materialized (
-    select change.*, locked.attempt, greatest(moment.now, locked.updated_at) as at
+    select change.*, locked.attempt, greatest(clock.now, locked.updated_at) as at
     from change
     join locked on locked.id = change.id
-    cross join moment
+    cross join clock
     where locked.rev = change.rev
       and locked.token = change.token
-      and locked.lease_expires_at > greatest(moment.now, locked.updated_at)
+      and locked.lease_expires_at > greatest(clock.now, locked.updated_at)
 ),
 logged as (
     insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
@@ -59,12 +59,12 @@ moved as (
     where job.id = accepted.id
     returning job.id, job.updated_at
 )
-select moment.now,
-    case when count(moved.id) < cardinality(:ids::uuid[]) or max(moved.updated_at) > moment.now
+select clock.now,
+    case when count(moved.id) < cardinality(:ids::uuid[]) or max(moved.updated_at) > clock.now
         then array_agg(moved.id) end as ids,
-    case when count(moved.id) < cardinality(:ids::uuid[]) or max(moved.updated_at) > moment.now
+    case when count(moved.id) < cardinality(:ids::uuid[]) or max(moved.updated_at) > clock.now
         then array_agg(moved.updated_at) end as ats
 from set_config('tenure.writer', 'store', true) writer
-cross join moment
+cross join clock
 left join moved on true
-group by moment.now
+group by clock.now

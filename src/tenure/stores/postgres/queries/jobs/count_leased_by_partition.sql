@@ -1,4 +1,4 @@
--- How many jobs of one queue are claimed or running, by key: the permits that are in use.
+-- How many jobs of one queue are claimed or running, by partition key: these count against concurrency limits.
 select job.partition_key as key, count(*) as held
 from tenure.jobs job
 where job.queue = :queue::text

@@ -1,6 +1,6 @@
 -- Kinds that have due jobs and no worker that was seen of late, the most jobs first. Looks at so many of the jobs that
 -- may be claimed, and no more, in the order of their index.
-with moment as materialized (select tenure.clock() as now),
+with clock as materialized (select tenure.clock() as now),
 ready as materialized (
     select job.kind, job.due_at
     from tenure.jobs job
@@ -10,13 +10,13 @@ ready as materialized (
 )
 select ready.kind, count(*) as jobs, (select count(*) from ready) >= :looked_at as more
 from ready
-cross join moment
-where ready.due_at <= moment.now
+cross join clock
+where ready.due_at <= clock.now
   and not exists (
     select
     from tenure.workers worker
     where worker.stopped_at is null
-      and worker.seen_at > moment.now - :seen_seconds::integer * interval '1 second'
+      and worker.seen_at > clock.now - :seen_seconds::integer * interval '1 second'
       and worker.kinds::jsonb ? ready.kind
   )
 group by ready.kind

@@ -1,4 +1,4 @@
--- Adds jobs. Everything about races is in the function, which callers' own transactions use too.
+-- Enqueues jobs. Races are settled in the function, which user connections call too.
 select ordinal, job_id, created, created_at
 from tenure.enqueue(:ids::uuid[], :kinds::text[], :queues::text[], :priorities::smallint[], :payloads::text[],
     :policies::integer[], :dedupe_keys::text[], :request_ids::text[], :correlation_ids::text[], :traces::text[],

@@ -1,15 +1,15 @@
 -- Adds jobs that have no keys and differ in nothing but id and payload: the commonest enqueue, by one plain insert.
 -- Guard: an id that is there already makes the whole statement fail, and one that was answered with another job before
--- makes it write nothing; both are then asked of `tenure.enqueue`, which can tell them apart.
--- With a channel to notify, whoever waits for the queue is told.
--- No row means that nothing was written; else the row has the moment at which all were.
+-- makes it write nothing; both are then asked of `tenure.enqueue`, which distinguishes them.
+-- With a channel to notify, subscriptions to the queue are woken.
+-- No row means that nothing was written; else the row has the time at which all were.
 with given as materialized (
     -- Payloads that are all the same are sent once.
     select given.id, coalesce(given.payload, (:payloads::text[])[1]) as payload,
         coalesce(given.digest, (:digests::text[])[1]) as digest
     from unnest(:ids::uuid[], :payloads::text[], :digests::text[]) as given(id, payload, digest)
 ),
-moment as materialized (
+clock as materialized (
     select clock.now, clock.now + :delay_ms::bigint * interval '1 millisecond' as due_at,
         case when :delay_ms::bigint > 0 then clock.now + :delay_ms::bigint * interval '1 millisecond' end as until_at,
         clock.now + (:delay_ms::bigint + :queued_ms::bigint) * interval '1 millisecond' as timeout_at
@@ -21,20 +21,20 @@ born as (
     insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, correlation_id, trace,
         submitted_by, tags, partition_key, parent_id, redrive_of, status, rev, transition_count, attempt, failures, losses, lost,
         cancel_requested, updated_at, due_at, timeout_at)
-    select given.id, moment.now, :policy::integer, :priority::smallint, :kind::text, :queue::text, given.payload,
+    select given.id, clock.now, :policy::integer, :priority::smallint, :kind::text, :queue::text, given.payload,
         :correlation_id::text, :trace::text, :submitted_by::text, :tags::text, :partition_key::text, :parent_id::uuid,
-        :redrive_of::uuid, 'queued', 1, 1, 0, 0, 0, false, false, moment.now, moment.due_at, moment.timeout_at
+        :redrive_of::uuid, 'queued', 1, 1, 0, 0, 0, false, false, clock.now, clock.due_at, clock.timeout_at
     from given
-    cross join moment
+    cross join clock
 ),
 logged as (
     insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, to_status, actor, digest,
         detail)
-    select given.id, moment.now, moment.until_at, 1, 0, :version::smallint, false, 'enqueued', 'queued', :actor::text,
+    select given.id, clock.now, clock.until_at, 1, 0, :version::smallint, false, 'enqueued', 'queued', :actor::text,
         given.digest, :detail::text
     from given
-    cross join moment
+    cross join clock
 )
-select moment.now, case when :notify::text is not null then pg_notify(:notify::text, :queue::text) end
+select clock.now, case when :notify::text is not null then pg_notify(:notify::text, :queue::text) end
 from set_config('tenure.writer', 'store', true) writer
-cross join moment
+cross join clock

@@ -1,4 +1,4 @@
--- Removes a terminal job's content. The session must have said that it is erasure. No row: not a terminal job.
+-- Removes a terminal job's content. The session must be set to write as erasure. No row: not a terminal job.
 with erased as (
     update tenure.jobs job
     set payload = null, tags = null, result = null, partial_result = null, error = null, last_error = null,

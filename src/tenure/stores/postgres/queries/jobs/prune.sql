@@ -1,5 +1,5 @@
--- Removes whole terminal jobs that ended before a moment, with all that belongs to them, and claims that speak of none.
--- The session must have said that it is retention. Answers how many jobs went.
+-- Removes whole terminal jobs that ended before a time, with their records, and claims that have no job left.
+-- The session must be set to write as retention. Returns how many jobs were deleted.
 with doomed as materialized (
     select job.id
     from tenure.jobs job

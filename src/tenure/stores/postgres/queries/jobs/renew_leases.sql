@@ -1,12 +1,12 @@
 -- Heartbeats of a batch of jobs: each lease is renewed once half of its time is gone.
 -- Guard: revision, token, and a lease that runs by the database's clock. Rows that someone else has locked are passed
 -- over, so that one of them does not hold up the others.
--- A row that comes back was beaten; one that does not was locked, or is no longer the one decided upon.
-with beat as materialized (
+-- A returned row was renewed, or is locked; one that is not returned is no longer the one decided upon.
+with renewal as materialized (
     select *
     from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :actors::text[], :requests::text[], :lease_ms::bigint[],
                 :heartbeat_ms::bigint[])
-        as beat(id, rev, token, actor, request_id, lease_ms, heartbeat_ms)
+        as renewal(id, rev, token, actor, request_id, lease_ms, heartbeat_ms)
 ),
 locked as materialized (
     select job.id, job.rev, job.token, job.status, job.attempt, job.updated_at, job.lease_expires_at
@@ -15,21 +15,21 @@ locked as materialized (
     order by job.id
     for no key update skip locked
 ),
-moment as materialized (
+clock as materialized (
     select tenure.clock() as now
     from (select count(*) from locked) everything_is_locked
 ),
 accepted as materialized (
-    select beat.*, locked.status, locked.attempt, written.at,
-        case when (locked.lease_expires_at - written.at) * 2 <= beat.lease_ms * interval '1 millisecond'
-            then written.at + beat.lease_ms * interval '1 millisecond'
+    select renewal.*, locked.status, locked.attempt, written.at,
+        case when (locked.lease_expires_at - written.at) * 2 <= renewal.lease_ms * interval '1 millisecond'
+            then written.at + renewal.lease_ms * interval '1 millisecond'
         end as until_at
-    from beat
-    join locked on locked.id = beat.id
-    cross join moment
-    cross join lateral (select greatest(moment.now, locked.updated_at) as at) written
-    where locked.rev = beat.rev
-      and locked.token = beat.token
+    from renewal
+    join locked on locked.id = renewal.id
+    cross join clock
+    cross join lateral (select greatest(clock.now, locked.updated_at) as at) written
+    where locked.rev = renewal.rev
+      and locked.token = renewal.token
       and locked.lease_expires_at > written.at
 ),
 logged as (
@@ -55,7 +55,7 @@ select moved.id, moved.updated_at, moved.renewed, false as locked
 from set_config('tenure.writer', 'store', true) writer
 left join moved on true
 union all
-select beat.id, null, false, true
-from beat
-join tenure.jobs job on job.id = beat.id
-where not exists (select from locked where locked.id = beat.id)
+select renewal.id, null, false, true
+from renewal
+join tenure.jobs job on job.id = renewal.id
+where not exists (select from locked where locked.id = renewal.id)

@@ -1,5 +1,5 @@
--- The first due jobs of one queue in the order of claiming, for a choice by rules. Nothing is locked.
-with recursive moment as materialized (select tenure.clock() as now),
+-- The first due jobs of one queue in claim order, to choose from within limits. Nothing is locked.
+with recursive clock as materialized (select tenure.clock() as now),
 levels(priority) as (
     (
         select job.priority
@@ -23,14 +23,14 @@ levels(priority) as (
         ) lower
 )
 select due.id, :queue::text as queue, due.key, levels.priority, due.due_at, due.losses
-from levels, moment,
+from levels, clock,
     lateral (
         select job.id, job.partition_key as key, job.due_at, job.losses
         from tenure.jobs job
         where job.queue = :queue::text
           and job.priority = levels.priority
           and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
-          and job.due_at <= moment.now
+          and job.due_at <= clock.now
           and job.kind = any (:kinds::text[])
           and job.committed_at is null
           and job.id <> all (:excluded::uuid[])

@@ -10,17 +10,17 @@ moved as (
         transition_count = :transition_count::smallint,
         attempt = job.attempt + 1,
         lost = false,
-        updated_at = greatest(moment.now, job.updated_at),
+        updated_at = greatest(clock.now, job.updated_at),
         owner = :worker::text,
         token = :token::uuid,
-        lease_expires_at = greatest(moment.now, job.updated_at) + policy.lease_ms * interval '1 millisecond',
-        heartbeat_deadline_at = greatest(moment.now, job.updated_at) + policy.heartbeat_ms * interval '2 milliseconds',
-        timeout_at = greatest(moment.now, job.updated_at)
+        lease_expires_at = greatest(clock.now, job.updated_at) + policy.lease_ms * interval '1 millisecond',
+        heartbeat_deadline_at = greatest(clock.now, job.updated_at) + policy.heartbeat_ms * interval '2 milliseconds',
+        timeout_at = greatest(clock.now, job.updated_at)
             + case :transition_count::smallint when 2 then policy.running_ms else policy.claimed_ms end * interval '1 millisecond',
-        started_at = case :transition_count::smallint when 2 then greatest(moment.now, job.updated_at) else job.started_at end,
+        started_at = case :transition_count::smallint when 2 then greatest(clock.now, job.updated_at) else job.started_at end,
         progress = null,
         progress_message = null
-    from tenure.policies policy, moment
+    from tenure.policies policy, clock
     where job.id = any (array(select taken.id from taken)) and policy.id = job.policy_id
     returning job.id, job.kind, job.queue, job.priority, job.payload, job.policy_id, job.dedupe_key, job.request_id,
         job.correlation_id, job.trace, job.submitted_by, job.tags, job.partition_key, job.parent_id, job.redrive_of,
@@ -44,9 +44,9 @@ logged as (
 ),
 recorded as (
     insert into tenure.claims (request_id, body, at, job_ids)
-    select :request_id, :body::text, min(moment.now), array_agg(taken.id order by taken.place)
+    select :request_id, :body::text, min(clock.now), array_agg(taken.id order by taken.place)
     from taken
-    cross join moment
+    cross join clock
     having count(*) > 0
 )
 select moved.*,
@@ -58,12 +58,12 @@ union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
     null, null, null, null, null, null, null, null,
     previous.body, previous.job_ids, declined.holds,
-    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - moment.entries_read,
-    pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass) - moment.pages_read,
-    moment.now,
+    pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - clock.entries_read,
+    pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass) - clock.pages_read,
+    clock.now,
     case when not exists (select from taken) then array(select lanes.queue from lanes) end,
     case when not exists (select from taken) then array(select lanes.priority from lanes) end
 from set_config('tenure.writer', 'store', true) writer
 cross join declined
 left join previous on true
-left join moment on true
+left join clock on true

@@ -1,4 +1,4 @@
--- The number of a policy, written when it is new. No row: somebody is writing it at this moment; ask again.
+-- The number of a policy, inserted when it is new. No row: another transaction is inserting it; try again.
 with made as (
     insert into tenure.policies (body, lease_ms, heartbeat_ms, queued_ms, claimed_ms, running_ms)
     values (:body, :lease_ms, :heartbeat_ms, :queued_ms, :claimed_ms, :running_ms)

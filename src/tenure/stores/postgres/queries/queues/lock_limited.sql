@@ -1,5 +1,5 @@
--- The rules of these queues, locked in the order of names, and the time once they are: whoever claims by rules holds the
--- lock to the end of the transaction, so that two never spend one permit.
+-- The limits of these queues, locked in the order of names, and the time once they are. A claim within limits keeps the
+-- lock to the end of its transaction, so that two claims never count on the same free place.
 with locked as materialized (
     select queue.*
     from tenure.queues queue
@@ -7,11 +7,11 @@ with locked as materialized (
     order by queue.name
     for no key update
 ),
-moment as materialized (
+clock as materialized (
     select tenure.clock() as now
     from (select count(*) from locked) everything_is_locked
 )
-select moment.now, locked.*
-from moment
+select clock.now, locked.*
+from clock
 left join locked on true
 order by locked.name

@@ -12,4 +12,4 @@ noted as (
     select :actor::text, 'pause_queue', :detail::text
     from shown
 )
--- part: with_permits
+-- part: with_leased

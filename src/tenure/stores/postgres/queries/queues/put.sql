@@ -1,4 +1,4 @@
--- Gives a queue these rules, all of them anew, and writes down who did it. Answers the queue; no row means that it has them
+-- Sets all limits of a queue, and records who did it. Returns the queue; no row means that it has them
 -- already.
 with shown as (
     insert into tenure.queues as queue (name, concurrency_max, key_concurrency_max, rate_count, rate_seconds,
@@ -22,4 +22,4 @@ noted as (
     select :actor::text, 'put_queue', :detail::text
     from shown
 )
--- part: with_permits
+-- part: with_leased

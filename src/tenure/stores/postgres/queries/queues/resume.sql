@@ -10,4 +10,4 @@ noted as (
     select :actor::text, 'resume_queue', :detail::text
     from shown
 )
--- part: with_permits
+-- part: with_leased

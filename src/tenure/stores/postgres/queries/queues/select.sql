@@ -2,5 +2,5 @@
 with shown as (
     select queue.* from tenure.queues queue where :name::text is null or queue.name = :name::text
 )
--- part: with_permits
+-- part: with_leased
 order by shown.name

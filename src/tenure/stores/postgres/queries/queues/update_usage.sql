@@ -1,4 +1,4 @@
--- Notes for the next claim what a claim by rules has spent, and whose turn was last. Guard: the queue is locked. What keys
+-- Records for the next claim what a claim within limits has used of its rates, and which partition was served last. Guard: the queue is locked. What keys
 -- have spent is forgotten, a few rows at a time, once its time is over.
 with noted as (
     update tenure.queues queue

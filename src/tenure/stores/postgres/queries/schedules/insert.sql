@@ -5,8 +5,8 @@ with written as (
     select :name::text, 1, :kind::text, :queue::text, :priority::smallint, :payload::text, :policy_id::integer,
         :dedupe_key::text, :correlation_id::text, :submitted_by::text, :partition_key::text, :tags::text, :cron::text,
         :timezone::text, :missed::text, :grace_seconds::double precision, :source::text,
-        case when :paused::boolean then moment.now end, :next_at::timestamptz, moment.now
-    from (select tenure.clock() as now) moment
+        case when :paused::boolean then clock.now end, :next_at::timestamptz, clock.now
+    from (select tenure.clock() as now) clock
     on conflict (name) do nothing
     returning *
 ),

@@ -1,6 +1,6 @@
 -- The schedules whose time comes first, and the clock. One row without a name where there are none.
-select moment.now, soonest.*
-from (select tenure.clock() as now) moment
+select clock.now, soonest.*
+from (select tenure.clock() as now) clock
 left join lateral (
     select schedule.*
     from tenure.schedules schedule

@@ -6,9 +6,9 @@ with written as (
         correlation_id = :correlation_id::text, submitted_by = :submitted_by::text,
         partition_key = :partition_key::text, tags = :tags::text, cron = :cron::text, timezone = :timezone::text,
         missed = :missed::text, grace_seconds = :grace_seconds::double precision, source = :source::text,
-        paused_at = case when :paused::boolean then coalesce(schedule.paused_at, moment.now) end,
-        next_at = :next_at::timestamptz, updated_at = moment.now
-    from (select tenure.clock() as now) moment
+        paused_at = case when :paused::boolean then coalesce(schedule.paused_at, clock.now) end,
+        next_at = :next_at::timestamptz, updated_at = clock.now
+    from (select tenure.clock() as now) clock
     where schedule.name = :name::text
       and schedule.rev = :rev::integer
     returning schedule.*

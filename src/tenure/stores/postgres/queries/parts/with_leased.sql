@@ -1,5 +1,5 @@
--- The queues that are `shown`, and how many of their jobs are claimed or running.
-select shown.*, permits.held
+-- The queues that are `shown`, with the number of their jobs that are claimed or running.
+select shown.*, leased.held
 from shown,
 lateral (
     select count(*) as held
@@ -7,4 +7,4 @@ lateral (
     where job.queue = shown.name
       and job.status in ('claimed', 'running', 'stalled')
       and job.status <> 'stalled'
-) permits
+) leased
