@@ -1,1 +1,1 @@
-"""Programs for those who work on tenure: they write the generated pages of docs/."""
+"""Development programs that write the generated pages of docs/."""

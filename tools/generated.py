@@ -1,4 +1,4 @@
-"""What the generated pages share: where they lie, how they are written, and how a stale one is found."""
+"""Where generated pages are, and how they are written and read back."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def write(name: str, page: str) -> None:
-    """Put the page where it belongs."""
+    """Write the page; `name` is its path within docs/."""
     (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
     (DOCS / name).write_text(page, encoding="utf-8")
 
 
 def committed(name: str) -> str:
-    """The page as it lies in the repository; empty where it has never been written."""
+    """The page in the repository; empty if it does not exist."""
     path = DOCS / name
     return path.read_text(encoding="utf-8") if path.exists() else ""

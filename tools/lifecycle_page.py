@@ -17,22 +17,22 @@ NAME = "reference/lifecycle.md"
 NONE = "—"
 
 MEANINGS = {
-    Status.QUEUED: "accepted, and waiting for its first claim or for another",
-    Status.CLAIMED: "a worker has a lease on it and has not begun",
-    Status.RUNNING: "a worker has a lease on it and works",
-    Status.WAITING: "it let go of its worker until a time, a signal or its children",
-    Status.RETRY: "an attempt failed, and the next is scheduled",
-    Status.STALLED: "handed back, or its worker was lost; recovery or the next claim decides",
-    Status.SUCCEEDED: "done, with a result",
+    Status.QUEUED: "accepted, waiting to be claimed",
+    Status.CLAIMED: "leased to a worker that has not started it",
+    Status.RUNNING: "leased to a worker that runs it",
+    Status.WAITING: "suspended until a time, a signal or its children",
+    Status.RETRY: "an attempt failed, the next is scheduled",
+    Status.STALLED: "released, or its worker was lost; recovery or the next claim follows",
+    Status.SUCCEEDED: "ended with a result",
     Status.FAILED: "ended by an error",
-    Status.CANCELLED: "ended because someone asked for it",
-    Status.HALTED: "stopped cleanly at a limit, with what there was by then",
-    Status.DEAD_LETTERED: "set aside for a person, with its record",
+    Status.CANCELLED: "ended by a request to cancel",
+    Status.HALTED: "stopped at a limit, with a partial result",
+    Status.DEAD_LETTERED: "ended for an operator to look at, with a record of the reason",
 }
 
 CLOCK_REFUSALS = {
     ClockGuard.NOTHING: NONE,
-    ClockGuard.LIVE_LEASE: "a lease that runs",
+    ClockGuard.LIVE_LEASE: "a lease that has not expired",
     ClockGuard.DUE: "it is due",
     ClockGuard.ORPHANED: "its lease expired, or two heartbeats are missing",
     ClockGuard.OVERDUE: "the timeout of its status has passed",
@@ -47,14 +47,14 @@ def page() -> str:
 def _sections() -> Iterator[str]:
     yield "# The lifecycle of a job"
     yield (
-        "One table in code (`tenure.lifecycle.transitions`) decides what may happen to a job. Validators, the\n"
-        "guards in the database and this page are derived from it. [boundaries.md](../internals/boundaries.md) lists\n"
-        "what it does not decide."
+        "What can happen to a job: statuses, operations, events and invariants. One table in code\n"
+        "(`tenure.lifecycle.transitions`) decides it; this page is generated from the table, and guards in the\n"
+        "database enforce it. [boundaries.md](../internals/boundaries.md) lists what the table does not decide."
     )
     yield "## Statuses"
-    yield table(["status", "means", "group", "coarse state", "rank"], map(_status_row, Status))
+    yield table(["status", "meaning", "group", "coarse state", "rank"], map(_status_row, Status))
     yield (
-        "*Live* jobs may still change, *held* ones are live and under a lease, *terminal* ones never change again.\n"
+        "*Live* jobs can change, *leased* ones are live and have an owner, *terminal* ones never change again.\n"
         "The pair (attempt, rank) never falls; a job that was requeued has rank "
         f"{rank(QUEUED, requeued=True)} until its next claim."
     )
@@ -66,33 +66,36 @@ def _sections() -> Iterator[str]:
         [["`enqueue`", NONE, "queued", "client", NONE, NONE, "`enqueued`", NONE], *map(_operation_row, TRANSITIONS)],
     )
     yield (
-        "*By* names the roles; one *with its lease* must hold the current lease's secret, and the lease must run by\n"
-        "the database's clock. *Waits for* is judged by that clock too, when the change is written. Every operation\n"
-        "writes exactly one event and adds 1 to the revision; only `claim` adds 1 to the attempt."
+        "*By* lists the roles with authority; one *with its lease* needs the token of the current lease, which must\n"
+        "not have expired by the database's clock. *Waits for* is evaluated by the same clock when the change is\n"
+        "written. Every operation writes exactly one event and adds 1 to the revision; only `claim` adds 1 to the\n"
+        "attempt."
     )
     yield "## After the commit"
     yield (
-        "A job commits at most once, ever: by `commit`, or by `complete` where no commit came before. From then on\n"
-        f"only {_listed(f'`{one.operation}`' for one in TRANSITIONS if one.after_commit)} are legal, and everything\n"
+        "A job commits at most once: by `commit`, or by `complete` without an earlier commit. From then on\n"
+        f"only {_listed(f'`{one.operation}`' for one in TRANSITIONS if one.after_commit)} are legal; everything\n"
         "else is refused with `AlreadyCommitted`:"
     )
     yield _diagram(TRANSITIONS, begins=False)
     yield "## Events"
     yield (
-        "The vocabulary is closed: the database refuses any (event, from, to) that is not listed here. The detail of\n"
+        "The list is closed: the database refuses any other (event, from, to). The detail of\n"
         f"{_listed(f'`{event}`' for event in EventType if event in BLANKABLE)} may be blanked by\n"
-        "retention or erasure; no other is."
+        "retention or erasure; no other may."
     )
     yield table(["event", "from → to", "written by"], map(_event_row, EventType))
     yield "## Invariants"
-    yield "What must be true of every record, whatever led to it. The databases' guards repeat these."
-    yield table(["status", "a job in it"], [[f"`{status}`", "; ".join(_own_rules(status))] for status in Status])
-    yield "Whatever the status:"
-    yield "\n".join(f"- {says}" for says in _shared_rules())
+    yield "What is true of every record. Guards in the database repeat these rules."
+    yield table(
+        ["status", "a job in this status"], [[f"`{status}`", "; ".join(_own_rules(status))] for status in Status]
+    )
+    yield "In every status:"
+    yield "\n".join(f"- {rule}" for rule in _shared_rules())
 
 
 def _status_row(status: Status) -> list[str]:
-    group = "live, held" if status in LEASED else "live" if status in LIVE else "terminal"
+    group = "live, leased" if status in LEASED else "live" if status in LIVE else "terminal"
     return [f"`{status}`", MEANINGS[status], group, coarse_state(status).value, str(rank(status))]
 
 
@@ -126,7 +129,7 @@ def _event_row(event: EventType) -> list[str]:
 
 
 def _diagram(transitions: Iterable[Transition], *, begins: bool) -> str:
-    """All of it; or, where it does not begin with the enqueue, what a committed job can still go through."""
+    """All transitions; without the enqueue, those of a committed job."""
     reachable = set(Status) if begins else _reachable_after_commit()
     labels: dict[tuple[Status, Status], list[str]] = {}
     for transition in transitions:
@@ -158,16 +161,16 @@ def _reachable_after_commit() -> set[Status]:
 
 
 def _rules(status: Status) -> list[str]:
-    """Every sentence that a record in this status can break: it is tried with records that are wrong in every way."""
-    return list(dict.fromkeys(says for job in _wrong_records(status) for says in violations(job)))
+    """Every invariant that a record in this status can violate, found with records that violate all of them."""
+    return list(dict.fromkeys(rule for job in _wrong_records(status) for rule in violations(job)))
 
 
 def _own_rules(status: Status) -> list[str]:
-    return [says.removeprefix(_subject(status)) for says in _rules(status) if says.startswith(_subject(status))]
+    return [rule.removeprefix(_subject(status)) for rule in _rules(status) if rule.startswith(_subject(status))]
 
 
 def _shared_rules() -> list[str]:
-    rules = (says for status in Status for says in _rules(status) if not says.startswith(_subject(status)))
+    rules = (rule for status in Status for rule in _rules(status) if not rule.startswith(_subject(status)))
     return list(dict.fromkeys(rules))
 
 
@@ -180,7 +183,7 @@ def _wrong_records(status: Status) -> Iterator[Job]:
     late = early + timedelta(hours=1)
     laden: dict[str, Any] = {
         "attempt": 1,
-        "owner": "somebody",
+        "owner": "worker-1",
         "lease_expires_at": late,
         "heartbeat_deadline_at": late,
         "committed_at": late,

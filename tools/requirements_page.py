@@ -1,7 +1,7 @@
 """Writes docs/internals/requirements.md from the marks on the tests: `python -m tools.requirements_page`.
 
-Marks are read from the source, so that the page is the same whatever can be imported or run here. A mark whose number
-is not a plain string, or not in requirements.toml, is an error.
+Marks are read from the source, so the page does not depend on what can be imported here. A mark whose number is not a
+string literal, or not in requirements.toml, is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class UnknownRequirement(Exception):
-    """A test claims to prove something that nobody asked for, or says so in a way that cannot be read."""
+    """A mark names a number that is not in requirements.toml, is not a string literal, or is not on a test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Proof:
 
 
 def chapters() -> list[Chapter]:
-    """What has been promised."""
+    """All requirements, by chapter."""
     listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
     return [
         Chapter(prefix, chapter["title"], {f"{prefix}-{n}": title for n, title in chapter["requirements"].items()})
@@ -104,7 +104,7 @@ def _proofs(body: list[ast.stmt], path: str, *, names: tuple[str, ...], inherite
 
 
 def _module_marks(scope: ast.Module | ast.ClassDef, path: str) -> frozenset[str]:
-    """What `pytestmark = …` says for everything in the scope."""
+    """The marks of `pytestmark = …`, which hold for everything in the scope."""
     assigned = [
         node.value
         for node in scope.body
@@ -114,7 +114,7 @@ def _module_marks(scope: ast.Module | ast.ClassDef, path: str) -> frozenset[str]
 
 
 def _marks(expressions: list[ast.expr], path: str) -> frozenset[str]:
-    """Also the marks of single parameters, which lie deep inside a `parametrize`."""
+    """Includes the marks of single parameters inside a `parametrize`."""
     known = known_numbers()
     found: set[str] = set()
     for expression in expressions:
