@@ -25,7 +25,7 @@ from tenure.stores.contract import JobFilter
 from tenure.testing.contract.archive import seen
 from tenure.testing.driver import Driver
 from tenure.testing.store_check import whole_tail
-from tenure.vocabularies import known, vocabulary
+from tenure.vocabularies import VOCABULARY_NAMES, vocabulary
 from tests.support.child_programs import wait_until
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
@@ -274,7 +274,7 @@ def test_a_compressed_file_that_was_cut_off_is_refused(exported: Path, new_datab
 
 
 @pytest.mark.requirement("EH-08", "EH-10")
-@pytest.mark.parametrize("names", [*((name,) for name in known()), ("engine", "engine-old")], ids="+".join)
+@pytest.mark.parametrize("names", [*((name,) for name in VOCABULARY_NAMES), ("engine", "engine-old")], ids="+".join)
 async def test_jobs_and_events_are_told_in_the_words_asked_for(names: tuple[str, ...], tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
     async with database.opened() as store:

@@ -14,8 +14,8 @@ from tenure.lifecycle.operations import Complete, Fail, Progress, Retry, Suspend
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import Status
 from tenure.testing.driver import ERROR, OPERATOR, Driver
-from tenure.vocabularies import known, tell, vocabularies, vocabulary
-from tenure.vocabularies.vocabulary import stories
+from tenure.vocabularies import VOCABULARY_NAMES, translate, vocabularies, vocabulary
+from tenure.vocabularies.vocabulary import histories
 from tests.support.child_programs import wait_until
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
@@ -49,7 +49,7 @@ async def ended(database: Database) -> Job:
 
 
 @pytest.mark.requirement("EH-08")
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", VOCABULARY_NAMES)
 async def test_jobs_are_listed_in_the_words_asked_for_and_without_content(database: Database, name: str) -> None:
     async with database.opened() as store:
         driver = Driver(store)
@@ -109,7 +109,7 @@ async def test_one_job_is_shown_with_all_that_happened_to_it(database: Database)
     assert "events" not in jobs(database, "show", str(job.id), "--json", "--vocabulary", "engine").json
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", VOCABULARY_NAMES)
 async def test_every_vocabulary_shows_a_job_in_both_forms(database: Database, name: str) -> None:
     job = await ended(database)
     shown = jobs(database, "show", str(job.id), "--json", "--events", "--vocabulary", name)
@@ -167,11 +167,11 @@ async def test_only_the_last_line_of_an_event_has_its_position(database: Databas
     """Whoever remembers the last position that they saw has seen every line before it."""
     job = await ended(database)
     ours = lines(jobs(database, "tail", str(job.id), "--json"))
-    told = lines(jobs(database, "tail", str(job.id), "--json", "--vocabulary", "ledger"))
-    assert [line["name"] for line in told] == [
+    translated = lines(jobs(database, "tail", str(job.id), "--json", "--vocabulary", "ledger"))
+    assert [line["name"] for line in translated] == [
         *("PENDING", "LEASED", "RUNNING", "IN_PROGRESS", "COMMITTED", "DONE", "SUCCEEDED")
     ]
-    positions = [line["position"] for line in told]
+    positions = [line["position"] for line in translated]
     at = {event["type"]: event["position"] for event in ours}
     assert positions == [at["enqueued"], None, at["claimed"], at["started"], None, None, at["succeeded"]]
 
@@ -199,13 +199,13 @@ async def test_the_log_is_followed_in_other_words_from_any_position(database: Da
             await driver.apply(job, Complete("1"))
         expected = []
         logs = await store.history([a.id, b.id])
-        told = {
-            (one.job_id, one.rev): vocabulary("engine").told(story)
+        translated = {
+            (one.job_id, one.rev): vocabulary("engine").translate(history)
             for job in (a, b)
-            for one, story in zip(logs[job.id], stories(job.origin, logs[job.id]), strict=True)
+            for one, history in zip(logs[job.id], histories(job.origin, logs[job.id]), strict=True)
         }
         for event in (await store.tail(after=middle, limit=1000)).events:
-            expected += [(line.name, line.fields) for line in told[event.job_id, event.rev]]
+            expected += [(line.name, line.fields) for line in translated[event.job_id, event.rev]]
     arguments = ("--json", "--from", middle, "--vocabulary", "engine", "--database", database.url)
     with started("jobs", "tail", *arguments, folder=tmp_path) as tail:
         assert wait_until(lambda: len(_whole_lines(tail.log)) >= len(expected), seconds=30), tail.log
@@ -242,13 +242,13 @@ async def test_a_stream_is_told_alike_however_few_logs_are_kept(
         logs = await store.history([job.id for job in made])
         chosen = vocabularies(("engine", "ledger"))
         expected = {
-            (event.job_id, event.rev): tell(chosen, story)
+            (event.job_id, event.rev): translate(chosen, history)
             for job in made
-            for event, story in zip(logs[job.id], stories(job.origin, logs[job.id]), strict=True)
+            for event, history in zip(logs[job.id], histories(job.origin, logs[job.id]), strict=True)
         }
         interpreter = Interpreter(store, chosen)
         for event in (await store.tail(limit=1000)).events:
-            assert await interpreter.tell(event) == expected[event.job_id, event.rev]
+            assert await interpreter.translate(event) == expected[event.job_id, event.rev]
         assert len(interpreter._met) <= jobs_kept
 
 
@@ -259,5 +259,9 @@ async def test_what_retention_removed_before_it_was_told_is_told_as_unknown(data
         *_, last = await driver.events_of(job.id)
         interpreter = Interpreter(store, vocabularies(("engine",)))
         assert await store.prune(older_than_seconds=0, actor=OPERATOR) == 1
-        [told] = await interpreter.tell(last)
-    assert (told.name, told.fields["engineId"], told.fields["duration"]) == ("JOB_COMPLETED", None, None)
+        [translated] = await interpreter.translate(last)
+    assert (translated.name, translated.fields["engineId"], translated.fields["duration"]) == (
+        "JOB_COMPLETED",
+        None,
+        None,
+    )

@@ -21,7 +21,6 @@ from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import OPERATOR, Driver
 from tenure.vocabularies import TranslatedEvent, vocabulary
-from tenure.vocabularies.vocabulary import stories
 from tenure.workers.maintenance.recovery import RecoveryWorker
 from tests.support.databases import Database
 from tests.support.manual_postgres import PostgresClock
@@ -52,7 +51,7 @@ class Place:
         """Everything that happened to it, as the source's events."""
         job, events = await self.drive.seen(job_id)
         assert job is not None
-        return [told for story in stories(job.origin, events) for told in vocabulary(self.words).told(story)]
+        return vocabulary(self.words).translate_log(job.origin, events)
 
     async def names(self, job_id: UUID) -> list[str]:
         return [one.name for one in await self.told(job_id)]
@@ -113,11 +112,11 @@ async def opened(database: Database) -> AsyncIterator[tuple[Store, DatabaseClock
 
 
 async def told_by(app: tenure.App, job_id: UUID, words: str) -> list[TranslatedEvent]:
-    """The story of a job of a real app."""
+    """The history of a job of a real app."""
     store = await app.store()
     job = (await store.read([job_id]))[job_id]
     log = (await store.history([job_id]))[job_id]
-    return [told for story in stories(job.origin, log) for told in vocabulary(words).told(story)]
+    return vocabulary(words).translate_log(job.origin, log)
 
 
 def check_complete(prefix: str, source: str, path: str, still_open: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from tenure.lifecycle.records import Timeouts
 from tenure.testing.driver import ERROR, Driver
 from tenure.testing.store_check import whole_tail
 from tenure.vocabularies import TranslatedEvent, vocabulary
-from tenure.vocabularies.vocabulary import epoch_ms, stories
+from tenure.vocabularies.vocabulary import epoch_ms, histories
 from tests.conformance.places import Place, check_complete, told_by
 from tests.support.command import tenure as command
 from tests.support.databases import Database
@@ -226,9 +226,9 @@ async def test_the_stream_goes_on_from_any_position_without_gap_or_repetition(pl
     logs = await place.store.history(list(origins))
     words = vocabulary(WORDS)
     said: dict[str, list[TranslatedEvent]] = {
-        event.id: words.told(story)
+        event.id: words.translate(history)
         for job_id, log in logs.items()
-        for event, story in zip(log, stories(origins[job_id], log), strict=True)
+        for event, history in zip(log, histories(origins[job_id], log), strict=True)
     }
     everything = [told for event in whole for told in said[event.id]]
     for place_in_log in range(0, len(whole), 7):

@@ -15,7 +15,7 @@ from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.operations import Cancel, Commit, Complete, Fail, Requeue, Retry, Stall
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 from tenure.vocabularies import vocabulary
-from tenure.vocabularies.vocabulary import stories
+from tenure.vocabularies.vocabulary import histories
 from tests.conformance.ledger_workers import duplicate
 from tests.conformance.places import HandWritten, Place, check_complete, told_by
 from tests.support.command import tenure as command
@@ -77,10 +77,10 @@ async def test_the_state_of_every_job_is_recomputed_from_its_log_and_so_is_that_
         job, events = await place.drive.seen(made.id)
         assert job is not None
         state = None
-        for story in stories(job.origin, events):
-            told = [one.fields["state"] for one in vocabulary(WORDS).told(story) if "state" in one.fields]
+        for history in histories(job.origin, events):
+            told = [one.fields["state"] for one in vocabulary(WORDS).translate(history) if "state" in one.fields]
             state = told[-1] if told else state
-            then = fold(job.origin, story.events, contents_of(job))
+            then = fold(job.origin, history.events, contents_of(job))
             assert then is not None
             assert then.coarse_state == state
         assert (await place.shown(job.id))["state"] == state

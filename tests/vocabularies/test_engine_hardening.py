@@ -35,7 +35,7 @@ from tenure.testing.model.store import ModelStore
 from tenure.vocabularies import JobHistory, TranslatedEvent, vocabulary
 from tenure.vocabularies.engine_hardening import CATEGORIES, Category, category, error_text
 from tenure.vocabularies.engine_legacy import NEW_NAMES, new_name
-from tenure.vocabularies.vocabulary import epoch_ms, stories
+from tenure.vocabularies.vocabulary import epoch_ms
 from tests.support.situations import SITUATIONS, Situation
 from tests.vocabularies.test_vocabularies import brought_about, event
 
@@ -77,9 +77,9 @@ class Life:
     async def log(self) -> list[Event]:
         return await self.drive.events_of(self.job.id)
 
-    async def told(self) -> list[TranslatedEvent]:
+    async def translated(self) -> list[TranslatedEvent]:
         log = await self.log()
-        return [one for story in stories(self.job.origin, log) for one in ENGINE.told(story)]
+        return ENGINE.translate_log(self.job.origin, log)
 
     async def object(self) -> dict[str, Any]:
         return ENGINE.job(await self.drive.job(self.job.id), await self.log())
@@ -94,7 +94,7 @@ async def test_a_whole_life_is_told_with_every_field_that_was_asked_for() -> Non
     await life.do(Progress(40))
     await life.do(Complete("1"))
     job_id = str(life.job.id)
-    assert [(one.name, one.fields) for one in await life.told()] == [
+    assert [(one.name, one.fields) for one in await life.translated()] == [
         ("JOB_QUEUED", {"jobId": job_id, "jobType": "mail", "userId": "ada", "queuedAt": BEGIN}),
         ("JOB_DISPATCHED", {"jobId": job_id, "engineId": "engine-1", "dispatchedAt": BEGIN + 1000}),
         ("JOB_RUNNING", {"jobId": job_id, "engineId": "engine-1", "startedAt": BEGIN + 2000}),
@@ -129,12 +129,12 @@ async def test_a_remote_engine_has_the_job_from_its_first_acknowledgement_on() -
     life = Life(role=Role.GATEWAY)
     await life.begin()
     await life.claim()
-    assert [one.name for one in await life.told()] == ["JOB_QUEUED"]
+    assert [one.name for one in await life.translated()] == ["JOB_QUEUED"]
     waiting = await life.object()
     assert (waiting["status"], waiting["dispatchedAt"], waiting["engineId"]) == ("dispatched", None, "engine-1")
     await life.do(Ack())
     await life.do(Ack())
-    assert [one.name for one in await life.told()] == ["JOB_QUEUED", "JOB_DISPATCHED"]
+    assert [one.name for one in await life.translated()] == ["JOB_QUEUED", "JOB_DISPATCHED"]
     assert (await life.object())["dispatchedAt"] == BEGIN + 2000
 
 
@@ -154,7 +154,7 @@ async def test_a_job_that_is_tried_again_is_queued_again_and_counts_its_failures
     ended = await life.object()
     assert (ended["status"], ended["retryCount"], ended["error"]) == ("failed", 2, "ValueError: no")
     assert ended["durations"] == {"queued": 2000, "dispatched": 2000, "running": 2000, "total": 6000}
-    names = [one.name for one in await life.told()]
+    names = [one.name for one in await life.translated()]
     assert names == ["JOB_QUEUED", "JOB_DISPATCHED", "JOB_RUNNING"] * 2 + ["JOB_FAILED"]
 
 
@@ -162,11 +162,11 @@ async def test_a_job_that_is_tried_again_is_queued_again_and_counts_its_failures
 @pytest.mark.requirement("EH-07", "EH-08")
 async def test_every_life_begins_with_queued_and_ends_with_one_of_two(situation: Situation) -> None:
     job, events = await brought_about(situation)
-    told = [one for story in stories(job.origin, events) for one in ENGINE.told(story)]
-    assert all(list(one.fields) == FIELDS[one.name] for one in told)
-    assert told[0].name == "JOB_QUEUED"
-    ends = [one for one in told if one.name in ("JOB_COMPLETED", "JOB_FAILED")]
-    assert ends == told[-1:] if job.status in TERMINAL else ends == []
+    translated = ENGINE.translate_log(job.origin, events)
+    assert all(list(one.fields) == FIELDS[one.name] for one in translated)
+    assert translated[0].name == "JOB_QUEUED"
+    ends = [one for one in translated if one.name in ("JOB_COMPLETED", "JOB_FAILED")]
+    assert ends == translated[-1:] if job.status in TERMINAL else ends == []
     fields = ENGINE.job(job, events)
     moment = {"queued": "queuedAt", "dispatched": "dispatchedAt", "running": "startedAt"} | {
         "completed": "completedAt",
@@ -177,20 +177,20 @@ async def test_every_life_begins_with_queued_and_ends_with_one_of_two(situation:
     assert fields["submittedAt"] == min(moments)
 
 
-def states(told: list[TranslatedEvent]) -> list[str]:
+def states(translated: list[TranslatedEvent]) -> list[str]:
     """The states that a reader of the stream sees."""
     of = {"JOB_QUEUED": "queued", "JOB_DISPATCHED": "dispatched", "JOB_RUNNING": "running"}
-    return [of.get(one.name, one.name) for one in told if one.name != "JOB_PROGRESS"]
+    return [of.get(one.name, one.name) for one in translated if one.name != "JOB_PROGRESS"]
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 async def test_a_reader_of_the_stream_alone_knows_every_state(situation: Situation) -> None:
     job, events = await brought_about(situation)
-    told = [one for story in stories(job.origin, events) for one in ENGINE.told(story)]
+    translated = ENGINE.translate_log(job.origin, events)
     seen = [ENGINE.status(event.to_status) for event in events]
     entered = [seen[0], *(after for before, after in pairwise(seen) if before != after)]
     ends = {"JOB_COMPLETED": "completed", "JOB_FAILED": "failed"}
-    assert [ends.get(state, state) for state in states(told)] == entered
+    assert [ends.get(state, state) for state in states(translated)] == entered
 
 
 ENDS: dict[str, tuple[Operation, Actor | None, str, Category | None]] = {
@@ -218,7 +218,7 @@ async def test_an_end_without_a_result_says_what_went_wrong(name: str) -> None:
     await life.do(operation, actor=actor)
     fields = await life.object()
     assert (fields["status"], fields["error"], fields["errorCategory"]) == ("failed", text, why)
-    assert (await life.told())[-1].fields["error"] == text
+    assert (await life.translated())[-1].fields["error"] == text
 
 
 @pytest.mark.parametrize("reason", list(ReasonCode))
@@ -254,7 +254,7 @@ async def test_who_ended_the_job_says_more_than_the_reason() -> None:
         fields = await life.object()
         assert (fields["error"], fields["errorCategory"]) == ("Timeout: too long", why), steps
         assert fields["engineId"] == (None if steps == 0 else "engine-1")
-        assert (await life.told())[-1].fields["duration"] == (1000 if steps == 2 else None)
+        assert (await life.translated())[-1].fields["duration"] == (1000 if steps == 2 else None)
 
 
 @pytest.mark.requirement("EH-06")
@@ -270,7 +270,7 @@ async def test_a_job_whose_engine_was_lost_is_the_systems_failure() -> None:
         life.clock.advance(60)
         await life.do(Stall(), operation, actor=RECOVERY)
         assert (await life.object())["errorCategory"] == Category.SYSTEM
-        names = [one.name for one in await life.told()]
+        names = [one.name for one in await life.translated()]
         assert names[-2:] == ["JOB_QUEUED", "JOB_FAILED"]
 
 
@@ -295,7 +295,9 @@ def test_the_old_name_of_every_status_maps_to_the_new_one(status: Status) -> Non
 @pytest.mark.requirement("EH-10")
 def test_an_unknown_old_name_is_refused_with_those_that_there_are() -> None:
     assert NEW_NAMES == {"queued": "queued", "started": "running", "finished": "completed", "failed": "failed"}
-    with pytest.raises(InvalidInput, match="'running' is no old status; known are: queued, started, finished, failed"):
+    with pytest.raises(
+        InvalidInput, match="'running' is not an old status; known are: queued, started, finished, failed"
+    ):
         new_name("running")
 
 
@@ -312,10 +314,10 @@ async def test_the_old_names_tell_the_same_story_without_the_dispatch() -> None:
     await life.do(Start())
     await life.do(Complete("1"))
     log = await life.log()
-    old = [one for story in stories(life.job.origin, log) for one in OLD.told(story)]
+    old = OLD.translate_log(life.job.origin, log)
     names = ["JOB_QUEUED", "JOB_STARTED", "JOB_PROGRESS", "JOB_QUEUED", "JOB_STARTED", "JOB_FINISHED"]
     assert [one.name for one in old] == names
-    new = [one for one in await life.told() if one.name != "JOB_DISPATCHED"]
+    new = [one for one in await life.translated() if one.name != "JOB_DISPATCHED"]
     assert [one.fields for one in old] == [one.fields for one in new]
     job = await life.drive.job(life.job.id)
     assert OLD.job(job, log) == {**ENGINE.job(job, log), "status": "finished"}
@@ -329,9 +331,9 @@ async def test_what_retention_has_removed_is_told_as_unknown_and_not_made_up() -
     await life.do(Start())
     await life.do(Fail(ERROR))
     first, *_, last = await life.log()
-    [queued] = ENGINE.told(JobHistory(None, [first]))
+    [queued] = ENGINE.translate(JobHistory(None, [first]))
     assert (queued.fields["jobType"], queued.fields["userId"]) == (None, None)
-    [failed] = ENGINE.told(JobHistory(None, [last]))
+    [failed] = ENGINE.translate(JobHistory(None, [last]))
     assert (failed.fields["engineId"], failed.fields["duration"]) == (None, None)
     blank = msgspec.structs.replace(last, detail=None)
     assert error_text(blank) == "PERMANENT_ERROR"

@@ -19,10 +19,10 @@ from tenure.lifecycle.transitions import legal_events
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
 from tenure.testing.model.store import ModelStore
-from tenure.vocabularies import ALL, JobHistory, Vocabulary, known, tell, vocabularies, vocabulary
+from tenure.vocabularies import ALL, VOCABULARY_NAMES, JobHistory, Vocabulary, translate, vocabularies, vocabulary
 from tenure.vocabularies.execution_ledger import EXECUTION_STATUSES
 from tenure.vocabularies.state_machine import NAMED
-from tenure.vocabularies.vocabulary import stories
+from tenure.vocabularies.vocabulary import histories
 from tenure.vocabularies.worker_contract import AUTHORITIES
 from tests.support.situations import SITUATIONS, Scene, Situation
 
@@ -47,11 +47,11 @@ EXECUTIONS = {row[0]: set(row[4].partition("/")[2].split()) for row in ROWS}
 WORDS = {
     (name, row[0]): row[column].partition("/")[0].strip()
     for row in ROWS
-    for column, name in enumerate(known(), start=1)
+    for column, name in enumerate(VOCABULARY_NAMES, start=1)
 }
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-EVERY_VOCABULARY = pytest.mark.parametrize("words", ALL, ids=known())
+EVERY_VOCABULARY = pytest.mark.parametrize("words", ALL, ids=VOCABULARY_NAMES)
 
 
 def event(kind: EventType, before: Status | None, after: Status, *, rev: int = 2, role: Role = Role.POOL) -> Event:
@@ -109,16 +109,16 @@ def test_an_unknown_word_is_refused_with_the_words_that_there_are(words: Vocabul
 def test_an_unknown_vocabulary_is_refused_with_the_names_that_there_are() -> None:
     with pytest.raises(InvalidInput, match="'klingon' is not known") as refusal:
         vocabulary("klingon")
-    assert all(name in str(refusal.value) for name in known())
-    assert [vocabulary(name).name for name in known()] == list(known())
+    assert all(name in str(refusal.value) for name in VOCABULARY_NAMES)
+    assert [vocabulary(name).name for name in VOCABULARY_NAMES] == list(VOCABULARY_NAMES)
 
 
 @pytest.mark.requirement("EH-10")
-def test_two_vocabularies_can_be_told_at_once_and_no_more_and_none_twice() -> None:
+def test_two_vocabularies_can_be_used_at_once_and_no_more_and_none_twice() -> None:
     assert vocabularies(()) == ()
     assert [one.name for one in vocabularies(("engine", "engine-old"))] == ["engine", "engine-old"]
     for wrong in (("engine", "engine"), ("engine", "engine-old", "worker")):
-        with pytest.raises(InvalidInput, match="in one or in two that differ"):
+        with pytest.raises(InvalidInput, match="at most 2 different ones"):
             vocabularies(wrong)
     with pytest.raises(InvalidInput, match="known are"):
         vocabularies(("engine", "klingon"))
@@ -126,26 +126,26 @@ def test_two_vocabularies_can_be_told_at_once_and_no_more_and_none_twice() -> No
 
 @EVERY_VOCABULARY
 @pytest.mark.parametrize("step", sorted(legal_events(), key=str), ids=lambda step: "-".join(str(part) for part in step))
-def test_every_legal_step_is_told_in_words_that_its_type_allows(
+def test_every_legal_step_is_translated_into_names_that_its_type_allows(
     words: Vocabulary, step: tuple[EventType, Status | None, Status]
 ) -> None:
     kind, before, after = step
     claim = event(EventType.CLAIMED, Status.QUEUED, Status.CLAIMED, rev=1)
     for origin_known in (True, False):
         events = [event(*step, rev=1)] if not origin_known or kind is EventType.ENQUEUED else [claim, event(*step)]
-        told = words.told(JobHistory(None, events))
-        assert {one.name for one in told} <= set(words.events[kind])
-        assert all(one.vocabulary == words.name for one in told)
-        for one in told:
+        translated = words.translate(JobHistory(None, events))
+        assert {one.name for one in translated} <= set(words.events[kind])
+        assert all(one.vocabulary == words.name for one in translated)
+        for one in translated:
             assert msgspec.json.decode(msgspec.json.encode(one.fields)), "an event can be written as JSON"
         changed = with_words(words, before) != words.status(after)
         if changed and words.name != "engine-old":
-            assert told, f"{before} → {after} is a change in {words.name}, and it is silent"
+            assert translated, f"{before} → {after} is a change in {words.name}, and it is silent"
 
 
 @EVERY_VOCABULARY
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-async def test_every_situation_can_be_written_and_told(words: Vocabulary, situation: Situation) -> None:
+async def test_every_situation_can_be_translated(words: Vocabulary, situation: Situation) -> None:
     job, events = await brought_about(situation)
     fields = words.job(job, events)
     assert WORDS[words.name, job.status.value] in (fields.get("status"), fields.get("state"))
@@ -153,8 +153,8 @@ async def test_every_situation_can_be_written_and_told(words: Vocabulary, situat
     bare = words.job(job, events, content=False)
     assert words.content & set(bare) == set()
     assert {**fields, **bare} == fields
-    last = [words.told(story) for story in stories(job.origin, events)][-1]
-    assert last == tell([words], JobHistory(job.origin, events))
+    last = [words.translate(history) for history in histories(job.origin, events)][-1]
+    assert last == translate([words], JobHistory(job.origin, events))
 
 
 @EVERY_VOCABULARY
@@ -192,27 +192,27 @@ def test_the_nine_names_of_the_state_machine_are_there_and_the_rest_are_addition
 def test_each_transition_is_exactly_one_event_of_the_contract_and_of_the_state_machine(
     step: tuple[EventType, Status | None, Status],
 ) -> None:
-    story = JobHistory(None, [event(*step)])
+    history = JobHistory(None, [event(*step)])
     for name in ("contract", "machine"):
-        [told] = vocabulary(name).told(story)
-        assert told.name == told.fields["type"]
+        [translated] = vocabulary(name).translate(history)
+        assert translated.name == translated.fields["type"]
 
 
 def test_a_heartbeat_that_renewed_the_lease_has_a_name_of_its_own_in_the_state_machine() -> None:
     beat = event(EventType.HEARTBEAT, Status.RUNNING, Status.RUNNING)
     renewal = msgspec.structs.replace(beat, until_at=AT)
     machine = vocabulary("machine")
-    assert [told.name for told in machine.told(JobHistory(None, [beat]))] == ["job_heartbeat"]
-    [told] = machine.told(JobHistory(None, [renewal]))
-    assert (told.name, told.fields["payload"]["lease_expires_at"]) == ("job_lease_renewed", AT)
+    assert [translated.name for translated in machine.translate(JobHistory(None, [beat]))] == ["job_heartbeat"]
+    [translated] = machine.translate(JobHistory(None, [renewal]))
+    assert (translated.name, translated.fields["payload"]["lease_expires_at"]) == ("job_lease_renewed", AT)
 
 
 @pytest.mark.requirement("WC-01")
 @pytest.mark.parametrize("role", list(Role))
 def test_every_role_is_an_authority_of_the_worker_contract(role: Role) -> None:
-    story = JobHistory(None, [event(EventType.ENQUEUED, None, Status.QUEUED, role=role)])
-    [told] = vocabulary("worker").told(story)
-    assert told.fields["authority"] == AUTHORITIES[role]
+    history = JobHistory(None, [event(EventType.ENQUEUED, None, Status.QUEUED, role=role)])
+    [translated] = vocabulary("worker").translate(history)
+    assert translated.fields["authority"] == AUTHORITIES[role]
     assert len(set(AUTHORITIES.values())) == len(Role)
 
 

@@ -21,8 +21,8 @@ from tenure.archive.format import (
 )
 from tenure.lifecycle.records import Event
 from tenure.stores.contract.archive import SHELVES, Kept, Snapshot
-from tenure.vocabularies import Vocabulary
-from tenure.vocabularies.vocabulary import stories
+from tenure.vocabularies import Vocabulary, translate
+from tenure.vocabularies.vocabulary import histories
 
 EVENTS_PER_PAGE = 1000
 RECORDS_PER_PAGE = 500
@@ -88,16 +88,16 @@ class Export:
     async def _told(self) -> Named:
         """Each job as the object of each vocabulary, and behind it what happened to it."""
         async for page in self._snapshot.jobs(limit=JOBS_PER_PAGE):
-            histories = await self._snapshot.histories([kept.job.id for kept in page])
+            logs = await self._snapshot.histories([kept.job.id for kept in page])
             for kept in page:
-                for line in self._in_other_words(kept, histories[kept.job.id]):
+                for line in self._in_other_words(kept, logs[kept.job.id]):
                     yield line
 
     def _in_other_words(self, kept: Kept, events: Sequence[Event]) -> list[tuple[str, bytes]]:
         job = kept.job
         lines = [("job", written("job", {"vocabulary": one.name, "job": one.job(job, events)})) for one in self._chosen]
-        for story in stories(job.origin, events):
-            for told in (told for one in self._chosen for told in one.told(story)):
+        for history in histories(job.origin, events):
+            for told in translate(self._chosen, history):
                 facts = {"vocabulary": told.vocabulary, "name": told.name, "event": told.fields}
                 lines.append(("event", written("event", facts)))
         return lines

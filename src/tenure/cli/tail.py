@@ -90,4 +90,4 @@ async def _tail(
             events = follow(store, SYSTEM.clock, after=None if start == START else start, for_ever=for_ever)
         async with aclosing(events):
             async for event in events:
-                teller.tell(event, await interpreter.tell(event) if interpreter else None)
+                teller.tell(event, await interpreter.translate(event) if interpreter else None)

@@ -14,8 +14,7 @@ from tenure.cli.job_output import JOB_HEADINGS, job_row
 from tenure.cli.output import aligned, counted, say, say_json, say_json_line, say_table, shown
 from tenure.lifecycle.records import Event, Job, Origin
 from tenure.lifecycle.statuses import TERMINAL
-from tenure.vocabularies import AT_ONCE_MAX, JobHistory, TranslatedEvent, Vocabulary, known, tell
-from tenure.vocabularies.vocabulary import stories
+from tenure.vocabularies import VOCABULARIES_MAX, VOCABULARY_NAMES, JobHistory, TranslatedEvent, Vocabulary, translate
 
 if TYPE_CHECKING:
     from tenure.stores.contract import JobPage, ReadStore
@@ -24,15 +23,15 @@ JOBS_KEPT = 1000
 
 one_vocabulary = click.option(
     "--vocabulary",
-    type=click.Choice(known()),
-    help="Answer in the words of another system; see docs/reference/vocabularies.md.",
+    type=click.Choice(VOCABULARY_NAMES),
+    help="Show it in the words of another system.",
 )
 some_vocabularies = click.option(
     "--vocabulary",
     "vocabularies",
     multiple=True,
-    type=click.Choice(known()),
-    help=f"Tell events in the words of another system; given twice, in both. At most {AT_ONCE_MAX}.",
+    type=click.Choice(VOCABULARY_NAMES),
+    help=f"Tell events in the words of another system; given twice, in both. At most {VOCABULARIES_MAX}.",
 )
 
 
@@ -60,7 +59,7 @@ def _row(job: Job, chosen: Vocabulary) -> tuple[object, ...]:
 def say_one(job: Job, log: Sequence[Event], chosen: Vocabulary, *, with_events: bool, as_json: bool) -> None:
     """One job, and where asked for all that happened to it."""
     fields = chosen.job(job, log)
-    told = [one for story in stories(job.origin, log) for one in chosen.told(story)] if with_events else None
+    told = chosen.translate_log(job.origin, log) if with_events else None
     if as_json:
         facts = {"vocabulary": chosen.name, "job": fields}
         say_json(facts if told is None else {**facts, "events": [{"name": t.name, "event": t.fields} for t in told]})
@@ -95,8 +94,8 @@ class Interpreter:
         self._store, self._chosen = store, chosen
         self._met: OrderedDict[UUID, tuple[Origin | None, list[Event]]] = OrderedDict()
 
-    async def tell(self, event: Event) -> list[TranslatedEvent]:
-        return tell(self._chosen, await self._story(event))
+    async def translate(self, event: Event) -> list[TranslatedEvent]:
+        return translate(self._chosen, await self._story(event))
 
     async def _story(self, event: Event) -> JobHistory:
         origin, events = self._met.pop(event.job_id, (None, []))

@@ -1,10 +1,9 @@
-"""The words of others for what tenure does: one pure module for each system whose names live on.
+"""Translations of a job and its history into the words of other systems: one pure module for each vocabulary.
 
-Nothing else knows them. A vocabulary turns a job into that system's object, and each event into that system's events.
-Nothing is decided here, and nothing can be changed through it. `engine_old` has the names that `engine` has replaced;
-while readers move from one to the other, both can be told at once.
+A vocabulary translates a job into that system's object, and each event into that system's events. It decides nothing
+and changes nothing. `engine-old` has the names that `engine` replaced; both can be used at once during a migration.
 
->>> known()
+>>> VOCABULARY_NAMES
 ('contract', 'machine', 'worker', 'ledger', 'engine', 'engine-old')
 >>> vocabulary("engine").meaning("dispatched")
 frozenset({<Status.CLAIMED: 'claimed'>})
@@ -25,44 +24,40 @@ from tenure.vocabularies.worker_contract import WORKER
 
 __all__ = [
     "ALL",
-    "AT_ONCE_MAX",
+    "VOCABULARIES_MAX",
+    "VOCABULARY_NAMES",
     "JobHistory",
     "TranslatedEvent",
     "Vocabulary",
-    "known",
-    "tell",
+    "translate",
     "vocabularies",
     "vocabulary",
 ]
 
 ALL = (CONTRACT, MACHINE, WORKER, LEDGER, ENGINE, ENGINE_OLD)
-AT_ONCE_MAX = 2
-"""A migration has an old and a new vocabulary. More at once would only hide that one was forgotten."""
+VOCABULARIES_MAX = 2
+"""A migration has an old and a new vocabulary. A third is most likely a forgotten one."""
 
 _BY_NAME = {one.name: one for one in ALL}
-
-
-def known() -> tuple[str, ...]:
-    """The names of all vocabularies."""
-    return tuple(_BY_NAME)
+VOCABULARY_NAMES = tuple(_BY_NAME)
 
 
 def vocabulary(name: str) -> Vocabulary:
-    """The vocabulary of this name; another is InvalidInput, which lists those that there are."""
+    """The vocabulary of this name. An unknown name is InvalidInput, which lists the known ones."""
     if name not in _BY_NAME:
         raise InvalidInput("vocabulary", f"{name!r} is not known; known are: {', '.join(_BY_NAME)}")
     return _BY_NAME[name]
 
 
 def vocabularies(names: Iterable[str]) -> tuple[Vocabulary, ...]:
-    """Those to be told at once: at most two, and none twice."""
+    """The vocabularies to use at once: at most two, and none twice."""
     chosen = tuple(vocabulary(name) for name in names)
-    if len(chosen) > AT_ONCE_MAX or len({one.name for one in chosen}) < len(chosen):
+    if len(chosen) > VOCABULARIES_MAX or len({one.name for one in chosen}) < len(chosen):
         given = ", ".join(one.name for one in chosen)
-        raise InvalidInput("vocabulary", f"can be told in one or in two that differ, and not in {given}")
+        raise InvalidInput("vocabulary", f"at most {VOCABULARIES_MAX} different ones can be used at once, not {given}")
     return chosen
 
 
-def tell(chosen: Iterable[Vocabulary], story: JobHistory) -> list[TranslatedEvent]:
-    """The story's last event in each of these vocabularies, one after the other."""
-    return [told for one in chosen for told in one.told(story)]
+def translate(chosen: Iterable[Vocabulary], history: JobHistory) -> list[TranslatedEvent]:
+    """The history's last event in each of these vocabularies, in their order."""
+    return [event for one in chosen for event in one.translate(history)]

@@ -1,8 +1,8 @@
-"""The words of the hardened engines (EH): dispatched, completed, camelCase, and moments in epoch milliseconds.
+"""The words of the hardened engines (EH): dispatched, completed, camelCase, and timestamps in epoch milliseconds.
 
-Whatever waits to be run again is queued, and JOB_QUEUED is told again; whatever ended without a result has failed, and
-its error says how (CANCELLED, HALTED, DEAD_LETTERED). A job is dispatched when its engine has acknowledged it; a pool
-receives what it claims with the claim, so there the claim is the acknowledgement.
+A job that waits for its next run is queued, with another JOB_QUEUED. A job that ended without a result has failed, and
+its error starts with CANCELLED, HALTED or DEAD_LETTERED where it was one of these. A job is dispatched when its engine
+has acknowledged it; a pool's claim is also the acknowledgement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tenure.lifecycle.statuses import (
     TERMINAL,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, detail_of, epoch_ms, payload_of
+from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, detail_of, epoch_ms, payload_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -65,13 +65,13 @@ EVENTS: dict[EventType, tuple[str, ...]] = {
     EventType.REQUEUED: (),
     EventType.DEAD_LETTERED: ("JOB_FAILED",),
 }
-MOMENTS = ("submittedAt", "queuedAt", "dispatchedAt", "startedAt", "completedAt", "failedAt")
-LEFT = ("queued", "dispatched", "running")
-"""The states that a job can leave again."""
+TIMESTAMPS = ("submittedAt", "queuedAt", "dispatchedAt", "startedAt", "completedAt", "failedAt")
+TRANSIENT_STATES = ("queued", "dispatched", "running")
+"""The states that are not terminal."""
 
 
 class Category(StrEnum):
-    """Where a failure came from."""
+    """The origin of a failure."""
 
     VALIDATION = "validation"
     QUEUE = "queue"
@@ -89,13 +89,13 @@ CATEGORIES = {
     ReasonCode.INFRASTRUCTURE_FAILURE: Category.SYSTEM,
     ReasonCode.COMPENSATION_FAILED: Category.ENGINE,
 }
-"""By the reason of a dead letter, where nothing else about its end says more."""
+"""By the reason code of a dead letter, where its end is neither a timeout nor made by recovery."""
 
 
 def category(end: Event) -> Category | None:
-    """Where the failure came from that this event records; None where the job did not fail, but was told to end.
+    """The origin of the failure that this event records; None for an event that is not a failure.
 
-    A job that ran out of time before it ran is the queue's; one whose worker was lost or hung is the system's.
+    A timeout before the start is the queue's. A lost or hung worker is the system's.
     """
     if end.type not in (EventType.FAILED, EventType.DEAD_LETTERED):
         return None
@@ -107,42 +107,42 @@ def category(end: Event) -> Category | None:
 
 
 def error_text(end: Event) -> str | None:
-    """What went wrong, as CODE: message; None where nothing did. Erasure leaves the code alone."""
+    """The failure as `CODE: message`; None where the event is none. Erasure keeps the code."""
     detail = detail_of(end)
     if end.type is EventType.FAILED:
-        return _described(detail["error"]) if "error" in detail else (end.cause or "failed").upper()
+        return _error_message(detail["error"]) if "error" in detail else (end.cause or "failed").upper()
     if end.to_status not in TERMINAL or end.type is EventType.SUCCEEDED:
         return None
-    said = [end.to_status.value.upper(), end.cause, detail.get("reason")]
-    said.append(_described(detail["error"]) if "error" in detail else None)
-    return ": ".join(one for one in said if one)
+    parts = [end.to_status.value.upper(), end.cause, detail.get("reason")]
+    parts.append(_error_message(detail["error"]) if "error" in detail else None)
+    return ": ".join(part for part in parts if part)
 
 
-def _described(error: Any) -> str:
+def _error_message(error: Any) -> str:
     if isinstance(error, dict) and "message" in error:
         return f"{error.get('type', 'ERROR')}: {error['message']}"
     return error if isinstance(error, str) else encode(error)
 
 
-def moments(events: Sequence[Event]) -> dict[str, int | None]:
-    """When the job was last brought into each state, in epoch milliseconds; None where it never was.
+def timestamps(events: Sequence[Event]) -> dict[str, int | None]:
+    """When the job last entered each state, in epoch milliseconds; None where it never did.
 
-    That of the state it is in is never before the others, except while an engine has yet to acknowledge the job.
+    That of the current state is the latest, except while an engine has yet to acknowledge the job.
     """
-    found: dict[str, int | None] = dict.fromkeys(MOMENTS)
-    for place, event in enumerate(events):
-        for name in _brings(events, place):
+    found: dict[str, int | None] = dict.fromkeys(TIMESTAMPS)
+    for index, event in enumerate(events):
+        for name in _timestamps_set(events, index):
             found[name] = epoch_ms(event.at)
     return found
 
 
-def _brings(events: Sequence[Event], place: int) -> tuple[str, ...]:
-    event = events[place]
+def _timestamps_set(events: Sequence[Event], index: int) -> tuple[str, ...]:
+    event = events[index]
     match EVENTS[event.type]:
         case ("JOB_QUEUED",):
             return ("submittedAt", "queuedAt") if event.type is EventType.ENQUEUED else ("queuedAt",)
         case ("JOB_DISPATCHED",):
-            return ("dispatchedAt",) if _received(events, place) else ()
+            return ("dispatchedAt",) if _is_dispatch(events, index) else ()
         case ("JOB_RUNNING",):
             return ("startedAt",)
         case ("JOB_COMPLETED",):
@@ -153,13 +153,13 @@ def _brings(events: Sequence[Event], place: int) -> tuple[str, ...]:
             return ()
 
 
-def _received(events: Sequence[Event], place: int) -> bool:
-    """Whether whoever is to run the job has it from here on: a pool by its claim, an engine by its first ack."""
-    event = events[place]
-    claimed_by_pool = _is_pools(_claim(events[: place + 1]))
+def _is_dispatch(events: Sequence[Event], index: int) -> bool:
+    """Whether this claim or acknowledgement is the dispatch: a pool's claim, or an engine's first acknowledgement."""
+    event = events[index]
+    claimed_by_pool = _is_by_pool(_claim(events[: index + 1]))
     if event.type is EventType.CLAIMED:
         return claimed_by_pool
-    acked_before = any(one.type is EventType.ACKED and one.attempt == event.attempt for one in events[:place])
+    acked_before = any(one.type is EventType.ACKED and one.attempt == event.attempt for one in events[:index])
     return not claimed_by_pool and not acked_before
 
 
@@ -167,19 +167,19 @@ def _claim(events: Sequence[Event]) -> Event | None:
     return next((event for event in reversed(events) if event.type is EventType.CLAIMED), None)
 
 
-def _is_pools(claim: Event | None) -> bool:
+def _is_by_pool(claim: Event | None) -> bool:
     return claim is not None and claim.actor.startswith(f"{Role.POOL}:")
 
 
 def engine_id(events: Sequence[Event]) -> str | None:
-    """Who has the job, or had it last; None where none had it."""
+    """The job's owner, or its last one; None where it was never claimed."""
     claim = _claim(events)
     return None if claim is None else claim.owner
 
 
 def durations(events: Sequence[Event]) -> dict[str, int | None]:
-    """How many milliseconds it has spent in each state that it has left again; altogether, once it has ended."""
-    spent = dict.fromkeys(LEFT, 0)
+    """Milliseconds spent in each state that the job has left; `total` is set once it has ended."""
+    spent = dict.fromkeys(TRANSIENT_STATES, 0)
     entered = events[0]
     for event in events[1:]:
         state = STATUSES[entered.to_status]
@@ -190,7 +190,7 @@ def durations(events: Sequence[Event]) -> dict[str, int | None]:
     return {**spent, "total": epoch_ms(events[-1].at) - epoch_ms(events[0].at) if ended else None}
 
 
-def _write(job: Job, events: Sequence[Event]) -> Fields:
+def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
     end = events[-1]
     return {
         "jobId": str(job.id),
@@ -198,7 +198,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
         "jobType": job.kind,
         "payload": payload_of(job),
         "status": STATUSES[job.status],
-        **moments(events),
+        **timestamps(events),
         "error": error_text(end),
         "errorCategory": category(end),
         "retryCount": job.failures,
@@ -207,23 +207,23 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _speak(story: JobHistory) -> EventFields:
-    for name in EVENTS[story.event.type]:
+def _translate_event(history: JobHistory) -> NamedFields:
+    for name in EVENTS[history.event.type]:
         if name == "JOB_QUEUED":
-            yield name, _queued(story)
+            yield name, _queued(history)
         elif name == "JOB_PROGRESS":
-            yield name, {"jobId": str(story.event.job_id), "progress": detail_of(story.event).get("percent")}
-        elif name != "JOB_DISPATCHED" or _received(story.events, len(story.events) - 1):
-            yield name, _by_engine(story, name)
+            yield name, {"jobId": str(history.event.job_id), "progress": detail_of(history.event).get("percent")}
+        elif name != "JOB_DISPATCHED" or _is_dispatch(history.events, len(history.events) - 1):
+            yield name, _by_engine(history, name)
 
 
-def _queued(story: JobHistory) -> Fields:
-    origin = story.origin
+def _queued(history: JobHistory) -> Fields:
+    origin = history.origin
     return {
-        "jobId": str(story.event.job_id),
+        "jobId": str(history.event.job_id),
         "jobType": None if origin is None else origin.kind,
         "userId": None if origin is None else origin.submitted_by,
-        "queuedAt": epoch_ms(story.event.at),
+        "queuedAt": epoch_ms(history.event.at),
     }
 
 
@@ -235,14 +235,14 @@ _AT = {
 }
 
 
-def _by_engine(story: JobHistory, name: str) -> Fields:
-    event, at = story.event, epoch_ms(story.event.at)
-    fields: Fields = {"jobId": str(event.job_id), "engineId": engine_id(story.events), _AT[name]: at}
+def _by_engine(history: JobHistory, name: str) -> Fields:
+    event, at = history.event, epoch_ms(history.event.at)
+    fields: Fields = {"jobId": str(event.job_id), "engineId": engine_id(history.events), _AT[name]: at}
     if name == "JOB_FAILED":
         fields["error"] = error_text(event)
     if event.to_status in TERMINAL:
-        # From the last start, so that a reader can check it against the two moments; None where it never ran.
-        started = moments(story.events)["startedAt"]
+        # From the last start, so that a reader can check it against both timestamps; None where the job never ran.
+        started = timestamps(history.events)["startedAt"]
         fields["duration"] = None if started is None else at - started
     return fields
 
@@ -252,7 +252,7 @@ ENGINE = Vocabulary(
     about="the hardened engines (EH)",
     statuses=STATUSES,
     events=EVENTS,
-    write=_write,
-    speak=_speak,
+    translate_job=_translate_job,
+    translate_event=_translate_event,
     content=frozenset({"payload", "error"}),
 )

@@ -1,8 +1,8 @@
-"""The words of the execution ledger (EL): executions are what is, and a job's state is read off them.
+"""The words of the execution ledger (EL): executions are recorded, and a job's state is derived from them.
 
 Its events are the changes of both: of an execution (LEASED … DONE, ABORTED), and of the job's coarse state where that
-follows. A completion that is also the commit is therefore three: COMMITTED, DONE, SUCCEEDED. The enqueue, and the end
-of a job that nobody ever claimed, have no execution and change the job's state alone.
+changes too. A completion that is also the commit is therefore three events: COMMITTED, DONE, SUCCEEDED. The enqueue,
+and the end of a job that was never claimed, have no execution and change only the job's state.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job
-from tenure.lifecycle.statuses import CoarseState, Status, coarse_state
-from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, payload_of
+from tenure.lifecycle.statuses import Coarse, Status, coarse
+from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, payload_of
 
 STATUSES = {one: coarse_state(one).value for one in Status}
 EXECUTION_STATUSES = {one: one.value.upper() for one in ExecutionStatus}
@@ -46,7 +46,7 @@ EVENTS: dict[EventType, tuple[str, ...]] = {
 }
 
 
-def _write(job: Job, events: Sequence[Event]) -> Fields:
+def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
     return {
         "job_id": str(job.id),
         "payload": payload_of(job),
@@ -71,11 +71,11 @@ def _execution(execution: Execution) -> Fields:
     }
 
 
-def _speak(story: JobHistory) -> EventFields:
-    event = story.event
+def _translate_event(history: JobHistory) -> NamedFields:
+    event = history.event
     if EVENTS[event.type]:
-        for status in _execution_steps(story):
-            execution = _execution(executions(story.events)[-1])
+        for status in _execution_steps(history):
+            execution = _execution(executions(history.events)[-1])
             yield status, {**execution, "status": status, "at": event.at}
     before = None if event.from_status is None else STATUSES[event.from_status]
     after = STATUSES[event.to_status]
@@ -83,12 +83,12 @@ def _speak(story: JobHistory) -> EventFields:
         yield after, {"job_id": str(event.job_id), "state": after, "from": before, "at": event.at}
 
 
-def _execution_steps(story: JobHistory) -> Iterator[str]:
-    """Which statuses the current execution goes through with this event."""
-    before, after = executions(story.events[:-1]), executions(story.events)
+def _execution_steps(history: JobHistory) -> Iterator[str]:
+    """The statuses that the current execution enters with this event."""
+    before, after = executions(history.events[:-1]), executions(history.events)
     if not after or (len(before) == len(after) and before[-1].status is after[-1].status):
         return
-    if story.event.type is EventType.SUCCEEDED and story.event.commits:
+    if history.event.type is EventType.SUCCEEDED and history.event.commits:
         yield COMMITTED
     yield EXECUTION_STATUSES[after[-1].status]
 
@@ -98,7 +98,7 @@ LEDGER = Vocabulary(
     about="the execution ledger (EL)",
     statuses=STATUSES,
     events=EVENTS,
-    write=_write,
-    speak=_speak,
+    translate_job=_translate_job,
+    translate_event=_translate_event,
     content=frozenset({"payload"}),
 )

@@ -1,7 +1,8 @@
 """The words of the lifecycle contract (LC): six statuses, and fields that are absent where they do not apply.
 
-It names eight events as examples of one canonical set; ours is that set, so every event keeps its type, and each
-accepted change stays one event. Waiting and retrying jobs are queued there; whatever ended without a result has failed.
+Every event keeps its type, and each accepted change is one event: the contract names eight events as examples of one
+canonical set, and tenure's set is that one. Waiting and retrying jobs are queued. A job that ended without a result has
+failed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, payload_of, value_of
+from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, payload_of, value_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -40,7 +41,7 @@ STATUSES = {
 EVENTS = {one: (one.value,) for one in EventType}
 
 
-def _write(job: Job, events: Sequence[Event]) -> Fields:
+def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
     fields: Fields = {
         "id": str(job.id),
         "kind": job.kind,
@@ -62,7 +63,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
 
 
 def _error(job: Job) -> object:
-    """There, a job that failed has an error, whatever it is that kept ours from succeeding."""
+    """A failed job has an error there; for one that was cancelled, halted or dead-lettered it is built from those."""
     if job.status is FAILED:
         return value_of(job.error)
     error: Fields = {"type": job.status.value, "message": job.reason}
@@ -73,8 +74,8 @@ def _error(job: Job) -> object:
     return error
 
 
-def _speak(story: JobHistory) -> EventFields:
-    event = story.event
+def _translate_event(history: JobHistory) -> NamedFields:
+    event = history.event
     yield (
         event.type.value,
         {
@@ -96,7 +97,7 @@ CONTRACT = Vocabulary(
     about="the lifecycle contract (LC)",
     statuses=STATUSES,
     events=EVENTS,
-    write=_write,
-    speak=_speak,
+    translate_job=_translate_job,
+    translate_event=_translate_event,
     content=frozenset({"payload", "result", "error"}),
 )

@@ -1,8 +1,8 @@
 """The words of the job state machine v1 (SM): assigned for claimed, and `job_…` for events.
 
-It names nine events and allows additions, so that what it has no name for is `job_` and our type: each transition is
-one event there too. A heartbeat that renewed the lease has a name of its own. Whatever waits to be run again is
-queued; a job that a limit has halted was cancelled by policy.
+It names nine events and allows additions: an event without a name there is `job_` and its type, so each transition is
+one event. A heartbeat that renewed the lease has its own name. A job that waits for its next run is queued; a job
+halted by a limit is cancelled by policy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, detail_of, payload_of, value_of
+from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, detail_of, payload_of, value_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -52,11 +52,11 @@ NAMED: dict[EventType, tuple[str, ...]] = {
     EventType.DEAD_LETTERED: ("job_dead_lettered",),
     EventType.COMPENSATED: ("job_compensated",),
 }
-"""What the state machine has a name of its own for."""
+"""The event types that the state machine names."""
 EVENTS = {one: NAMED.get(one, (f"job_{one.value}",)) for one in EventType}
 
 
-def _write(job: Job, events: Sequence[Event]) -> Fields:
+def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
     fields: Fields = {
         "id": str(job.id),
         "job_type": job.kind,
@@ -84,7 +84,7 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
 
 
 def _dead_letter(job: Job, events: Sequence[Event]) -> Fields:
-    """The record of the dead letter, as far as the log has it: erasure blanks its stage and its error."""
+    """The dead-letter record, read from the log. Erasure blanks its stage and its error."""
     runs = executions(events)
     return {
         "reason_code": events[-1].cause,
@@ -97,8 +97,8 @@ def _dead_letter(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _speak(story: JobHistory) -> EventFields:
-    event = story.event
+def _translate_event(history: JobHistory) -> NamedFields:
+    event = history.event
     name = _name(event)
     yield (
         name,
@@ -142,7 +142,7 @@ def _until(event: Event, until_at: datetime) -> Fields:
 
 
 def _trace_id(trace: str | None) -> str | None:
-    """The trace's own id out of a W3C `traceparent`; anything else is taken for the id itself.
+    """The trace id of a W3C `traceparent`; any other text is used as the id.
 
     >>> _trace_id("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     '4bf92f3577b34da6a3ce929d0e0e4736'
@@ -156,7 +156,7 @@ MACHINE = Vocabulary(
     about="the job state machine v1 (SM)",
     statuses=STATUSES,
     events=EVENTS,
-    write=_write,
-    speak=_speak,
+    translate_job=_translate_job,
+    translate_event=_translate_event,
     content=frozenset({"payload", "result", "error", "dead_letter"}),
 )

@@ -1,8 +1,8 @@
 """The words of the worker contract (WC): a job is a run, and each of its states has one authority that leads to it.
 
-An event there is a change of state, named after the state that it leads to; what leaves the state as it is, is not
-told. A claimed run is running already, since the pool's claim is the dispatch. Whatever waits to be dispatched again
-is in retry. A cancelled run was stopped on purpose, and so halted; a dead letter has failed.
+An event there is a change of state, named after the new state; an event that keeps the state has no translation. A
+claimed run is running, because the pool's claim is the dispatch. A run that waits for its next dispatch is in retry. A
+cancelled run is halted; a dead-lettered one has failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import EventFields, Fields, JobHistory, Vocabulary, payload_of, value_of
+from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, payload_of, value_of
 
 STATUSES = {
     QUEUED: "queued",
@@ -70,10 +70,10 @@ AUTHORITIES = {
     Role.WORKFLOW: "WorkflowEngine",
     Role.OUTBOX: "OutboxProcessor",
 }
-"""The gateway is an addition: it is pool and runner in one for engines that are elsewhere."""
+"""The gateway is an addition: it is pool and runner of remote engines."""
 
 
-def _write(job: Job, events: Sequence[Event]) -> Fields:
+def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
     status = STATUSES[job.status]
     return {
         "run_id": str(job.id),
@@ -94,8 +94,8 @@ def _write(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _speak(story: JobHistory) -> EventFields:
-    event = story.event
+def _translate_event(history: JobHistory) -> NamedFields:
+    event = history.event
     before = None if event.from_status is None else STATUSES[event.from_status]
     after = STATUSES[event.to_status]
     if before == after:
@@ -122,7 +122,7 @@ WORKER = Vocabulary(
     about="the worker contract (WC)",
     statuses=STATUSES,
     events=EVENTS,
-    write=_write,
-    speak=_speak,
+    translate_job=_translate_job,
+    translate_event=_translate_event,
     content=frozenset({"input", "result", "partial_result", "error"}),
 )
