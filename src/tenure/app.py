@@ -33,7 +33,7 @@ from tenure.stores.user_connections import UserTransaction
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tenure.observe.snapshot import Snapshot
+    from tenure.observe.snapshot import MetricsSnapshot
     from tenure.testing.harness.harness import Mode
     from tenure.testing.harness.mode import HarnessMode
     from tenure.workers.worker import Worker
@@ -214,7 +214,7 @@ class App:
         log.warning("a job was refused before it was queued: %s", refusal)
         return refusal
 
-    def metrics(self) -> Snapshot:
+    def metrics(self) -> MetricsSnapshot:
         """What this program has counted at its front door: the enqueues that were refused."""
         from tenure.observe.meter import rejections
 

@@ -16,7 +16,7 @@ from tenure.stores import Store
 from tenure.stores.contract import Stats, Tally, WorkerRecord
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import ERROR, Driver
-from tenure.views.unserved import ALIVE_SECONDS, Unserved, alive, unserved
+from tenure.views.unserved import WORKER_LIVE_SECONDS, UnservedKind, live_workers, unserved_kinds
 from tests.support.child_programs import wait_until
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
@@ -149,7 +149,7 @@ def seen(clock: ManualClock, *workers: WorkerRecord, tallies: list[Tally]) -> St
     return Stats(at=clock.now(), tallies=tallies, workers=list(workers), dead_letters=0)
 
 
-@pytest.mark.parametrize("silent_seconds", [0.0, ALIVE_SECONDS, ALIVE_SECONDS + 1])
+@pytest.mark.parametrize("silent_seconds", [0.0, WORKER_LIVE_SECONDS, WORKER_LIVE_SECONDS + 1])
 def test_a_worker_that_was_not_seen_for_long_serves_nobody(silent_seconds: float) -> None:
     clock = ManualClock()
     at = clock.now()
@@ -162,7 +162,9 @@ def test_a_worker_that_was_not_seen_for_long_serves_nobody(silent_seconds: float
         Tally(queue="default", kind="mail", status=SUCCEEDED, jobs=9),
         Tally(queue="post", kind="mail", status=QUEUED, jobs=1),
     ]
-    there = silent_seconds <= ALIVE_SECONDS
+    there = silent_seconds <= WORKER_LIVE_SECONDS
     now = seen(clock, record, tallies=tallies)
-    assert alive(now) == ([record] if there else [])
-    assert unserved(now) == ([] if there else [Unserved("default", "mail", 3)]) + [Unserved("post", "mail", 1)]
+    assert live_workers(now) == ([record] if there else [])
+    assert unserved_kinds(now) == ([] if there else [UnservedKind("default", "mail", 3)]) + [
+        UnservedKind("post", "mail", 1)
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tenure.lifecycle.operations import Complete, RequestCancel
-from tenure.observe.event_stream import PAGE
+from tenure.observe.event_stream import PAGE_EVENTS
 from tenure.testing.driver import CLIENT, Driver
 from tenure.testing.store_check import whole_tail
 from tests.support.child_programs import wait_until
@@ -122,11 +122,13 @@ async def test_the_log_is_printed_once_up_to_its_end_and_on_from_a_position(data
     async with database.opened() as store:
         driver = Driver(store)
         job = await driver.apply(await driver.running(), Complete("1"))
-        await store.enqueue([driver.enqueue() for _ in range(PAGE)])
-        assert len(await whole_tail(store, expected=PAGE + 4)) == PAGE + 4, "nobody's transaction holds it back"
+        await store.enqueue([driver.enqueue() for _ in range(PAGE_EVENTS)])
+        assert len(await whole_tail(store, expected=PAGE_EVENTS + 4)) == PAGE_EVENTS + 4, (
+            "nobody's transaction holds it back"
+        )
     whole = [json.loads(line) for line in events(database, "--json").out.splitlines()]
     assert [(event["job_id"], event["rev"]) for event in whole[:4]] == [(str(job.id), rev) for rev in range(1, 5)]
-    assert len({(event["job_id"], event["rev"]) for event in whole}) == len(whole) == PAGE + 4
+    assert len({(event["job_id"], event["rev"]) for event in whole}) == len(whole) == PAGE_EVENTS + 4
     rest = events(database, "--json", "--from", whole[3]["position"]).out.splitlines()
     assert [json.loads(line) for line in rest] == whole[4:]
     assert events(database, "--from", whole[-1]["position"]).out == ""
@@ -154,13 +156,13 @@ async def test_the_log_can_be_followed_from_its_beginning_over_a_restart(databas
 async def test_a_log_of_many_pages_is_told_whole(database: Database, tmp_path: Path) -> None:
     async with database.opened() as store:
         driver = Driver(store)
-        for count in (PAGE + 1, PAGE - 1):
+        for count in (PAGE_EVENTS + 1, PAGE_EVENTS - 1):
             await store.enqueue([driver.enqueue() for _ in range(count)])
         with following(database, tmp_path / "all", "--from", "start") as tail:
-            tail.wait_for(2 * PAGE)
+            tail.wait_for(2 * PAGE_EVENTS)
             last = await driver.add()
-            tail.wait_for(2 * PAGE + 1)
-            assert len({job_id for job_id, _ in tail.keys}) == len(tail.keys) == 2 * PAGE + 1
+            tail.wait_for(2 * PAGE_EVENTS + 1)
+            assert len({job_id for job_id, _ in tail.keys}) == len(tail.keys) == 2 * PAGE_EVENTS + 1
             assert tail.keys[-1] == (str(last.id), 1)
 
 
@@ -168,7 +170,9 @@ async def test_a_log_of_many_pages_is_told_whole(database: Database, tmp_path: P
 async def test_without_a_position_only_what_happens_from_now_on_is_told(database: Database, tmp_path: Path) -> None:
     async with database.opened() as store:
         driver = Driver(store)
-        before = {str(added.job.id) for added in await store.enqueue([driver.enqueue() for _ in range(2 * PAGE + 1)])}
+        before = {
+            str(added.job.id) for added in await store.enqueue([driver.enqueue() for _ in range(2 * PAGE_EVENTS + 1)])
+        }
         assert len(await whole_tail(store, expected=len(before))) == len(before), "nobody's transaction holds it back"
         with following(database, tmp_path / "now") as tail:
             later: list[str] = []

@@ -12,7 +12,7 @@ import pytest
 
 from tenure.cli.logging_setup import set_up_logs
 from tenure.cli.worker_summary import LINE_SECONDS, Process, Summary, row
-from tenure.observe.log_format import JsonLines, Lines
+from tenure.observe.log_format import JsonFormatter, TextFormatter
 from tenure.testing.clock import ManualClock
 from tenure.workers.supervisor.channel import WorkerReport
 
@@ -79,14 +79,14 @@ def record(message: str, *arguments: object, **extra: object) -> logging.LogReco
 
 
 def test_a_line_for_people_is_one_line_with_its_traceback_below() -> None:
-    first, *rest = Lines(colour=False).format(record("two\nlines %s", "\x1b[31m")).splitlines()
+    first, *rest = TextFormatter(color=False).format(record("two\nlines %s", "\x1b[31m")).splitlines()
     assert first == r"2030-01-01T00:00:00.250Z WARNING shop[42]: two\nlines \x1b[31m"
     assert rest[-1] == "ValueError: no"
-    assert "\x1b[33mWARNING" in Lines(colour=True).format(record("x"))
+    assert "\x1b[33mWARNING" in TextFormatter(color=True).format(record("x"))
 
 
 def test_a_line_for_programs_has_what_was_added_to_it() -> None:
-    text = JsonLines().format(record("job \udc80 %s", 7, job_id="a", thing=object))
+    text = JsonFormatter().format(record("job \udc80 %s", 7, job_id="a", thing=object))
     assert len(text.splitlines()) == 1
     line = json.loads(text)
     assert (line["at"], line["level"], line["logger"], line["pid"]) == (
@@ -106,7 +106,7 @@ def test_a_module_that_sets_up_logging_changes_nothing(
     monkeypatch.setattr(root, "handlers", [])
     before = root.level
     try:
-        set_up_logs("info", as_json=False, colour=False)
+        set_up_logs("info", as_json=False, color=False)
         logging.basicConfig(level="DEBUG")
         logging.getLogger("shop").debug("too much")
         logging.getLogger("shop").info("hello")

@@ -384,7 +384,7 @@ async def test_every_transition_is_counted_and_waits_and_run_times_have_their_qu
         "rejections": 1,
     }
     assert seen.value("tenure_lease_renewals_total", "work") >= 1
-    waits, runs = (seen.distribution(f"tenure_{name}_seconds", "work") for name in ("queue_wait", "run"))
+    waits, runs = (seen.histogram(f"tenure_{name}_seconds", "work") for name in ("queue_wait", "run"))
     assert waits is not None
     assert runs is not None
     assert (sum(waits.counts), sum(runs.counts)) == (7, 7)

@@ -12,7 +12,13 @@ import pytest
 
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.statuses import QUEUED, SUCCEEDED
-from tenure.observe.database_gauges import REST_SECONDS_LEAST, SHARE, Depths, Level, levels
+from tenure.observe.database_gauges import (
+    READ_INTERVAL_SECONDS_MIN,
+    READ_TIME_SHARE_MAX,
+    DatabaseGauges,
+    GaugeValue,
+    gauges,
+)
 from tenure.observe.metrics import OTHER, QUEUES_MAX
 from tenure.seams import Seams
 from tenure.stores.contract import Stats, Store, Tally, WorkerRecord
@@ -39,13 +45,13 @@ def tally(queue: str = "default", kind: str = "mail", jobs: int = 1, *, waited_s
     return Tally(queue=queue, kind=kind, status=QUEUED, jobs=jobs, due=due, oldest_due_at=due_at)
 
 
-def shown(found: list[Level]) -> dict[tuple[str, ...], float]:
+def shown(found: list[GaugeValue]) -> dict[tuple[str, ...], float]:
     return {(level.metric.removeprefix("tenure_"), *level.labels): level.value for level in found}
 
 
 def test_a_queue_is_shown_as_a_whole_and_its_oldest_job_is_the_oldest_of_all_kinds() -> None:
     found = shown(
-        levels(
+        gauges(
             stats(
                 tally(jobs=3, waited_seconds=10),
                 tally(kind="bill", jobs=2, waited_seconds=40),
@@ -72,7 +78,7 @@ def test_a_queue_is_shown_as_a_whole_and_its_oldest_job_is_the_oldest_of_all_kin
 
 def test_queues_beyond_the_limit_are_shown_together_and_the_largest_keep_their_names() -> None:
     many = [tally(queue=f"q-{number:04}", jobs=1 + (number == 500)) for number in range(1000)]
-    found = shown(levels(stats(*many)))
+    found = shown(gauges(stats(*many)))
     queues = {labels[1] for labels in found if labels[0] == "jobs"}
     assert len(queues) == QUEUES_MAX + 1
     assert "q-0500" in queues
@@ -105,59 +111,59 @@ class Scene:
 
 
 @asynccontextmanager
-async def reading() -> AsyncIterator[tuple[Scene, Depths]]:
+async def reading() -> AsyncIterator[tuple[Scene, DatabaseGauges]]:
     scene = Scene(ManualClock())
-    depths = Depths(scene.open_store, Seams(clock=scene.clock))
+    gauges = DatabaseGauges(scene.open_store, Seams(clock=scene.clock))
     try:
-        yield scene, depths
+        yield scene, gauges
     finally:
-        await depths.close()
+        await gauges.close()
 
 
 async def test_one_reading_serves_all_who_look_until_it_is_time_for_the_next() -> None:
-    async with reading() as (scene, depths):
+    async with reading() as (scene, gauges):
         for _ in range(5):
-            assert shown(depths.read())["database_up",] == 1
+            assert shown(gauges.read())["database_up",] == 1
         assert (scene.readings, scene.openings) == (1, 1)
-        scene.clock.advance(REST_SECONDS_LEAST)
-        depths.read()
+        scene.clock.advance(READ_INTERVAL_SECONDS_MIN)
+        gauges.read()
         assert (scene.readings, scene.openings) == (2, 1)
     assert scene.closings == 1
 
 
 async def test_a_large_database_is_read_for_a_small_share_of_the_time() -> None:
-    async with reading() as (scene, depths):
+    async with reading() as (scene, gauges):
         scene.takes_seconds = 4.0
         began = scene.clock.monotonic_seconds()
         for _ in range(2000):
-            depths.read()
+            gauges.read()
             scene.clock.advance(0.5)
         passed = scene.clock.monotonic_seconds() - began
-        assert scene.readings * scene.takes_seconds <= passed * SHARE + scene.takes_seconds
+        assert scene.readings * scene.takes_seconds <= passed * READ_TIME_SHARE_MAX + scene.takes_seconds
         assert scene.readings > 5
 
 
 @pytest.mark.parametrize("problem", [StoreUnavailable("gone"), TimeoutError()])
 async def test_what_cannot_be_read_is_not_shown_and_said_not_to_be_up(problem: Exception) -> None:
-    async with reading() as (scene, depths):
+    async with reading() as (scene, gauges):
         scene.problem = problem
-        assert shown(depths.read()) == {("database_up",): 0}
+        assert shown(gauges.read()) == {("database_up",): 0}
         assert scene.closings == 1
         scene.problem = None
-        scene.clock.advance(REST_SECONDS_LEAST)
-        assert shown(depths.read())["jobs", "default", "queued"] == 1
+        scene.clock.advance(READ_INTERVAL_SECONDS_MIN)
+        assert shown(gauges.read())["jobs", "default", "queued"] == 1
         assert scene.openings == 2
 
 
 async def test_a_database_that_never_answers_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.observe.database_gauges.READ_SECONDS_MOST", 0.05)
-    async with reading() as (scene, depths):
+    monkeypatch.setattr("tenure.observe.database_gauges.READ_TIMEOUT_SECONDS", 0.05)
+    async with reading() as (scene, gauges):
         scene.stats = asyncio.Event().wait  # type: ignore[method-assign, assignment]
-        assert shown(depths.read()) == {("database_up",): 0}
+        assert shown(gauges.read()) == {("database_up",): 0}
 
 
 async def test_nothing_is_read_after_the_end() -> None:
-    async with reading() as (scene, depths):
+    async with reading() as (scene, gauges):
         pass
-    assert depths.read() == []
+    assert gauges.read() == []
     assert scene.readings == 0

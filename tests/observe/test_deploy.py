@@ -13,17 +13,17 @@ import yaml
 
 from tenure.lifecycle.statuses import Status
 from tenure.observe.meter import OUTCOMES, RELEASED
-from tenure.observe.metrics import BY_NAME, METRICS, Shape
+from tenure.observe.metrics import BY_NAME, METRICS, MetricType
 from tools.generated import ROOT
 
 FOLDER = ROOT / "deploy" / "grafana"
 ADDED_BY_PROMETHEUS = {"job", "instance"}
 """Labels that every scraped series has besides its own."""
-SUFFIXES = {Shape.COUNTER: ("",), Shape.GAUGE: ("",), Shape.HISTOGRAM: ("_bucket", "_sum", "_count")}
+SUFFIXES = {MetricType.COUNTER: ("",), MetricType.GAUGE: ("",), MetricType.HISTOGRAM: ("_bucket", "_sum", "_count")}
 LABELS = {
     f"{metric.name}{suffix}": {*metric.labels, *({"le"} if suffix == "_bucket" else ())}
     for metric in METRICS
-    for suffix in SUFFIXES[metric.shape]
+    for suffix in SUFFIXES[metric.type]
 }
 """The labels of every series that a scrape can have."""
 WORDS = {

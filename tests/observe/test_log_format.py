@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure.observe.log_format import JsonLines, Lines
+from tenure.observe.log_format import JsonFormatter, TextFormatter
 
 JOB = {"job_id": "01a1", "job_kind": "mail", "job_attempt": 2, "correlation_id": "c-1", "trace_id": None}
 
@@ -29,10 +29,10 @@ def record(message: str, **facts: Any) -> logging.LogRecord:
 def test_a_line_says_which_job_it_is_about_unless_its_message_does(
     message: str, facts: dict[str, Any], end: str
 ) -> None:
-    assert Lines(colour=False).format(record(message, **facts)).endswith(end)
+    assert TextFormatter(color=False).format(record(message, **facts)).endswith(end)
 
 
 def test_a_json_line_has_the_facts_as_fields() -> None:
-    line = json.loads(JsonLines().format(record("sent", **JOB)))
+    line = json.loads(JsonFormatter().format(record("sent", **JOB)))
     assert {name: line[name] for name in JOB} == JOB
     assert line["message"] == "sent"

@@ -18,7 +18,7 @@ import pytest
 import tenure
 from tenure.jobs.context import current_context
 from tenure.lifecycle.operations import Complete
-from tenure.observe.log_context import FACTS, JobFacts
+from tenure.observe.log_context import JOB_FIELDS, JobLogFilter
 from tenure.seams import SYSTEM
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import Driver
@@ -40,7 +40,7 @@ class Kept(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.addFilter(JobFacts())
+        self.addFilter(JobLogFilter())
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -106,8 +106,8 @@ async def test_whatever_a_jobs_code_logs_carries_its_job(
     }
     for message in ("at work", "by its own logger"):
         [record] = kept.said(message)
-        assert {name: record[name] for name in FACTS} == expected
-    assert not any(name in record for record in kept.said("outside") for name in FACTS)
+        assert {name: record[name] for name in JOB_FIELDS} == expected
+    assert not any(name in record for record in kept.said("outside") for name in JOB_FIELDS)
 
 
 @pytest.mark.requirement("SM-16", "EH-06")

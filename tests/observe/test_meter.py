@@ -18,7 +18,7 @@ from tenure.lifecycle.records import Job, Origin, Policy
 from tenure.lifecycle.statuses import RUNNING
 from tenure.observe.meter import LOST, Meter, rejections
 from tenure.observe.metrics import BUCKETS_SECONDS, KINDS_MAX, OTHER
-from tenure.observe.snapshot import Count, Distribution, Packed, Snapshot, Totals
+from tenure.observe.snapshot import CounterValue, Histogram, MetricsSnapshot, MetricsTotals, PackedMetrics
 from tenure.seams import SYSTEM
 from tenure.workers.supervisor.channel import ControlChannel, WorkerReport, reports
 
@@ -53,7 +53,7 @@ def test_every_series_of_a_kind_is_there_before_anything_is_counted() -> None:
 def test_a_wait_is_from_when_a_job_was_due_until_it_was_claimed() -> None:
     meter = Meter(["mail"])
     meter.claimed([job(waited_seconds=seconds) for seconds in (0.02, 0.02, 4.0)])
-    waits = meter.snapshot().distribution("tenure_queue_wait_seconds", "mail")
+    waits = meter.snapshot().histogram("tenure_queue_wait_seconds", "mail")
     assert waits is not None
     assert sum(waits.counts) == 3
     assert waits.sum_seconds == pytest.approx(4.04)
@@ -65,7 +65,7 @@ def test_a_wait_is_from_when_a_job_was_due_until_it_was_claimed() -> None:
 def test_a_clock_that_went_back_counts_as_no_wait() -> None:
     meter = Meter(["mail"])
     meter.claimed([job(waited_seconds=-5.0)])
-    waits = meter.snapshot().distribution("tenure_queue_wait_seconds", "mail")
+    waits = meter.snapshot().histogram("tenure_queue_wait_seconds", "mail")
     assert waits is not None
     assert (waits.counts[0], waits.sum_seconds) == (1, 0.0)
 
@@ -135,7 +135,7 @@ def test_a_quantile_lies_in_the_bucket_of_the_value_that_it_stands_for(values: l
     meter = Meter(["mail"])
     for value in values:
         meter.ran("mail", value)
-    found = meter.snapshot().distribution("tenure_run_seconds", "mail")
+    found = meter.snapshot().histogram("tenure_run_seconds", "mail")
     assert found is not None
     told = found.quantile(share)
     assert told is not None
@@ -146,11 +146,11 @@ def test_a_quantile_lies_in_the_bucket_of_the_value_that_it_stands_for(values: l
 
 
 def test_a_quantile_of_nothing_is_none() -> None:
-    assert Distribution("", (), (0,) * (len(BUCKETS_SECONDS) + 1), 0.0).quantile(0.5) is None
+    assert Histogram("", (), (0,) * (len(BUCKETS_SECONDS) + 1), 0.0).quantile(0.5) is None
 
 
-def counted(value: int) -> Snapshot:
-    return Snapshot((Count("tenure_claims_total", ("mail",), value),))
+def counted(value: int) -> MetricsSnapshot:
+    return MetricsSnapshot((CounterValue("tenure_claims_total", ("mail",), value),))
 
 
 def test_snapshots_survive_the_way_to_another_process() -> None:
@@ -158,9 +158,9 @@ def test_snapshots_survive_the_way_to_another_process() -> None:
     meter.claimed([job()])
     meter.ran("mail", 3.0)
     seen = meter.snapshot()
-    assert msgspec.json.decode(msgspec.json.encode(seen.packed()), type=Packed).unpacked() == seen
+    assert msgspec.json.decode(msgspec.json.encode(seen.pack()), type=PackedMetrics).unpack() == seen
     assert (seen + seen).value("tenure_claims_total") == 2
-    both = (seen + seen).distribution("tenure_run_seconds", "mail")
+    both = (seen + seen).histogram("tenure_run_seconds", "mail")
     assert both is not None
     assert (sum(both.counts), both.sum_seconds) == (2, 6.0)
 
@@ -170,14 +170,14 @@ async def test_the_largest_report_goes_over_the_line_whole() -> None:
     names = [f"{number:03}{'x' * (NAME_LENGTH_MAX - 3)}" for number in range(KINDS_MAX)]
     meter = Meter(names)
     seen = meter.snapshot()
-    full = Snapshot(
-        tuple(Count(one.metric, one.labels, 10**12) for one in seen.counters),
-        tuple(Distribution(one.metric, one.labels, (10**12,) * 19, 1e12 / 7) for one in seen.histograms),
+    full = MetricsSnapshot(
+        tuple(CounterValue(one.metric, one.labels, 10**12) for one in seen.counters),
+        tuple(Histogram(one.metric, one.labels, (10**12,) * 19, 1e12 / 7) for one in seen.histograms),
     )
     ours, theirs = socket.socketpair()
     with ours:
         line = ControlChannel(theirs.detach(), SYSTEM)
-        report = WorkerReport(worker="w", pid=1, running=0, counts={}, uptime_seconds=0.0, metrics=full.packed())
+        report = WorkerReport(worker="w", pid=1, running=0, counts={}, uptime_seconds=0.0, metrics=full.pack())
         line.send(report)
         ours.settimeout(0)
         line._socket.close()
@@ -193,14 +193,14 @@ LIVES = st.lists(
 def test_the_total_never_goes_back_and_forgets_nothing_however_processes_come_and_go(
     lives: list[tuple[int, bool, int]],
 ) -> None:
-    totals, born, values, ended = Totals(), Counter[int](), Counter[int](), 0
+    totals, born, values, ended = MetricsTotals(), Counter[int](), Counter[int](), 0
     last = 0
     for place, anew, more in lives:
         if anew:
             born[place] += 1
             ended += values.pop(place, 0)
         values[place] += more
-        totals.heard(place, f"worker-{place}-{born[place]}", counted(values[place]))
+        totals.record(place, f"worker-{place}-{born[place]}", counted(values[place]))
         now = totals.snapshot().value("tenure_claims_total")
         assert now >= last
         assert now == ended + sum(values.values())

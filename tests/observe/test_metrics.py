@@ -13,9 +13,9 @@ import pytest
 import tenure
 from tenure.errors import InvalidInput, ValidationError
 from tenure.lifecycle.records import EventType, Job
-from tenure.observe.counting_store import counted
+from tenure.observe.counting_store import count_changes
 from tenure.observe.meter import Meter
-from tenure.observe.snapshot import Snapshot
+from tenure.observe.snapshot import MetricsSnapshot
 from tenure.seams import Seams
 from tenure.stores.contract import JobFilter, Store
 from tenure.stores.sqlite.store import SqliteStore
@@ -56,7 +56,7 @@ class Place:
 
     def recovery(self) -> RecoveryWorker:
         store: Any = self.store
-        return RecoveryWorker(counted(store, self.meter), self.seams, name="mender")
+        return RecoveryWorker(count_changes(store, self.meter), self.seams, name="mender")
 
     def value(self, name: str, *labels: str) -> int:
         return self.meter.snapshot().value(f"tenure_{name}_total", "mail", *labels)
@@ -188,7 +188,7 @@ async def logged(store: Store) -> Counter[tuple[str, str]]:
     return found
 
 
-def compared(metrics: Snapshot, events: Counter[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
+def compared(metrics: MetricsSnapshot, events: Counter[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
     """What was counted beside what is in the log, for each kind and metric."""
     names = {
         "claims": "claimed",
@@ -244,7 +244,7 @@ async def test_what_a_worker_counts_is_what_the_log_says(database: Database) -> 
     assert (found["invalid", "dead_letters"], found["abandoned", "failures"]) == ((1, 1), (1, 1))
     assert metrics.value("tenure_rejections_total", "shaky") == 1
     assert metrics.value("tenure_attempts_total", "keeps", "succeeded") == 1
-    runs, waits = (metrics.distribution(f"tenure_{name}_seconds", "slow") for name in ("run", "queue_wait"))
+    runs, waits = (metrics.histogram(f"tenure_{name}_seconds", "slow") for name in ("run", "queue_wait"))
     assert runs is not None
     assert waits is not None
     assert (sum(runs.counts), sum(waits.counts)) == (1, 1)

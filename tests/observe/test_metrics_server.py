@@ -11,20 +11,20 @@ from contextlib import contextmanager
 import pytest
 
 from tenure.errors import InvalidInput
-from tenure.observe.metrics_server import AT_ONCE_MAX, Address, MetricsServer
+from tenure.observe.metrics_server import SCRAPES_MAX, ListenAddress, MetricsServer
 from tenure.seams import SYSTEM
 
 
 @contextmanager
-def serving(text: Callable[[], bytes], address: str = "0") -> Iterator[Address]:
-    server = MetricsServer(Address.parsed(address), text, SYSTEM)
+def serving(text: Callable[[], bytes], address: str = "0") -> Iterator[ListenAddress]:
+    server = MetricsServer(ListenAddress.parse(address), text, SYSTEM)
     try:
         yield server.address
     finally:
         server.close()
 
 
-def ask(address: Address, path: str = "/metrics", *, method: str = "GET") -> tuple[int, bytes, str]:
+def ask(address: ListenAddress, path: str = "/metrics", *, method: str = "GET") -> tuple[int, bytes, str]:
     connection = http.client.HTTPConnection(address.host, address.port, timeout=10)
     try:
         connection.request(method, path)
@@ -64,26 +64,26 @@ def test_the_port_is_free_again_once_the_server_is_closed() -> None:
 
 def test_a_host_that_is_not_ours_is_refused() -> None:
     with pytest.raises(InvalidInput, match="cannot be served at"):
-        MetricsServer(Address("host.invalid", 0), lambda: b"", SYSTEM)
+        MetricsServer(ListenAddress("host.invalid", 0), lambda: b"", SYSTEM)
 
 
 @pytest.mark.parametrize("given", ["", "metrics", "localhost", "99999", "-1", "::1:9100", "9100:", "٣"])
 def test_an_address_that_makes_no_sense_is_refused(given: str) -> None:
-    with pytest.raises(InvalidInput, match="is no address"):
-        Address.parsed(given)
+    with pytest.raises(InvalidInput, match="is not an address"):
+        ListenAddress.parse(given)
 
 
 @pytest.mark.parametrize(
     ("given", "address"),
     [
-        ("9100", Address("127.0.0.1", 9100)),
-        ("0.0.0.0:9100", Address("0.0.0.0", 9100)),
-        ("[::1]:0", Address("::1", 0)),
-        (":9100", Address("127.0.0.1", 9100)),
+        ("9100", ListenAddress("127.0.0.1", 9100)),
+        ("0.0.0.0:9100", ListenAddress("0.0.0.0", 9100)),
+        ("[::1]:0", ListenAddress("::1", 0)),
+        (":9100", ListenAddress("127.0.0.1", 9100)),
     ],
 )
-def test_without_a_host_only_this_machine_can_come_in(given: str, address: Address) -> None:
-    assert Address.parsed(given) == address
+def test_without_a_host_only_this_machine_can_come_in(given: str, address: ListenAddress) -> None:
+    assert ListenAddress.parse(given) == address
 
 
 def test_more_scrapes_at_once_than_there_are_places_for_are_turned_away() -> None:
@@ -96,7 +96,7 @@ def test_more_scrapes_at_once_than_there_are_places_for_are_turned_away() -> Non
 
     with serving(slow) as address:
         answers: list[int] = []
-        threads = [threading.Thread(target=lambda: answers.append(ask(address)[0])) for _ in range(AT_ONCE_MAX)]
+        threads = [threading.Thread(target=lambda: answers.append(ask(address)[0])) for _ in range(SCRAPES_MAX)]
         for thread in threads:
             thread.start()
         for _ in threads:
@@ -105,7 +105,7 @@ def test_more_scrapes_at_once_than_there_are_places_for_are_turned_away() -> Non
         go_on.set()
         for thread in threads:
             thread.join(20)
-        assert answers == [200] * AT_ONCE_MAX
+        assert answers == [200] * SCRAPES_MAX
         assert ask(address)[0] == 200
 
 

@@ -37,7 +37,7 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(
 def test_everything_else_works_without_them() -> None:
     program = """
 import asyncio, logging, tenure
-from tenure.observe.log_context import JobFacts
+from tenure.observe.log_context import JobLogFilter
 app = tenure.App()
 
 @app.job()

@@ -53,7 +53,7 @@ def arguments(database: Database, *options: str) -> tuple[str, ...]:
 
 
 def address(worker: Started) -> str:
-    worker.says(r"metrics at http://127\.0\.0\.1:\d+/metrics")
+    worker.says(r"serving metrics at http://127\.0\.0\.1:\d+/metrics")
     [found] = re.findall(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", worker.log)
     return str(found)
 

@@ -1,4 +1,4 @@
-"""`--metrics`: the metrics of a command that works for ever, served for as long as it does."""
+"""`--metrics`: serve the metrics of a long-running command while it runs."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import TYPE_CHECKING
 from tenure.seams import SYSTEM
 
 if TYPE_CHECKING:
-    from tenure.observe.database_gauges import Level
-    from tenure.observe.snapshot import Snapshot
+    from tenure.observe.database_gauges import GaugeValue
+    from tenure.observe.snapshot import MetricsSnapshot
     from tenure.stores import Store
 
 log = logging.getLogger("tenure.worker")
 
 
 @asynccontextmanager
-async def served(
-    wanted: str | None,
+async def serve_metrics(
+    address: str | None,
     *,
-    sources: Sequence[Callable[[], Snapshot]],
-    here: Callable[[], Sequence[Level]],
+    sources: Sequence[Callable[[], MetricsSnapshot]],
+    process_gauges: Callable[[], Sequence[GaugeValue]],
     open_store: Callable[[], Awaitable[Store]],
 ) -> AsyncIterator[None]:
-    """Serve at the address that is wanted, if any: what the sources count, how things stand here and in the database.
+    """Serve the sources, the gauges of this process and those of the database; nothing without an address.
 
-    An address that cannot be had is refused before anything is done.
+    An address that cannot be used is InvalidInput, raised on entry.
     """
-    if wanted is None:
+    if address is None:
         yield
         return
-    from tenure.observe.database_gauges import Depths
-    from tenure.observe.metrics_server import PATH, Address, MetricsServer
+    from tenure.observe.database_gauges import DatabaseGauges
+    from tenure.observe.metrics_server import PATH, ListenAddress, MetricsServer
     from tenure.observe.prometheus import Collector, text
 
-    depths: Depths | None = None
+    database_gauges: DatabaseGauges | None = None
 
-    def levels() -> list[Level]:
-        return [*here(), *(depths.read() if depths is not None else ())]
+    def gauges() -> list[GaugeValue]:
+        return [*process_gauges(), *(database_gauges.read() if database_gauges is not None else ())]
 
-    collector = Collector(*sources, levels=levels)
-    server = MetricsServer(Address.parsed(wanted), lambda: text(collector), SYSTEM)
-    depths = Depths(open_store, SYSTEM)
-    log.info("metrics at http://%s%s", server.address, PATH)
+    collector = Collector(*sources, gauges=gauges)
+    server = MetricsServer(ListenAddress.parse(address), lambda: text(collector), SYSTEM)
+    database_gauges = DatabaseGauges(open_store, SYSTEM)
+    log.info("serving metrics at http://%s%s", server.address, PATH)
     try:
         yield
     finally:
         server.close()
-        await depths.close()
+        await database_gauges.close()

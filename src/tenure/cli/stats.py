@@ -10,7 +10,7 @@ import click
 from tenure.cli.database import common_options, opened, run, without_password
 from tenure.cli.output import Exit, counted, say, say_json, say_table, table
 from tenure.seams import SYSTEM
-from tenure.views.unserved import alive, unserved
+from tenure.views.unserved import live_workers, unserved_kinds
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -97,9 +97,9 @@ def _say(seen: Stats) -> None:
 def _blocks(seen: Stats) -> Iterator[Block]:
     total = sum(tally.jobs for tally in seen.tallies)
     yield counted(total, "job"), JOB_HEADINGS, [_tally_row(seen, tally) for tally in seen.tallies]
-    workers = alive(seen)
+    workers = live_workers(seen)
     yield f"{counted(len(workers), 'worker')} alive", WORKER_HEADINGS, [_worker_row(seen, one) for one in workers]
-    idle = unserved(seen)
+    idle = unserved_kinds(seen)
     if idle:
         title = "kinds with jobs that no living worker runs"
         yield title, UNSERVED_HEADINGS, [(one.queue, one.kind, one.jobs) for one in idle]
@@ -133,8 +133,8 @@ def _facts(seen: Stats) -> dict[str, Any]:
     return {
         "at": seen.at,
         "jobs": [_tally_facts(seen, tally) for tally in seen.tallies],
-        "workers": alive(seen),
-        "unserved": unserved(seen),
+        "workers": live_workers(seen),
+        "unserved": unserved_kinds(seen),
         "dead_letters": seen.dead_letters,
     }
 

@@ -14,7 +14,7 @@ from tenure.cli.job_output import event_line, facts_of
 from tenure.cli.output import Exit, complain, say, say_json_line
 from tenure.cli.vocabulary import Interpreter, say_told, some_vocabularies
 from tenure.lifecycle.records import Event
-from tenure.observe.event_stream import follow, follow_job
+from tenure.observe.event_stream import EventStream
 from tenure.seams import SYSTEM
 from tenure.vocabularies import TranslatedEvent, Vocabulary
 from tenure.vocabularies import vocabularies as vocabularies_named
@@ -82,12 +82,13 @@ async def _tail(
 ) -> None:
     async with opened(database) as store:
         interpreter = Interpreter(store, chosen) if chosen else None
+        stream = EventStream(store, SYSTEM.clock)
         if wanted is not None:
-            events = follow_job(store, SYSTEM.clock, wanted)
+            events = stream.tail_job(wanted)
         else:
             if start == NOW:
                 start = teller.position = await store.end()
-            events = follow(store, SYSTEM.clock, after=None if start == START else start, for_ever=for_ever)
+            events = stream.tail(after=None if start == START else start, follow=for_ever)
         async with aclosing(events):
             async for event in events:
                 teller.tell(event, await interpreter.translate(event) if interpreter else None)

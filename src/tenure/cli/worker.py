@@ -17,7 +17,7 @@ import msgspec
 from tenure.cli.app_loader import ModuleBroken, find_app
 from tenure.cli.database import connected, run
 from tenure.cli.logging_setup import LEVELS, set_up_logs
-from tenure.cli.metrics import served
+from tenure.cli.metrics import serve_metrics
 from tenure.cli.output import Exit, complain
 from tenure.cli.stop_signals import ABORT, STOP, Stopping
 from tenure.cli.worker_summary import Summary, duration, in_words
@@ -29,7 +29,7 @@ from tenure.workers.supervisor.channel import ControlChannel, WorkerReport
 
 if TYPE_CHECKING:
     from tenure.app import App
-    from tenure.observe.database_gauges import Level
+    from tenure.observe.database_gauges import GaugeValue
     from tenure.workers.worker import Worker
 
 PROCESSES_MAX = 256
@@ -102,8 +102,8 @@ def worker(*, processes: int, supervised: int | None, **wishes: Any) -> int:
     handed back, and the exit code is 0. A second one aborts: exit code 130 (SIGINT) or 143 (SIGTERM).
     """
     wanted = Wishes(**wishes)
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    set_up_logs(wanted.log_level, as_json=wanted.as_json, colour=colour)
+    color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    set_up_logs(wanted.log_level, as_json=wanted.as_json, color=color)
     if processes > 1 and supervised is None:
         from tenure.cli.worker_processes import supervise
 
@@ -161,10 +161,10 @@ async def _work(app: App, wanted: Wishes, line: ControlChannel | None) -> int:
     if line is not None:
         line.listen(lambda letter: stopping.ask(ABORT if letter == channel.ABORT else STOP))
     stopping.heed(stop=stop, abort=abort)
-    async with served(
+    async with serve_metrics(
         wanted.metrics if line is None else None,
         sources=(made.metrics, app.metrics),
-        here=lambda: standing(processes=1, running=made.running),
+        process_gauges=lambda: standing(processes=1, running=made.running),
         open_store=app.open_store,
     ):
         if await _reached(app, early, wait=wanted.wait_for_database):
@@ -173,12 +173,12 @@ async def _work(app: App, wanted: Wishes, line: ControlChannel | None) -> int:
     return stopping.exit_code
 
 
-def standing(*, processes: int, running: int) -> list[Level]:
+def standing(*, processes: int, running: int) -> list[GaugeValue]:
     """How things stand in this command, as gauges."""
-    from tenure.observe.database_gauges import Level
+    from tenure.observe.database_gauges import GaugeValue
     from tenure.observe.metrics import PROCESSES, RUNNING
 
-    return [Level(PROCESSES.name, (), processes), Level(RUNNING.name, (), running)]
+    return [GaugeValue(PROCESSES.name, (), processes), GaugeValue(RUNNING.name, (), running)]
 
 
 def _say_stopping(made: Worker, wanted: Wishes) -> None:
@@ -222,7 +222,7 @@ async def _run(app: App, made: Worker, wanted: Wishes, line: ControlChannel | No
             running=made.running,
             counts={str(name): number for name, number in made.counts.items()},
             uptime_seconds=SYSTEM.clock.monotonic_seconds() - since,
-            metrics=(made.metrics() + app.metrics()).packed() if counting else None,
+            metrics=(made.metrics() + app.metrics()).pack() if counting else None,
             database=app.database if counting else None,
         )
 

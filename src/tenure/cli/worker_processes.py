@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from tenure.cli.metrics import served
+from tenure.cli.metrics import serve_metrics
 from tenure.cli.output import Exit
 from tenure.cli.stop_signals import Stopping
 from tenure.cli.worker import Wishes, beside, say_stopped, shown, standing
 from tenure.cli.worker_summary import Summary
 from tenure.errors import StoreUnavailable
 from tenure.observe.metrics import RESTARTS
-from tenure.observe.snapshot import Count, Snapshot, Totals
+from tenure.observe.snapshot import CounterValue, MetricsSnapshot, MetricsTotals
 from tenure.seams import SYSTEM
 from tenure.stores import Store, store_for
 from tenure.workers.supervisor.channel import WorkerReport
@@ -25,7 +25,7 @@ from tenure.workers.supervisor.process import WorkerProcess
 from tenure.workers.supervisor.supervisor import ABORT_SECONDS_MOST, STOP_MARGIN_SECONDS, Ending, Outcome, Supervisor
 
 if TYPE_CHECKING:
-    from tenure.observe.database_gauges import Level
+    from tenure.observe.database_gauges import GaugeValue
 
 OWN_SECONDS = 5.0
 """What the supervisor itself may take once the limits of its workers are over."""
@@ -69,7 +69,7 @@ async def supervise(wanted: Wishes, processes: int) -> int:
     )
     since = SYSTEM.clock.monotonic_seconds()
     try:
-        async with counted.served(wanted.metrics, supervisor):
+        async with counted.serve_metrics(wanted.metrics, supervisor):
             log.info("supervisor starts %d worker processes, pid %d", processes, os.getpid())
             stopping.heed(stop=lambda: _stop(supervisor), abort=lambda: _abort(supervisor))
             async with beside(shown(summary, as_json=wanted.as_json)):
@@ -106,26 +106,28 @@ class Counted:
     counted since its last report is not known."""
 
     def __init__(self) -> None:
-        self._totals = Totals()
+        self._totals = MetricsTotals()
         self._database: str | None = None
 
     def heard(self, number: int, report: WorkerReport) -> None:
         """What the process of that number has counted so far."""
         if report.metrics is not None:
-            self._totals.heard(number, report.worker, report.metrics.unpacked())
+            self._totals.record(number, report.worker, report.metrics.unpack())
         self._database = report.database or self._database
 
-    def served(self, wanted: str | None, supervisor: Supervisor) -> AbstractAsyncContextManager[None]:
+    def serve_metrics(self, wanted: str | None, supervisor: Supervisor) -> AbstractAsyncContextManager[None]:
         """Serve them, if that is wanted."""
 
-        def here() -> list[Level]:
+        def here() -> list[GaugeValue]:
             up = [report for slot in supervisor.slots if (report := slot.report) is not None]
             return standing(processes=len(up), running=sum(report.running for report in up))
 
-        def restarts() -> Snapshot:
-            return Snapshot((Count(RESTARTS.name, (), sum(slot.restarts for slot in supervisor.slots)),))
+        def restarts() -> MetricsSnapshot:
+            return MetricsSnapshot((CounterValue(RESTARTS.name, (), sum(slot.restarts for slot in supervisor.slots)),))
 
-        return served(wanted, sources=(self._totals.snapshot, restarts), here=here, open_store=self._open_store)
+        return serve_metrics(
+            wanted, sources=(self._totals.snapshot, restarts), process_gauges=here, open_store=self._open_store
+        )
 
     async def _open_store(self) -> Store:
         """The workers know where their jobs are; we do not import their program."""

@@ -1,7 +1,6 @@
-"""A store on whose way the changes are counted that the heart and recovery make.
+"""A store that counts the changes made through it: for maintenance, whose changes are few and of many kinds.
 
-They change jobs seldom and in many ways, so that what they did is read off their requests and the answers: nobody has
-to remember to count, also not a role that is added later.
+Counts are derived from requests and outcomes, so that no maintenance role has to count by itself.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from tenure.observe.meter import Meter
 from tenure.stores.contract import Applied, Outcome, Repeated, Request, Store
 
 
-def counted(store: Store, meter: Meter) -> Store:
-    """The same store. What is asked of it through `apply` and was done is counted."""
-    return cast(Store, _Counted(store, meter))
+def count_changes(store: Store, meter: Meter) -> Store:
+    """The same store; what `apply` changes through it is counted."""
+    return cast(Store, _CountingStore(store, meter))
 
 
-class _Counted:
+class _CountingStore:
     def __init__(self, store: Store, meter: Meter) -> None:
         self._store, self._meter = store, meter
 
@@ -36,7 +35,7 @@ class _Counted:
         return outcomes
 
     def _count(self, job: Job, operations: tuple[Operation, ...], outcome: Applied | Repeated) -> None:
-        """A request that was answered is counted once, also where the first try's answer was lost."""
+        """Repeated counts too: the response to the first try was lost, so that it has not been counted yet."""
         if isinstance(outcome, Applied) and outcome.renewed:
             self._meter.renewed(job)
         for operation in operations:

@@ -1,6 +1,6 @@
-"""Following the log: every event once, in its order, as it comes. Nothing is skipped that commits late.
+"""Tailing the log: every event once, in the order of the log, as it is committed. A late commit is never skipped.
 
-Whoever follows has the position of the last event that they were given, and can go on from there later.
+A reader that keeps the position of the last event can resume after it later.
 """
 
 from __future__ import annotations
@@ -14,38 +14,41 @@ from tenure.lifecycle.statuses import TERMINAL
 from tenure.seams import Clock
 from tenure.stores.contract import EventFilter, ReadStore
 
-PAGE = 1000
-LOOK_SECONDS = 0.2
+PAGE_EVENTS = 1000
+POLL_SECONDS = 0.2
 
 
-async def follow(
-    store: ReadStore, clock: Clock, *, after: str | None, for_ever: bool = True
-) -> AsyncGenerator[Event, None]:
-    """The log from a position on (None: from its beginning): for ever, or up to what is settled now."""
-    while True:
-        page = await store.tail(after=after, limit=PAGE)
-        for event in page.events:
-            yield event
-        after = page.position
-        if len(page.events) < PAGE:
-            if not for_ever:
+class EventStream:
+    """Reads the log of a store page by page, and polls at its end."""
+
+    def __init__(self, store: ReadStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    async def tail(self, *, after: str | None, follow: bool = True) -> AsyncGenerator[Event, None]:
+        """The log after a position (None: from its start). Without `follow` it ends at the last settled event."""
+        while True:
+            page = await self._store.tail(after=after, limit=PAGE_EVENTS)
+            for event in page.events:
+                yield event
+            after = page.position
+            if len(page.events) < PAGE_EVENTS:
+                if not follow:
+                    return
+                await self._clock.sleep(POLL_SECONDS)
+
+    async def tail_job(self, job_id: UUID) -> AsyncGenerator[Event, None]:
+        """One job's events from the first to the terminal one; it ends early when retention removes the job."""
+        if job_id not in await self._store.read([job_id]):
+            raise JobNotFound(job_id)
+        position: str | None = None
+        while True:
+            page = await self._store.events(EventFilter(job_id=job_id), after=position, limit=PAGE_EVENTS)
+            for event in page.events:
+                yield event
+                if event.to_status in TERMINAL:
+                    return
+            position = page.position
+            if not page.events and job_id not in await self._store.read([job_id]):
                 return
-            await clock.sleep(LOOK_SECONDS)
-
-
-async def follow_job(store: ReadStore, clock: Clock, job_id: UUID) -> AsyncGenerator[Event, None]:
-    """One job's events from its first to the one that ends it; fewer where retention removes it meanwhile."""
-    if job_id not in await store.read([job_id]):
-        raise JobNotFound(job_id)
-    position: str | None = None
-    while True:
-        page = await store.events(EventFilter(job_id=job_id), after=position, limit=PAGE)
-        for event in page.events:
-            yield event
-            if event.to_status in TERMINAL:
-                return
-        position = page.position
-        if not page.events and job_id not in await store.read([job_id]):
-            return
-        if len(page.events) < PAGE:
-            await clock.sleep(LOOK_SECONDS)
+            if len(page.events) < PAGE_EVENTS:
+                await self._clock.sleep(POLL_SECONDS)

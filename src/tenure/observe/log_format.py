@@ -1,7 +1,4 @@
-"""How records of the log are written: readable lines or JSON lines, on standard error.
-
-The processes of a worker's jobs write theirs as the worker does.
-"""
+"""The format of log records on standard error: text or JSON lines. A job's child process uses its worker's style."""
 
 from __future__ import annotations
 
@@ -12,84 +9,83 @@ from typing import Any, Literal
 
 import msgspec
 
-from tenure.observe.log_context import JobFacts
+from tenure.observe.log_context import JobLogFilter
 
-Style = Literal["lines", "colours", "json"]
+LogStyle = Literal["text", "color", "json"]
 
-_COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
-_PLAIN = "\x1b[0m"
-_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has. Whatever else is on one was put there by whoever logged it."""
+_COLORS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+_RESET = "\x1b[0m"
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Fields that every record has. All others come from `extra` or a filter."""
 
 
-def log_to_standard_error(level: int | str, style: Style) -> None:
-    """Send the whole program's log there, each record with the job that it belongs to. A module that sets up logging of
-    its own comes too late, and its `logging.basicConfig` does nothing."""
-    handler = StandardError()
-    handler.addFilter(JobFacts())
-    handler.setFormatter(JsonLines() if style == "json" else Lines(colour=style == "colours"))
+def log_to_standard_error(level: int | str, style: LogStyle) -> None:
+    """Configure the root logger. A later `logging.basicConfig` of the user's module has no effect."""
+    handler = StandardErrorHandler()
+    handler.addFilter(JobLogFilter())
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter(color=style == "color"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
 
 
-def style_in_use() -> Style | None:
-    """How this program's log is written; None where it is not by this module."""
+def current_log_style() -> LogStyle | None:
+    """The style of this process's log; None where another module has configured it."""
     for handler in logging.getLogger().handlers:
         match handler.formatter:
-            case JsonLines():
+            case JsonFormatter():
                 return "json"
-            case Lines(colour=colour):
-                return "colours" if colour else "lines"
+            case TextFormatter(color=color):
+                return "color" if color else "text"
     return None
 
 
-class StandardError(logging.Handler):
-    """Writes to what standard error is at that moment: a live display may have put itself in between."""
+class StandardErrorHandler(logging.Handler):
+    """Writes to the current `sys.stderr`: a live display replaces it while it is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - a log that cannot be written must not end a job
+        except Exception:  # noqa: BLE001 - a failure to log must not end a job
             self.handleError(record)
 
 
-class Lines(logging.Formatter):
-    """One line for people, and the traceback below it where there is one."""
+class TextFormatter(logging.Formatter):
+    """One line per record, followed by its traceback."""
 
-    def __init__(self, *, colour: bool) -> None:
+    def __init__(self, *, color: bool) -> None:
         super().__init__()
-        self.colour = colour
+        self.color = color
 
     def format(self, record: logging.LogRecord) -> str:
         level = f"{record.levelname:<7}"
-        if self.colour and record.levelname in _COLOURS:
-            level = f"{_COLOURS[record.levelname]}{level}{_PLAIN}"
-        said = printable(record.getMessage())
-        line = f"{_moment(record)} {level} {record.name}[{record.process}]: {said}{_of_job(record, said)}"
+        if self.color and record.levelname in _COLORS:
+            level = f"{_COLORS[record.levelname]}{level}{_RESET}"
+        message = printable(record.getMessage())
+        line = f"{_timestamp(record)} {level} {record.name}[{record.process}]: {message}{_job_suffix(record, message)}"
         return f"{line}\n{traceback}" if (traceback := _traceback(self, record)) else line
 
 
-class JsonLines(logging.Formatter):
-    """One JSON object per line, with everything that whoever logged it has added."""
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, with every field added to the record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        facts: dict[str, Any] = {
-            "at": _moment(record),
+        fields: dict[str, Any] = {
+            "at": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
             "message": record.getMessage().encode("utf-8", "backslashreplace").decode(),
         }
-        facts |= {name: value for name, value in vars(record).items() if name not in _KNOWN}
+        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
         if traceback := _traceback(self, record):
-            facts["traceback"] = traceback
-        return msgspec.json.encode(facts, enc_hook=str).decode()
+            fields["traceback"] = traceback
+        return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
 def printable(text: str) -> str:
-    """The text on one line, and without anything that a terminal would obey.
+    """The text on one line, with control characters escaped.
 
     >>> printable("red: \\x1b[31m")
     'red: \\\\x1b[31m'
@@ -97,18 +93,18 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def _of_job(record: logging.LogRecord, said: str) -> str:
-    """Which job it was, unless the message says so itself."""
-    facts = vars(record)
-    job_id = facts.get("job_id")
-    if job_id is None or str(job_id) in said:
+def _job_suffix(record: logging.LogRecord, message: str) -> str:
+    """The record's job, unless the message has its id."""
+    fields = vars(record)
+    job_id = fields.get("job_id")
+    if job_id is None or str(job_id) in message:
         return ""
-    return printable(f" [{facts.get('job_kind')} {job_id}, attempt {facts.get('job_attempt')}]")
+    return printable(f" [{fields.get('job_kind')} {job_id}, attempt {fields.get('job_attempt')}]")
 
 
-def _moment(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _timestamp(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -1,6 +1,6 @@
-"""Counts what one thread sees happen to jobs. This is on the hot path: integers and lists, nothing else.
+"""Counters and histograms of one thread. This is on the hot path: integers and lists only.
 
-Each transition is counted by whoever made it, so that the sum over all processes counts each of them once.
+The process that makes a transition counts it, so that the sum over all processes counts each transition once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, RETRY, STALLED, SUCCEEDED
 from tenure.observe import metrics
 from tenure.observe.metrics import BUCKETS_SECONDS, KINDS_MAX, OTHER
-from tenure.observe.snapshot import Count, Distribution, Snapshot
+from tenure.observe.snapshot import CounterValue, Histogram, MetricsSnapshot
 
 LOST = "lost"
-"""What an attempt came to whose lease was gone, so that nothing of it was recorded."""
+"""The outcome of an attempt that lost its lease: nothing of it was recorded."""
 OUTCOMES = (SUCCEEDED, RETRY, FAILED, DEAD_LETTERED, CANCELLED, STALLED, LOST)
-"""Those that every kind has; `halted` and `waiting` are shown once there is one."""
+"""Outcomes that every kind has a series for; `halted` and `waiting` appear with their first attempt."""
 RELEASED = {"stalled": "released"}
-"""A job that is handed back has the status of one that was lost; as an outcome the two are not the same."""
+"""A released job has the status `stalled`, as a lost one has; as outcomes they differ."""
 
 
-class _OfKind:
-    """What is known of the jobs of one kind."""
+class _KindCounters:
+    """The counters of one kind."""
 
     __slots__ = (
         *("claims", "conflicts", "dead_letters", "expiries", "failures", "outcomes", "renewals", "retries"),
@@ -35,14 +35,14 @@ class _OfKind:
         self.claims = self.renewals = self.retries = self.failures = self.dead_letters = 0
         self.conflicts: Counter[str] = Counter(taken=0, late=0)
         self.expiries: Counter[str] = Counter(lease_expired=0, heartbeats_missed=0)
-        # Not a Counter, which takes three times as long.
+        # A Counter would take three times as long.
         self.outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self.wait_counts = [0] * (len(BUCKETS_SECONDS) + 1)
         self.run_counts = [0] * (len(BUCKETS_SECONDS) + 1)
         self.wait_seconds = self.run_seconds = 0.0
 
     def moved_to(self, status: str) -> None:
-        """A job has come to this status, whoever brought it there."""
+        """A job was brought to this status."""
         if status == RETRY:
             self.retries += 1
         elif status == FAILED:
@@ -52,20 +52,20 @@ class _OfKind:
 
 
 class Meter:
-    """Counters and histograms by kind. One thread writes; any may read.
+    """Counters and histograms by kind. One thread writes; any thread may read.
 
-    The kinds that have counters of their own are known from the start, so that all processes of a program agree on
-    them and all series are there before anything is counted.
+    The kinds with their own series are fixed at construction, so that all processes of a program agree on them and
+    every series exists from the start.
     """
 
     __slots__ = ("_kinds", "_other")
 
     def __init__(self, kinds: Iterable[str] = ()) -> None:
-        self._other = _OfKind()
-        self._kinds = {kind: _OfKind() for kind in named(kinds)} | {OTHER: self._other}
+        self._other = _KindCounters()
+        self._kinds = {kind: _KindCounters() for kind in labelled_kinds(kinds)} | {OTHER: self._other}
 
     def claimed(self, jobs: Sequence[Job]) -> None:
-        """These were won, each at the moment at which it was started."""
+        """These jobs were claimed; `started_at` is the time of the claim."""
         kinds, other = self._kinds, self._other
         for job in jobs:
             of = kinds.get(job.origin.kind, other)
@@ -78,17 +78,17 @@ class Meter:
                     of.wait_seconds += seconds
 
     def not_started(self, job: Job, reason: str) -> None:
-        """A claim was answered with this job, and it is not ours to start: `taken` or `late`."""
+        """A claimed job was not started, because it was `taken` meanwhile or its lease too short (`late`)."""
         self._of(job).conflicts[reason] += 1
 
     def ran(self, kind: str, seconds: float) -> None:
-        """A function has run for so long."""
+        """A job's function ran this long."""
         of = self._kinds.get(kind, self._other)
         of.run_counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
         of.run_seconds += seconds
 
     def ended(self, kind: str, outcome: str) -> None:
-        """An attempt of ours is over: the status that it left its job in, or `lost`."""
+        """An attempt of this worker ended with this status of its job, or `lost`."""
         of = self._kinds.get(kind, self._other)
         of.outcomes[outcome] = of.outcomes.get(outcome, 0) + 1
         if outcome is not SUCCEEDED:
@@ -101,40 +101,42 @@ class Meter:
         self._of(job).expiries[cause] += 1
 
     def moved(self, job: Job, status: str) -> None:
-        """Somebody who runs no jobs has brought this one to another status."""
+        """Maintenance brought this job to another status."""
         self._of(job).moved_to(status)
 
-    def snapshot(self) -> Snapshot:
-        """Everything counted so far. What is under `other` is shown once there is something to show."""
+    def snapshot(self) -> MetricsSnapshot:
+        """Everything counted so far; `other` only once it is not zero."""
         shown = [(kind, of) for kind, of in self._kinds.items() if kind != OTHER or _used(of)]
-        return Snapshot(
+        return MetricsSnapshot(
             tuple(count for kind, of in shown for count in _counts(kind, of)),
-            tuple(one for kind, of in shown for one in _distributions(kind, of)),
+            tuple(one for kind, of in shown for one in _histograms(kind, of)),
         )
 
-    def _of(self, job: Job) -> _OfKind:
+    def _of(self, job: Job) -> _KindCounters:
         return self._kinds.get(job.origin.kind, self._other)
 
 
-def named(kinds: Iterable[str]) -> list[str]:
-    """The kinds that have labels of their own: a bound that does not depend on what comes first."""
+def labelled_kinds(kinds: Iterable[str]) -> list[str]:
+    """The kinds with their own label: the first by name, so that the choice does not depend on arrival."""
     return sorted(set(kinds))[:KINDS_MAX]
 
 
-def rejections(refused: Counter[str], kinds: Iterable[str]) -> Snapshot:
-    """Enqueues that were refused. A name that the program does not have is anybody's, and gets no label of its own."""
-    found = dict.fromkeys(named(kinds), 0)
+def rejections(refused: Counter[str], kinds: Iterable[str]) -> MetricsSnapshot:
+    """Refused enqueues. Callers can invent kind names, so an undeclared one gets no label of its own."""
+    found = dict.fromkeys(labelled_kinds(kinds), 0)
     for kind, count in list(refused.items()):
         label = kind if kind in found else OTHER
         found[label] = found.get(label, 0) + count
-    return Snapshot(tuple(Count(metrics.REJECTIONS.name, (kind,), count) for kind, count in found.items()))
+    return MetricsSnapshot(
+        tuple(CounterValue(metrics.REJECTIONS.name, (kind,), count) for kind, count in found.items())
+    )
 
 
-def _used(of: _OfKind) -> bool:
+def _used(of: _KindCounters) -> bool:
     return any(count.value for count in _counts(OTHER, of)) or any(of.run_counts)
 
 
-def _counts(kind: str, of: _OfKind) -> list[Count]:
+def _counts(kind: str, of: _KindCounters) -> list[CounterValue]:
     plain = (
         (metrics.CLAIMS, of.claims),
         (metrics.LEASE_RENEWALS, of.renewals),
@@ -142,23 +144,23 @@ def _counts(kind: str, of: _OfKind) -> list[Count]:
         (metrics.FAILURES, of.failures),
         (metrics.DEAD_LETTERS, of.dead_letters),
     )
-    by_word = (
+    by_label = (
         (metrics.CLAIM_CONFLICTS, of.conflicts),
         (metrics.LEASE_EXPIRIES, of.expiries),
         (metrics.ATTEMPTS, of.outcomes),
     )
     return [
-        *(Count(metric.name, (kind,), value) for metric, value in plain),
+        *(CounterValue(metric.name, (kind,), value) for metric, value in plain),
         *(
-            Count(metric.name, (kind, RELEASED.get(word, str(word))), value)
-            for metric, words in by_word
-            for word, value in list(words.items())
+            CounterValue(metric.name, (kind, RELEASED.get(label, str(label))), value)
+            for metric, labels in by_label
+            for label, value in list(labels.items())
         ),
     ]
 
 
-def _distributions(kind: str, of: _OfKind) -> list[Distribution]:
+def _histograms(kind: str, of: _KindCounters) -> list[Histogram]:
     return [
-        Distribution(metrics.QUEUE_WAIT.name, (kind,), tuple(of.wait_counts), of.wait_seconds),
-        Distribution(metrics.RUN.name, (kind,), tuple(of.run_counts), of.run_seconds),
+        Histogram(metrics.QUEUE_WAIT.name, (kind,), tuple(of.wait_counts), of.wait_seconds),
+        Histogram(metrics.RUN.name, (kind,), tuple(of.run_counts), of.run_seconds),
     ]

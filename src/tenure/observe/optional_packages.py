@@ -1,4 +1,4 @@
-"""What is not installed with tenure itself, and how to get it."""
+"""Packages of tenure's extras, which may not be installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tenure.errors import InvalidInput
 
 
 def missing(what: str, module: str, extra: str) -> InvalidInput:
-    """The refusal of something that needs a package which is not there.
+    """The error for a feature whose package is not installed.
 
     >>> str(missing("metrics", "prometheus_client", "metrics"))
     "metrics: need the package prometheus_client, which is not installed; pip install 'tenure[metrics]'"

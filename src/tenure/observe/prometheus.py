@@ -1,14 +1,14 @@
-"""The metrics for Prometheus: a collector for a registry of the user's own, and the text of one scrape."""
+"""The metrics for Prometheus: a collector for the user's registry, and the text of one scrape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tenure.observe.database_gauges import Level
-from tenure.observe.metrics import METRICS, Metric, Shape
+from tenure.observe.database_gauges import GaugeValue
+from tenure.observe.metrics import METRICS, Metric, MetricType
 from tenure.observe.optional_packages import missing
-from tenure.observe.snapshot import Snapshot
+from tenure.observe.snapshot import MetricsSnapshot
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -24,26 +24,28 @@ TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Collector(BaseCollector):
-    """Shows what these sources have counted, summed, and the levels of the database if it is given a way to read them.
+    """Exports the sum of these sources, and the gauges.
 
     REGISTRY.register(Collector(worker.metrics, app.metrics))
     """
 
-    def __init__(self, *sources: Callable[[], Snapshot], levels: Callable[[], Iterable[Level]] = lambda: ()) -> None:
-        self._sources, self._levels = sources, levels
+    def __init__(
+        self, *sources: Callable[[], MetricsSnapshot], gauges: Callable[[], Iterable[GaugeValue]] = lambda: ()
+    ) -> None:
+        self._sources, self._gauges = sources, gauges
 
     def describe(self) -> Iterator[Family]:
-        """All names, so that registering asks no database."""
+        """All metrics without values, so that registering reads no database."""
         for metric in METRICS:
             yield _family(metric)
 
     def collect(self) -> Iterator[Family]:
-        """Every metric of the catalogue, also one that has no series yet."""
-        seen = sum((read() for read in self._sources), Snapshot())
-        levels = list(self._levels())
+        """Every metric, including those without a series."""
+        snapshot = sum((read() for read in self._sources), MetricsSnapshot())
+        gauges = list(self._gauges())
         for metric in METRICS:
             family = _family(metric)
-            _fill(family, metric, seen, levels)
+            _fill(family, metric, snapshot, gauges)
             yield family
 
 
@@ -55,25 +57,25 @@ def text(collector: Collector) -> bytes:
 
 
 def _family(metric: Metric) -> Family:
-    match metric.shape:
-        case Shape.COUNTER:
-            return CounterMetricFamily(metric.name, metric.says, labels=metric.labels)
-        case Shape.HISTOGRAM:
-            return HistogramMetricFamily(metric.name, metric.says, labels=metric.labels)
-        case Shape.GAUGE:
-            return GaugeMetricFamily(metric.name, metric.says, labels=metric.labels)
+    match metric.type:
+        case MetricType.COUNTER:
+            return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+        case MetricType.HISTOGRAM:
+            return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        case MetricType.GAUGE:
+            return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
 
 
-def _fill(family: Family, metric: Metric, seen: Snapshot, levels: Iterable[Level]) -> None:
+def _fill(family: Family, metric: Metric, snapshot: MetricsSnapshot, gauges: Iterable[GaugeValue]) -> None:
     if isinstance(family, CounterMetricFamily):
-        for count in seen.counters:
-            if count.metric == metric.name:
-                family.add_metric(count.labels, count.value)
+        for counter in snapshot.counters:
+            if counter.metric == metric.name:
+                family.add_metric(counter.labels, counter.value)
     elif isinstance(family, HistogramMetricFamily):
-        for one in seen.histograms:
-            if one.metric == metric.name:
-                family.add_metric(one.labels, one.cumulative, one.sum_seconds)
+        for histogram in snapshot.histograms:
+            if histogram.metric == metric.name:
+                family.add_metric(histogram.labels, histogram.cumulative, histogram.sum_seconds)
     elif isinstance(family, GaugeMetricFamily):
-        for level in levels:
-            if level.metric == metric.name:
-                family.add_metric(level.labels, level.value)
+        for gauge in gauges:
+            if gauge.metric == metric.name:
+                family.add_metric(gauge.labels, gauge.value)

@@ -1,7 +1,7 @@
-"""OpenTelemetry spans: one trace from an enqueue to the job's runs, and on to what these enqueue.
+"""OpenTelemetry spans: one trace from an enqueue to the job's attempts, and to the jobs that these enqueue.
 
-The W3C trace context travels with the job as `origin.trace`, which never changes: each attempt, and a redrive, is a
-child of the same enqueue. Without a tracer provider nothing is recorded, and a context that came in is passed on.
+The W3C trace context is stored as `origin.trace`, which never changes: each attempt, and a redrive, is a child of the
+same enqueue. Without a tracer provider nothing is recorded, and an incoming context is passed on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tenure.observe.optional_packages import missing
 
 try:
     from opentelemetry import trace
-    from opentelemetry.context import Context as Carried
+    from opentelemetry.context import Context as TraceContext
     from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as absent:
@@ -29,22 +29,22 @@ except ModuleNotFoundError as absent:
 
 KEY = "traceparent"
 NO_FAILURE = (Snooze, CancelRequested, asyncio.CancelledError)
-"""A run that ends with one of these has not failed."""
+"""Errors that end an attempt without a failure."""
 
 _w3c = TraceContextTextMapPropagator()
 
 
 class Tracing(Middleware):
-    """Give it to the app: `App(middleware=[Tracing()])`. As the first, so that its spans are around all else.
+    """Middleware for `App(middleware=[Tracing()])`. It should be the first, so that its spans contain the others.
 
-    Without a provider it uses the one that the program has set for all.
+    The default provider is the global one.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._provider = provider
 
     def enqueue(self, origin: Origin, proceed: Callable[[Origin], Origin]) -> Origin:
-        """The span of whoever enqueues, and its context on the job."""
+        """The producer span, whose context is stored with the job."""
         parent, link = _parent(origin)
         with self._tracer().start_as_current_span(
             f"enqueue {origin.kind}",
@@ -53,10 +53,10 @@ class Tracing(Middleware):
             attributes=_attributes(origin),
             links=[link] if link is not None else [],
         ) as span:
-            return proceed(msgspec.structs.replace(origin, trace=_carried(origin, span)))
+            return proceed(msgspec.structs.replace(origin, trace=_stored_context(origin, span)))
 
     async def run(self, ctx: Context, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """The span of one attempt. What the function's code starts is inside it, in threads too."""
+        """The span of one attempt. It is the current span of the function's code, in threads too."""
         job = ctx.job
         with self._tracer().start_as_current_span(
             f"run {job.kind}",
@@ -79,24 +79,24 @@ class Tracing(Middleware):
         return trace.get_tracer("tenure", tracer_provider=self._provider)
 
 
-def _parent(origin: Origin) -> tuple[Carried | None, Link | None]:
-    """Where the span of an enqueue belongs: to a trace that was named for this job, else to what is under way here.
+def _parent(origin: Origin) -> tuple[TraceContext | None, Link | None]:
+    """The parent of an enqueue's span: the trace given for this job, else the current span.
 
-    A job under a request id of its caller's must look the same when the request comes again, its trace included: that
-    is told from the id, and the span only points to it.
+    A job with a request id must be the same when the request is repeated, including its trace. Its trace is therefore
+    derived from the request id, and the span only links to it.
     """
     if origin.request_id is not None and origin.trace is None:
-        return None, Link(_span_context(_told_from(origin)))
-    named, here = _span_context(origin.trace), trace.get_current_span().get_span_context()
-    if named.is_valid and named.trace_id != here.trace_id:
+        return None, Link(_span_context(_derived_context(origin)))
+    given, current = _span_context(origin.trace), trace.get_current_span().get_span_context()
+    if given.is_valid and given.trace_id != current.trace_id:
         return _extracted(origin.trace), None
     return None, None
 
 
-def _carried(origin: Origin, span: Span) -> str | None:
-    """The context that goes along with the job."""
+def _stored_context(origin: Origin, span: Span) -> str | None:
+    """The context that is stored with the job."""
     if origin.request_id is not None:
-        return origin.trace or _told_from(origin)
+        return origin.trace or _derived_context(origin)
     return _injected(span) or origin.trace
 
 
@@ -106,16 +106,16 @@ def _injected(span: Span) -> str | None:
     return carrier.get(KEY)
 
 
-def _extracted(traceparent: str | None) -> Carried:
-    """A context with this remote parent; an empty one where there is none that makes sense."""
-    return _w3c.extract({KEY: traceparent} if traceparent else {}, Carried())
+def _extracted(traceparent: str | None) -> TraceContext:
+    """A context with this remote parent; an empty one where it is missing or invalid."""
+    return _w3c.extract({KEY: traceparent} if traceparent else {}, TraceContext())
 
 
 def _span_context(traceparent: str | None) -> SpanContext:
     return trace.get_current_span(_extracted(traceparent)).get_span_context()
 
 
-def _told_from(origin: Origin) -> str:
+def _derived_context(origin: Origin) -> str:
     name = sha256(f"tenure\x00{origin.kind}\x00{origin.request_id}".encode()).hexdigest()
     return f"00-{name[:32]}-{name[32:48]}-01"
 

@@ -1,4 +1,4 @@
-"""Who is there to run what: the workers that are alive, and the jobs that none of them takes. Pure."""
+"""The live workers, and the kinds with jobs that none of them runs. Pure."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ import msgspec
 from tenure.lifecycle.statuses import LIVE
 from tenure.stores.contract import Stats, WorkerRecord
 
+WORKER_LIVE_SECONDS = 60.0
+"""A worker whose last heartbeat is older counts as dead: a killed worker never registers its stop."""
 
-class Unserved(msgspec.Struct, frozen=True):
-    """Live jobs of a kind in a queue that no worker takes."""
+
+class UnservedKind(msgspec.Struct, frozen=True):
+    """A kind with live jobs in a queue that no live worker serves."""
 
     queue: str
     kind: str
     jobs: int
 
 
-ALIVE_SECONDS = 60.0
-"""A worker that was not seen for this long is taken for gone."""
-
-
-def alive(stats: Stats, *, within_seconds: float = ALIVE_SECONDS) -> list[WorkerRecord]:
-    """The workers that were seen lately, by the database's clock. One that was killed never said that it stopped."""
+def live_workers(stats: Stats, *, within_seconds: float = WORKER_LIVE_SECONDS) -> list[WorkerRecord]:
+    """The workers with a recent heartbeat, by the database's clock."""
     since = stats.at - timedelta(seconds=within_seconds)
     return [worker for worker in stats.workers if worker.stopped_at is None and worker.seen_at >= since]
 
 
-def unserved(stats: Stats) -> list[Unserved]:
-    """Kinds that have live jobs in a queue, and no living worker that has both the queue and the kind."""
-    served = {(queue, kind) for worker in alive(stats) for queue in worker.queues for kind in worker.kinds}
-    waiting: dict[tuple[str, str], int] = {}
+def unserved_kinds(stats: Stats) -> list[UnservedKind]:
+    """Kinds with live jobs in a queue, and no live worker that serves both the queue and the kind."""
+    served = {(queue, kind) for worker in live_workers(stats) for queue in worker.queues for kind in worker.kinds}
+    jobs: dict[tuple[str, str], int] = {}
     for tally in stats.tallies:
         if tally.status in LIVE and (tally.queue, tally.kind) not in served:
-            waiting[tally.queue, tally.kind] = waiting.get((tally.queue, tally.kind), 0) + tally.jobs
-    return [Unserved(queue, kind, jobs) for (queue, kind), jobs in sorted(waiting.items())]
+            jobs[tally.queue, tally.kind] = jobs.get((tally.queue, tally.kind), 0) + tally.jobs
+    return [UnservedKind(queue, kind, count) for (queue, kind), count in sorted(jobs.items())]

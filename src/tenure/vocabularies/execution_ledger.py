@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job
-from tenure.lifecycle.statuses import Coarse, Status, coarse
+from tenure.lifecycle.statuses import CoarseState, Status, coarse_state
 from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, payload_of
 
 STATUSES = {one: coarse_state(one).value for one in Status}

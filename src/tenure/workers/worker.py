@@ -20,9 +20,9 @@ from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.json_text import check_integer, check_name, check_seconds
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.schedules import Schedule
-from tenure.observe.counting_store import counted
+from tenure.observe.counting_store import count_changes
 from tenure.observe.meter import LOST, Meter
-from tenure.observe.snapshot import Snapshot
+from tenure.observe.snapshot import MetricsSnapshot
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
 from tenure.workers.commit.user_connection import UserTransactions
@@ -106,7 +106,7 @@ class Worker:
     def stopping(self) -> bool:
         return self._stop.is_set()
 
-    def metrics(self) -> Snapshot:
+    def metrics(self) -> MetricsSnapshot:
         """All that this worker has counted so far. Safe to call from any thread."""
         if self._meter is None or self._caretakers_meter is None:
             raise InvalidInput("metrics", "are not counted by this worker; make it with `app.worker(metrics=True)`")
@@ -161,7 +161,7 @@ class Worker:
 
         async def open_store() -> Store:
             store = await self._open_store()
-            return store if self._caretakers_meter is None else counted(store, self._caretakers_meter)
+            return store if self._caretakers_meter is None else count_changes(store, self._caretakers_meter)
 
         return Maintenance(
             open_store,

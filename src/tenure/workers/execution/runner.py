@@ -16,7 +16,7 @@ from tenure.jobs.definition import Isolation, JobDefinition
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
-from tenure.observe.log_context import facts
+from tenure.observe.log_context import job_fields
 from tenure.stores.contract import Applied, Repeated
 from tenure.workers.execution.attempt import AttemptRun, Site
 from tenure.workers.execution.executors import Executor
@@ -134,7 +134,7 @@ class _Attempt:
     def _give_up(self) -> None:
         if self._outcome is None:
             job = self._run.job
-            log.warning("job %s was told to stop and goes on; nothing it does is recorded", job.id, extra=facts(job))
+            log.warning("job %s was told to stop and goes on; nothing it does is recorded", job.id, extra=job_fields(job))
             self._settle(Lost() if self._why is Interruption.LOST else Stopped())
 
     # What is recorded.
@@ -172,7 +172,7 @@ class _Attempt:
                 "job %s: its lease is lost, so that nothing of attempt %s is recorded",
                 job.id,
                 job.attempt,
-                extra=facts(job),
+                extra=job_fields(job),
             )
             self._ended(held, None)
         else:
@@ -202,12 +202,12 @@ class _Attempt:
     def _refused(self, error: BaseException) -> None:
         job = self._run.job
         if isinstance(error, LeaseLost):
-            log.warning("lease lost: the outcome of job %s was refused: %s", job.id, error, extra=facts(job))
+            log.warning("lease lost: the outcome of job %s was refused: %s", job.id, error, extra=job_fields(job))
         elif isinstance(error, TenureError):
-            log.error("the outcome of job %s could not be recorded: %s", job.id, error, extra=facts(job))
+            log.error("the outcome of job %s could not be recorded: %s", job.id, error, extra=job_fields(job))
         elif isinstance(error, Exception):
             said = "job %s could not be seen to its end; recovery will take it"
-            log.error(said, job.id, exc_info=error, extra=facts(job))
+            log.error(said, job.id, exc_info=error, extra=job_fields(job))
         self._ended(self.held, None)
 
 
@@ -222,7 +222,7 @@ def _say(job: Job, written: Applied | Repeated, outcome: Outcome) -> None:
         error = load(outcome.error)
         says = f"{error.get('type')}: {error.get('message')}"
         said = "job %s (%s) at attempt %s: %s; it is %s now"
-        log.warning(said, job.id, job.kind, job.attempt, says, written.status, extra=facts(job))
+        log.warning(said, job.id, job.kind, job.attempt, says, written.status, extra=job_fields(job))
     elif isinstance(outcome, Returned) and job.committed and job.committed_result != outcome.result:
         said = "job %s (%s) committed one result and returned another; the committed one stands"
-        log.error(said, job.id, job.kind, extra=facts(job))
+        log.error(said, job.id, job.kind, extra=job_fields(job))

@@ -15,7 +15,7 @@ from uuid import UUID
 from tenure.errors import LeaseLost, Refused, RevisionConflict, TenureError
 from tenure.lifecycle.operations import Heartbeat
 from tenure.lifecycle.records import Job
-from tenure.observe.log_context import facts
+from tenure.observe.log_context import job_fields
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, WakeupStore, hint_for
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
@@ -179,4 +179,4 @@ def _say_lost(held: Lease, why: str) -> None:
     # While its outcome is being written, the end that is heard of may be the one that we have just recorded.
     if not (held.lost or held.closing):
         job = held.job
-        log.warning("lease lost: job %s, attempt %s: %s; its work stops", job.id, job.attempt, why, extra=facts(job))
+        log.warning("lease lost: job %s, attempt %s: %s; its work stops", job.id, job.attempt, why, extra=job_fields(job))

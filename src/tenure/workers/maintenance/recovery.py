@@ -20,7 +20,7 @@ from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile
 from tenure.lifecycle.records import Actor, Job, ReasonCode, Role, Stage
 from tenure.lifecycle.statuses import RUNNING, STALLED
 from tenure.lifecycle.transitions import ClockGuard
-from tenure.observe.log_context import facts
+from tenure.observe.log_context import job_fields
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Failure, Outcome, RecoverableStore, Request
 from tenure.workers.reconnect import ReconnectBackoff
@@ -134,6 +134,6 @@ def _say(outcome: Outcome) -> None:
     match outcome:
         case Applied(change):
             job = change.before
-            log.warning("recovery: job %s was %s, now %s", job.id, job.status, change.name, extra=facts(job))
+            log.warning("recovery: job %s was %s, now %s", job.id, job.status, change.name, extra=job_fields(job))
         case Failure(error) if not isinstance(error, RACED):
             log.error("recovery could not help a job: %s", error)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.observe.snapshot import Packed
+from tenure.observe.snapshot import PackedMetrics
 from tenure.seams import Seams
 
 STOP, ABORT = b"s", b"a"
@@ -30,7 +30,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     counts: dict[str, int]
     uptime_seconds: float
-    metrics: Packed | None = None
+    metrics: PackedMetrics | None = None
     """All that it has counted, where that is wanted."""
     database: str | None = None
     """Where its jobs are, for whoever shows metrics of the database."""

@@ -221,7 +221,7 @@ class Child:
             return Ended(Raised(described(error)))
         where.app.database = begin.database
         if not logging.getLogger().handlers:
-            log_to_standard_error(begin.log_level, begin.log_style or "lines")
+            log_to_standard_error(begin.log_level, begin.log_style or "text")
         if where.kind.is_async:
             # A context of its own, so that nothing that one job sets is seen by the next.
             return runner.run(self._ended(assignment, where, _awaited), context=contextvars.copy_context())

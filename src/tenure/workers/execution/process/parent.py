@@ -21,7 +21,7 @@ from typing import Any
 from tenure.errors import InvalidInput
 from tenure.jobs.definition import JobDefinition
 from tenure.lifecycle.json_text import encode
-from tenure.observe.log_format import style_in_use
+from tenure.observe.log_format import current_log_style
 from tenure.seams import ProcessHandle, Seams, imported_by_a_child
 from tenure.workers.execution.attempt import AttemptRun
 from tenure.workers.execution.outcomes import Outcome, Raised
@@ -303,7 +303,7 @@ def _begin(run: AttemptRun) -> Begin:
         worker=run.held.actor.name,
         trusted_until_seconds=run.held.trusted_until_seconds,
         log_level=logging.getLogger().getEffectiveLevel(),
-        log_style=style_in_use(),
+        log_style=current_log_style(),
     )
 
 

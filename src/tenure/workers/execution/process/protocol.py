@@ -11,7 +11,7 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Job
-from tenure.observe.log_format import Style
+from tenure.observe.log_format import LogStyle
 from tenure.stores.contract import Artifact
 from tenure.workers.execution.outcomes import Outcome
 
@@ -32,7 +32,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker: str
     trusted_until_seconds: float
     log_level: int
-    log_style: Style | None = None
+    log_style: LogStyle | None = None
     """How the worker writes its log; None where the program does it in a way of its own."""
 
 
