@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from tenure.archive.exporter import Export
+from tenure.archive.exporter import Exporter
 from tenure.archive.format import BrokenArchive
 from tenure.archive.importer import import_file
 from tenure.errors import StoreError
@@ -73,7 +73,7 @@ async def opened(store: Store) -> AsyncIterator[Store]:
 async def export(store: Store, file: Path) -> list[bytes]:
     """Write it; all lines between header and footer."""
     async with store.archive.reading() as snapshot:
-        lines = [line async for line in Export(snapshot).lines()]
+        lines = [line async for line in Exporter(snapshot).lines()]
     file.write_bytes(b"".join(lines))
     return lines[1:-1]
 

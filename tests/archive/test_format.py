@@ -13,22 +13,22 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tenure.archive.exporter import Export
+from tenure.archive.exporter import Exporter
 from tenure.archive.format import (
     ORDER,
     BrokenArchive,
+    Checksum,
     EventLine,
     Footer,
     JobLine,
-    Sum,
     artifact_line,
     event_line,
     job_line,
     kind_of,
     read,
-    shelved_line,
+    record_line,
 )
-from tenure.archive.importer import import_file, look_at, numbered
+from tenure.archive.importer import check_file, import_file, read_lines
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Policy, Timeouts
 from tenure.stores import Store
@@ -51,7 +51,7 @@ def a_life() -> ModelStore:
 
 async def lines_of(store: Store) -> list[bytes]:
     async with store.archive.reading() as snapshot:
-        return [line async for line in Export(snapshot).lines()]
+        return [line async for line in Exporter(snapshot).lines()]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def put(file: Path, lines: list[bytes]) -> Path:
 
 def summed_up(lines: list[bytes]) -> list[bytes]:
     """The lines with a footer that fits them, as somebody would write it who forges an export."""
-    total = Sum()
+    total = Checksum()
     for line in lines[1:-1]:
         total.add(json.loads(line)["line"], line + b"\n")
     return [*lines[:-1], msgspec.json.encode(total.footer())]
@@ -89,17 +89,17 @@ async def test_every_record_is_read_back_as_it_was_written() -> None:
     for kept in held.jobs:
         line = read(1, job_line(kept))
         assert isinstance(line, JobLine)
-        assert line.kept == msgspec.structs.replace(kept, artifacts=())
+        assert line.record == msgspec.structs.replace(kept, artifacts=())
     for event in held.log:
         line = read(1, event_line(event))
         assert isinstance(line, EventLine)
         assert [line.event] == bare([event])
     for record in held.shelved:
-        kind, raw = shelved_line(record)
+        kind, raw = record_line(record)
         read_back = read(1, raw)
         assert kind_of(read_back) == kind
         assert getattr(read_back, kind) == record
-    assert {kind_of(read(1, shelved_line(record)[1])) for record in held.shelved} < set(ORDER)
+    assert {kind_of(read(1, record_line(record)[1])) for record in held.shelved} < set(ORDER)
 
 
 async def test_a_policy_that_leaves_something_open_leaves_it_open_there_too() -> None:
@@ -253,21 +253,21 @@ def newer(lines: list[bytes]) -> tuple[list[bytes], int]:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (cut, "the file ends without its footer, so it was cut off"),
-        (cut_within, "has no end, so the file was cut off"),
+        (cut, "the file ends without a footer, so it was truncated"),
+        (cut_within, "has no newline, so the file was truncated"),
         (not_json, "Input data was truncated"),
         (unknown_kind, "Invalid value 'song'"),
         (unknown_field, "unknown field `lyrics`"),
         (one_left_out, "the footer counts"),
-        (one_changed, "the digest does not fit: the file was changed after it was written"),
-        (more_behind, "stands behind the footer"),
-        (no_header, "an export begins with its header"),
-        (wrong_order, "lines come before job lines"),
-        (a_job_twice, "comes twice"),
+        (one_changed, "the digest differs: the file was changed after the export"),
+        (more_behind, "follows the footer"),
+        (no_header, "an export starts with a header"),
+        (wrong_order, "lines must precede job lines"),
+        (a_job_twice, "occurs twice"),
         (without_time_zone, "has no time zone"),
-        (with_a_token, "the secret of its lease"),
-        (artifact_cut, "has 3 bytes, and should have"),
-        (newer, "of version 2, and this tenure reads"),
+        (with_a_token, "the job has a lease token"),
+        (artifact_cut, "has 3 bytes instead of"),
+        (newer, "version 1, not 'tenure-export' version 2"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -279,7 +279,7 @@ def test_a_file_that_was_damaged_is_refused_by_its_line(
     if damage is cut_within:
         file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(BrokenArchive) as broken:
-        look_at(file)
+        check_file(file)
     assert broken.value.line == number
     assert says in broken.value.problem
     assert str(broken.value).endswith("; nothing was imported")
@@ -293,7 +293,7 @@ def test_every_single_byte_counts(exported: list[bytes], file: Path) -> None:
         other = b"0" if whole[place : place + 1] != b"0" else b"1"
         file.write_bytes(whole[:place] + other + whole[place + 1 :])
         with pytest.raises(BrokenArchive):
-            look_at(file)
+            check_file(file)
 
 
 def test_every_shorter_file_is_refused(exported: list[bytes], file: Path) -> None:
@@ -301,18 +301,18 @@ def test_every_shorter_file_is_refused(exported: list[bytes], file: Path) -> Non
     for length in range(0, len(whole), 97):
         file.write_bytes(whole[:length])
         with pytest.raises(BrokenArchive):
-            look_at(file)
+            check_file(file)
 
 
 def test_a_compressed_file_is_refused_wherever_it_was_cut_off(exported: list[bytes], tmp_path: Path) -> None:
     file = tmp_path / "export.jsonl.gz"
     whole = gzip.compress(b"".join(line + b"\n" for line in exported))
     file.write_bytes(whole)
-    assert look_at(file).footer.counts["job"] > 0
+    assert check_file(file).footer.counts["job"] > 0
     for length in range(0, len(whole) - 1, 61):
         file.write_bytes(whole[:length])
         with pytest.raises(BrokenArchive):
-            look_at(file)
+            check_file(file)
 
 
 async def test_a_file_that_changes_while_it_is_read_is_refused(exported: list[bytes], file: Path) -> None:
@@ -325,14 +325,14 @@ async def test_a_file_that_changes_while_it_is_read_is_refused(exported: list[by
         if doing == "reading" and fraction == 1.0:
             put(file, other_lines)
 
-    look_at(put(file, exported))
+    check_file(put(file, exported))
     with pytest.raises(BrokenArchive, match="digest"):
-        await import_file(other.archive, file, told=change)
+        await import_file(other.archive, file, report=change)
     assert await seen(other) == await seen(ModelStore(ManualClock()))
 
 
 def test_lines_are_numbered_from_one(exported: list[bytes], file: Path) -> None:
-    found = list(numbered(put(file, exported), doing="reading"))
+    found = list(read_lines(put(file, exported), step="reading"))
     assert [number for number, _, _ in found] == list(range(1, len(exported) + 1))
     assert isinstance(found[-1][1], Footer)
     assert [size for _, _, size in found] == [len(line) + 1 for line in exported]
@@ -450,7 +450,7 @@ async def test_no_illegal_history_comes_in_even_with_a_digest_that_fits(
 ) -> None:
     lines, number = forge(exported)
     put(file, summed_up(lines))
-    look_at(file)
+    check_file(file)
     other = ModelStore(ManualClock())
     with pytest.raises(BrokenArchive) as broken:
         await import_file(other.archive, file)

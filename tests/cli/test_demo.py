@@ -42,9 +42,9 @@ def test_it_says_what_it_does_in_plain_lines_and_removes_its_folder(tmp_path: Pa
     answer = tenure("demo", "--jobs", "60", env={"TMPDIR": str(tmp_path)})
     assert answer.code == 0, answer
     assert "killed: worker " in answer.out
-    assert answer.out.endswith("every record is what its log says\n")
-    assert "60 jobs queued" in answer.err
-    assert "was killed with SIGKILL while it ran" in answer.err
+    assert answer.out.endswith("every record matches its events\n")
+    assert "60 jobs enqueued" in answer.err
+    assert "killed with SIGKILL while it ran" in answer.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,7 +78,7 @@ def test_an_effect_that_is_doubled_or_missing_makes_it_fail(tmp_path: Path) -> N
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with started("demo", folder=tmp_path, env={"TMPDIR": str(tmp_path)}) as demo:
-        demo.says("300 jobs queued")
+        demo.says("300 jobs enqueued")
         workers = children_of(demo.process.pid)
         assert len(workers) == 2
         demo.signal(number)
@@ -90,7 +90,7 @@ def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal
 
 def test_killed_it_does_not_leave_its_workers_behind(tmp_path: Path) -> None:
     with started("demo", "--keep", str(tmp_path / "kept"), folder=tmp_path) as demo:
-        demo.says("300 jobs queued")
+        demo.says("300 jobs enqueued")
         workers = children_of(demo.process.pid)
         demo.process.kill()
         assert wait_until(lambda: not any(map(is_alive, workers)), seconds=30), log_of(tmp_path)

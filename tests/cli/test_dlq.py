@@ -98,14 +98,14 @@ async def test_dead_letters_are_chosen_by_what_the_filters_say(database: Databas
     assert page.json["after"] == str(b.id)
     rest = dlq(database, "ls", "--json", "--limit", "2", "--after", str(b.id))
     assert ([letter["job_id"] for letter in rest.json["dead_letters"]], rest.json["after"]) == ([str(c.id)], None)
-    assert f"there are more: --after {b.id}" in dlq(database, "ls", "--limit", "2").out
+    assert f"more dead letters: --after {b.id}" in dlq(database, "ls", "--limit", "2").out
 
 
 async def test_no_dead_letters_is_no_failure(database: Database) -> None:
     async with database.opened():
         pass
     empty = dlq(database, "ls")
-    assert (empty.code, empty.out, empty.err) == (0, "no dead letter matches\n", "")
+    assert (empty.code, empty.out, empty.err) == (0, "no dead letters match\n", "")
     assert dlq(database, "ls", "--json").json == {"dead_letters": [], "after": None}
 
 
@@ -126,7 +126,7 @@ async def test_a_dead_letter_is_shown_with_its_job(database: Database) -> None:
     other = dlq(database, "show", str(fine.id))
     assert (other.code, other.out) == (1, "")
     assert other.err == (
-        f"tenure: job {fine.id} is succeeded, and no dead letter; see it with: tenure jobs show {fine.id}\n"
+        f"tenure: job {fine.id} is succeeded and has no dead letter; show it with: tenure jobs show {fine.id}\n"
     )
 
 
@@ -164,7 +164,7 @@ async def test_all_dead_letters_that_match_are_redriven(database: Database) -> N
     chosen = ("redrive", "--all", "--kind", "mail")
     unsure = dlq(database, *chosen)
     assert (unsure.code, unsure.out) == (2, "")
-    assert "this would redrive 3 dead letters; nobody is here to be asked, so say --yes" in unsure.err
+    assert "this would redrive 3 dead letters; confirm it with --yes" in unsure.err
     assert await redrives(database) == {}
     some = dlq(database, *chosen, "--yes", "--limit", "1")
     assert (some.code, some.err) == (0, "")
@@ -213,7 +213,7 @@ async def test_a_bad_id_is_a_wrong_call_and_an_unknown_one_a_finding(database: D
         pass
     bad = dlq(database, command, "12")
     assert (bad.code, bad.out) == (2, "")
-    assert "'12' is not the id of a job" in bad.err
+    assert "'12' is not a job id" in bad.err
     unknown = dlq(database, command, UNKNOWN)
     assert (unknown.code, unknown.out) == (1, "")
     assert unknown.err == f"tenure: job {UNKNOWN} does not exist; it was never enqueued, or retention removed it\n"
@@ -224,9 +224,9 @@ async def test_a_bad_id_is_a_wrong_call_and_an_unknown_one_a_finding(database: D
     ("arguments", "says"),
     [
         ((), "give ids, or --all with filters"),
-        (("--reason", "timeout"), "add --all to mean all that match"),
-        ((UNKNOWN, "--all"), "and not both"),
-        ((UNKNOWN, "--stage", "exec"), "and not both"),
+        (("--reason", "timeout"), "add --all to select all that match"),
+        ((UNKNOWN, "--all"), "give either ids, or --all with filters"),
+        ((UNKNOWN, "--stage", "exec"), "give either ids, or --all with filters"),
         (("--all", "--reason", "boredom"), "'boredom' is not one of"),
         (("--all", "--stage", "moon"), "'moon' is not one of"),
     ],

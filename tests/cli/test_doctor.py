@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.cli.doctor import clock_skew, examine
+from tenure.cli.doctor import clock_skew, find_problems
 from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule
 from tenure.stores.postgres import doctor as examination
@@ -76,7 +76,7 @@ async def test_a_transaction_that_holds_back_vacuum_and_the_tail_is_named(
     with psycopg.connect(postgres_dsn) as connection:
         connection.execute("select pg_current_xact_id()")
         pid = connection.info.backend_pid
-        warnings = [finding for finding in await examine(postgres_dsn) if finding.level == "warning"]
+        warnings = [finding for finding in await find_problems(postgres_dsn) if finding.level == "warning"]
     [named] = [finding for finding in warnings if f"pid {pid} " in finding.says]
     assert "pg_terminate_backend" in named.advice
 
@@ -93,7 +93,7 @@ async def test_schedules_that_nobody_deals_with_are_named(database: Database) ->
             due = now + timedelta(minutes=minutes)
             call = Schedule(name=name, cron="every 1h", kind="report", payload="{}", policy=Policy())
             await store.schedules.put(call, next_at=due, paused=paused, expected_rev=0, actor=OPERATOR)
-    named = [finding for finding in await examine(database.url) if finding.about == "schedules"]
+    named = [finding for finding in await find_problems(database.url) if finding.about == "schedules"]
     since = (now - timedelta(minutes=60)).isoformat(timespec="seconds")
     assert [(finding.level, finding.says) for finding in named] == [
         ("warning", f"schedule 'late' has been due since {since}")
@@ -118,10 +118,10 @@ class Ahead(ModelStore):
 @pytest.mark.parametrize(
     ("ahead_seconds", "level", "says"),
     [
-        (0.0, "ok", "0.000 s behind ours (± 0.100 s)"),
-        (0.9, "ok", "0.900 s ahead of ours"),
-        (5.0, "warning", "5.000 s ahead of ours"),
-        (-5.0, "warning", "5.000 s behind ours"),
+        (0.0, "ok", "0.000 s behind this machine's (± 0.100 s)"),
+        (0.9, "ok", "0.900 s ahead of this machine's"),
+        (5.0, "warning", "5.000 s ahead of this machine's"),
+        (-5.0, "warning", "5.000 s behind this machine's"),
     ],
 )
 async def test_the_skew_of_the_clocks_does_not_count_the_way(ahead_seconds: float, level: str, says: str) -> None:
@@ -228,7 +228,7 @@ async def test_a_terminal_gets_a_bar_and_colours_unless_it_wants_none(
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
     assert done.returncode == 0
-    assert "1 job and 1 event: every record is what its log says" in shown
+    assert "1 job and 1 event verified: every record matches its events" in shown
     assert "log: 1 event 0:00:0" in shown.replace("\x1b[33m", "").replace("\x1b[0m", "")
     assert ("\x1b[32m" in shown) is coloured
     assert "━" in shown

@@ -35,7 +35,7 @@ from tests.support.sample_jobs import one_of_each
 from tools.generated import ROOT
 
 Line = dict[str, Any]
-KINDS = {"operator", "claim", "queue", "spent", "schedule", "stream", "message", "event", "job", "artifact"}
+KINDS = {"operator", "claim", "queue", "rate_usage", "schedule", "stream", "message", "event", "job", "artifact"}
 
 
 def export(database: Database, *arguments: str | Path) -> Answer:
@@ -229,7 +229,7 @@ def test_an_empty_database_is_exported_and_imported_too(database: Database, tmp_
     assert export(database, tmp_path / "empty.jsonl").code == 0
     assert [line["line"] for line in read(tmp_path / "empty.jsonl")] == ["header", "footer"]
     answer = import_(database, tmp_path / "empty.jsonl")
-    assert (answer.code, answer.out) == (0, "imported 0 jobs and 0 events; `tenure verify` replays them\n")
+    assert (answer.code, answer.out) == (0, "imported 0 jobs and 0 events\n")
 
 
 # What is refused.
@@ -267,7 +267,7 @@ def test_a_compressed_file_that_was_cut_off_is_refused(exported: Path, new_datab
     file.write_bytes(gzip.compress(exported.read_bytes())[:-2000])
     answer = import_(new_database("sqlite"), file)
     assert answer.code == 1
-    assert "the compressed file is damaged or was cut off" in answer.err
+    assert "the compressed file is damaged or truncated" in answer.err
 
 
 # In other words.
@@ -285,7 +285,7 @@ async def test_jobs_and_events_are_told_in_the_words_asked_for(names: tuple[str,
     answer = export(database, file, *(part for name in names for part in ("--vocabulary", name)))
     assert answer.code == 0, answer
     header, *lines, footer = read(file)
-    assert (header["format"], header["vocabularies"]) == ("tenure-told", list(names))
+    assert (header["format"], header["vocabularies"]) == ("tenure-translated", list(names))
     assert sum(footer["counts"].values()) == len(lines)
     for name in names:
         words = vocabulary(name)
@@ -297,7 +297,7 @@ async def test_jobs_and_events_are_told_in_the_words_asked_for(names: tuple[str,
         assert said
     refused = import_(Database(f"sqlite:///{tmp_path / 'new.db'}"), file)
     assert refused.code == 1
-    assert f"line 1: this file tells jobs in other words ({', '.join(names)})" in refused.err
+    assert f"line 1: an export in another vocabulary ({', '.join(names)})" in refused.err
 
 
 def test_three_vocabularies_at_once_are_refused(tmp_path: Path) -> None:

@@ -94,13 +94,13 @@ async def test_a_long_list_comes_in_pages(database: Database) -> None:
         after = ["--after", str(page.json["after"])]
         assert (page.json["after"] is not None) is more
     assert seen == [str(job.id) for job in made]
-    assert f"there are more: --after {made[1].id}" in jobs(database, "ls", "--limit", "2").out
+    assert f"more jobs: --after {made[1].id}" in jobs(database, "ls", "--limit", "2").out
 
 
 async def test_an_empty_list_says_so_and_is_no_failure(database: Database) -> None:
     async with database.opened():
         pass
-    assert (jobs(database, "ls").code, jobs(database, "ls").out) == (0, "no job matches\n")
+    assert (jobs(database, "ls").code, jobs(database, "ls").out) == (0, "no jobs match\n")
     assert jobs(database, "ls", "--json").json == {"jobs": [], "after": None}
 
 
@@ -109,9 +109,9 @@ async def test_an_empty_list_says_so_and_is_no_failure(database: Database) -> No
     [
         (("--status", "lost"), "'lost' is not one of"),
         (("--tag", "tenant"), "'tenant' is not KEY=VALUE"),
-        (("--since", "yesterday"), "'yesterday' is neither a moment"),
-        (("--since", "999999999d"), "longer than there have been years"),
-        (("--after", "7"), "'7' is not the id of a job"),
+        (("--since", "yesterday"), "'yesterday' is neither a time"),
+        (("--since", "999999999d"), "age: is too long"),
+        (("--after", "7"), "'7' is not a job id"),
         (("--limit", "0"), "0 is not in the range"),
     ],
 )
@@ -212,7 +212,7 @@ async def test_a_bad_id_is_a_wrong_call_and_an_unknown_one_a_finding(
         pass
     bad = jobs(database, *command, "12")
     assert (bad.code, bad.out) == (2, "")
-    assert "'12' is not the id of a job" in bad.err
+    assert "'12' is not a job id" in bad.err
     unknown = jobs(database, *command, UNKNOWN)
     assert (unknown.code, unknown.out) == (1, "")
     assert unknown.err == (f"tenure: job {UNKNOWN} does not exist; it was never enqueued, or retention removed it\n")
@@ -242,7 +242,7 @@ async def test_jobs_are_cancelled_by_their_ids_and_each_refusal_is_said(database
         done = await driver.apply(await driver.running(), Complete("1"))
     answer = jobs(database, "cancel", str(waiting.id), str(done.id), str(running.id), "--reason", "no need")
     assert answer.code == 1
-    assert answer.out == f"{waiting.id} cancelled\n{running.id} is running, and was asked to end\n"
+    assert answer.out == f"{waiting.id} cancelled\n{running.id} is running, asked to stop\n"
     assert f"job {done.id} is succeeded" in answer.err
     assert await status_of(database, waiting, running) == [("cancelled", True), ("running", True)]
     hard = jobs(database, "cancel", "--hard", str(running.id), str(running.id), "--json")
@@ -269,7 +269,7 @@ async def test_all_that_match_are_cancelled_and_what_is_left_is_counted(database
     chosen = ("cancel", "--all-matching", "--tag", "tenant=x")
     unsure = jobs(database, *chosen)
     assert (unsure.code, unsure.out) == (2, "")
-    assert "this would cancel 5 jobs; nobody is here to be asked, so say --yes" in unsure.err
+    assert "this would cancel 5 jobs; confirm it with --yes" in unsure.err
     some = jobs(database, *chosen, "--yes", "--limit", "2")
     assert (some.code, some.err) == (0, "")
     assert some.out.startswith("2 cancelled, 0 asked to end, 0 left as they were\nthere are more")
@@ -287,9 +287,9 @@ async def test_all_that_match_are_cancelled_and_what_is_left_is_counted(database
     ("arguments", "says"),
     [
         ((), "give ids, or --all-matching with filters"),
-        (("--kind", "mail"), "add --all-matching to mean all that match"),
-        ((UNKNOWN, "--all-matching"), "and not both"),
-        ((UNKNOWN, "--kind", "mail"), "and not both"),
+        (("--kind", "mail"), "add --all-matching to select all that match"),
+        ((UNKNOWN, "--all-matching"), "give either ids, or --all-matching with filters"),
+        ((UNKNOWN, "--kind", "mail"), "give either ids, or --all-matching with filters"),
         (("--all-matching", "--yes", "--status", "failed"), "failed has ended"),
         (("--all-matching", "--yes", "--limit", "0"), "is not in the range"),
     ],

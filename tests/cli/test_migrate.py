@@ -53,7 +53,7 @@ def test_the_sql_of_what_is_pending_or_of_everything(database: Database) -> None
     before = tenure("migrate", "--database", database.url, "sql")
     assert before.out == pending.out
     tenure("migrate", "--database", database.url)
-    assert tenure("migrate", "sql", "--database", database.url).out == "-- nothing is pending\n"
+    assert tenure("migrate", "sql", "--database", database.url).out == "-- no pending migrations\n"
     assert tenure("migrate", "sql", "--all", "--database", database.url).out == pending.out
     in_json = tenure("migrate", "sql", "--all", "--json", "--database", database.url).json["migrations"]
     assert [step["sql"] for step in in_json] == [

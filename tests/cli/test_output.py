@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenure.cli.database import without_password
-from tenure.cli.output import Exit, Lines, counted, exit_code_for
+from tenure.cli.output import Exit, ProgressLines, counted, exit_code_for
 from tenure.errors import GuardViolated, InvalidInput, JobNotFound, SchemaMismatch, StoreUnavailable, TenureError
 
 
@@ -46,7 +46,7 @@ def test_every_error_has_its_exit_code(error: TenureError, code: Exit) -> None:
 
 
 def test_a_log_gets_a_line_at_each_tenth_of_the_way_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = ProgressLines()
     for hundredth in range(101):
         lines.show(f"{hundredth}", hundredth / 100)
     assert capsys.readouterr().err.split() == ["10", "20", "30", "40", "50", "60", "70", "80", "90", "100"]

@@ -59,13 +59,13 @@ async def test_what_is_known_of_a_queue_is_forgotten(database: Database) -> None
         again = queues(database, command, "mail")
         assert again.code == 1
         assert "tenure queues ls" in again.err
-    assert queues(database, "ls").out == "no queue is paused or has rules\n"
+    assert queues(database, "ls").out == "no queue is paused or has limits\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("set", "mail"), "say which rule to change"),
+        (("set", "mail"), "give a limit to change"),
         (("set", "mail", "--concurrency", "many"), "neither a number nor none"),
         (("set", "mail", "--concurrency", "0"), "pause it instead"),
         (("set", "mail", "--rate", "fast"), "not a rate such as"),

@@ -64,7 +64,7 @@ async def test_people_are_told_what_came_after(database: Database) -> None:
     answer = replay(database, lives[1].id, "--rev", lives[1].rev, "--events")
     assert answer.code == 0
     assert f"running, revision {lives[1].rev}" in answer.out
-    assert f"{lives[-1].rev - lives[1].rev} events came after that" in answer.out
+    assert f"{lives[-1].rev - lives[1].rev} later events, the next at" in answer.out
     assert "enqueued" in answer.out
     assert "succeeded" not in answer.out
 
@@ -76,7 +76,7 @@ async def test_what_never_was_is_said_and_not_made_up(database: Database) -> Non
     assert f"has no revision 99; its last one is {lives[-1].rev}" in beyond.err
     early = replay(database, lives[0].id, "--at", "2001-01-01T00:00")
     assert early.code == 1
-    assert "was not there at 2001-01-01" in early.err
+    assert "did not exist at 2001-01-01" in early.err
     unknown = replay(database, UNKNOWN)
     assert unknown.code == 1
     assert UNKNOWN in unknown.err

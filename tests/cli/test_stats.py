@@ -16,7 +16,7 @@ from tenure.stores import Store
 from tenure.stores.contract import Stats, Tally, WorkerRecord
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import ERROR, Driver
-from tenure.views.unserved import WORKER_LIVE_SECONDS, UnservedKind, live_workers, unserved_kinds
+from tenure.views.workers import WORKER_LIVE_SECONDS, UnservedKind, live_workers, unserved_kinds
 from tests.support.child_programs import wait_until
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
@@ -82,9 +82,9 @@ async def test_the_same_in_words(database: Database) -> None:
     assert (answer.code, answer.err) == (0, "")
     for words in (
         "8 jobs",
-        "2 workers alive",
-        "kinds with jobs that no living worker runs",
-        "1 dead letter that nobody",
+        "2 live workers",
+        "kinds with jobs that no live worker serves",
+        "1 open dead letter",
     ):
         assert words in answer.out
     assert any(line.split()[:5] == ["default", "mail", "queued", "3", "2"] for line in answer.out.splitlines())
@@ -96,7 +96,7 @@ async def test_an_empty_database_has_nothing_to_count(database: Database) -> Non
         pass
     answer = stats(database)
     assert answer.code == 0
-    assert answer.out == "0 jobs\n0 workers alive\n0 dead letters that nobody has dealt with\n"
+    assert answer.out == "0 jobs\n0 live workers\n0 open dead letters\n"
     assert stats(database, "--json").json["jobs"] == []
 
 
@@ -131,7 +131,7 @@ async def test_watching_elsewhere_writes_the_lines_anew(database: Database, tmp_
 
 def test_watching_makes_no_one_document_and_no_pause_of_nothing() -> None:
     for options, says in (
-        (("--json", "--watch", "1"), "--json is one document"),
+        (("--json", "--watch", "1"), "--json and --watch cannot be combined"),
         (("--watch", "0"), "not in the range"),
     ):
         answer = tenure("stats", *options)

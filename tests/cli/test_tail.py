@@ -212,7 +212,7 @@ async def test_a_position_that_is_none_is_refused(database: Database) -> None:
     assert "'rubbish' is not a position of this log" in wrong.err
     both = jobs(database, "tail", UNKNOWN, "--from", "start")
     assert (both.code, both.out) == (2, "")
-    assert "--from is for the whole log" in both.err
+    assert "--from cannot be used with ID" in both.err
 
 
 def test_an_interrupt_before_anything_was_told_is_clean(tmp_path: Path) -> None:

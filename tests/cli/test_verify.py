@@ -41,7 +41,10 @@ async def test_a_sound_database_is_found_sound(database: Database) -> None:
     assert answer.json["events"] == sum(job.rev for job in jobs)
     in_words = verify(database)
     assert in_words.code == 0
-    assert in_words.out == f"{len(jobs)} jobs and {answer.json['events']} events: every record is what its log says\n"
+    assert (
+        in_words.out
+        == f"{len(jobs)} jobs and {answer.json['events']} events verified: every record matches its events\n"
+    )
 
 
 async def test_what_was_erased_pruned_and_blanked_is_still_sound(database: Database) -> None:
@@ -109,7 +112,7 @@ async def test_each_thing_that_was_tampered_with_is_named_and_nothing_else(datab
     in_words = verify(database)
     assert in_words.code == 1
     assert f"job {ids[0]}: differs: attempt is 7 in the record, 1 by the log\n" in in_words.out
-    assert f"job {ids[5]}: no_job: the log has 5 events of it, and there is no such job\n" in in_words.out
+    assert f"job {ids[5]}: no_job: the log has 5 events of this job, which does not exist\n" in in_words.out
 
 
 async def test_a_policy_that_was_changed_by_hand_is_noticed_in_every_job_that_has_it(database: Database) -> None:
@@ -162,7 +165,7 @@ async def test_it_stops_at_the_most_problems_that_it_may_list(database: Database
     assert (answer.code, len(answer.json["problems"]), answer.json["complete"]) == (1, 3, False)
     in_words = verify(database, "--max-problems", "3")
     assert in_words.out.count("differs") == 3
-    assert "--max-problems lists more" in in_words.out
+    assert "raise --max-problems for more" in in_words.out
     assert verify(database, "--max-problems", "0").code == 2
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tenure.cli.vocabulary import Interpreter
+from tenure.cli.vocabulary import EventTranslator
 from tenure.lifecycle.operations import Complete, Fail, Progress, Retry, Suspend
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import Status
@@ -84,7 +84,7 @@ async def test_filters_pages_and_empty_lists_are_as_without_a_vocabulary(databas
     assert in_words.out.splitlines()[-1] == f"there are more: --after {first.id}"
     rest = jobs(database, "ls", "--status", "queued", "--after", str(first.id), "--json", "--vocabulary", "contract")
     assert [job["id"] for job in rest.json["jobs"]] == [str(second.id)]
-    assert jobs(database, "ls", "--kind", "none", "--vocabulary", "engine").out == "no job matches\n"
+    assert jobs(database, "ls", "--kind", "none", "--vocabulary", "engine").out == "no jobs match\n"
     nothing = jobs(database, "ls", "--kind", "none", "--json", "--vocabulary", "engine").json
     assert nothing == {"vocabulary": "engine", "jobs": [], "after": None}
 
@@ -126,8 +126,8 @@ async def test_every_vocabulary_shows_a_job_in_both_forms(database: Database, na
         (("ls", "--vocabulary", "klingon"), 2, "'engine-old'"),
         (("ls", "--vocabulary", "klingon"), 2, "'klingon' is not one of"),
         (("tail", "--vocabulary", "klingon"), 2, "'klingon' is not one of"),
-        (("tail", *BOTH, "--vocabulary", "worker"), 2, "in one or in two that differ"),
-        (("tail", "--vocabulary", "worker", "--vocabulary", "worker"), 2, "in one or in two that differ"),
+        (("tail", *BOTH, "--vocabulary", "worker"), 2, "at most 2 different ones"),
+        (("tail", "--vocabulary", "worker", "--vocabulary", "worker"), 2, "at most 2 different ones"),
         (("show", UNKNOWN, "--provenance", "--vocabulary", "worker"), 2, "without --vocabulary"),
         (("show", UNKNOWN, "--vocabulary", "worker"), 1, "does not exist"),
     ],
@@ -235,7 +235,7 @@ async def test_an_erased_job_is_shown_without_its_content(database: Database) ->
 async def test_a_stream_is_told_alike_however_few_logs_are_kept(
     database: Database, monkeypatch: pytest.MonkeyPatch, jobs_kept: int
 ) -> None:
-    monkeypatch.setattr("tenure.cli.vocabulary.JOBS_KEPT", jobs_kept)
+    monkeypatch.setattr("tenure.cli.vocabulary.JOBS_CACHED_MAX", jobs_kept)
     async with database.opened() as store:
         driver = Driver(store)
         made = await one_of_each(driver)
@@ -246,10 +246,10 @@ async def test_a_stream_is_told_alike_however_few_logs_are_kept(
             for job in made
             for event, history in zip(logs[job.id], histories(job.origin, logs[job.id]), strict=True)
         }
-        interpreter = Interpreter(store, chosen)
+        translator = EventTranslator(store, chosen)
         for event in (await store.tail(limit=1000)).events:
-            assert await interpreter.translate(event) == expected[event.job_id, event.rev]
-        assert len(interpreter._met) <= jobs_kept
+            assert await translator.translate(event) == expected[event.job_id, event.rev]
+        assert len(translator._cache) <= jobs_kept
 
 
 async def test_what_retention_removed_before_it_was_told_is_told_as_unknown(database: Database) -> None:
@@ -257,9 +257,9 @@ async def test_what_retention_removed_before_it_was_told_is_told_as_unknown(data
         driver = Driver(store)
         job = await driver.apply(await driver.running(), Complete("1"))
         *_, last = await driver.events_of(job.id)
-        interpreter = Interpreter(store, vocabularies(("engine",)))
+        translator = EventTranslator(store, vocabularies(("engine",)))
         assert await store.prune(older_than_seconds=0, actor=OPERATOR) == 1
-        [translated] = await interpreter.translate(last)
+        [translated] = await translator.translate(last)
     assert (translated.name, translated.fields["engineId"], translated.fields["duration"]) == (
         "JOB_COMPLETED",
         None,

@@ -113,7 +113,7 @@ async def test_what_does_not_finish_within_the_grace_time_is_handed_back(databas
             await jobs.at_least(4, "running")
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log
-            assert "4 jobs run and may take 0.2 s" in worker.log
+            assert "waiting up to 0.2 s for 4 running jobs" in worker.log
         for job in await jobs.jobs():
             assert (job.status, job.failures, job.losses) == ("stalled", 0, 0)
             assert [event.type for event in (await jobs.store.history([job.id]))[job.id]][-1] == "released"
@@ -129,7 +129,7 @@ async def test_a_second_signal_aborts_at_once(
         with started(*arguments(sqlite, "--grace-seconds", "80"), folder=folder) as worker:
             await jobs.at_least(2, "running")
             worker.signal(number)
-            worker.says("2 jobs run and may take")
+            worker.says("for 2 running jobs")
             worker.signal(number)
             assert worker.ended(seconds=20) == code, worker.log
 
@@ -143,7 +143,7 @@ async def test_a_thread_that_a_job_leaves_behind_does_not_keep_a_worker_from_its
             await jobs.at_least(1, "running")
             worker.signal(signal.SIGTERM)
             assert worker.ended(seconds=30) == 0, worker.log
-            assert "is not waited for" in worker.log
+            assert "a thread of a job has not ended" in worker.log
         [job] = await jobs.jobs()
         assert (job.status, job.failures) == ("stalled", 0)
 
@@ -157,7 +157,7 @@ async def test_a_third_signal_ends_a_worker_whose_event_loop_is_stuck(sqlite: Da
                 worker.signal(signal.SIGTERM)
                 await asyncio.sleep(1.0)  # Two of a kind that come at the same moment are one to the kernel.
             assert worker.ended(seconds=20) == 143, worker.log
-            assert "asked a third time" in worker.log
+            assert "third signal" in worker.log
 
 
 async def test_both_processes_of_two_claim_and_both_stop(sqlite: Database, folder: Path) -> None:
@@ -209,7 +209,7 @@ async def test_a_second_signal_to_the_supervisor_aborts_its_workers(sqlite: Data
         with started(*arguments(sqlite, *options), folder=folder) as workers:
             await jobs.at_least(2, "running")
             workers.signal(signal.SIGINT)
-            workers.says("stopping: the workers claim no more")
+            workers.says("stopping: worker processes finish or release")
             workers.signal(signal.SIGINT)
             assert workers.ended(seconds=30) == 130, workers.log
             assert not any(is_alive(pid) for pid in workers.workers)
@@ -230,21 +230,21 @@ async def test_a_stop_that_reaches_supervisor_and_workers_at_once_is_one_stop(sq
 
 
 WRONG = [
-    ("nowhere:app", "there is no module 'nowhere'"),
-    ("shop.nowhere:app", "there is no module 'shop.nowhere'"),
+    ("nowhere:app", "module 'nowhere' not found"),
+    ("shop.nowhere:app", "module 'shop.nowhere' not found"),
     ("shop:nothing", "shop has no 'nothing'; its apps are: app"),
     ("shop:nap", "shop:nap is JobFunction, not a tenure.App"),
     ("shop:", "is not MODULE:APP"),
     (":app", "is not MODULE:APP"),
     ("", "is not MODULE:APP"),
     ("not a module", "is neither a module nor a Python file"),
-    ("missing.py", "there is no file missing.py"),
-    ("notes.txt:app", "there is no module 'notes'"),
-    ("./notes.txt:app", "is not a Python file"),
-    ("two", "say which one, as two:NAME; its apps are: one, other"),
-    ("bare", "say which one, as bare:NAME; it has no tenure.App"),
+    ("missing.py", "file missing.py does not exist"),
+    ("notes.txt:app", "module 'notes' not found"),
+    ("./notes.txt:app", "is not an importable Python file"),
+    ("two", "give the name of the app, two:NAME; its apps are: one, other"),
+    ("bare", "give the name of the app, bare:NAME; it has no tenure.App"),
     ("empty:app", "the app declares no jobs"),
-    ("other/json.py", "other/json.py cannot be imported as 'json'"),
+    ("other/json.py", "importing other/json.py as 'json' finds"),
 ]
 
 
@@ -262,7 +262,7 @@ def test_a_target_that_is_wrong_is_one_clear_line(folder: Path, target: str, say
     assert len(answer.err.splitlines()) == 1
 
 
-DIVIDES, DIVIDED = "import tenure\n\n1 / 0\n", ["line 3", "ZeroDivisionError", "broken could not be imported"]
+DIVIDES, DIVIDED = "import tenure\n\n1 / 0\n", ["line 3", "ZeroDivisionError", "importing broken failed"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
-from tenure.cli.logging_setup import set_up_logs
-from tenure.cli.worker_summary import LINE_SECONDS, Process, Summary, row
+from tenure.cli.logging_setup import configure_logging
+from tenure.cli.worker_summary import LINE_SECONDS, ProcessSummary, WorkerSummary, row
 from tenure.observe.log_format import JsonFormatter, TextFormatter
 from tenure.testing.clock import ManualClock
 from tenure.workers.supervisor.channel import WorkerReport
@@ -22,33 +22,33 @@ def report(worker: str = "w", *, uptime: float = 1.0, running: int = 0, **counts
 
 
 def test_the_counts_of_a_process_that_was_replaced_are_kept() -> None:
-    summary = Summary()
-    summary.heard(1, report("first", claimed=5, succeeded=3))
-    summary.heard(1, report("first", claimed=6, succeeded=4))
-    summary.heard(1, report("second", claimed=1))
-    summary.heard(2, report("other", claimed=10, lost=1))
+    summary = WorkerSummary()
+    summary.record(1, report("first", claimed=5, succeeded=3))
+    summary.record(1, report("first", claimed=6, succeeded=4))
+    summary.record(1, report("second", claimed=1))
+    summary.record(2, report("other", claimed=10, lost=1))
     assert summary.counts() == Counter(claimed=17, succeeded=4, lost=1)
     assert [process.number for process in summary.refresh()] == [1, 2]
 
 
 def test_the_rate_is_that_of_the_last_reports() -> None:
-    process = Process(1)
+    process = ProcessSummary(1)
     assert process.per_second == 0.0
     for second in range(20):
-        process.heard(report(uptime=second, claimed=1000, succeeded=10 * second if second < 10 else 100))
+        process.record(report(uptime=second, claimed=1000, succeeded=10 * second if second < 10 else 100))
     assert process.per_second == 0.0
-    process.heard(report(uptime=20, claimed=1000, succeeded=125))
+    process.record(report(uptime=20, claimed=1000, succeeded=125))
     assert process.per_second == pytest.approx(5.0)
-    process.heard(report("another", uptime=0.5))
+    process.record(report("another", uptime=0.5))
     assert process.per_second == 0.0
 
 
 def test_a_row_has_every_column() -> None:
-    process = Process(
+    process = ProcessSummary(
         2, report(uptime=75, running=4, claimed=1234, succeeded=1200, retry=20, failed=6, dead_lettered=3)
     )
     assert row(process) == (2, 7, 4, "1,234", "1,200", "20", "6", "3", "0", "0.0", "0:01:15")
-    assert row(Process(1))[:3] == (1, None, 0)
+    assert row(ProcessSummary(1))[:3] == (1, None, 0)
 
 
 class Minutes(ManualClock):
@@ -61,7 +61,7 @@ class Minutes(ManualClock):
 
 
 async def test_each_minute_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
-    summary = Summary(lambda: report(running=2, claimed=5, succeeded=2, stalled=1))
+    summary = WorkerSummary(lambda: report(running=2, claimed=5, succeeded=2, stalled=1))
     with caplog.at_level(logging.INFO), pytest.raises(asyncio.CancelledError):
         await summary.write_lines(Minutes())
     assert [record.getMessage() for record in caplog.records] == [
@@ -106,7 +106,7 @@ def test_a_module_that_sets_up_logging_changes_nothing(
     monkeypatch.setattr(root, "handlers", [])
     before = root.level
     try:
-        set_up_logs("info", as_json=False, color=False)
+        configure_logging("info", as_json=False, color=False)
         logging.basicConfig(level="DEBUG")
         logging.getLogger("shop").debug("too much")
         logging.getLogger("shop").info("hello")

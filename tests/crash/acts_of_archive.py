@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tenure.archive.exporter import Export
+from tenure.archive.exporter import Exporter
 from tenure.archive.importer import import_file
 from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Commit, Complete, Fail, Signal
@@ -78,7 +78,7 @@ async def write() -> None:
     await store.open()
     await _live(Driver(store))
     async with store.archive.reading() as snapshot:
-        lines = [line async for line in Export(snapshot).lines()]
+        lines = [line async for line in Exporter(snapshot).lines()]
     await store.close()
     EVERYTHING.write_bytes(b"".join(lines))
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tenure.cli.output import Silent
-from tenure.cli.verify import audit
+from tenure.cli.output import NoProgress
+from tenure.cli.verify import verify_store
 from tenure.lifecycle.operations import (
     Commit,
     Complete,
@@ -76,7 +76,7 @@ async def test_every_way_through_the_lifecycle_leaves_nothing_to_complain_about(
 ) -> None:
     jobs = await every_way(driver, clock)
     assert {job.status for job in jobs} == set(Status)
-    tally = await audit(store, Silent(), problems_max=100)
+    tally = await verify_store(store, NoProgress(), problems_max=100)
     assert tally.problems == []
     assert (tally.jobs, tally.complete) == (len(jobs), True)
     assert tally.events == sum(job.rev for job in jobs)
@@ -87,7 +87,7 @@ async def test_erased_and_blanked_jobs_are_still_sound(driver: Driver, store: Mo
         if not job.live:
             await store.erase(job.id, reason="asked", actor=OPERATOR)
     await store.blank(older_than_seconds=0, actor=OPERATOR)
-    assert (await audit(store, Silent(), problems_max=100)).problems == []
+    assert (await verify_store(store, NoProgress(), problems_max=100)).problems == []
 
 
 JOB_DAMAGE: list[tuple[str, dict[str, Any], ProblemType, str]] = [
@@ -287,7 +287,7 @@ async def test_the_walk_finds_jobs_without_events_and_events_without_a_job(clock
     rowless, eventless = await finished(driver), await finished(driver)
     store.lose_row(rowless[0].id)
     store.lose_events(eventless[0].id)
-    tally = await audit(store, Silent(), problems_max=100)
+    tally = await verify_store(store, NoProgress(), problems_max=100)
     assert [(problem.job_id, problem.type) for problem in tally.problems] == [
         (eventless[0].id, ProblemType.NO_EVENTS),
         (rowless[0].id, ProblemType.NO_JOB),
@@ -300,7 +300,7 @@ async def test_a_job_that_moves_on_while_it_is_read_is_no_problem(clock: ManualC
     driver = Driver(store)
     job = await driver.running()
     store.before_history = lambda: driver.apply(job, Complete("1"))
-    assert (await audit(store, Silent(), problems_max=100)).problems == []
+    assert (await verify_store(store, NoProgress(), problems_max=100)).problems == []
     assert (await driver.job(job.id)).status is Status.SUCCEEDED
 
 
@@ -308,7 +308,7 @@ async def test_a_job_that_retention_removes_while_it_is_read_is_no_problem(clock
     store = Tampered(clock)
     await finished(Driver(store))
     store.before_history = lambda: store.prune(older_than_seconds=0, actor=OPERATOR)
-    assert (await audit(store, Silent(), problems_max=100)).problems == []
+    assert (await verify_store(store, NoProgress(), problems_max=100)).problems == []
 
 
 async def test_one_unreadable_log_does_not_hide_the_others(clock: ManualClock) -> None:
@@ -316,7 +316,7 @@ async def test_one_unreadable_log_does_not_hide_the_others(clock: ManualClock) -
     driver = Driver(store)
     jobs = [(await finished(driver))[0] for _ in range(7)]
     store.unreadable = {jobs[3].id}
-    tally = await audit(store, Silent(), problems_max=100)
+    tally = await verify_store(store, NoProgress(), problems_max=100)
     assert [(problem.job_id, problem.type) for problem in tally.problems] == [(jobs[3].id, ProblemType.UNREADABLE)]
     assert tally.jobs == 7
 
@@ -327,5 +327,5 @@ async def test_the_walk_stops_at_the_most_problems_that_were_asked_for(clock: Ma
     for _ in range(5):
         store.lose_events((await finished(driver))[0].id)
     for most, complete in ((3, False), (5, True), (6, True)):
-        tally = await audit(store, Silent(), problems_max=most)
+        tally = await verify_store(store, NoProgress(), problems_max=most)
         assert (len(tally.problems), tally.complete) == (min(most, 5), complete)

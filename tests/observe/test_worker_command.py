@@ -166,14 +166,14 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_started(folder: Path
         )
     assert answer.code == 2
     assert f"metrics: cannot be served at {taken}: Address already in use; choose another address" in answer.err
-    assert "starts" not in answer.err
+    assert "started" not in answer.err
 
 
 @pytest.mark.parametrize("given", ["nine", "70000", "::1:9100"])
 def test_an_address_that_makes_no_sense_is_refused(folder: Path, given: str) -> None:
     answer = tenure("worker", "shop:app", "--metrics", given, cwd=folder)
     assert answer.code == 2
-    assert "is no address" in answer.err
+    assert "is not an address" in answer.err
 
 
 def test_without_the_package_the_command_says_what_to_install(folder: Path) -> None:

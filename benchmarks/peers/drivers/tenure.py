@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 import tenure
 from benchmarks.peers.drivers.postgres import Books, ledger
 from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
-from tenure.cli.worker import collect_less
+from tenure.cli.worker import reduce_garbage_collection
 from tenure.client.job_function import JobFunction
 
 CONCURRENCY = 2000
@@ -69,7 +69,7 @@ class Tenure(Driver):
 
 async def _work(url: str) -> None:
     app, _ = declared(url)
-    collect_less()  # as `tenure worker` does
+    reduce_garbage_collection()  # as `tenure worker` does
     worker = app.worker(concurrency=CONCURRENCY)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     await worker.run()

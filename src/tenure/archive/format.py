@@ -1,7 +1,7 @@
-"""The lines of an export: one JSON object each, named by its field `line`. Pure.
+"""The lines of an export: one JSON object each, whose field `line` is its kind. Pure.
 
-First the header, then what stands beside the jobs, then the log in its order, then each job with what belongs to it,
-and last the footer. The secret of a lease is in none of them.
+The order is: header, records outside of jobs, the log in its order, each job followed by its artifacts, footer. Lease
+tokens are never written.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from tenure.stores.schedule_validation import check_next, check_schedule
 from tenure.stores.validation import check_artifacts, check_enqueue, check_message
 
 FORMAT = "tenure-export"
-TOLD_FORMAT = "tenure-told"
-"""Of a file that is told in other words, and is not for import."""
+TRANSLATED_FORMAT = "tenure-translated"
+"""The format of an export in another vocabulary, which cannot be imported."""
 VERSION = 1
-"""A reader knows the versions up to its own. A new one is made when a reader would lose something by not knowing it."""
+"""Increased when an older reader would lose something of a file."""
 
 _encode = msgspec.json.encode
-_NOBODY = Actor(Role.CLIENT, "export")
+_EXPORTER = Actor(Role.CLIENT, "export")
 
 
 class BrokenArchive(TenureError):
-    """A file cannot be imported. `line` is where that shows, from 1; nothing of it was kept."""
+    """A file cannot be imported. `line` counts from 1. Nothing was imported."""
 
     def __init__(self, line: int, problem: str) -> None:
         self.line, self.problem = line, problem
@@ -54,11 +54,11 @@ class BrokenArchive(TenureError):
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", forbid_unknown_fields=True):
-    """Of a version that we know, every field is known."""
+    """Unknown fields are errors: every field of a known version is known."""
 
 
 class Header(_Line, frozen=True, tag="header", omit_defaults=True):
-    """What the file is."""
+    """The first line: format, origin and size of the file."""
 
     format: str
     version: int
@@ -83,8 +83,8 @@ class QueueLine(_Line, frozen=True, tag="queue"):
     queue: QueueState
 
 
-class SpentLine(_Line, frozen=True, tag="spent"):
-    spent: KeySpent
+class RateUsageLine(_Line, frozen=True, tag="rate_usage"):
+    rate_usage: KeySpent
 
 
 class ScheduleLine(_Line, frozen=True, tag="schedule"):
@@ -107,11 +107,13 @@ class JobLine(_Line, frozen=True, tag="job"):
     job: Job
     dead_letter: DeadLetter | None = None
     signals: tuple[SignalRecord, ...] = ()
-    answers: tuple[AnswerRecord, ...] = ()
+    deduplicated_requests: tuple[AnswerRecord, ...] = ()
 
     @property
-    def kept(self) -> Kept:
-        return Kept(job=self.job, dead_letter=self.dead_letter, signals=self.signals, answers=self.answers)
+    def record(self) -> Kept:
+        return Kept(
+            job=self.job, dead_letter=self.dead_letter, signals=self.signals, answers=self.deduplicated_requests
+        )
 
 
 class ArtifactLine(_Line, frozen=True, tag="artifact"):
@@ -119,27 +121,39 @@ class ArtifactLine(_Line, frozen=True, tag="artifact"):
     body: str
 
     def content(self) -> bytes:
-        """The body; ValueError where it is not what was written."""
+        """The decoded body; ValueError where it is not base64."""
         return base64.b64decode(self.body, validate=True)
 
 
 class Footer(_Line, frozen=True, tag="footer"):
-    """How much came before it, and the SHA-256 of all lines between header and footer with their ends."""
+    """The last line: the counts of all lines between header and footer, and the SHA-256 of their bytes."""
 
     counts: dict[str, int]
     sha256: str
 
 
-ShelvedLine = OperatorLine | ClaimLine | QueueLine | SpentLine | ScheduleLine | StreamLine | MessageLine
-Line = Header | ShelvedLine | EventLine | JobLine | ArtifactLine | Footer
+RecordLine = OperatorLine | ClaimLine | QueueLine | RateUsageLine | ScheduleLine | StreamLine | MessageLine
+Line = Header | RecordLine | EventLine | JobLine | ArtifactLine | Footer
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
-ORDER = ("header", "operator", "claim", "queue", "spent", "schedule", "stream", "message", "event", "job", "footer")
-"""The kinds in the order in which they come. Artifacts stand behind their job."""
+ORDER = (
+    "header",
+    "operator",
+    "claim",
+    "queue",
+    "rate_usage",
+    "schedule",
+    "stream",
+    "message",
+    "event",
+    "job",
+    "footer",
+)
+"""The order of kinds. Artifacts follow their job."""
 
 
-class Sum:
-    """Counts and sums up the lines between header and footer, for whoever writes them and for whoever reads them."""
+class Checksum:
+    """The counts and the digest of the lines between header and footer."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -153,53 +167,53 @@ class Sum:
         return Footer(counts=dict(sorted(self.counts.items())), sha256=self._digest.hexdigest())
 
 
-def written(kind: str, facts: dict[str, Any]) -> bytes:
-    """A line, with its end."""
-    return _encode({"line": kind, **facts}) + b"\n"
+def encode_line(kind: str, fields: dict[str, Any]) -> bytes:
+    """A line, including its newline."""
+    return _encode({"line": kind, **fields}) + b"\n"
 
 
-def edge_line(edge: Header | Footer) -> bytes:
-    """The first line or the last."""
-    return _encode(edge) + b"\n"
+def frame_line(frame: Header | Footer) -> bytes:
+    """The first or the last line."""
+    return _encode(frame) + b"\n"
 
 
 def event_line(event: Event) -> bytes:
-    """An event without its position, which belongs to a database, and without what its job says."""
-    facts = _set_in(event)
+    """An event without its position, which is the database's, and without fields that its job has."""
+    fields = _set_fields(event)
     for name in ("position", "correlation_id", "trace"):
-        facts.pop(name, None)
-    return written("event", {"event": facts})
+        fields.pop(name, None)
+    return encode_line("event", {"event": fields})
 
 
-def shelved_line(record: Shelved) -> tuple[str, bytes]:
-    """A line for what stands beside the jobs, and the name of its kind."""
+def record_line(record: Shelved) -> tuple[str, bytes]:
+    """The kind and the line of a record outside of jobs."""
     kind = _KIND[type(record)]
-    facts = _set_in(record)
+    fields = _set_fields(record)
     if isinstance(record, ScheduleRecord):
-        facts["schedule"] = _with_sorted_tags(_set_in(record.schedule))
-    return kind, written(kind, {kind: facts})
+        fields["schedule"] = _with_sorted_tags(_set_fields(record.schedule))
+    return kind, encode_line(kind, {kind: fields})
 
 
-def job_line(kept: Kept) -> bytes:
-    """A job with what belongs to it. Only what its policy leaves open is written as null."""
-    facts = _set_in(kept.job)
-    facts.pop("token", None)
-    line: dict[str, Any] = {"job": facts | {"origin": _with_sorted_tags(_set_in(kept.job.origin))}}
-    if kept.dead_letter is not None:
-        line["dead_letter"] = _set_in(kept.dead_letter)
-    if kept.signals:
-        line["signals"] = [_set_in(signal) for signal in kept.signals]
-    if kept.answers:
-        line["answers"] = [_set_in(answer) for answer in kept.answers]
-    return written("job", line)
+def job_line(record: Kept) -> bytes:
+    """A job with its dead letter, signals and deduplicated requests. Only fields of its policy can be null."""
+    fields = _set_fields(record.job)
+    fields.pop("token", None)
+    line: dict[str, Any] = {"job": fields | {"origin": _with_sorted_tags(_set_fields(record.job.origin))}}
+    if record.dead_letter is not None:
+        line["dead_letter"] = _set_fields(record.dead_letter)
+    if record.signals:
+        line["signals"] = [_set_fields(signal) for signal in record.signals]
+    if record.answers:
+        line["deduplicated_requests"] = [_set_fields(request) for request in record.answers]
+    return encode_line("job", line)
 
 
 def artifact_line(record: ArtifactRecord, body: bytes) -> bytes:
-    return written("artifact", {"artifact": _set_in(record), "body": base64.b64encode(body).decode()})
+    return encode_line("artifact", {"artifact": _set_fields(record), "body": base64.b64encode(body).decode()})
 
 
 def read(number: int, raw: bytes) -> Line:
-    """What a line says. Anything that no export writes is BrokenArchive."""
+    """Decode and validate a line; BrokenArchive for one that no export writes."""
     try:
         line = _decoder.decode(raw)
         check(line)
@@ -211,7 +225,7 @@ def read(number: int, raw: bytes) -> Line:
 
 
 def check(line: Line) -> None:
-    """Refuse what no store could hold or nobody could mean, as at a store's own door; ValueError or InvalidInput."""
+    """Validate a line as a store validates its input; ValueError or InvalidInput."""
     match line:
         case JobLine():
             _check_job(line)
@@ -219,7 +233,7 @@ def check(line: Line) -> None:
             record, body = line.artifact, line.content()
             check_artifacts([Artifact(name=record.name, media_type=record.media_type, body=body)])
             if len(body) != record.bytes:
-                raise ValueError(f"the artifact {record.name!r} has {len(body)} bytes, and should have {record.bytes}")
+                raise ValueError(f"the artifact {record.name!r} has {len(body)} bytes instead of {record.bytes}")
         case MessageLine(message=one):
             check_message(
                 OutboxMessage(id=one.id, topic=one.topic, body=one.body, aggregate=one.aggregate, headers=one.headers)
@@ -227,52 +241,52 @@ def check(line: Line) -> None:
         case QueueLine(queue=queue):
             check_name(queue.name, "queue")
         case ScheduleLine(schedule=one):
-            check_schedule(one.schedule, next_at=one.next_at, expected_rev=one.rev, actor=_NOBODY)
+            check_schedule(one.schedule, next_at=one.next_at, expected_rev=one.rev, actor=_EXPORTER)
             check_next(one.next_at, one.last_at)
-    for name, moment in _moments(line):
-        if moment.utcoffset() is None:
+    for name, at in _timestamps(line):
+        if at.utcoffset() is None:
             raise ValueError(f"{name} has no time zone")
 
 
 def _check_job(line: JobLine) -> None:
     job = line.job
     if job.token is not None:
-        raise ValueError("a job comes with the secret of its lease, which no export has")
-    check_enqueue(EnqueueRequest(job.origin, _NOBODY))
+        raise ValueError("the job has a lease token, which no export has")
+    check_enqueue(EnqueueRequest(job.origin, _EXPORTER))
     for name in ("committed_result", "result", "partial_result", "error", "last_error"):
         if (text := getattr(job, name)) is not None:
             check_content(text, name)
     for signal in line.signals:
         check_content(signal.payload, "signal")
-    belongings = (*line.signals, *line.answers, *(() if line.dead_letter is None else (line.dead_letter,)))
-    if any(one.job_id != job.id for one in belongings):
-        raise ValueError(f"what belongs to job {job.id} names another job")
+    dead_letters = () if line.dead_letter is None else (line.dead_letter,)
+    if any(one.job_id != job.id for one in (*line.signals, *line.deduplicated_requests, *dead_letters)):
+        raise ValueError(f"a record of job {job.id} has another job_id")
 
 
-def _moments(record: msgspec.Struct) -> Iterator[tuple[str, datetime]]:
-    """Every moment in a record, however deep."""
-    moments, nested = _where_moments_are(type(record))
-    for name in moments:
-        if (moment := getattr(record, name)) is not None:
-            yield name, moment
+def _timestamps(record: msgspec.Struct) -> Iterator[tuple[str, datetime]]:
+    """Every timestamp in a record and its nested records."""
+    timestamps, nested = _timestamp_fields(type(record))
+    for name in timestamps:
+        if (at := getattr(record, name)) is not None:
+            yield name, at
     for name in nested:
         inner = getattr(record, name)
         for one in inner if isinstance(inner, tuple) else () if inner is None else (inner,):
-            yield from _moments(one)
+            yield from _timestamps(one)
 
 
 @cache
-def _where_moments_are(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields of a record that are moments, and those that hold records which have some."""
-    moments: list[str] = []
+def _timestamp_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The timestamp fields of a record, and its fields with nested records that have some."""
+    timestamps: list[str] = []
     nested: list[str] = []
     for field in msgspec.structs.fields(kind):
         kinds = (field.type, *get_args(field.type))
         if datetime in kinds:
-            moments.append(field.name)
-        elif any(_is_record(one) and any(_where_moments_are(one)) for one in kinds):
+            timestamps.append(field.name)
+        elif any(_is_record(one) and any(_timestamp_fields(one)) for one in kinds):
             nested.append(field.name)
-    return tuple(moments), tuple(nested)
+    return tuple(timestamps), tuple(nested)
 
 
 def _is_record(kind: Any) -> bool:
@@ -282,7 +296,7 @@ def _is_record(kind: Any) -> bool:
 def _require_no_nul(number: int, value: object) -> None:
     match value:
         case str() if "\x00" in value:
-            raise BrokenArchive(number, "holds a NUL character, which no store holds")
+            raise BrokenArchive(number, "contains a NUL character, which no store can hold")
         case dict():
             for key, item in value.items():
                 _require_no_nul(number, key)
@@ -292,11 +306,11 @@ def _require_no_nul(number: int, value: object) -> None:
                 _require_no_nul(number, item)
 
 
-def _set_in(record: msgspec.Struct) -> dict[str, Any]:
-    """The fields of a record, without those that are None and would be None if they were left out."""
+def _set_fields(record: msgspec.Struct) -> dict[str, Any]:
+    """The fields of a record, without optional ones that are None."""
     optional = _optional(type(record))
-    facts = msgspec.structs.asdict(record)
-    return {name: fact for name, fact in facts.items() if fact is not None or name not in optional}
+    fields = msgspec.structs.asdict(record)
+    return {name: value for name, value in fields.items() if value is not None or name not in optional}
 
 
 @cache
@@ -313,14 +327,14 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
-def record_of(line: ShelvedLine) -> Shelved:
-    """What a line says that stands for one record."""
+def record_of(line: RecordLine) -> Shelved:
+    """The record of a line."""
     record: Shelved = getattr(line, kind_of(line))
     return record
 
 
 def kind_of(line: Line) -> str:
-    """The name under which lines of this kind are counted."""
+    """The kind of a line, as written in its field `line`."""
     return str(line.__struct_config__.tag)
 
 
@@ -328,7 +342,7 @@ _KIND: dict[type[Shelved], str] = {
     OperatorRecord: "operator",
     ClaimRecord: "claim",
     QueueState: "queue",
-    KeySpent: "spent",
+    KeySpent: "rate_usage",
     ScheduleRecord: "schedule",
     StreamRecord: "stream",
     MessageRecord: "message",

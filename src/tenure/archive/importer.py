@@ -1,7 +1,7 @@
-"""Reads a file of lines, and writes it into an empty database: all of it, or nothing.
+"""Imports an export into an empty database: all of it, or nothing.
 
-The file is read twice. The first time it is only looked at, so that one that was cut off or changed is refused before
-anything is written; the second time each job is replayed as `tenure verify` would, before it is written.
+The file is read twice. The first pass refuses a truncated or changed file before anything is written. The second pass
+replays each job's events, as `tenure verify` does, before it writes the job.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import msgspec
 from tenure.archive.format import (
     FORMAT,
     ORDER,
-    TOLD_FORMAT,
+    TRANSLATED_FORMAT,
     VERSION,
     ArtifactLine,
     BrokenArchive,
+    Checksum,
     EventLine,
     Footer,
     Header,
     JobLine,
     Line,
-    Sum,
     kind_of,
     read,
     record_of,
@@ -40,27 +40,27 @@ from tenure.stores.contract.archive import ArchiveStore, Kept, NotRestored, Rest
 BATCH_LENGTH = 500
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_EVENTS = 5000
-"""A batch is written when it is this long, this large, or tells of jobs with this many events."""
+"""A batch is written when it has this many records, bytes, or events of its jobs."""
 
 T = TypeVar("T")
-Read = Callable[[str, float], None]
-"""Is told what is being done, and which share of the file lies behind."""
+ReportProgress = Callable[[str, float], None]
+"""Called for each line with the current pass, and the fraction of the file that was read."""
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """What a file holds that was read to its end and found whole."""
+class ArchiveSummary(msgspec.Struct, frozen=True):
+    """Header, footer and number of event runs of a file that passed `check_file`."""
 
     header: Header
     footer: Footer
     runs: int
 
 
-def look_at(path: Path, *, told: Read | None = None) -> Seen:
-    """Read the whole file, and refuse one that no export wrote (BrokenArchive)."""
+def check_file(path: Path, *, report: ReportProgress | None = None) -> ArchiveSummary:
+    """Read the whole file; BrokenArchive for one that no export wrote."""
     runs = Runs()
     header: Header | None = None
     footer: Footer | None = None
-    for _, line, _ in numbered(path, doing="reading", told=told):
+    for _, line, _ in read_lines(path, step="reading", report=report):
         match line:
             case Header():
                 header = line
@@ -70,27 +70,27 @@ def look_at(path: Path, *, told: Read | None = None) -> Seen:
                 footer = line
     assert header is not None, "a file without a header is refused"
     assert footer is not None, "a file without a footer is refused"
-    return Seen(header, footer, runs.count)
+    return ArchiveSummary(header, footer, runs.count)
 
 
-def numbered(path: Path, *, doing: str, told: Read | None = None) -> Iterator[tuple[int, Line, int]]:
-    """Each line with its number and its length, in an order that an export has; the footer has summed up the others."""
-    order, total = _Order(), Sum()
+def read_lines(path: Path, *, step: str, report: ReportProgress | None = None) -> Iterator[tuple[int, Line, int]]:
+    """Each line with its number and its length. Order, counts and digest are checked."""
+    order, checksum = _Order(), Checksum()
     size = max(path.stat().st_size, 1)
     line: Line | None = None
     with path.open("rb") as compressed, _opened(path, compressed) as file:
         for number, raw in enumerate(_raw_lines(file), 1):
             if isinstance(line, Footer):
-                raise BrokenArchive(number, "stands behind the footer, which is the last line of an export")
-            line = _edge(number, read(number, raw), total)
+                raise BrokenArchive(number, "follows the footer, which is the last line of an export")
+            line = _check_frame(number, read(number, raw), checksum)
             order.admit(number, line)
             if not isinstance(line, Header | Footer):
-                total.add(kind_of(line), raw)
-            if told is not None:
-                told(doing, compressed.tell() / size)
+                checksum.add(kind_of(line), raw)
+            if report is not None:
+                report(step, compressed.tell() / size)
             yield number, line, len(raw)
     if not isinstance(line, Footer):
-        raise BrokenArchive(order.number + 1, "the file ends without its footer, so it was cut off")
+        raise BrokenArchive(order.number + 1, "the file ends without a footer, so it was truncated")
 
 
 def _opened(path: Path, file: IO[bytes]) -> IO[bytes]:
@@ -102,33 +102,33 @@ def _raw_lines(file: IO[bytes]) -> Iterator[bytes]:
     try:
         for number, raw in enumerate(file, 1):
             if not raw.endswith(b"\n"):
-                raise BrokenArchive(number, "has no end, so the file was cut off")
+                raise BrokenArchive(number, "has no newline, so the file was truncated")
             yield raw
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        raise BrokenArchive(number + 1, f"the compressed file is damaged or was cut off: {problem}") from None
+        raise BrokenArchive(number + 1, f"the compressed file is damaged or truncated: {problem}") from None
 
 
-def _edge(number: int, line: Line, total: Sum) -> Line:
-    """Refuse a header of another kind of file, and a footer that does not sum up what came before it."""
+def _check_frame(number: int, line: Line, checksum: Checksum) -> Line:
+    """Refuse a header of another format, and a footer whose counts or digest differ from the lines."""
     if isinstance(line, Header):
-        if line.format == TOLD_FORMAT:
-            told = ", ".join(line.vocabularies)
-            problem = f"this file tells jobs in other words ({told}), and those cannot be imported"
+        if line.format == TRANSLATED_FORMAT:
+            names = ", ".join(line.vocabularies)
+            problem = f"an export in another vocabulary ({names}) cannot be imported"
             raise BrokenArchive(number, f"{problem}; export without --vocabulary")
         if line.format != FORMAT or line.version != VERSION:
-            problem = f"this is {line.format!r} of version {line.version}, and this tenure reads {FORMAT!r} of version"
-            raise BrokenArchive(number, f"{problem} {VERSION}; import with the tenure that wrote it, or a newer one")
+            problem = f"this tenure reads {FORMAT!r} version {VERSION}, not {line.format!r} version {line.version}"
+            raise BrokenArchive(number, f"{problem}; import with the tenure that wrote it, or a newer one")
     if isinstance(line, Footer):
-        found = total.footer()
+        found = checksum.footer()
         if line.counts != found.counts:
-            raise BrokenArchive(number, f"the footer counts {line.counts}, and there are {found.counts}")
+            raise BrokenArchive(number, f"the footer counts {line.counts}, but the file has {found.counts}")
         if line.sha256 != found.sha256:
-            raise BrokenArchive(number, "the digest does not fit: the file was changed after it was written")
+            raise BrokenArchive(number, "the digest differs: the file was changed after the export")
     return line
 
 
 class _Order:
-    """Knows what may come next. Jobs ascend, so that none comes twice, and artifacts stand behind their own."""
+    """Checks the order of lines. Job ids ascend, so that none occurs twice; artifacts follow their job."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -140,20 +140,20 @@ class _Order:
         kind = kind_of(line)
         rank = ORDER.index("job" if kind == "artifact" else kind)
         if (rank == 0) != (number == 1):
-            raise BrokenArchive(number, "an export begins with its header" if rank else "there is a second header")
+            raise BrokenArchive(number, "an export starts with a header" if rank else "second header")
         if rank < self._rank:
-            raise BrokenArchive(number, f"{kind} lines come before {ORDER[self._rank]} lines")
+            raise BrokenArchive(number, f"{kind} lines must precede {ORDER[self._rank]} lines")
         self._rank = rank
         if isinstance(line, JobLine):
             if self._job is not None and line.job.id <= self._job:
-                raise BrokenArchive(number, f"job {line.job.id} comes twice, or after one with a higher id")
+                raise BrokenArchive(number, f"job {line.job.id} occurs twice, or after a job with a higher id")
             self._job = line.job.id
         elif isinstance(line, ArtifactLine) and line.artifact.job_id != self._job:
-            raise BrokenArchive(number, f"an artifact of job {line.artifact.job_id} does not stand behind its job")
+            raise BrokenArchive(number, f"an artifact of job {line.artifact.job_id} does not follow its job")
 
 
 class _Batch(Generic[T]):
-    """Records that are written together, with the lines that they come from."""
+    """Records that are written together, with their line numbers."""
 
     def __init__(self) -> None:
         self.records: list[T] = []
@@ -161,134 +161,134 @@ class _Batch(Generic[T]):
         self._bytes = self._events = 0
 
     def add(self, record: T, line: int, size: int, *, events: int = 0) -> bool:
-        """Whether it is full now."""
+        """Add a record; whether the batch is full."""
         self.records.append(record)
         self._lines.append(line)
         self._bytes += size
         self._events += events
-        full = len(self.records) >= BATCH_LENGTH or self._bytes >= BATCH_BYTES or self._events >= BATCH_EVENTS
-        return full
+        return len(self.records) >= BATCH_LENGTH or self._bytes >= BATCH_BYTES or self._events >= BATCH_EVENTS
 
     def take(self) -> tuple[list[T], list[int]]:
-        """What is in it; afterwards it is empty."""
+        """Remove and return all records and line numbers."""
         taken = self.records, self._lines
         self.records, self._lines = [], []
         self._bytes = self._events = 0
         return taken
 
 
-async def import_file(archive: ArchiveStore, path: Path, *, told: Read | None = None) -> Seen:
-    """Write what the file holds into an empty database. An error of any kind leaves it empty."""
-    seen = look_at(path, told=told)
-    await import_seen(archive, path, seen, told=told)
-    return seen
+async def import_file(archive: ArchiveStore, path: Path, *, report: ReportProgress | None = None) -> ArchiveSummary:
+    """Check the file and import it into an empty database. Any error leaves the database empty."""
+    summary = check_file(path, report=report)
+    await import_checked(archive, path, summary, report=report)
+    return summary
 
 
-async def import_seen(archive: ArchiveStore, path: Path, seen: Seen, *, told: Read | None = None) -> None:
-    """The same for a file that was looked at before."""
-    async with archive.restoring(runs=seen.runs) as restoring:
-        writing = _Import(restoring, path)
-        for number, line, size in numbered(path, doing="writing", told=told):
-            await writing.take(number, line, size)
-        await writing.finish()
+async def import_checked(
+    archive: ArchiveStore, path: Path, summary: ArchiveSummary, *, report: ReportProgress | None = None
+) -> None:
+    """Import a file that `check_file` has accepted."""
+    async with archive.restoring(runs=summary.runs) as restoring:
+        importer = _Importer(restoring, path)
+        for number, line, size in read_lines(path, step="writing", report=report):
+            await importer.add(number, line, size)
+        await importer.finish()
 
 
-class _Import:
-    """Writes the lines of one file."""
+class _Importer:
+    """Writes the lines of one file in batches."""
 
     def __init__(self, restoring: Restoring, path: Path) -> None:
         self._restoring, self._path = restoring, path
-        self._shelved: _Batch[Shelved] = _Batch()
+        self._records: _Batch[Shelved] = _Batch()
         self._events: _Batch[Event] = _Batch()
         self._jobs: _Batch[Kept] = _Batch()
-        self._of_jobs = 0
-        self._of_log = 0
+        self._events_of_jobs = 0
+        self._events_of_log = 0
 
-    async def take(self, number: int, line: Line, size: int) -> None:
-        """What comes of a line. Before the first of another kind, those of the kind before it are written."""
+    async def add(self, number: int, line: Line, size: int) -> None:
+        """Add a line. The batches of earlier kinds are written first."""
         match line:
             case EventLine(event=event):
-                await self._write_shelved()
-                self._of_log += 1
+                await self._write_records()
+                self._events_of_log += 1
                 if self._events.add(event, number, size):
                     await self._write_events()
             case JobLine(job=job):
-                await self._write_shelved()
+                await self._write_records()
                 await self._write_events()
-                self._of_jobs += job.rev
-                if self._jobs.add(line.kept, number, size, events=job.rev):
+                self._events_of_jobs += job.rev
+                if self._jobs.add(line.record, number, size, events=job.rev):
                     await self._write_jobs()
-            case ArtifactLine(artifact=made):
+            case ArtifactLine(artifact=artifact):
                 await self._write_jobs()
-                await _placed(self._restoring.artifact(made, line.content()), [number])
+                await _name_line(self._restoring.artifact(artifact, line.content()), [number])
             case Header() | Footer():
                 return
             case _:
-                if self._shelved.add(record_of(line), number, size):
-                    await self._write_shelved()
+                if self._records.add(record_of(line), number, size):
+                    await self._write_records()
 
     async def finish(self) -> None:
-        """Write what is left, and make sure that every event found its job."""
-        await self._write_shelved()
+        """Write the last batches, and check that every event has its job."""
+        await self._write_records()
         await self._write_events()
         await self._write_jobs()
-        if self._of_jobs != self._of_log:
-            stray = await self._restoring.stray()
-            assert stray is not None, "events were counted that nobody wrote"
-            where = self._line_of(stray, 1)
-            raise BrokenArchive(where or 1, f"an event tells of job {stray}, which is not in the file")
+        if self._events_of_jobs != self._events_of_log:
+            job_id = await self._restoring.stray()
+            assert job_id is not None, "there are more events than those of all jobs"
+            raise BrokenArchive(self._line_of(job_id, 1) or 1, f"the job of this event, {job_id}, is not in the file")
 
-    async def _write_shelved(self) -> None:
-        records, lines = self._shelved.take()
+    async def _write_records(self) -> None:
+        records, lines = self._records.take()
         if records:
-            await _placed(self._restoring.shelve(records), lines)
+            await _name_line(self._restoring.shelve(records), lines)
 
     async def _write_events(self) -> None:
         events, lines = self._events.take()
         if events:
-            await _placed(self._restoring.log(events), lines)
+            await _name_line(self._restoring.log(events), lines)
 
     async def _write_jobs(self) -> None:
-        kept, lines = self._jobs.take()
-        if kept:
-            await self._check(kept, lines)
-            await _placed(self._restoring.jobs(kept), lines)
+        records, lines = self._jobs.take()
+        if records:
+            await self._verify(records, lines)
+            await _name_line(self._restoring.jobs(records), lines)
 
-    async def _check(self, kept: Sequence[Kept], lines: Sequence[int]) -> None:
-        """Refuse a job whose events do not give it, at the event that is wrong where there is one."""
-        histories = await self._restoring.histories([one.job.id for one in kept])
-        for one, line in zip(kept, lines, strict=True):
-            for problem in problems_with(one, histories[one.job.id]):
-                at = None if problem.rev is None else self._line_of(one.job.id, problem.rev)
-                raise BrokenArchive(at or line, str(problem))
+    async def _verify(self, records: Sequence[Kept], lines: Sequence[int]) -> None:
+        """Refuse a job that its events do not replay to, with the line of the wrong event where there is one."""
+        histories = await self._restoring.histories([record.job.id for record in records])
+        for record, line in zip(records, lines, strict=True):
+            for problem in problems_with(record, histories[record.job.id]):
+                event_line = None if problem.rev is None else self._line_of(record.job.id, problem.rev)
+                raise BrokenArchive(event_line or line, str(problem))
 
     def _line_of(self, job_id: UUID, rev: int) -> int | None:
-        """The line of an event. Nobody kept it, so the file is read again."""
-        for number, line, _ in numbered(self._path, doing="looking"):
+        """The line of an event, found by reading the file again."""
+        for number, line, _ in read_lines(self._path, step="searching"):
             if isinstance(line, EventLine) and (line.event.job_id, line.event.rev) == (job_id, rev):
                 return number
         return None
 
 
-def problems_with(kept: Kept, events: Sequence[Event]) -> list[Problem]:
-    """Everything in which a job, its events and what belongs to it contradict each other or the lifecycle."""
-    job = kept.job
+def problems_with(record: Kept, events: Sequence[Event]) -> list[Problem]:
+    """Every contradiction between a job, its events, its dead letter, its signals and the lifecycle."""
+    job = record.job
     found = problems_of(job, events)
     if not events:
         return found
-    if job.status is DEAD_LETTERED or kept.dead_letter is None:
-        found += dead_letter_problems(job, events, kept.dead_letter)
+    if job.status is DEAD_LETTERED or record.dead_letter is None:
+        found += dead_letter_problems(job, events, record.dead_letter)
     else:
         found.append(Problem(job.id, ProblemType.DEAD_LETTER, f"it has a dead letter, though it is {job.status}"))
-    found += signal_problems(job, events, {signal.rev: (signal.name, signal.payload) for signal in kept.signals})
+    found += signal_problems(job, events, {signal.rev: (signal.name, signal.payload) for signal in record.signals})
     sent = [event.rev for event in events if event.type is EventType.SIGNALLED]
-    if job.erased_at is not None and sorted(signal.rev for signal in kept.signals) != sent:
-        found.append(Problem(job.id, ProblemType.SIGNAL, "its signals are not those that the log names"))
+    if job.erased_at is not None and sorted(signal.rev for signal in record.signals) != sent:
+        found.append(Problem(job.id, ProblemType.SIGNAL, "its signals differ from those of the log"))
     return found
 
 
-async def _placed(writing: Awaitable[None], lines: Sequence[int]) -> None:
-    """A record that the database will not have, by its line."""
+async def _name_line(writing: Awaitable[None], lines: Sequence[int]) -> None:
+    """Turn the database's refusal of a record into an error with its line."""
     try:
         await writing
     except NotRestored as refused:

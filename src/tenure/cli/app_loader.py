@@ -1,4 +1,4 @@
-"""Finds the app that a command is about: `module:app`, `folder/file.py:app`, or a module with one app in it."""
+"""Loads an app from `module:app`, `folder/file.py:app`, or a module with one app."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 WHERE = "app"
 
 
-class ModuleBroken(TenureError):
-    """The user's module raised while it was imported. `traceback_text` shows where, from that module on."""
+class AppImportFailed(TenureError):
+    """Importing the user's module raised. `traceback_text` starts at that module."""
 
     def __init__(self, module: str, error: BaseException) -> None:
-        self.traceback_text = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
+        self.traceback_text = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
         raised = f"{type(error).__name__}: {error}".splitlines()[0]
-        super().__init__(f"{module} could not be imported, since it raised {raised}")
+        super().__init__(f"importing {module} failed: {raised}")
 
 
-def find_app(target: str) -> App:
-    """The app that `MODULE:NAME`, `MODULE`, `FILE.py:NAME` or `FILE.py` names. The current folder can be imported from.
+def load_app(target: str) -> App:
+    """The app of `MODULE:NAME`, `MODULE`, `FILE.py:NAME` or `FILE.py`. The current folder is importable.
 
-    What is wrong with the target is InvalidInput; an error inside the module is ModuleBroken.
+    A wrong target is InvalidInput; an error inside the module is AppImportFailed.
     """
     place, colon, name = target.partition(":")
     if not place or (colon and not name):
@@ -51,22 +51,22 @@ def _imported(place: str) -> ModuleType:
         found = importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is not None and f"{module}.".startswith(f"{missing.name}."):
-            raise InvalidInput(WHERE, f"there is no module {missing.name!r}; looked in {folder} and sys.path") from None
-        raise ModuleBroken(module, missing) from missing
+            raise InvalidInput(WHERE, f"module {missing.name!r} not found in {folder} and sys.path") from None
+        raise AppImportFailed(module, missing) from missing
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a module may raise anything, sys.exit included
-        raise ModuleBroken(module, error) from error
+    except BaseException as error:  # a module may raise anything, including SystemExit
+        raise AppImportFailed(module, error) from error
     _require_file(found, place)
     return found
 
 
 def _module_of(path: Path) -> tuple[str, str]:
-    """The folder to import from and the name of the module, for a file that may be part of a package."""
+    """The folder to import from, and the module's name; the file may be part of a package."""
     if not path.is_file():
-        raise InvalidInput(WHERE, f"there is no file {path}")
+        raise InvalidInput(WHERE, f"file {path} does not exist")
     if path.suffix != ".py" or not path.stem.isidentifier():
-        raise InvalidInput(WHERE, f"{path} is not a Python file whose name can be imported")
+        raise InvalidInput(WHERE, f"{path} is not an importable Python file")
     path = path.resolve()
     folder, module = path.parent, path.stem
     while (folder / "__init__.py").is_file():
@@ -75,10 +75,10 @@ def _module_of(path: Path) -> tuple[str, str]:
 
 
 def _require_file(module: ModuleType, place: str) -> None:
-    """A file must be itself, and not another module of the same name that was there before."""
+    """Refuse another module of the same name that was imported in place of the file."""
     found = getattr(module, "__file__", None)
     if place.endswith(".py") and found is not None and Path(found).resolve() != Path(place).resolve():
-        problem = f"{place} cannot be imported as {module.__name__!r}, which is {found}; rename the file"
+        problem = f"importing {place} as {module.__name__!r} finds {found} instead; rename the file"
         raise InvalidInput(WHERE, problem)
 
 
@@ -99,7 +99,7 @@ def _attribute(module: ModuleType, name: str) -> App:
 def _only_app(module: ModuleType) -> App:
     apps = _apps(module)
     if len({id(app) for app in apps.values()}) != 1:
-        raise InvalidInput(WHERE, f"say which one, as {module.__name__}:NAME; {_known(module)}")
+        raise InvalidInput(WHERE, f"give the name of the app, {module.__name__}:NAME; {_known(module)}")
     return next(iter(apps.values()))
 
 
@@ -114,8 +114,8 @@ def _known(module: ModuleType) -> str:
     return f"its apps are: {names}" if names else "it has no tenure.App"
 
 
-def _users_part(at: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame on that is neither ours nor the import machinery's."""
+def _user_frames(at: TracebackType | None) -> TracebackType | None:
+    """The traceback without the leading frames of this module and of importlib."""
     while at is not None:
         file = at.tb_frame.f_code.co_filename
         if file != __file__ and not file.startswith("<frozen importlib") and file != importlib.__file__:

@@ -14,7 +14,7 @@ import click
 
 from tenure import __version__
 from tenure.cli.database import connected, opened, run, without_password
-from tenure.cli.output import Exit, complain, progress, say, say_json, say_table
+from tenure.cli.output import Exit, print_error, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
     from tenure.cli.bench_workloads import Benchmark, Round
@@ -78,10 +78,10 @@ def bench(*, database: str | None, as_json: bool, workloads: tuple[str, ...], ro
             with progress(as_json=as_json) as shown:
                 found = run(_measure(benchmark, workloads, rounds, show=shown.show))
         except asyncio.CancelledError:
-            complain("tenure: terminated")
+            print_error("terminated")
             return TERMINATED
     if as_json:
-        say_json(_facts(benchmark, found, rounds=rounds, own=database is None))
+        print_json(_facts(benchmark, found, rounds=rounds, own=database is None))
     else:
         _say(found)
     return Exit.PROBLEMS if any(_problem(one) for one in found.values()) else Exit.OK
@@ -114,17 +114,17 @@ async def _measure(benchmark: Benchmark, workloads: Sequence[str], rounds: int, 
 
 def _say_where(benchmark: Benchmark, *, own: bool) -> None:
     if own:
-        say(f"measuring a new SQLite file in {tempfile.gettempdir()}, which is removed at the end")
+        print_line(f"measuring a new SQLite file in {tempfile.gettempdir()}, which is removed at the end")
     else:
         address = without_password(benchmark.database)
-        say(f"measuring {address}: jobs go to queue {benchmark.queue}, and stay until they are pruned")
+        print_line(f"measuring {address}: jobs go to queue {benchmark.queue}, and stay until they are pruned")
 
 
 def _say(found: dict[str, list[Round]]) -> None:
-    say_table(HEADINGS, [(name, rounds[0].jobs, _median(rounds), _spread(rounds)) for name, rounds in found.items()])
+    print_table(HEADINGS, [(name, rounds[0].jobs, _median(rounds), _spread(rounds)) for name, rounds in found.items()])
     for name, rounds in found.items():
         if problem := _problem(rounds):
-            say(f"{name} has no figure: {problem}", level="error")
+            print_line(f"{name} has no figure: {problem}", level="error")
 
 
 def _problem(rounds: Sequence[Round]) -> str | None:

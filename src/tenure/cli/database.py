@@ -1,4 +1,4 @@
-"""Which database a command speaks to, and how it gets there and back."""
+"""The `--database` option, and opening and closing the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tenure.stores.contract import Store
 
 _SECRET_OPTION = re.compile(r"((?:password|listen)=)[^&]*", re.IGNORECASE)
-"""Options of a URL that are a password, or another URL that may hold one."""
+"""URL options that are a password, or another URL that may contain one."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -33,17 +33,17 @@ _database = click.option(
     show_envvar=True,
     help="sqlite:///FILE or postgresql://…",
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def common_options(command: Command) -> Command:
-    """The options that every command has: which database, and whether the answer is JSON."""
+    """The options of every command: --database and --json."""
     return _database(_as_json(command))
 
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Store]:
-    """The store, not opened, so that a database without schema can be spoken to; closed at the end."""
+    """The store without `open()`, for a database whose schema may not fit; closed at the end."""
     store = store_for(_checked(url))
     try:
         yield store
@@ -53,14 +53,14 @@ async def connected(url: str) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Store]:
-    """The store, opened: its schema fits this code."""
+    """The opened store: its schema fits this code."""
     async with connected(url) as store:
         await store.open()
         yield store
 
 
 def _checked(url: str) -> str:
-    """Refuse an address that no driver could make sense of, before one tries."""
+    """Refuse a URL with an invalid port, which a driver would report unclearly."""
     try:
         _ = urlsplit(url).port
     except ValueError as problem:
@@ -69,12 +69,12 @@ def _checked(url: str) -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work to its end."""
+    """Run a coroutine to its end."""
     return asyncio.run(work)
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown and logged.
+    """The URL for output and logs.
 
     >>> without_password("postgresql://ada:secret@db.example.org/jobs")
     'postgresql://ada:***@db.example.org/jobs'

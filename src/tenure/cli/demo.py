@@ -1,6 +1,6 @@
-"""`tenure demo`: a few hundred jobs on one SQLite file, a worker killed in the middle, and a look at what that did.
+"""`tenure demo`: a few hundred jobs on one SQLite file, with a worker killed while it runs some.
 
-Nothing is set up beforehand, and nothing is left behind unless it is asked for.
+It needs no setup, and removes its files unless --keep is given.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import click
 import msgspec
 
 from tenure.cli.database import run
-from tenure.cli.output import Exit, complain, counted, progress, say, say_json
+from tenure.cli.output import Exit, counted, print_error, print_json, print_line, progress
 from tenure.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from tenure.cli.demo_run import Findings, Play
+    from tenure.cli.demo_run import Demo, DemoResult
 
 JOBS_LEAST, JOBS_MOST = 50, 100_000
 LOG_LINES = 20
@@ -29,31 +29,36 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 @click.command()
-@click.option("--jobs", type=click.IntRange(JOBS_LEAST, JOBS_MOST), default=300, show_default=True)
 @click.option(
-    "--keep", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="Leave the database there."
+    "--jobs", type=click.IntRange(JOBS_LEAST, JOBS_MOST), default=300, show_default=True, help="Number of jobs."
 )
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Keep the database in this folder.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def demo(*, jobs: int, keep: Path | None, as_json: bool) -> int:
-    """Run some hundred jobs on one SQLite file and kill a worker in the middle of its work.
+    """Run a few hundred jobs on SQLite, and kill a worker meanwhile.
 
-    Exit code 0 only if nothing was lost, nothing was done twice, and every record is what its log says.
+    Exit code 0 if no job was lost, no effect was applied twice, and every record matches its events.
     """
-    from tenure.cli.demo_run import Play
+    from tenure.cli.demo_run import Demo
 
     with _folder(keep) as folder:
         try:
-            with progress(as_json=as_json) as shown:
-                findings = run(_played(Play(folder, jobs=jobs, shown=shown, speaks=not as_json)))
+            with progress(as_json=as_json) as display:
+                result = run(_run_demo(Demo(folder, jobs=jobs, display=display, verbose=not as_json)))
         except asyncio.CancelledError:
-            complain("tenure: terminated")
+            print_error("terminated")
             return TERMINATED
         if as_json:
             kept = None if keep is None else str(folder)
-            say_json({"ok": not findings.problems, "kept": kept, **msgspec.structs.asdict(findings)})
+            print_json({"ok": not result.problems, "kept": kept, **msgspec.structs.asdict(result)})
         else:
-            _report(findings, folder, kept=keep is not None)
-    return Exit.PROBLEMS if findings.problems else Exit.OK
+            _print(result, folder, kept=keep is not None)
+    return Exit.PROBLEMS if result.problems else Exit.OK
 
 
 @contextmanager
@@ -65,44 +70,44 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     try:
         keep.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise InvalidInput("keep", f"{keep} cannot be made: {problem.strerror}") from None
+        raise InvalidInput("keep", f"{keep} cannot be created: {problem.strerror}") from None
     if (keep / "jobs.db").exists():
-        raise InvalidInput("keep", f"{keep} holds the database of an earlier run; name another folder")
+        raise InvalidInput("keep", f"{keep} has the database of an earlier run; give another folder")
     yield keep.resolve()
 
 
-async def _played(play: Play) -> Findings:
-    """The whole of it. Terminated or interrupted, it takes its workers with it."""
+async def _run_demo(demo: Demo) -> DemoResult:
+    """Run the demo. SIGTERM and interrupts end its workers, too."""
     task = asyncio.current_task()
     assert task is not None, "this is a coroutine of a running loop"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await play.run()
+    return await demo.run()
 
 
-def _report(found: Findings, folder: Path, *, kept: bool) -> None:
-    ended = ", ".join(f"{number:,} {status.replace('_', '-')}" for status, number in sorted(found.ended.items()))
-    say(f"{counted(found.jobs, 'job')} in {found.seconds:.1f} s on one SQLite file, by {found.processes} processes")
-    if found.killed is not None:
-        killed = found.killed
-        say(
+def _print(result: DemoResult, folder: Path, *, kept: bool) -> None:
+    ended = ", ".join(f"{number:,} {status.replace('_', '-')}" for status, number in sorted(result.ended.items()))
+    print_line(
+        f"{counted(result.jobs, 'job')} in {result.seconds:.1f} s on SQLite, {result.processes} worker processes"
+    )
+    if (killed := result.killed) is not None:
+        print_line(
             f"killed: worker {killed.pid}, with SIGKILL, while it ran {counted(killed.held, 'job')}; "
-            f"these were taken back after {killed.taken_back_seconds:.1f} s and had all ended after "
-            f"{killed.ended_seconds:.1f} s"
+            f"recovered after {killed.recovered_seconds:.1f} s, ended after {killed.ended_seconds:.1f} s"
         )
-    say(f"ended: {ended or 'none'}; {counted(found.retried, 'attempt')} failed and were tried again")
-    say(f"effects: {found.effects:,}")
-    say(f"verified: {counted(found.events, 'event')}")
-    for problem in found.problems:
-        say(f"problem: {problem}", level="error")
-    if found.problems:
-        _say_log(folder)
+    print_line(f"ended: {ended or 'none'}; {counted(result.retried, 'attempt')} failed and were retried")
+    print_line(f"effects: {result.effects:,}")
+    print_line(f"verified: {counted(result.events, 'event')}")
+    for problem in result.problems:
+        print_line(f"problem: {problem}", level="error")
+    if result.problems:
+        _print_log(folder)
     else:
-        say("nothing was lost, nothing was done twice, and every record is what its log says", level="ok")
+        print_line("no job was lost, no effect was applied twice, every record matches its events", level="ok")
     if kept:
-        say(f"kept: {folder}; look around with tenure jobs ls --database sqlite:///{folder / 'jobs.db'}")
+        print_line(f"kept: {folder}; list its jobs with: tenure jobs ls --database sqlite:///{folder / 'jobs.db'}")
 
 
-def _say_log(folder: Path) -> None:
+def _print_log(folder: Path) -> None:
     log = folder / "workers.log"
     lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
     for line in ["the workers' log ends with:", *lines]:

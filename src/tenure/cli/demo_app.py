@@ -1,6 +1,6 @@
-"""The small shop that `tenure demo` runs: its jobs, and the table in which every effect leaves a row.
+"""The app of `tenure demo`: its jobs, and the table in which every effect inserts a row.
 
-The table has no unique constraint, on purpose: an effect that was applied twice would be seen.
+The table has no unique constraint, so that an effect that is applied twice shows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tenure.seams import SYSTEM
 
 QUEUE = "demo"
 LEASE_SECONDS = 5.0
-"""Short, so that what a killed worker held comes back soon; long enough for a slow disk."""
+"""Short, so that the jobs of a killed worker are recovered soon; long enough for a slow disk."""
 EFFECTS = "create table effects (job text not null, kind text not null, attempt integer not null)"
 INSERT = "insert into effects (job, kind, attempt) values ($1, $2, $3)"
 
@@ -33,7 +33,7 @@ def _declared(*, max_attempts: int = 5, dead_letter: bool = False) -> Declares:
 
 @_declared()
 async def charge(ctx: tenure.Context, number: int) -> int:
-    """Most jobs: a little work, then the effect and the result in one transaction."""
+    """Most jobs: some work, then the effect and the result in one transaction."""
     await SYSTEM.clock.sleep(0.05)
     async with ctx.commit(result=number) as tx:
         await tx.execute(INSERT, str(ctx.id), "charge", ctx.attempt)
@@ -42,7 +42,7 @@ async def charge(ctx: tenure.Context, number: int) -> int:
 
 @_declared()
 def ship(ctx: tenure.Context, number: int) -> int:
-    """A plain function, in a thread. Its first attempt fails, and it is tried again."""
+    """A plain function, run in a thread. Its first attempt fails."""
     if ctx.attempt == 1:
         raise tenure.TransientError("the carrier does not answer")
     with ctx.commit(result=number) as tx:
@@ -52,7 +52,7 @@ def ship(ctx: tenure.Context, number: int) -> int:
 
 @_declared()
 async def invoice(ctx: tenure.Context, number: int) -> str:
-    """A slow one that says how far it has come."""
+    """A slow job that reports progress."""
     for percent in (25, 50, 75):
         await SYSTEM.clock.sleep(0.2)
         ctx.progress(percent, f"page {percent // 25} of 4")
@@ -63,7 +63,7 @@ async def invoice(ctx: tenure.Context, number: int) -> str:
 
 @_declared(max_attempts=3, dead_letter=True)
 async def refund(ctx: tenure.Context, number: int) -> None:
-    """One that cannot succeed. After its last attempt it is set aside for a person."""
+    """A job that cannot succeed, and becomes a dead letter after its last attempt."""
     ctx.logger.info("refund %d fails as it should", number)
     raise RuntimeError(f"refund {number}: the account is closed")
 
@@ -73,7 +73,7 @@ DOOMED_NUMBER = 13
 
 
 def call(number: int) -> Prepared[Any]:
-    """The call of that number: most are quick, one in five fails once, one in ten is slow, one cannot succeed."""
+    """The request of this number: most are quick, one in five fails once, one in ten is slow, one cannot succeed."""
     if number == DOOMED_NUMBER:
         return refund.request(number)
     if number % 10 == 0:

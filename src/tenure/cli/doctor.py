@@ -1,4 +1,4 @@
-"""`tenure doctor`: is all around the jobs as it should be? Versions, clocks, schema, and the store's own view."""
+"""`tenure doctor`: checks versions, clock, schema and late schedules, and runs the store's own checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from tenure import __version__
 from tenure.cli.database import common_options, connected, run, without_password
-from tenure.cli.output import Exit, counted, say, say_json
+from tenure.cli.output import Exit, counted, print_json, print_line
 from tenure.seams import SYSTEM, Clock
 from tenure.stores import Finding
 
@@ -22,54 +22,53 @@ SKEW_SECONDS_MAX = 1.0
 CLOCK_READINGS = 5
 SCHEMA = "schema"
 LATE_SECONDS = 60
-"""How long a due time may have passed before it is worth a word: the next worker deals with it, if there is one."""
-LATE_MAX = 20
-"""How many late schedules are named."""
+"""A schedule that is due for longer is reported: a running worker would have handled it."""
+LATE_SCHEDULES_MAX = 20
 
 
 @click.command()
 @common_options
 def doctor(*, database: str, as_json: bool) -> int:
-    """Look for trouble: versions, clock skew, missing migrations, and what the store itself finds.
+    """Check versions, clock, migrations, schedules and the database.
 
-    Warnings leave the exit code at 0; an error makes it 1.
+    Exit code 1 if there are errors; warnings do not change it.
     """
-    findings = run(examine(database))
+    findings = run(find_problems(database))
     levels = Counter(finding.level for finding in findings)
     if as_json:
-        say_json({"database": without_password(database), "ok": not levels["error"], "findings": findings})
+        print_json({"database": without_password(database), "ok": not levels["error"], "findings": findings})
     else:
         for finding in findings:
-            _say(finding)
-        say(f"{counted(levels['error'], 'error')}, {counted(levels['warning'], 'warning')}")
+            _print(finding)
+        print_line(f"{counted(levels['error'], 'error')}, {counted(levels['warning'], 'warning')}")
     return Exit.PROBLEMS if levels["error"] else Exit.OK
 
 
-async def examine(database: str) -> list[Finding]:
-    """Everything there is to say about this database and the way to it."""
+async def find_problems(database: str) -> list[Finding]:
+    """The findings of all checks. Checks that need a fitting schema are skipped without one."""
     async with connected(database) as store:
         schema = _schema(await store.schema())
         fits = all(finding.level != "error" for finding in schema)
-        opened = await _opened(store) if fits else []
-        # A store may speak of its schema too; here it is spoken of once, in the same words for every store.
+        opened = await _opened_checks(store) if fits else []
+        # The schema is reported above, in the same words for every store.
         rest = [finding for finding in await store.doctor() if finding.about != SCHEMA]
         return [*_versions(database), *schema, *opened, *rest]
 
 
-async def _opened(store: Store) -> list[Finding]:
+async def _opened_checks(store: Store) -> list[Finding]:
     await store.open()
     return [await clock_skew(store, SYSTEM.clock), *await late_schedules(store.schedules)]
 
 
 async def late_schedules(schedules: FiringStore) -> list[Finding]:
-    """Schedules whose time has come, and that nobody has dealt with."""
-    soonest = await schedules.soonest(limit=LATE_MAX)
+    """Schedules whose due time passed and was not handled."""
+    soonest = await schedules.soonest(limit=LATE_SCHEDULES_MAX)
     return [
         Finding(
             "warning",
             "schedules",
             f"schedule {record.name!r} has been due since {record.next_at.isoformat(timespec='seconds')}",
-            "start a worker with this app: its scheduler deals with what was missed as the schedule says",
+            "start a worker of this app; its scheduler handles missed due times",
         )
         for record in soonest.records
         if record.next_at is not None and (soonest.now - record.next_at).total_seconds() > LATE_SECONDS
@@ -77,26 +76,27 @@ async def late_schedules(schedules: FiringStore) -> list[Finding]:
 
 
 async def clock_skew(store: ReadStore, clock: Clock) -> Finding:
-    """How far the database's clock is from ours: the reading with the shortest round trip, halved."""
+    """The difference between both clocks, by the reading with the shortest round trip."""
     trip, ahead = min([await _reading(store, clock) for _ in range(CLOCK_READINGS)])
-    says = (
-        f"the database's clock is {abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} ours (± {trip / 2:.3f} s)"
-    )
+    direction = "ahead of" if ahead > 0 else "behind"
+    says = f"the database's clock is {abs(ahead):.3f} s {direction} this machine's (± {trip / 2:.3f} s)"
     if abs(ahead) - trip / 2 <= SKEW_SECONDS_MAX:
         return Finding("ok", "clock", says)
-    advice = "jobs go by the database's clock and are safe; synchronise both machines, or logs will not line up"
+    advice = "jobs use the database's clock and are not affected; synchronise both clocks to compare logs"
     return Finding("warning", "clock", says, advice)
 
 
 async def _reading(store: ReadStore, clock: Clock) -> tuple[float, float]:
     sent_at, sent_seconds = clock.now(), clock.monotonic_seconds()
-    theirs = await store.now()
+    database_now = await store.now()
     trip = clock.monotonic_seconds() - sent_seconds
-    return trip, (theirs - sent_at).total_seconds() - trip / 2
+    return trip, (database_now - sent_at).total_seconds() - trip / 2
 
 
 def _versions(database: str) -> list[Finding]:
-    driver = "sqlite3, of Python's own library" if database.startswith("sqlite") else f"asyncpg {version('asyncpg')}"
+    driver = (
+        "sqlite3 of Python's standard library" if database.startswith("sqlite") else f"asyncpg {version('asyncpg')}"
+    )
     return [
         Finding("ok", "driver", driver),
         Finding("ok", "tenure", __version__),
@@ -105,25 +105,27 @@ def _versions(database: str) -> list[Finding]:
 
 
 def _schema(state: SchemaState) -> list[Finding]:
-    known = f"the database has {len(state.applied)} of the {state.code_version} that this tenure knows"
+    known = f"{len(state.applied)} of {state.code_version} migrations are applied"
     findings = []
     if state.min_code_version > state.code_version:
-        says = f"the database needs code that knows migration {state.min_code_version}, not only {state.code_version}"
+        says = f"the database needs schema version {state.min_code_version}; this tenure has {state.code_version}"
         findings.append(Finding("error", SCHEMA, says, "upgrade tenure"))
     if state.changed:
         numbers = ", ".join(f"{number:04d}" for number in state.changed)
-        advice = "install the tenure that migrated this database, or restore the file"
-        findings.append(Finding("error", SCHEMA, f"{numbers} was applied from another file than ours", advice))
+        advice = "install the tenure that migrated this database"
+        findings.append(
+            Finding("error", SCHEMA, f"the applied migration {numbers} differs from the one of this tenure", advice)
+        )
     if state.pending:
         names = ", ".join(f"{migration.number:04d}_{migration.name}" for migration in state.pending)
-        findings.append(Finding("error", SCHEMA, f"{names} not applied; {known}", "run `tenure migrate`"))
+        findings.append(Finding("error", SCHEMA, f"{names} is not applied; {known}", "run `tenure migrate`"))
     if state.unknown and not findings:
         numbers = ", ".join(f"{number:04d}" for number in state.unknown)
-        findings.append(Finding("ok", SCHEMA, f"the database is newer ({numbers}) and admits this version"))
-    return findings or [Finding("ok", SCHEMA, f"up to date, {len(state.applied)} applied")]
+        findings.append(Finding("ok", SCHEMA, f"the database is newer (it has {numbers}) and supports this version"))
+    return findings or [Finding("ok", SCHEMA, f"up to date, migrations applied: {len(state.applied)}")]
 
 
-def _say(finding: Finding) -> None:
-    say(f"{finding.level:<8} {finding.about}: {finding.says}", level=finding.level)
+def _print(finding: Finding) -> None:
+    print_line(f"{finding.level:<8} {finding.about}: {finding.says}", level=finding.level)
     if finding.advice:
-        say(f"{'':<8} → {finding.advice}")
+        print_line(f"{'':<8} → {finding.advice}")

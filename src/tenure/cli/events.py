@@ -5,21 +5,22 @@ from __future__ import annotations
 import click
 
 from tenure.cli.database import common_options
-from tenure.cli.tail import START, tell_log
-from tenure.cli.vocabulary import some_vocabularies
+from tenure.cli.tail import START, print_log
+from tenure.cli.vocabulary import vocabularies_option
 from tenure.vocabularies import vocabularies as vocabularies_named
 
 
 @click.command()
 @common_options
-@click.option("--from", "start", metavar="POSITION", default=START, help="Go on after this position.  [default: start]")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-@some_vocabularies
+@click.option("--from", "start", metavar="POSITION", default=START, help="Start after this position.  [default: start]")
+@click.option("--follow", is_flag=True, help="Continue with new events, until interrupted.")
+@vocabularies_option
 def events(*, database: str, as_json: bool, start: str, follow: bool, vocabularies: tuple[str, ...]) -> int:
-    """Print the log, each event once and in order, up to what is settled now.
+    """Print the log: each event once, in order.
 
-    Every event of --json has its position: whoever was interrupted goes on with --from, and misses nothing, also not
-    what commits late. With --vocabulary, events are told in those words, and those left out for which they have none.
+    It ends at the last settled event, unless --follow is given. With --json every event has its position. An
+    interrupted reader resumes with --from and misses no event, not even one that commits late. With --vocabulary,
+    events are translated; events without a translation are omitted.
     """
     chosen = vocabularies_named(vocabularies)
-    return tell_log(database, wanted=None, start=start, for_ever=follow, chosen=chosen, as_json=as_json)
+    return print_log(database, wanted=None, start=start, follow=follow, chosen=chosen, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`tenure export`: the whole database as lines of JSON, as it is at one moment."""
+"""`tenure export`: a consistent snapshot of the whole database as JSON Lines."""
 
 from __future__ import annotations
 
@@ -12,57 +12,58 @@ from typing import IO, cast
 
 import click
 
-from tenure.archive.exporter import Export
+from tenure.archive.exporter import Exporter
 from tenure.archive.format import Footer
 from tenure.cli.database import common_options, opened, run, without_password
-from tenure.cli.output import Exit, Progress, counted, progress, say, say_json
-from tenure.cli.vocabulary import some_vocabularies
+from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
+from tenure.cli.vocabulary import vocabularies_option
 from tenure.vocabularies import Vocabulary
 from tenure.vocabularies import vocabularies as vocabularies_named
 
 STANDARD_OUTPUT = "-"
-SHOWN_EVERY = 500
-"""Lines from one word about progress to the next."""
+PROGRESS_LINES = 500
 
 
 @click.command()
 @common_options
 @click.argument("file", default=STANDARD_OUTPUT, metavar="[FILE|-]")
-@some_vocabularies
+@vocabularies_option
 def export(*, database: str, as_json: bool, file: str, vocabularies: tuple[str, ...]) -> int:
-    """Write the whole database as JSON Lines, as it is at one moment, for `tenure import` into an empty one.
+    """Write a consistent snapshot of the whole database as JSON Lines.
 
-    To FILE, which is there only once all of it is, and compressed when its name ends in .gz; or to standard output.
-    Writers are not held up. With --vocabulary, jobs and events are told in those words instead, to be read elsewhere;
-    that cannot be imported.
+    `tenure import` reads it into an empty database. FILE is compressed if its name ends in .gz, and appears only when
+    it is complete. The export does not block writers. With --vocabulary, jobs and events are translated for another
+    system; such a file cannot be imported.
     """
     chosen = vocabularies_named(vocabularies)
-    with progress(as_json=as_json) as shown, _target(file) as target:
-        footer = run(_export(database, target, chosen=chosen, shown=shown))
+    with progress(as_json=as_json) as display, _target(file) as target:
+        footer = run(_export(database, target, chosen=chosen, display=display))
     _report(database, file, footer, as_json=as_json)
     return Exit.OK
 
 
-async def _export(database: str, target: IO[bytes], *, chosen: tuple[Vocabulary, ...], shown: Progress) -> Footer:
+async def _export(
+    database: str, target: IO[bytes], *, chosen: tuple[Vocabulary, ...], display: ProgressDisplay
+) -> Footer:
     lines = 0
 
-    def wrote(kind: str, fraction: float) -> None:
+    def report(kind: str, fraction: float) -> None:
         nonlocal lines
         lines += 1
-        if lines % SHOWN_EVERY == 0:
-            shown.show(f"{kind}: {counted(lines, 'line')}", fraction)
+        if lines % PROGRESS_LINES == 0:
+            display.show(f"{kind}: {counted(lines, 'line')}", fraction)
 
     async with opened(database) as store, store.archive.reading() as snapshot:
-        exported = Export(snapshot, chosen=chosen, wrote=wrote)
-        async for line in exported.lines():
+        exporter = Exporter(snapshot, chosen=chosen, report=report)
+        async for line in exporter.lines():
             target.write(line)
-    assert exported.footer is not None, "the lines have come to their end"
-    return exported.footer
+    assert exporter.footer is not None, "all lines were written"
+    return exporter.footer
 
 
 @contextmanager
 def _target(file: str) -> Iterator[IO[bytes]]:
-    """Where the lines go. A file gets its name when it is whole and on the disk: half of one is never there."""
+    """The output. A file gets its name when it is complete and synced to disk."""
     if file == STANDARD_OUTPUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -86,15 +87,16 @@ def _target(file: str) -> Iterator[IO[bytes]]:
 
 
 def _report(database: str, file: str, footer: Footer, *, as_json: bool) -> None:
-    """On standard output, unless that has the lines."""
+    """Print the result to standard output, or to standard error if the export was written to standard output."""
     to_file = file != STANDARD_OUTPUT
     if as_json and to_file:
-        facts = {"database": without_password(database), "file": file, "counts": footer.counts, "sha256": footer.sha256}
-        say_json(facts)
+        print_json(
+            {"database": without_password(database), "file": file, "counts": footer.counts, "sha256": footer.sha256}
+        )
         return
     jobs, events = footer.counts.get("job", 0), footer.counts.get("event", 0)
     line = f"exported {counted(jobs, 'job')} and {counted(events, 'event')}"
     if to_file:
-        say(f"{line} to {file}", level="ok")
+        print_line(f"{line} to {file}", level="ok")
     else:
         click.echo(line, err=True)

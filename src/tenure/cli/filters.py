@@ -1,18 +1,17 @@
-"""How a command is told which jobs it is about: ids, filters, moments, and a word of consent before many."""
+"""Parameters that select jobs and dead letters: ids, filters, times and pages."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from getpass import getuser
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import click
 
-from tenure.cli.output import counted
 from tenure.client.admin import MANY, MANY_MAX, DeadLetterFilter, JobFilter
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Actor, ReasonCode, Role, Stage
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from tenure.stores.contract import ReadStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Moment = datetime | timedelta
-"""A moment, or how long ago it was."""
+TimeOrAge = datetime | timedelta
+"""A time, or an age counted back from now."""
 
 PAGE_MAX = 10_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -31,28 +30,28 @@ _AGE = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 def job_id(value: str) -> UUID:
-    """The id of a job."""
+    """Parse a job id."""
     try:
         return UUID(value)
     except ValueError:
-        problem = f"{value!r} is not the id of a job; ids look like 01890a5d-ac96-774b-bcce-b302099a8057"
+        problem = f"{value!r} is not a job id; ids look like 01890a5d-ac96-774b-bcce-b302099a8057"
         raise click.BadParameter(problem) from None
 
 
-def moment_or_age(value: str) -> Moment:
-    """A moment like 2030-01-31T09:00 (in UTC, unless it names its zone), or an age like 90s, 15m, 2h, 7d."""
+def time_or_age(value: str) -> TimeOrAge:
+    """Parse a time like 2030-01-31T09:00 (UTC by default), or an age like 90s, 15m, 2h, 7d."""
     if age := _AGE.fullmatch(value):
         return timedelta(seconds=int(age[1]) * _UNITS[age[2]])
     try:
-        moment = datetime.fromisoformat(value)
+        at = datetime.fromisoformat(value)
     except ValueError:
-        problem = f"{value!r} is neither a moment like 2030-01-31T09:00 nor an age like 90s, 15m, 2h, 7d"
+        problem = f"{value!r} is neither a time like 2030-01-31T09:00 nor an age like 90s, 15m, 2h, 7d"
         raise click.BadParameter(problem) from None
-    return moment if moment.utcoffset() is not None else moment.replace(tzinfo=UTC)
+    return at if at.utcoffset() is not None else at.replace(tzinfo=UTC)
 
 
 def tag(value: str) -> tuple[str, str]:
-    """A tag, as KEY=VALUE."""
+    """Parse a tag, KEY=VALUE."""
     key, _, text = value.partition("=")
     if not (key and text):
         raise click.BadParameter(f"{value!r} is not KEY=VALUE")
@@ -60,23 +59,25 @@ def tag(value: str) -> tuple[str, str]:
 
 
 def job_filters(command: Command) -> Command:
-    """The options that choose jobs. Everything that is given must match; an option given twice matches either."""
+    """The options that select jobs. All given options must match; one given twice matches either value."""
     return _with(
         command,
-        click.option("--status", "statuses", multiple=True, type=click.Choice([status.value for status in Status])),
-        click.option("--queue", "queues", multiple=True, metavar="NAME"),
-        click.option("--kind", "kinds", multiple=True, metavar="NAME"),
-        click.option("--reason-is", "reasons", multiple=True, metavar="TEXT", help="Why it ended, word for word."),
-        click.option("--correlation-id", metavar="ID"),
-        click.option("--submitted-by", metavar="NAME"),
-        click.option("--tag", "tags", multiple=True, type=tag, metavar="KEY=VALUE", help="All of them must be there."),
+        _choice("--status", "statuses", Status),
+        click.option("--queue", "queues", multiple=True, metavar="NAME", help="In this queue."),
+        click.option("--kind", "kinds", multiple=True, metavar="NAME", help="Of this kind."),
+        click.option("--reason-is", "reasons", multiple=True, metavar="TEXT", help="Ended with exactly this reason."),
+        click.option("--correlation-id", metavar="ID", help="With this correlation id."),
+        click.option("--submitted-by", metavar="NAME", help="Submitted by this user."),
+        click.option(
+            "--tag", "tags", multiple=True, type=tag, metavar="KEY=VALUE", help="With this tag; given twice, with both."
+        ),
         click.option(
             "--since",
-            type=moment_or_age,
-            metavar="MOMENT",
-            help="Created at this moment (UTC) or later, or this long ago: 2h.",
+            type=time_or_age,
+            metavar="TIME",
+            help="Created at this time (UTC) or later; or an age, such as 2h.",
         ),
-        click.option("--until", type=moment_or_age, metavar="MOMENT", help="Created before it."),
+        click.option("--until", type=time_or_age, metavar="TIME", help="Created before this time."),
     )
 
 
@@ -85,106 +86,84 @@ async def job_filter(
     *,
     statuses: Sequence[str] = (),
     tags: Sequence[tuple[str, str]] = (),
-    since: Moment | None = None,
-    until: Moment | None = None,
+    since: TimeOrAge | None = None,
+    until: TimeOrAge | None = None,
     **rest: Any,
 ) -> JobFilter:
-    """What the options of `job_filters` ask for. Ages count from the database's clock, which dates the jobs."""
+    """The filter of the `job_filters` options. Ages count from the database's clock."""
     return JobFilter(
         statuses=tuple(Status(status) for status in statuses),
         tags=dict(tags),
-        created_from=await moment_of(store, since),
-        created_until=await moment_of(store, until),
+        created_from=await resolve_time(store, since),
+        created_until=await resolve_time(store, until),
         **rest,
     )
 
 
-def letter_filters(command: Command) -> Command:
-    """The options that choose dead letters."""
+def dead_letter_filters(command: Command) -> Command:
+    """The options that select dead letters."""
     return _with(
         command,
-        click.option("--reason", "reasons", multiple=True, type=click.Choice([code.value for code in ReasonCode])),
-        click.option("--stage", "stages", multiple=True, type=click.Choice([stage.value for stage in Stage])),
-        click.option("--kind", "kinds", multiple=True, metavar="NAME"),
-        click.option("--queue", "queues", multiple=True, metavar="NAME"),
-        click.option("--correlation-id", metavar="ID"),
+        _choice("--reason", "reasons", ReasonCode),
+        _choice("--stage", "stages", Stage),
+        click.option("--kind", "kinds", multiple=True, metavar="NAME", help="Of this kind."),
+        click.option("--queue", "queues", multiple=True, metavar="NAME", help="In this queue."),
+        click.option("--correlation-id", metavar="ID", help="With this correlation id."),
         click.option(
             "--since",
-            type=moment_or_age,
-            metavar="MOMENT",
-            help="Dead at this moment (UTC) or later, or this long ago: 2h.",
+            type=time_or_age,
+            metavar="TIME",
+            help="Dead-lettered at this time (UTC) or later; or an age, such as 2h.",
         ),
-        click.option("--until", type=moment_or_age, metavar="MOMENT", help="Dead before it."),
+        click.option("--until", type=time_or_age, metavar="TIME", help="Dead-lettered before this time."),
     )
 
 
-async def letter_filter(
+async def dead_letter_filter(
     store: ReadStore,
     *,
     reasons: Sequence[str] = (),
     stages: Sequence[str] = (),
-    since: Moment | None = None,
-    until: Moment | None = None,
+    since: TimeOrAge | None = None,
+    until: TimeOrAge | None = None,
     **rest: Any,
 ) -> DeadLetterFilter:
-    """What the options of `letter_filters` ask for."""
+    """The filter of the `dead_letter_filters` options."""
     return DeadLetterFilter(
         reason_codes=tuple(ReasonCode(code) for code in reasons),
         stages=tuple(Stage(stage) for stage in stages),
-        dead_from=await moment_of(store, since),
-        dead_until=await moment_of(store, until),
+        dead_from=await resolve_time(store, since),
+        dead_until=await resolve_time(store, until),
         **rest,
     )
 
 
 def page_options(command: Command) -> Command:
-    """How much to list, and from where on."""
+    """Page size and start."""
     return _with(
         command,
-        click.option("--limit", type=click.IntRange(1, PAGE_MAX), default=100, show_default=True),
-        click.option("--after", type=job_id, metavar="ID", help="Go on after this one, as the last page said."),
+        click.option("--limit", type=click.IntRange(1, PAGE_MAX), default=100, show_default=True, help="Page size."),
+        click.option("--after", type=job_id, metavar="ID", help="List those after this id."),
     )
 
 
 def many_options(command: Command) -> Command:
-    """What goes with a command that changes many."""
+    """The options of commands that change many jobs."""
     return _with(
         command,
-        click.option("--limit", type=click.IntRange(1, MANY_MAX), default=MANY, show_default=True, help="At most."),
-        click.option("--yes", is_flag=True, help="Do not ask first."),
+        click.option(
+            "--limit",
+            type=click.IntRange(1, MANY_MAX),
+            default=MANY,
+            show_default=True,
+            help="Change at most this many.",
+        ),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
     )
 
 
-def require_choice(ids: Sequence[UUID], filters: dict[str, Any], *, every: bool, flag: str) -> None:
-    """Ids, or a filter with the flag that says that many are meant; never both, and never neither."""
-    given = any(filters.values())
-    if ids and (every or given):
-        raise click.UsageError(f"give ids, or filters with {flag}, and not both")
-    if not ids and not every:
-        wanted = f"add {flag} to mean all that match" if given else f"give ids, or {flag} with filters"
-        raise click.UsageError(wanted)
-
-
-def require_consent(what: str, *, yes: bool) -> None:
-    """Ask on a terminal; where nobody can be asked, --yes must have been given."""
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise click.UsageError(f"this would {what}; nobody is here to be asked, so say --yes")
-    click.confirm(f"This will {what}. Go on?", abort=True, err=True)
-
-
-def at_most(number: int, noun: str, *, more: bool) -> str:
-    """How many were counted, where counting stopped early.
-
-    >>> at_most(1000, "job", more=True)
-    'more than 1,000 jobs'
-    """
-    return f"more than {counted(number, noun)}" if more else counted(number, noun)
-
-
 def operator() -> Actor:
-    """In whose name the command acts: that of the account that runs it."""
+    """The actor that changes are recorded for: the operating system's user."""
     try:
         name = getuser()
     except (KeyError, OSError):
@@ -192,14 +171,27 @@ def operator() -> Actor:
     return Actor(Role.CLIENT, f"cli/{name}")
 
 
-async def moment_of(store: ReadStore, moment: Moment | None) -> datetime | None:
-    """The moment itself: an age counts back from the database's clock."""
-    if not isinstance(moment, timedelta):
-        return moment
+async def resolve_time(store: ReadStore, value: TimeOrAge | None) -> datetime | None:
+    """The time; an age counts back from the database's clock."""
+    if not isinstance(value, timedelta):
+        return value
     try:
-        return await store.now() - moment
+        return await store.now() - value
     except OverflowError:
-        raise InvalidInput("age", "is longer than there have been years") from None
+        raise InvalidInput("age", "is too long") from None
+
+
+def _choice(flag: str, name: str, values: type[StrEnum]) -> Callable[[Command], Command]:
+    """An option whose values are listed in its help: as a metavar they would not fit into 80 columns."""
+    names = [value.value for value in values]
+    return click.option(
+        flag,
+        name,
+        multiple=True,
+        type=click.Choice(names),
+        metavar=flag.removeprefix("--").upper(),
+        help=f"One of: {', '.join(names)}.",
+    )
 
 
 def _with(command: Command, *options: Callable[[Command], Command]) -> Command:

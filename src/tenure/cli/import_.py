@@ -1,4 +1,4 @@
-"""`tenure import`: an export into an empty database, all of it or nothing."""
+"""`tenure import`: import an export into an empty database, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from tenure.archive.importer import Seen, import_seen, look_at
+from tenure.archive.importer import ArchiveSummary, check_file, import_checked
 from tenure.cli.database import common_options, connected, run, without_password
-from tenure.cli.output import Exit, Progress, counted, progress, say, say_json
+from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
 
-SHOWN_EVERY = 500
+PROGRESS_LINES = 500
 _SQLITE = "sqlite:///"
 
 
@@ -19,46 +19,46 @@ _SQLITE = "sqlite:///"
 @common_options
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def import_(*, database: str, as_json: bool, file: Path) -> int:
-    """Write what `tenure export` wrote into an empty database: all of it, or nothing.
+    """Import an export into an empty database: all of it, or nothing.
 
-    The database must be migrated; a SQLite file that is not there yet is made. Every job is replayed before it is
-    written, as `tenure verify` would. A line that is broken is named.
+    The database must be migrated; a SQLite file that does not exist is created. Every job is verified against its
+    events before it is written. An invalid line is reported with its number.
     """
-    with progress(as_json=as_json) as shown:
-        seen = run(_import(database, file, shown))
-    _report(database, file, seen, as_json=as_json)
+    with progress(as_json=as_json) as display:
+        summary = run(_import(database, file, display))
+    _report(database, file, summary, as_json=as_json)
     return Exit.OK
 
 
-async def _import(database: str, file: Path, shown: Progress) -> Seen:
+async def _import(database: str, file: Path, display: ProgressDisplay) -> ArchiveSummary:
     lines: Counter[str] = Counter()
 
-    def told(doing: str, fraction: float) -> None:
-        lines[doing] += 1
-        if lines[doing] % SHOWN_EVERY == 0:
-            # Reading comes first, and is the smaller part of it.
-            share = fraction / 4 if doing == "reading" else 0.25 + 0.75 * fraction
-            shown.show(f"{doing}: {counted(lines[doing], 'line')}", share)
+    def report(step: str, fraction: float) -> None:
+        lines[step] += 1
+        if lines[step] % PROGRESS_LINES == 0:
+            # Reading takes about a quarter of the time.
+            done = fraction / 4 if step == "reading" else 0.25 + 0.75 * fraction
+            display.show(f"{step}: {counted(lines[step], 'line')}", done)
 
-    # First, so that a broken file makes no database.
-    seen = look_at(file, told=told)
+    # Before the database is opened, so that a broken file does not create one.
+    summary = check_file(file, report=report)
     async with connected(database) as store:
         if _is_new_file(database):
             await store.migrate()
         await store.open()
-        await import_seen(store.archive, file, seen, told=told)
-    return seen
+        await import_checked(store.archive, file, summary, report=report)
+    return summary
 
 
 def _is_new_file(database: str) -> bool:
     return database.startswith(_SQLITE) and not Path(database.removeprefix(_SQLITE)).exists()
 
 
-def _report(database: str, file: Path, seen: Seen, *, as_json: bool) -> None:
-    counts = seen.footer.counts
+def _report(database: str, file: Path, summary: ArchiveSummary, *, as_json: bool) -> None:
+    counts, header = summary.footer.counts, summary.header
     if as_json:
-        facts = {"database": without_password(database), "file": str(file), "counts": counts}
-        say_json({**facts, "exported_at": seen.header.at, "from": seen.header.store})
+        source = {"file": str(file), "counts": counts, "exported_at": header.at, "from": header.store}
+        print_json({"database": without_password(database), **source})
         return
     jobs, events = counts.get("job", 0), counts.get("event", 0)
-    say(f"imported {counted(jobs, 'job')} and {counted(events, 'event')}; `tenure verify` replays them", level="ok")
+    print_line(f"imported {counted(jobs, 'job')} and {counted(events, 'event')}", level="ok")

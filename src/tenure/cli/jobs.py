@@ -1,8 +1,7 @@
-"""`tenure jobs`: list jobs, look at one, cancel some, follow what happens to them."""
+"""`tenure jobs`: list, show, tail and cancel jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -10,49 +9,36 @@ from uuid import UUID
 import click
 import msgspec
 
+from tenure.cli.bulk import COUNTED_MAX, change_each, confirm, print_each, print_report, require_choice
 from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import (
-    at_most,
-    job_filter,
-    job_filters,
-    job_id,
-    many_options,
-    operator,
-    page_options,
-    require_choice,
-    require_consent,
-)
+from tenure.cli.filters import job_filter, job_filters, job_id, many_options, operator, page_options
 from tenure.cli.job_output import (
     JOB_HEADINGS,
-    facts_of,
-    job_facts,
     job_row,
-    provenance_facts,
-    say_attempts,
-    say_events,
-    say_job,
-    say_letter,
-    say_provenance,
+    print_attempts,
+    print_dead_letter,
+    print_events,
+    print_job,
+    print_provenance,
 )
-from tenure.cli.output import Exit, complain, counted, say, say_json, say_table
+from tenure.cli.output import Exit, counted, print_json, print_line, print_table
 from tenure.cli.tail import tail
-from tenure.cli.vocabulary import logs_of, one_vocabulary, say_one, say_page
+from tenure.cli.vocabulary import logs_of, print_job_page, print_translated_job, vocabulary_option
 from tenure.client.admin import CancelReport, Operator
-from tenure.errors import JobNotFound, Refused, TenureError
+from tenure.errors import JobNotFound
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
 from tenure.lifecycle.statuses import CANCELLED, LIVE
+from tenure.views.jobs import job_view, provenance_view, record_view
 from tenure.vocabularies import vocabulary as vocabulary_named
 
 if TYPE_CHECKING:
     from tenure.stores.contract import ArtifactRecord, JobPage
 
-COUNTED_MAX = 1000
-
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs, cancel them, and follow what happens to them."""
+    """List, show, tail and cancel jobs."""
 
 
 jobs.add_command(tail)
@@ -62,20 +48,20 @@ jobs.add_command(tail)
 @common_options
 @job_filters
 @page_options
-@one_vocabulary
+@vocabulary_option
 def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, vocabulary: str | None, **filters: Any) -> int:
     """List jobs, oldest first."""
     page, logs = run(_page(database, with_logs=vocabulary is not None, limit=limit, after=after, **filters))
     if vocabulary is not None and (as_json or page.jobs):
-        say_page(page, logs, vocabulary_named(vocabulary), as_json=as_json)
+        print_job_page(page, logs, vocabulary_named(vocabulary), as_json=as_json)
     elif as_json:
-        say_json({"jobs": [job_facts(job, content=False) for job in page.jobs], "after": page.after})
+        print_json({"jobs": [job_view(job, content=False) for job in page.jobs], "after": page.after})
     elif page.jobs:
-        say_table(JOB_HEADINGS, [job_row(job) for job in page.jobs])
+        print_table(JOB_HEADINGS, [job_row(job) for job in page.jobs])
     else:
-        say("no job matches")
+        print_line("no jobs match")
     if page.after is not None and not as_json:
-        say(f"there are more: --after {page.after}")
+        print_line(f"more jobs: --after {page.after}")
     return Exit.OK
 
 
@@ -88,12 +74,12 @@ async def _page(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """All that is known of one job."""
+class JobDetails:
+    """One job with its attempts, dead letter and artifacts."""
 
     job: Job
     executions: list[Execution]
-    letter: DeadLetter | None
+    dead_letter: DeadLetter | None
     artifacts: list[ArtifactRecord]
     events: list[Event] | None = None
     provenance: Provenance | None = None
@@ -102,28 +88,30 @@ class Seen:
 @jobs.command()
 @common_options
 @click.argument("wanted", metavar="ID", type=job_id)
-@click.option("--events", "with_events", is_flag=True, help="Also everything that happened to it.")
-@click.option("--provenance", "with_provenance", is_flag=True, help="How it came to its end, once it has ended.")
-@one_vocabulary
+@click.option("--events", "with_events", is_flag=True, help="Also show its events.")
+@click.option(
+    "--provenance", "with_provenance", is_flag=True, help="Show inputs, code versions and outcome of an ended job."
+)
+@vocabulary_option
 def show(
     *, database: str, as_json: bool, wanted: UUID, with_events: bool, with_provenance: bool, vocabulary: str | None
 ) -> int:
     """Show one job: its record, attempts, artifacts and dead letter."""
     if vocabulary is not None:
         if with_provenance:
-            raise click.UsageError("no vocabulary has a word for --provenance; ask for it without --vocabulary")
-        job, log = run(_logged(database, wanted))
-        say_one(job, log, vocabulary_named(vocabulary), with_events=with_events, as_json=as_json)
+            raise click.UsageError("--provenance cannot be translated; use it without --vocabulary")
+        job, log = run(_job_and_log(database, wanted))
+        print_translated_job(job, log, vocabulary_named(vocabulary), with_events=with_events, as_json=as_json)
         return Exit.OK
-    seen = run(_seen(database, wanted, with_events=with_events, with_provenance=with_provenance))
+    details = run(_details(database, wanted, with_events=with_events, with_provenance=with_provenance))
     if as_json:
-        say_json(_seen_facts(seen))
+        print_json(_details_view(details))
     else:
-        _say_seen(seen)
+        _print_details(details)
     return Exit.OK
 
 
-async def _logged(database: str, wanted: UUID) -> tuple[Job, list[Event]]:
+async def _job_and_log(database: str, wanted: UUID) -> tuple[Job, list[Event]]:
     async with opened(database) as store:
         job = await Operator(store, actor=operator()).job(wanted)
         if not (log := (await logs_of(store, [job])).get(wanted)):
@@ -131,56 +119,56 @@ async def _logged(database: str, wanted: UUID) -> tuple[Job, list[Event]]:
         return job, log
 
 
-async def _seen(database: str, wanted: UUID, *, with_events: bool, with_provenance: bool) -> Seen:
+async def _details(database: str, wanted: UUID, *, with_events: bool, with_provenance: bool) -> JobDetails:
     async with opened(database) as store:
         acting = Operator(store, actor=operator())
-        return Seen(
+        return JobDetails(
             job=await acting.job(wanted),
             executions=await store.executions(wanted),
-            letter=await store.dead_letter(wanted),
+            dead_letter=await store.dead_letter(wanted),
             artifacts=await store.artifacts(wanted),
             events=(await store.history([wanted]))[wanted] if with_events else None,
             provenance=await acting.provenance(wanted) if with_provenance else None,
         )
 
 
-def _seen_facts(seen: Seen) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "job": job_facts(seen.job),
-        "attempts": seen.executions,
-        "dead_letter": None if seen.letter is None else facts_of(seen.letter),
-        "artifacts": seen.artifacts,
+def _details_view(details: JobDetails) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "job": job_view(details.job),
+        "attempts": details.executions,
+        "dead_letter": None if details.dead_letter is None else record_view(details.dead_letter),
+        "artifacts": details.artifacts,
     }
-    if seen.events is not None:
-        facts["events"] = [facts_of(event) for event in seen.events]
-    if seen.provenance is not None:
-        facts["provenance"] = provenance_facts(seen.provenance)
-    return facts
+    if details.events is not None:
+        view["events"] = [record_view(event) for event in details.events]
+    if details.provenance is not None:
+        view["provenance"] = provenance_view(details.provenance)
+    return view
 
 
-def _say_seen(seen: Seen) -> None:
-    if seen.provenance is not None:
-        say_provenance(seen.provenance)
+def _print_details(details: JobDetails) -> None:
+    if details.provenance is not None:
+        print_provenance(details.provenance)
     else:
-        say_job(seen.job)
-        say_attempts(seen.executions)
-    if seen.letter is not None:
-        say_letter(seen.letter)
-    if seen.artifacts:
-        say(f"\n{counted(len(seen.artifacts), 'artifact')}")
-        rows = [(one.name, one.media_type, one.bytes, one.attempt, one.at) for one in seen.artifacts]
-        say_table(("name", "type", "bytes", "attempt", "at"), rows)
-    if seen.events is not None:
-        say_events(seen.events)
+        print_job(details.job)
+        print_attempts(details.executions)
+    if details.dead_letter is not None:
+        print_dead_letter(details.dead_letter)
+    if details.artifacts:
+        print_line(f"\n{counted(len(details.artifacts), 'artifact')}")
+        rows = [(one.name, one.media_type, one.bytes, one.attempt, one.at) for one in details.artifacts]
+        print_table(("name", "type", "bytes", "attempt", "at"), rows)
+    if details.events is not None:
+        print_events(details.events)
 
 
 @jobs.command()
 @common_options
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=job_id)
 @job_filters
-@click.option("--all-matching", "every", is_flag=True, help="All live jobs that the filters match.")
-@click.option("--hard", is_flag=True, help="End it now, whoever holds it; softly, its owner is told and may tidy up.")
-@click.option("--reason", default="requested", show_default=True, help="Why, for the record.")
+@click.option("--all-matching", "every", is_flag=True, help="Cancel all live jobs that the filters match.")
+@click.option("--hard", is_flag=True, help="End running jobs at once. By default they are asked to stop.")
+@click.option("--reason", default="requested", show_default=True, help="Recorded with the cancel.")
 @many_options
 def cancel(
     *,
@@ -194,29 +182,21 @@ def cancel(
     yes: bool,
     **filters: Any,
 ) -> int:
-    """Cancel jobs: some by their ids, or all that match the filters.
+    """Cancel jobs by id, or all that match the filters.
 
-    A job that nobody holds ends at once; whoever holds the others is told. Exit code 1 when any was refused.
+    A job that is not leased is cancelled at once. The worker of a running job is asked to stop it. Exit code 1 if any
+    cancel was refused.
     """
     require_choice(ids, filters, every=every, flag="--all-matching")
     if ids:
-        return _say_cancelled(run(_cancel(database, ids, hard=hard, reason=reason)), as_json=as_json)
+        results = run(change_each(database, ids, lambda acting, one: acting.cancel(one, hard=hard, reason=reason)))
+        return print_each(results, _cancelled_line, _cancelled_fields, as_json=as_json)
     if not yes:
         number, more = run(_count(database, **filters))
-        require_consent(f"cancel {at_most(number, 'job', more=more)}", yes=yes)
-    return _say_report(run(_cancel_many(database, hard=hard, reason=reason, limit=limit, **filters)), as_json=as_json)
-
-
-async def _cancel(database: str, ids: Sequence[UUID], *, hard: bool, reason: str) -> dict[UUID, Job | Refused]:
-    answers: dict[UUID, Job | Refused] = {}
-    async with opened(database) as store:
-        acting = Operator(store, actor=operator())
-        for one in dict.fromkeys(ids):
-            try:
-                answers[one] = await acting.cancel(one, hard=hard, reason=reason)
-            except Refused as refusal:
-                answers[one] = refusal
-    return answers
+        confirm("cancel", number, "job", more=more)
+    report = run(_cancel_many(database, hard=hard, reason=reason, limit=limit, **filters))
+    changed = f"{report.cancelled:,} cancelled, {report.asked:,} asked to stop"
+    return print_report(report, changed, as_json=as_json)
 
 
 async def _cancel_many(database: str, *, hard: bool, reason: str, limit: int, **filters: Any) -> CancelReport:
@@ -234,33 +214,9 @@ async def _count(database: str, **filters: Any) -> tuple[int, bool]:
         return len(page.jobs), page.after is not None
 
 
-def _say_cancelled(answers: dict[UUID, Job | Refused], *, as_json: bool) -> int:
-    refused = [answer for answer in answers.values() if isinstance(answer, TenureError)]
-    if as_json:
-        say_json({"jobs": [_cancelled_facts(one, answer) for one, answer in answers.items()]})
-    else:
-        for one, answer in answers.items():
-            if isinstance(answer, TenureError):
-                complain(f"tenure: {answer}")
-            else:
-                how = "cancelled" if answer.status is CANCELLED else f"is {answer.status}, and was asked to end"
-                say(f"{one} {how}")
-    return Exit.PROBLEMS if refused else Exit.OK
+def _cancelled_line(job_id: UUID, job: Job) -> str:
+    return f"{job_id} {'cancelled' if job.status is CANCELLED else f'is {job.status}, asked to stop'}"
 
 
-def _cancelled_facts(one: UUID, answer: Job | Refused) -> dict[str, Any]:
-    if isinstance(answer, Refused):
-        return {"id": one, "refused": str(answer)}
-    return {"id": one, "status": answer.status, "cancel_requested": answer.cancel_requested}
-
-
-def _say_report(report: CancelReport, *, as_json: bool) -> int:
-    if as_json:
-        say_json(report)
-        return Exit.PROBLEMS if report.left else Exit.OK
-    for left in report.left:
-        complain(f"tenure: {left.why}")
-    say(f"{report.cancelled:,} cancelled, {report.asked:,} asked to end, {len(report.left):,} left as they were")
-    if report.more:
-        say("there are more; the limit was reached: call it again, or raise --limit")
-    return Exit.PROBLEMS if report.left else Exit.OK
+def _cancelled_fields(job: Job) -> dict[str, Any]:
+    return {"status": job.status, "cancel_requested": job.cancel_requested}

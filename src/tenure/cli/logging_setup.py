@@ -1,4 +1,4 @@
-"""Where a process that works for ever writes its log."""
+"""Logging of long-running commands."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tenure.observe.log_format import TextFormatter, log_to_standard_error
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def set_up_logs(level: str, *, as_json: bool, color: bool) -> None:
-    """Send the whole program's log to standard error."""
+def configure_logging(level: str, *, as_json: bool, color: bool) -> None:
+    """Log to standard error."""
     log_to_standard_error(level.upper(), "json" if as_json else "color" if color else "text")
 
 
-def log_to(path: Path) -> None:
-    """Send this program's log to the end of a file instead."""
+def log_to_file(path: Path) -> None:
+    """Append the log to a file."""
     handler = logging.FileHandler(path)
     handler.setFormatter(TextFormatter(color=False))
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""The command `tenure`, and the edge of its process: every error becomes one clear line and an exit code."""
+"""The command `tenure`: loads subcommands, and turns every error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ from tenure.errors import TenureError
 
 COMMANDS = {
     "bench": "Measure what this machine and a database give.",
-    "demo": "Run some hundred jobs on one SQLite file and kill a worker in the middle of its work.",
-    "dlq": "Look after dead letters: jobs that were set aside for a person to look at.",
-    "doctor": "Look for trouble: versions, clock skew, missing migrations, and what the store itself finds.",
-    "events": "Print the log, each event once and in order, up to what is settled now.",
-    "export": "Write the whole database as JSON Lines, as it is at one moment, for `tenure import` into an empty one.",
-    "import": "Write what `tenure export` wrote into an empty database: all of it, or nothing.",
-    "jobs": "Look at jobs, cancel them, and follow what happens to them.",
-    "migrate": "Apply the migrations that the database lacks.",
-    "queues": "Pause queues, and limit how much of them goes at once or in a time.",
-    "replay": "Show a job as it was at a moment or a revision, by the events that there were until then.",
-    "schedules": "Look at schedules, change and pause them, and see when they are due.",
-    "stats": "Count jobs per queue, kind and status; name the workers, and the kinds that no worker runs.",
-    "verify": "Replay every job's events and compare with its record.",
-    "worker": "Run the jobs of an app until told to stop.",
+    "demo": "Run a few hundred jobs on SQLite, and kill a worker meanwhile.",
+    "dlq": "List, show, redrive and discard dead letters.",
+    "doctor": "Check versions, clock, migrations, schedules and the database.",
+    "events": "Print the log: each event once, in order.",
+    "export": "Write a consistent snapshot of the whole database as JSON Lines.",
+    "import": "Import an export into an empty database: all of it, or nothing.",
+    "jobs": "List, show, tail and cancel jobs.",
+    "migrate": "Apply the pending migrations of a database.",
+    "queues": "Pause queues, and set their limits.",
+    "replay": "Show a job at an earlier time or revision, folded from its events.",
+    "schedules": "List, change, pause and trigger schedules.",
+    "stats": "Count jobs; list live workers and kinds that none of them serves.",
+    "verify": "Replay every job's events and compare the result with its record.",
+    "worker": "Run the jobs of an app until it is stopped.",
 }
-"""Each command is `tenure.cli.NAME:NAME`, and is imported when it is called for; a name that is a word of Python's is
-written `NAME_` there. What it says of itself is repeated here, so that a list of all of them needs none of them; a test
-compares the two."""
+"""Each command is `tenure.cli.NAME:NAME` (`NAME_` for a Python keyword), and is imported when it is used. Summaries are
+repeated here, so that `tenure --help` imports no command; a test compares both."""
 
 EXIT_CODES = """\b
 Exit codes:
-  0    all is well
-  1    problems were found
-  2    the command was called wrongly
-  3    the database cannot be reached, or is not fit to be used
+  0    success
+  1    problems were found, or a change was refused
+  2    wrong usage
+  3    the database cannot be reached or used
   70   a bug in tenure; the traceback is on standard error
   130  interrupted
-  143  told to end twice, and ended at once
+  143  terminated by a second SIGTERM
 """
 
 
 class Commands(click.Group):
-    """The commands, each imported when it is first asked for: help and a mistyped name stay fast."""
+    """Imports a subcommand when it is used, so that help stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -61,22 +60,16 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        room = formatter.width - 6 - max(map(len, COMMANDS))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _shortened(COMMANDS[name], room)) for name in self.list_commands(ctx)])
-
-
-def _shortened(sentence: str, room: int) -> str:
-    """The sentence, cut between words as click does where it does not fit."""
-    return click.Command(name=None, help=sentence).get_short_help_str(room)
+            formatter.write_dl([(name, COMMANDS[name].removesuffix(".")) for name in self.list_commands(ctx)])
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tenure", message="%(prog)s %(version)s")
 def tenure() -> None:
-    """Durable jobs and workflows: run them, and look after their database.
+    """Run durable jobs, and operate their database.
 
-    The database comes from --database, or from TENURE_DATABASE, or is ./tenure.db.
+    The database is --database, or TENURE_DATABASE, or ./tenure.db.
     """
 
 
@@ -87,37 +80,37 @@ def main() -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     try:
-        answer = tenure.main(arguments, prog_name="tenure", standalone_mode=False)
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    except click.ClickException as mistake:
-        mistake.show()
-        return mistake.exit_code
+        result = tenure.main(arguments, prog_name="tenure", standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except BrokenPipeError:
-        return _reader_gone()
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the process's edge: a bug must not pass for a finding.
-        return _explained(error)
-    return answer if isinstance(answer, int) else 0
+        return _close_output()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a bug must not look like a finding.
+        return _report(error)
+    return result if isinstance(result, int) else 0
 
 
-def _explained(error: Exception | KeyboardInterrupt) -> int:
-    """Say on standard error what ended the command; the exit code for it."""
-    from tenure.cli.output import Exit, complain, exit_code_for
+def _report(error: Exception | KeyboardInterrupt) -> int:
+    """Print the error to standard error; its exit code."""
+    from tenure.cli.output import Exit, exit_code_for, print_error
 
     match error:
         case TenureError():
-            complain(f"tenure: {error}")
+            print_error(str(error))
             return exit_code_for(error)
         case click.Abort() | KeyboardInterrupt():
-            complain("tenure: interrupted")
+            print_error("interrupted")
             return Exit.INTERRUPTED
-    complain("tenure: this is a bug in tenure; please report it with what follows")
+    print_error("this is a bug in tenure; please report it with this traceback:")
     traceback.print_exception(error)
     return Exit.BUG
 
 
-def _reader_gone() -> int:
-    """Whoever read our output went away (`tenure verify | head`): end quietly, and let no flush fail at exit."""
+def _close_output() -> int:
+    """The reader of standard output has closed it (`tenure verify | head`): no flush at exit may fail."""
     from tenure.cli.output import Exit
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

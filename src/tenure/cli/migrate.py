@@ -1,4 +1,4 @@
-"""`tenure migrate`: bring a database's schema up to this code, or show what that would take."""
+"""`tenure migrate`: apply pending migrations, or show their SQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from tenure.cli.database import common_options, connected, run, without_password
-from tenure.cli.output import Exit, say, say_json
+from tenure.cli.output import Exit, print_json, print_line
 from tenure.stores import migrations_for, script_for
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 @click.group(invoke_without_command=True)
 @common_options
-@click.option("--dry-run", is_flag=True, help="Say what would be applied, and apply nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be applied; apply nothing.")
 @click.pass_context
 def migrate(context: click.Context, *, database: str, as_json: bool, dry_run: bool) -> int:
-    """Apply the migrations that the database lacks."""
+    """Apply the pending migrations of a database."""
     if context.invoked_subcommand is not None:
         return Exit.OK
     migrations = run(_pending(database)) if dry_run else run(_apply(database))
@@ -32,22 +32,24 @@ def migrate(context: click.Context, *, database: str, as_json: bool, dry_run: bo
 
 @migrate.command()
 @common_options
-@click.option("--all", "every", is_flag=True, help="All that this version brings; needs no database.")
+@click.option("--all", "every", is_flag=True, help="All migrations of this version; needs no database.")
 @click.pass_context
 def sql(context: click.Context, *, database: str, as_json: bool, every: bool) -> int:
-    """Print the SQL of the pending migrations, or of all, to be read before `tenure migrate` applies it."""
+    """Print the SQL of the pending migrations."""
     database = _inherited(context, "database", database)
     as_json = _inherited(context, "as_json", as_json)
     migrations = list(migrations_for(database)) if every else run(_pending(database))
     if as_json:
-        say_json(
-            {"migrations": [{**_facts(migration), "sql": script_for(database, migration)} for migration in migrations]}
+        print_json(
+            {"migrations": [{**_fields(migration), "sql": script_for(database, migration)} for migration in migrations]}
         )
         return Exit.OK
     for migration in migrations:
-        say(f"-- {_title(migration)}, checksum {migration.checksum}\n{script_for(database, migration).rstrip()}\n")
+        print_line(
+            f"-- {_title(migration)}, checksum {migration.checksum}\n{script_for(database, migration).rstrip()}\n"
+        )
     if not migrations:
-        say("-- nothing is pending")
+        print_line("-- no pending migrations")
     return Exit.OK
 
 
@@ -65,20 +67,20 @@ async def _apply(database: str) -> list[MigrationRecord]:
 def _report(migrations: Sequence[MigrationRecord], database: str, *, as_json: bool, dry_run: bool) -> None:
     shown = without_password(database)
     if as_json:
-        listed = [_facts(migration) for migration in migrations]
-        say_json({"database": shown, "dry_run": dry_run, "pending" if dry_run else "applied": listed})
+        listed = [_fields(migration) for migration in migrations]
+        print_json({"database": shown, "dry_run": dry_run, "pending" if dry_run else "applied": listed})
         return
     for migration in migrations:
-        say(f"{'would apply' if dry_run else 'applied'} {_title(migration)}")
+        print_line(f"{'would apply' if dry_run else 'applied'} {_title(migration)}")
     if not migrations:
-        say(f"{shown} is up to date")
+        print_line(f"{shown} is up to date")
 
 
 def _title(migration: MigrationRecord) -> str:
     return f"{migration.number:04d}_{migration.name}"
 
 
-def _facts(migration: MigrationRecord) -> dict[str, object]:
+def _fields(migration: MigrationRecord) -> dict[str, object]:
     return {
         "number": migration.number,
         "name": migration.name,
@@ -88,7 +90,7 @@ def _facts(migration: MigrationRecord) -> dict[str, object]:
 
 
 def _inherited(context: click.Context, name: str, value: T) -> T:
-    """An option given before `sql` counts unless it is given again after it."""
+    """An option given before `sql` applies unless it is repeated after it."""
     source = context.get_parameter_source(name)
     given_here = source is click.core.ParameterSource.COMMANDLINE
     return value if given_here or context.parent is None else context.parent.params[name]

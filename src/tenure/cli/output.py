@@ -1,10 +1,10 @@
-"""How every command speaks: lines for people, JSON for programs, progress on a terminal, and one set of exit codes."""
+"""Output of all commands: lines and tables, JSON, progress, and the exit codes."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -16,11 +16,11 @@ import msgspec
 from tenure.errors import InvalidInput, StoreError, TenureError
 from tenure.observe.log_format import printable
 
-_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+_COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 class Exit(IntEnum):
-    """What the process leaves behind for whoever called it."""
+    """The exit codes of every command."""
 
     OK = 0
     PROBLEMS = 1
@@ -31,72 +31,77 @@ class Exit(IntEnum):
 
 
 def exit_code_for(error: TenureError) -> Exit:
-    """Input that makes no sense is the caller's; a database that cannot be used is nobody's finding."""
+    """Invalid input is a usage error; a store error means that the database cannot be used."""
     if isinstance(error, InvalidInput):
         return Exit.USAGE
     return Exit.DATABASE if isinstance(error, StoreError) else Exit.PROBLEMS
 
 
-def say(line: str, *, level: str = "") -> None:
-    """A line of the answer, on standard output."""
-    click.echo(_coloured(line, level), color=_wants_colour())
+def print_line(line: str, *, level: str = "") -> None:
+    """Print a line to standard output."""
+    click.echo(_colored(line, level), color=_use_color())
 
 
-def complain(line: str) -> None:
-    """A line about what went wrong, on standard error."""
-    click.echo(_coloured(line, "error"), err=True, color=_wants_colour())
+def print_error(line: str) -> None:
+    """Print an error to standard error, prefixed with the command's name."""
+    click.echo(_colored(f"tenure: {line}", "error"), err=True, color=_use_color())
 
 
-def say_json(answer: Any) -> None:
-    """The whole answer as one JSON document."""
-    text = msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
-    click.echo(text)
+def print_json(document: Any) -> None:
+    """Print the command's one JSON document."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def say_json_line(answer: Any) -> None:
-    """One of many JSON documents, on a line of its own."""
-    click.echo(msgspec.json.encode(answer))
+def print_json_line(document: Any) -> None:
+    """Print one of many JSON documents, on one line."""
+    click.echo(msgspec.json.encode(document))
 
 
-def say_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows under headings: fitted to the terminal, and elsewhere one plain line each."""
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under headings: wrapped to the width of a terminal, one line each elsewhere."""
     if sys.stdout.isatty():
         from rich.console import Console
 
-        Console(highlight=False).print(table(headings, rows))
+        Console(highlight=False).print(rich_table(headings, rows))
         return
-    for line in aligned([headings, *rows]):
+    for line in align_columns([headings, *rows]):
         click.echo(line)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Any:
-    """The same as rich draws it."""
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print a line per field, with aligned values; None is omitted."""
+    for line in align_columns([(f"{name}:", value) for name, value in fields if value is not None]):
+        print_line(line)
+
+
+def rich_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Any:
+    """A table for a terminal, drawn by rich."""
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        drawn.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(shown(cell)) for cell in row))
-    return drawn
+        table.add_row(*(Text(format_value(cell)) for cell in row))
+    return table
 
 
-def aligned(rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines whose cells stand under each other.
+def align_columns(rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines with aligned columns.
 
-    >>> aligned([("id", "kind"), (1200, "mail")])
+    >>> align_columns([("id", "kind"), (1200, "mail")])
     ['id    kind', '1200  mail']
     """
-    texts = [[shown(cell) for cell in row] for row in rows]
+    texts = [[format_value(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in texts]
 
 
-def shown(value: object) -> str:
-    """A value as a person reads it, on one line and without anything that a terminal would obey.
+def format_value(value: object) -> str:
+    """A value on one line, with control characters escaped and times in UTC.
 
-    >>> shown("red: \\x1b[31m")
+    >>> format_value("red: \\x1b[31m")
     'red: \\\\x1b[31m'
     """
     if value is None:
@@ -107,7 +112,7 @@ def shown(value: object) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """A number with its noun, in the plural where needed.
 
     >>> counted(1200, "job")
     '1,200 jobs'
@@ -115,20 +120,20 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-class Progress(Protocol):
-    """Shows how far a long walk has come."""
+class ProgressDisplay(Protocol):
+    """Shows the progress of a long command."""
 
     def show(self, label: str, fraction: float) -> None: ...
 
 
-class Silent:
-    """Nothing is shown: the answer is for a program."""
+class NoProgress:
+    """Shows nothing, for JSON output."""
 
     def show(self, label: str, fraction: float) -> None: ...
 
 
-class Lines:
-    """A plain line now and then, for logs: at each tenth of the way."""
+class ProgressLines:
+    """Prints a line for each tenth of the work, where standard error is not a terminal."""
 
     def __init__(self) -> None:
         self._tenths = 0
@@ -140,8 +145,8 @@ class Lines:
         self._tenths = tenths
 
 
-class Bar:
-    """A bar that is drawn over itself, on a terminal."""
+class ProgressBar:
+    """A bar on a terminal."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
@@ -152,27 +157,26 @@ class Bar:
 
 
 @contextmanager
-def progress(*, as_json: bool) -> Iterator[Progress]:
-    """A bar on a terminal, plain lines elsewhere, both on standard error; nothing beside JSON."""
+def progress(*, as_json: bool) -> Iterator[ProgressDisplay]:
+    """Progress on standard error: a bar on a terminal, lines elsewhere, nothing with JSON output."""
     if as_json:
-        yield Silent()
+        yield NoProgress()
     elif sys.stderr.isatty():
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as RichProgress
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         console = Console(stderr=True)
         columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with RichProgress(*columns, console=console, transient=True) as bar:
-            yield Bar(bar)
+        with Progress(*columns, console=console, transient=True) as bar:
+            yield ProgressBar(bar)
     else:
-        yield Lines()
+        yield ProgressLines()
 
 
-def _coloured(line: str, level: str) -> str:
-    return click.style(line, fg=_COLOURS[level]) if level in _COLOURS else line
+def _colored(line: str, level: str) -> str:
+    return click.style(line, fg=_COLORS[level]) if level in _COLORS else line
 
 
-def _wants_colour() -> bool | None:
-    """Never with NO_COLOR; else click's own rule, which is: on a terminal."""
+def _use_color() -> bool | None:
+    """Never with NO_COLOR; otherwise click decides: only on a terminal."""
     return False if os.environ.get("NO_COLOR") else None

@@ -1,4 +1,4 @@
-"""`tenure queues`: pause a queue, and say how much of it may go at once, in a time, and in which turns."""
+"""`tenure queues`: pause queues, and set their concurrency limits, rate limits and fairness."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import msgspec
 
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import operator
-from tenure.cli.output import Exit, complain, say, say_json, say_table
+from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.lifecycle.limits import NO_LIMITS, QueueLimits, Rate
 
 if TYPE_CHECKING:
     from tenure.stores.contract import QueueRecord, Store
 
-HEADINGS = ("queue", "paused", "held", "at once", "at once per key", "rate", "rate per key", "fair")
+HEADINGS = ("queue", "paused", "leased", "concurrency", "key concurrency", "rate", "key rate", "fair")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_NOT_CONFIGURED = "queue {!r} is not paused and has no limits; list those that are with: tenure queues ls"
 _RATE = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*([a-z]*)")
 
 
 KEEP = object()
-"""What an option has that was not given: the rule stays as it is."""
+"""The value of an option that was not given: the limit stays."""
 
 
 def _count(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
@@ -45,20 +46,20 @@ def _rate_of(_context: click.Context, _option: click.Parameter, value: str | Non
 
 @click.group()
 def queues() -> None:
-    """Pause queues, and limit how much of them goes at once or in a time."""
+    """Pause queues, and set their limits."""
 
 
 @queues.command()
 @common_options
 def ls(*, database: str, as_json: bool) -> int:
-    """List the queues that are paused or have rules. Others need no mention: they go by priority and age."""
+    """List the queues that are paused or have limits."""
     known = run(_with(database, lambda store: store.queues.known()))
     if as_json:
-        say_json({"queues": known})
+        print_json({"queues": known})
     elif known:
-        say_table(HEADINGS, [_row(queue) for queue in known])
+        print_table(HEADINGS, [_row(queue) for queue in known])
     else:
-        say("no queue is paused or has rules")
+        print_line("no queue is paused or has limits")
     return Exit.OK
 
 
@@ -66,25 +67,29 @@ def ls(*, database: str, as_json: bool) -> int:
 @common_options
 @click.argument("queue")
 @click.option(
-    "--concurrency", "concurrency_max", callback=_count, metavar="N|none", help="Held at once, by all workers."
+    "--concurrency",
+    "concurrency_max",
+    callback=_count,
+    metavar="N|none",
+    help="Leased jobs at a time, over all workers.",
 )
+@click.option("--key-concurrency", "key_concurrency_max", callback=_count, metavar="N|none", help="The same per key.")
 @click.option(
-    "--key-concurrency", "key_concurrency_max", callback=_count, metavar="N|none", help="The same for each key."
+    "--rate", callback=_rate_of, metavar="N/TIME|none", help="Starts per time, such as 100/60s, 10/m or 5000/h."
 )
-@click.option("--rate", callback=_rate_of, metavar="N/TIME|none", help="Starts in any such time.")
-@click.option("--key-rate", callback=_rate_of, metavar="N/TIME|none", help="The same for each key.")
-@click.option("--fair/--no-fair", default=None, help="Whether keys take turns.")
-def set_(*, database: str, as_json: bool, queue: str, fair: bool | None, **rules: Any) -> int:
-    """Change the rules of QUEUE. What is not given stays; `none` takes a limit away.
+@click.option("--key-rate", callback=_rate_of, metavar="N/TIME|none", help="The same per key.")
+@click.option("--fair/--no-fair", default=None, help="Claim from the keys in turn.")
+def set_(*, database: str, as_json: bool, queue: str, fair: bool | None, **limits: Any) -> int:
+    """Change the limits of QUEUE. Options that are not given stay; `none` removes a limit.
 
-    A key is the `partition_key` that a job was enqueued with.
+    A key is the `partition_key` of a job.
     """
-    given = {name: value for name, value in rules.items() if value is not KEEP}
+    given = {name: value for name, value in limits.items() if value is not KEEP}
     if fair is not None:
         given["fair"] = fair
     if not given:
-        raise click.UsageError("say which rule to change: --concurrency, --key-concurrency, --rate, --key-rate, --fair")
-    _say_queue(run(_with(database, lambda store: _changed(store, queue, given))), as_json=as_json)
+        raise click.UsageError("give a limit to change: --concurrency, --key-concurrency, --rate, --key-rate or --fair")
+    _print_queue(run(_with(database, lambda store: _changed(store, queue, given))), as_json=as_json)
     return Exit.OK
 
 
@@ -97,8 +102,8 @@ async def _changed(store: Store, name: str, given: dict[str, Any]) -> QueueRecor
 @common_options
 @click.argument("queue")
 def pause(*, database: str, as_json: bool, queue: str) -> int:
-    """Let nothing more be claimed from QUEUE. What runs goes on; enqueuing goes on."""
-    _say_queue(run(_with(database, lambda store: store.queues.pause(queue, actor=operator()))), as_json=as_json)
+    """Stop claims from QUEUE. Running jobs continue, and jobs can still be enqueued."""
+    _print_queue(run(_with(database, lambda store: store.queues.pause(queue, actor=operator()))), as_json=as_json)
     return Exit.OK
 
 
@@ -106,12 +111,12 @@ def pause(*, database: str, as_json: bool, queue: str) -> int:
 @common_options
 @click.argument("queue")
 def resume(*, database: str, as_json: bool, queue: str) -> int:
-    """Let QUEUE go on under its rules."""
+    """Resume claims from QUEUE. Its limits stay."""
     record = run(_with(database, lambda store: store.queues.resume(queue, actor=operator())))
     if record is None:
-        complain(f"tenure: queue {queue!r} was neither paused nor has it rules; see `tenure queues ls`")
+        print_error(_NOT_CONFIGURED.format(queue))
         return Exit.PROBLEMS
-    _say_queue(record, as_json=as_json)
+    _print_queue(record, as_json=as_json)
     return Exit.OK
 
 
@@ -119,15 +124,15 @@ def resume(*, database: str, as_json: bool, queue: str) -> int:
 @common_options
 @click.argument("queue")
 def forget(*, database: str, as_json: bool, queue: str) -> int:
-    """Take all rules away from QUEUE, and let it go on if it was paused."""
-    gone = run(_with(database, lambda store: store.queues.forget(queue, actor=operator())))
+    """Remove all limits of QUEUE, and resume it if it is paused."""
+    removed = run(_with(database, lambda store: store.queues.forget(queue, actor=operator())))
     if as_json:
-        say_json({"queue": queue, "forgotten": gone})
-    elif gone:
-        say(f"queue {queue!r} has no rules any more")
+        print_json({"queue": queue, "forgotten": removed})
+    elif removed:
+        print_line(f"queue {queue!r} has no limits")
     else:
-        complain(f"tenure: queue {queue!r} was neither paused nor has it rules; see `tenure queues ls`")
-    return Exit.OK if gone else Exit.PROBLEMS
+        print_error(_NOT_CONFIGURED.format(queue))
+    return Exit.OK if removed else Exit.PROBLEMS
 
 
 async def _with(database: str, work: Callable[[Store], Awaitable[Any]]) -> Any:
@@ -135,11 +140,11 @@ async def _with(database: str, work: Callable[[Store], Awaitable[Any]]) -> Any:
         return await work(store)
 
 
-def _say_queue(record: QueueRecord, *, as_json: bool) -> None:
+def _print_queue(record: QueueRecord, *, as_json: bool) -> None:
     if as_json:
-        say_json(record)
+        print_json(record)
     else:
-        say_table(HEADINGS, [_row(record)])
+        print_table(HEADINGS, [_row(record)])
 
 
 def _row(queue: QueueRecord) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""`tenure schedules`: what is enqueued again and again, and when. Changes hold for all workers, without a restart."""
+"""`tenure schedules`: list, change, pause and trigger schedules. Changes apply to all workers without a restart."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import msgspec
 
-from tenure.cli.app_loader import find_app
+from tenure.cli.app_loader import load_app
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import operator
-from tenure.cli.output import Exit, say, say_json, say_table, shown
+from tenure.cli.output import Exit, format_value, print_fields, print_json, print_line, print_table
 from tenure.client.schedules import AppSchedules, Schedule, ScheduleRecord, upcoming
 from tenure.errors import InvalidInput, UnknownKind
 from tenure.lifecycle.json_text import parse
 from tenure.lifecycle.records import Policy
+from tenure.views.schedules import schedule_view
 
 if TYPE_CHECKING:
     from tenure.client.job_function import Prepared
@@ -31,20 +31,20 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @click.group()
 def schedules() -> None:
-    """Look at schedules, change and pause them, and see when they are due."""
+    """List, change, pause and trigger schedules."""
 
 
 @schedules.command()
 @common_options
 def ls(*, database: str, as_json: bool) -> int:
     """List the schedules."""
-    found = run(_with(database, lambda desk: desk.list()))
+    found = run(_with(database, lambda all_schedules: all_schedules.list()))
     if as_json:
-        say_json({"schedules": [_facts(record) for record in found]})
+        print_json({"schedules": [schedule_view(record) for record in found]})
     elif found:
-        say_table(HEADINGS, [_row(record) for record in found])
+        print_table(HEADINGS, [_row(record) for record in found])
     else:
-        say("nothing is scheduled; what the code declares is written down when a worker starts")
+        print_line("no schedules; a worker registers those that its app declares when it starts")
     return Exit.OK
 
 
@@ -52,24 +52,26 @@ def ls(*, database: str, as_json: bool) -> int:
 @common_options
 @click.argument("name")
 def show(*, database: str, as_json: bool, name: str) -> int:
-    """Show all of one schedule."""
-    _say_one(run(_with(database, lambda desk: desk.get(name))), as_json=as_json)
+    """Show one schedule."""
+    _print_one(run(_with(database, lambda all_schedules: all_schedules.get(name))), as_json=as_json)
     return Exit.OK
 
 
 def _definition(command: Command) -> Command:
-    """The options that say what a schedule is."""
+    """The options that define a schedule."""
     for option in reversed(
         (
             click.option("--cron", metavar="TEXT", help="A cron expression such as '0 9 * * 1-5', or 'every 30s'."),
-            click.option("--timezone", metavar="ZONE", help="Whose wall clock is meant, such as Europe/Berlin."),
-            click.option("--missed", type=click.Choice(["one", "all", "skip"]), help="What becomes of missed times."),
-            click.option("--grace-seconds", type=float, help="How late is not too late."),
+            click.option("--timezone", metavar="ZONE", help="Time zone of the expression, such as Europe/Berlin."),
+            click.option(
+                "--missed", type=click.Choice(["one", "all", "skip"]), help="Which missed due times to enqueue."
+            ),
+            click.option("--grace-seconds", type=float, help="A due time is missed after this delay."),
             click.option("--payload", metavar="JSON", help="The arguments of the job, by name."),
-            click.option("--queue", metavar="QUEUE"),
-            click.option("--priority", type=int),
+            click.option("--queue", metavar="QUEUE", help="The queue of the job."),
+            click.option("--priority", type=int, help="The priority of the job."),
             click.option("--app", "target", metavar="MODULE:APP", help="The app that declares the job."),
-            click.option("--kind", metavar="KIND", help="Which job; with --app."),
+            click.option("--kind", metavar="KIND", help="The kind of the job; with --app."),
         )
     ):
         command = option(command)
@@ -81,35 +83,42 @@ def _definition(command: Command) -> Command:
 @_definition
 @click.argument("name")
 def put(
-    *, database: str, as_json: bool, name: str, target: str | None, kind: str | None, payload: str | None, **facts: Any
+    *,
+    database: str,
+    as_json: bool,
+    name: str,
+    target: str | None,
+    kind: str | None,
+    payload: str | None,
+    **options: Any,
 ) -> int:
-    """Change the schedule NAME, or make a new one.
+    """Change the schedule NAME, or create it.
 
-    What is not given stays as it is. A new one needs --app, --kind and --cron: the job's arguments are checked, and
-    what becomes of it when things go wrong is taken from the app. Workers whose code says otherwise leave it alone.
+    Options that are not given stay. A new schedule needs --app, --kind and --cron: the app validates the payload and
+    supplies the job's policy. A worker does not overwrite a schedule that was changed here.
     """
-    given = {field: value for field, value in facts.items() if value is not None}
+    given = {field: value for field, value in options.items() if value is not None}
     if target is not None or kind is not None:
         if target is None or kind is None:
-            raise click.UsageError("--app and --kind go together")
+            raise click.UsageError("--app and --kind must be given together")
         call = _call(target, kind, payload or "{}", given)
-        record = run(_with(database, lambda desk: _put_call(desk, name, call, given)))
+        record = run(_with(database, lambda all_schedules: _put_call(all_schedules, name, call, given)))
     else:
         if payload is not None:
             parse(payload, where="payload")
             given["payload"] = payload
         if not given:
-            raise click.UsageError("say what to change: --cron, --timezone, --missed, --payload, …")
-        record = run(_with(database, lambda desk: desk.edit(name, **given)))
-    _say_one(record, as_json=as_json)
+            raise click.UsageError("give an option to change: --cron, --timezone, --missed, --payload, …")
+        record = run(_with(database, lambda all_schedules: all_schedules.edit(name, **given)))
+    _print_one(record, as_json=as_json)
     return Exit.OK
 
 
 def _call(target: str, kind: str, payload: str, given: dict[str, Any]) -> Prepared[Any]:
-    """The call that the app's own job makes of this payload, with the options that belong to its jobs taken out."""
+    """The enqueue request of the app's job for this payload. Moves `queue` and `priority` out of the given options."""
     from tenure.client.job_function import EnqueueOptions, Enqueuer
 
-    app = find_app(target)
+    app = load_app(target)
     known = app.kinds.get(kind)
     if known is None:
         raise UnknownKind(kind, app.kinds)
@@ -118,23 +127,25 @@ def _call(target: str, kind: str, payload: str, given: dict[str, Any]) -> Prepar
     return enqueuer.request_of(payload)
 
 
-async def _put_call(desk: AppSchedules, name: str, call: Prepared[Any], given: dict[str, Any]) -> ScheduleRecord:
-    """A new definition; what an old one of this name said about times stays, where nothing else is said."""
-    there = next((record.schedule for record in await desk.list() if record.name == name), None)
-    if there is not None:
-        timing = {field: getattr(there, field) for field in ("cron", "timezone", "missed", "grace_seconds")}
+async def _put_call(
+    all_schedules: AppSchedules, name: str, call: Prepared[Any], given: dict[str, Any]
+) -> ScheduleRecord:
+    """Replace the definition. Times that are not given are those of the existing schedule."""
+    existing = next((record.schedule for record in await all_schedules.list() if record.name == name), None)
+    if existing is not None:
+        timing = {field: getattr(existing, field) for field in ("cron", "timezone", "missed", "grace_seconds")}
         given = {**timing, **given}
     if "cron" not in given:
-        raise click.UsageError(f"there is no schedule {name!r} yet, and a new one needs --cron")
-    return await desk.put(call, given.pop("cron"), name=name, **given)
+        raise click.UsageError(f"schedule {name!r} does not exist; a new one needs --cron")
+    return await all_schedules.put(call, given.pop("cron"), name=name, **given)
 
 
 @schedules.command()
 @common_options
 @click.argument("name")
 def pause(*, database: str, as_json: bool, name: str) -> int:
-    """Fire NAME no more until it is resumed. Due times that come meanwhile are let go."""
-    _say_one(run(_with(database, lambda desk: desk.pause(name))), as_json=as_json)
+    """Pause the schedule NAME. Due times that pass until it is resumed are skipped."""
+    _print_one(run(_with(database, lambda all_schedules: all_schedules.pause(name))), as_json=as_json)
     return Exit.OK
 
 
@@ -142,8 +153,8 @@ def pause(*, database: str, as_json: bool, name: str) -> int:
 @common_options
 @click.argument("name")
 def resume(*, database: str, as_json: bool, name: str) -> int:
-    """Go on with the next due time of NAME from now."""
-    _say_one(run(_with(database, lambda desk: desk.resume(name))), as_json=as_json)
+    """Resume the schedule NAME at its next due time."""
+    _print_one(run(_with(database, lambda all_schedules: all_schedules.resume(name))), as_json=as_json)
     return Exit.OK
 
 
@@ -151,12 +162,15 @@ def resume(*, database: str, as_json: bool, name: str) -> int:
 @common_options
 @click.argument("name")
 def rm(*, database: str, as_json: bool, name: str) -> int:
-    """Remove NAME. Its jobs stay. One that the code declares comes back with the next worker: pause it instead."""
-    run(_with(database, lambda desk: desk.remove(name)))
+    """Remove the schedule NAME. Its jobs are kept.
+
+    The next worker restores a schedule that its app declares: pause it instead.
+    """
+    run(_with(database, lambda all_schedules: all_schedules.remove(name)))
     if as_json:
-        say_json({"name": name, "removed": True})
+        print_json({"name": name, "removed": True})
     else:
-        say(f"schedule {shown(name)} is removed")
+        print_line(f"schedule {format_value(name)} removed")
     return Exit.OK
 
 
@@ -164,25 +178,28 @@ def rm(*, database: str, as_json: bool, name: str) -> int:
 @common_options
 @click.argument("name")
 def trigger(*, database: str, as_json: bool, name: str) -> int:
-    """Enqueue the job of NAME now, besides its due times."""
-    added = run(_with(database, lambda desk: desk.trigger(name)))
+    """Enqueue the job of NAME now. Its due times do not change."""
+    added = run(_with(database, lambda all_schedules: all_schedules.trigger(name)))
     if as_json:
-        say_json({"name": name, "job": added.job.id, "created": added.created, "status": added.job.status})
+        print_json({"name": name, "job": added.job.id, "created": added.created, "status": added.job.status})
     elif added.created:
-        say(f"{added.job.id} queued")
+        print_line(f"{added.job.id} enqueued")
     else:
-        say(f"{added.job.id} has the schedule's dedupe key, and is {added.job.status}")
+        print_line(f"not enqueued: job {added.job.id} has the same dedupe key and is {added.job.status}")
     return Exit.OK
 
 
 @schedules.command("next")
 @common_options
 @click.argument("name", required=False)
-@click.option("-n", "--count", type=click.IntRange(1, TIMES_MAX), default=5, show_default=True)
-@click.option("--cron", metavar="TEXT", help="Try an expression instead of a schedule.")
-@click.option("--timezone", metavar="ZONE", help="Whose wall clock is meant by --cron.  [default: UTC]")
+@click.option("-n", "--count", type=click.IntRange(1, TIMES_MAX), default=5, show_default=True, help="Number of times.")
+@click.option("--cron", metavar="TEXT", help="Evaluate this expression instead of a schedule.")
+@click.option("--timezone", metavar="ZONE", help="Time zone of --cron.  [default: UTC]")
 @click.option(
-    "--after", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d"]), help="From then, in UTC."
+    "--after",
+    metavar="TIME",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d"]),
+    help="Start at this time, in UTC.",
 )
 def next_(
     *,
@@ -194,18 +211,23 @@ def next_(
     timezone: str | None,
     after: datetime | None,
 ) -> int:
-    """Show when NAME is due next, on the wall clock of its time zone and in UTC; or when --cron would be."""
+    """Show the next due times of NAME, or of --cron.
+
+    They are shown in the local time of the schedule and in UTC.
+    """
     if (name is None) == (cron is None):
-        raise click.UsageError("name a schedule, or give --cron")
+        raise click.UsageError("give either NAME or --cron")
     begin = None if after is None else after.replace(tzinfo=UTC)
     if cron is not None:
-        tried = Schedule(name="-", cron=cron, kind="-", payload="{}", policy=Policy(), timezone=timezone or "UTC")
-        times = upcoming(tried, after=begin or _now(), count=count)
+        schedule = Schedule(name="-", cron=cron, kind="-", payload="{}", policy=Policy(), timezone=timezone or "UTC")
+        times = upcoming(schedule, after=begin or _now(), count=count)
     elif timezone is not None:
-        raise click.UsageError("--timezone goes with --cron; to move a schedule, use `tenure schedules put`")
+        raise click.UsageError(
+            "--timezone needs --cron; change the time zone of a schedule with `tenure schedules put`"
+        )
     else:
         times = run(_with_store(database, lambda store: _times(store, str(name), begin, count)))
-    _say_times(times, as_json=as_json)
+    _print_times(times, as_json=as_json)
     return Exit.OK
 
 
@@ -216,10 +238,10 @@ def _now() -> datetime:
 
 
 async def _times(store: Store, name: str, begin: datetime | None, count: int) -> list[datetime]:
-    """What is written down comes first, even when it is over already: then it is about to be fired."""
+    """The stored due time comes first, even if it has passed: a scheduler is about to handle it."""
     record = await store.schedules.get(name)
     if record is None:
-        raise InvalidInput("schedule", f"there is no {name!r}; see `tenure schedules ls`")
+        raise InvalidInput("schedule", f"{name!r} does not exist; list all with: tenure schedules ls")
     if begin is not None:
         return upcoming(record.schedule, after=begin, count=count)
     if record.next_at is None:
@@ -228,17 +250,17 @@ async def _times(store: Store, name: str, begin: datetime | None, count: int) ->
     return [record.next_at.astimezone(rest[0].tzinfo if rest else UTC), *rest][:count]
 
 
-def _say_times(times: list[datetime], *, as_json: bool) -> None:
+def _print_times(times: list[datetime], *, as_json: bool) -> None:
     if as_json:
-        say_json({"times": [{"local": one, "utc": one.astimezone(UTC)} for one in times]})
+        print_json({"times": [{"local": one, "utc": one.astimezone(UTC)} for one in times]})
     elif times:
-        say_table(("on the wall clock", "UTC"), [(one.strftime("%a %Y-%m-%d %H:%M:%S %z"), one) for one in times])
+        print_table(("local time", "UTC"), [(one.strftime("%a %Y-%m-%d %H:%M:%S %z"), one) for one in times])
     else:
-        say("never again")
+        print_line("no further due times")
 
 
 async def _with(database: str, work: Callable[[AppSchedules], Awaitable[T]]) -> T:
-    return await _with_store(database, lambda store: work(_desk(store)))
+    return await _with_store(database, lambda store: work(_schedules(store)))
 
 
 async def _with_store(database: str, work: Callable[[Store], Awaitable[T]]) -> T:
@@ -246,11 +268,11 @@ async def _with_store(database: str, work: Callable[[Store], Awaitable[T]]) -> T
         return await work(store)
 
 
-def _desk(store: Store) -> AppSchedules:
-    async def the_store() -> Store:
+def _schedules(store: Store) -> AppSchedules:
+    async def opened_store() -> Store:
         return store
 
-    return AppSchedules(the_store, operator())
+    return AppSchedules(opened_store, operator())
 
 
 def _row(record: ScheduleRecord) -> tuple[object, ...]:
@@ -261,18 +283,9 @@ def _row(record: ScheduleRecord) -> tuple[object, ...]:
     )
 
 
-def _facts(record: ScheduleRecord) -> dict[str, Any]:
-    """All of a schedule on one level, with its payload as JSON."""
-    facts = msgspec.structs.asdict(record.schedule)
-    moments = {name: getattr(record, name) for name in ("rev", "next_at", "last_at", "paused_at", "updated_at")}
-    return {**facts, "payload": msgspec.Raw(record.schedule.payload.encode()), **moments}
-
-
-def _say_one(record: ScheduleRecord, *, as_json: bool) -> None:
+def _print_one(record: ScheduleRecord, *, as_json: bool) -> None:
     if as_json:
-        say_json(_facts(record))
-        return
-    facts = {**_facts(record), "payload": record.schedule.payload, "policy": None}
-    for name, value in facts.items():
-        if value is not None:
-            say(f"{name.replace('_', ' '):<15} {shown(value)}")
+        print_json(schedule_view(record))
+    else:
+        fields = {**schedule_view(record), "payload": record.schedule.payload, "policy": None}
+        print_fields((name.replace("_", " "), value) for name, value in fields.items())

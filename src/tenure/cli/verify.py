@@ -1,7 +1,7 @@
-"""`tenure verify`: replay the whole log, and say where a record, its content or its events differ.
+"""`tenure verify`: replay the whole log, and report records, contents and events that differ.
 
-It walks in pages by key and forgets each page, so that memory does not grow with the database. It reads while others
-write: a job that looks wrong is looked at again, until its record did not move while its events were read.
+It reads page by page by key, so that memory does not grow with the database. It runs beside writers: a job with a
+problem is read again until its record did not change while its events were read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from tenure.cli.database import common_options, opened, run, without_password
-from tenure.cli.output import Exit, Progress, counted, progress, say, say_json
+from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
 from tenure.errors import RowPoisoned
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
@@ -33,15 +33,15 @@ T = TypeVar("T")
 JOBS_PER_PAGE = 100
 EVENTS_PER_PAGE = 500
 EVENTS_PER_BATCH = 2000
-LOOKS_MAX = 5
+READS_MAX = 5
 
 UNREADABLE = (RowPoisoned, ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError)
-"""What a store raises on a row that no tenure has written."""
+"""The errors of reading a row that tenure did not write."""
 
 
 @dataclass(slots=True)
-class Tally:
-    """What has been looked at so far, and what was found."""
+class VerifyResult:
+    """The problems, and how much was read. Not `complete` if it stopped at the maximum of problems."""
 
     jobs: int = 0
     events: int = 0
@@ -56,76 +56,84 @@ class Tally:
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="Stop after this many.",
+    help="Stop after this many problems.",
 )
 def verify(*, database: str, as_json: bool, max_problems: int) -> int:
-    """Replay every job's events and compare with its record.
+    """Replay every job's events and compare the result with its record.
 
-    Exit code 1 and a list when anything differs.
+    Exit code 1 if anything differs.
     """
-    with progress(as_json=as_json) as shown:
-        tally = run(_verify(database, shown, problems_max=max_problems))
+    with progress(as_json=as_json) as display:
+        result = run(_verify(database, display, problems_max=max_problems))
     if as_json:
-        say_json({"database": without_password(database), "ok": not tally.problems, **_facts(tally)})
+        fields = {"complete": result.complete, "jobs": result.jobs, "events": result.events}
+        print_json(
+            {
+                "database": without_password(database),
+                "ok": not result.problems,
+                **fields,
+                "problems": result.problems,
+            }
+        )
     else:
-        _report(tally)
-    return Exit.PROBLEMS if tally.problems else Exit.OK
+        _print(result)
+    return Exit.PROBLEMS if result.problems else Exit.OK
 
 
-async def _verify(database: str, shown: Progress, *, problems_max: int) -> Tally:
+async def _verify(database: str, display: ProgressDisplay, *, problems_max: int) -> VerifyResult:
     async with opened(database) as store:
-        return await audit(store, shown, problems_max=problems_max)
+        return await verify_store(store, display, problems_max=problems_max)
 
 
-async def audit(store: ReadStore, shown: Progress, *, problems_max: int) -> Tally:
-    """Every job against its events, then every event against its job."""
-    tally = Tally()
-    way = Way(shown, tally, until=await store.now())
-    for walk in (jobs_against_events(store, way), events_against_jobs(store, way)):
-        async with aclosing(walk) as problems:
+async def verify_store(store: ReadStore, display: ProgressDisplay, *, problems_max: int) -> VerifyResult:
+    """Compare every job with its events, then find events without a job."""
+    result = VerifyResult()
+    state = VerifyState(display, result, until=await store.now())
+    for step in (jobs_against_events(store, state), events_against_jobs(store, state)):
+        async with aclosing(step) as problems:
             async for problem in problems:
-                if len(tally.problems) == problems_max:
-                    tally.complete = False
-                    return tally
-                tally.problems.append(problem)
-    return tally
+                if len(result.problems) == problems_max:
+                    result.complete = False
+                    return result
+                result.problems.append(problem)
+    return result
 
 
-class Way:
-    """How far the walk has come, judged by the moments that it passes: nobody counts the rows first.
+class VerifyState:
+    """Result so far and progress, which is estimated from timestamps: counting rows first would be slow.
 
-    `named` are the jobs of which enough has been said; there are at most as many as problems may be listed.
+    `reported` are the jobs with a reported problem: at most as many as the maximum of problems.
     """
 
-    def __init__(self, shown: Progress, tally: Tally, *, until: datetime) -> None:
-        self._shown, self.tally, self._until = shown, tally, until
-        self.named: set[UUID] = set()
-        self._stages: list[str] = []
+    def __init__(self, display: ProgressDisplay, result: VerifyResult, *, until: datetime) -> None:
+        self._display, self.result, self._until = display, result, until
+        self.reported: set[UUID] = set()
+        self._steps: list[str] = []
         self._since: datetime | None = None
 
-    def start(self, stage: str) -> None:
-        """Of two stages each is half of the way."""
-        self._stages.append(stage)
+    def start(self, step: str) -> None:
+        """Start one of the two steps, which count as half of the work each."""
+        self._steps.append(step)
         self._since = None
 
-    def reached(self, moment: datetime, seen: str) -> None:
-        self._since = self._since or moment
-        whole = (self._until - self._since).total_seconds()
-        gone = (moment - self._since).total_seconds()
-        fraction = min(max(gone / whole, 0.0), 1.0) if whole > 0 else 1.0
-        self._shown.show(f"{self._stages[-1]}: {seen}", (len(self._stages) - 1 + fraction) / 2)
+    def reached(self, at: datetime, label: str) -> None:
+        self._since = self._since or at
+        total_seconds = (self._until - self._since).total_seconds()
+        done_seconds = (at - self._since).total_seconds()
+        fraction = min(max(done_seconds / total_seconds, 0.0), 1.0) if total_seconds > 0 else 1.0
+        self._display.show(f"{self._steps[-1]}: {label}", (len(self._steps) - 1 + fraction) / 2)
 
 
-async def jobs_against_events(store: ReadStore, way: Way) -> AsyncGenerator[Problem, None]:
-    """Each job, in the order of ids, against its own history."""
-    way.start("records")
+async def jobs_against_events(store: ReadStore, state: VerifyState) -> AsyncGenerator[Problem, None]:
+    """Compare each job, in the order of ids, with its events."""
+    state.start("records")
     after: UUID | None = None
     while True:
         try:
             jobs = await _page_of_jobs(store, after)
         except RowPoisoned as unread:
             after = UUID(str(unread.job_id))
-            way.named.add(after)
+            state.reported.add(after)
             yield Problem(after, ProblemType.UNREADABLE, f"its record cannot be read: {_why(unread)}")
             continue
         except UNREADABLE as unread:
@@ -137,28 +145,28 @@ async def jobs_against_events(store: ReadStore, way: Way) -> AsyncGenerator[Prob
         if not jobs:
             return
         for batch in _batches(jobs):
-            for problem in await _look_at(store, batch, way.tally):
+            for problem in await _verify_jobs(store, batch, state.result):
                 yield problem
         after = jobs[-1].id
-        seen = f"{counted(way.tally.jobs, 'job')}, {counted(way.tally.events, 'event')}"
-        way.reached(jobs[-1].created_at, seen)
+        label = f"{counted(state.result.jobs, 'job')}, {counted(state.result.events, 'event')}"
+        state.reached(jobs[-1].created_at, label)
 
 
-async def events_against_jobs(store: ReadStore, way: Way) -> AsyncGenerator[Problem, None]:
-    """Each event for one whose job is gone or cannot be read: the log in its order, and then by time what the log holds
-    back because a transaction elsewhere in the server might still precede it."""
-    way.start("log")
+async def events_against_jobs(store: ReadStore, state: VerifyState) -> AsyncGenerator[Problem, None]:
+    """Find events whose job is missing or unreadable: first in the settled log, then by time in the events after it,
+    which the log does not show yet because an open transaction on the server might still precede them."""
+    state.start("log")
     last: Event | None = None
     passed = 0
 
-    def held_back(*, after: str | None, limit: int) -> Awaitable[EventPage]:
+    def unsettled(*, after: str | None, limit: int) -> Awaitable[EventPage]:
         return store.events(EventFilter(since=None if last is None else last.at), after=after, limit=limit)
 
-    for walk in (store.tail, held_back):
+    for read in (store.tail, unsettled):
         position: str | None = None
         while True:
             try:
-                page = await _narrowing(partial(walk, after=position), EVENTS_PER_PAGE)
+                page = await _narrowing(partial(read, after=position), EVENTS_PER_PAGE)
             except UNREADABLE as unread:
                 where = "the first event" if position is None else f"the event after position {position}"
                 yield Problem(
@@ -167,13 +175,13 @@ async def events_against_jobs(store: ReadStore, way: Way) -> AsyncGenerator[Prob
                 return
             if not page.events:
                 break
-            for problem in await _jobs_behind(store, {event.job_id for event in page.events} - way.named):
-                way.named.update({problem.job_id} if problem.job_id else ())
+            for problem in await _missing_jobs(store, {event.job_id for event in page.events} - state.reported):
+                state.reported.update({problem.job_id} if problem.job_id else ())
                 yield problem
             position, last = page.position, page.events[-1]
-            # What was held back begins with what the log has just shown last, and that is counted once.
-            passed += len(page.events) if walk == store.tail else 0
-            way.reached(last.at, counted(passed, "event"))
+            # The unsettled events start with the last settled ones, which are counted once.
+            passed += len(page.events) if read == store.tail else 0
+            state.reached(last.at, counted(passed, "event"))
 
 
 async def _page_of_jobs(store: ReadStore, after: UUID | None) -> list[Job]:
@@ -182,7 +190,7 @@ async def _page_of_jobs(store: ReadStore, after: UUID | None) -> list[Job]:
 
 
 async def _narrowing(read: Callable[..., Awaitable[T]], limit: int) -> T:
-    """A page of at most this many; a smaller one where a row in it cannot be read, down to that row alone."""
+    """A page of at most this many rows; halved while a row in it cannot be read, down to one."""
     try:
         return await read(limit=limit)
     except UNREADABLE:
@@ -192,7 +200,7 @@ async def _narrowing(read: Callable[..., Awaitable[T]], limit: int) -> T:
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """Jobs whose histories are read together: a record's revision says how many events it should have."""
+    """Jobs whose events are read together; a record's revision is the number of its events."""
     batch: list[Job] = []
     events = 0
     for job in jobs:
@@ -204,50 +212,50 @@ def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     yield batch
 
 
-async def _look_at(store: ReadStore, jobs: Sequence[Job], tally: Tally) -> list[Problem]:
+async def _verify_jobs(store: ReadStore, jobs: Sequence[Job], result: VerifyResult) -> list[Problem]:
     try:
         histories = await store.history([job.id for job in jobs])
     except UNREADABLE as unread:
         if len(jobs) == 1:
-            tally.jobs += 1
+            result.jobs += 1
             return [Problem(jobs[0].id, ProblemType.UNREADABLE, f"its events cannot be read: {_why(unread)}")]
         half = len(jobs) // 2
-        return [*await _look_at(store, jobs[:half], tally), *await _look_at(store, jobs[half:], tally)]
+        return [*await _verify_jobs(store, jobs[:half], result), *await _verify_jobs(store, jobs[half:], result)]
     found: list[Problem] = []
     for job in jobs:
         events = histories.get(job.id, [])
-        tally.jobs += 1
-        tally.events += len(events)
-        if await _examined(store, job, events):
-            found.extend(await _look_again(store, job.id))
+        result.jobs += 1
+        result.events += len(events)
+        if await _problems(store, job, events):
+            found.extend(await _reread_problems(store, job.id))
     return found
 
 
-async def _look_again(store: ReadStore, job_id: UUID) -> list[Problem]:
-    """The problems of a job whose record stayed the same while its events were read; none if it has been removed."""
+async def _reread_problems(store: ReadStore, job_id: UUID) -> list[Problem]:
+    """The problems of a job whose record did not change while its events were read; none if it was removed."""
     problems: list[Problem] = []
-    for _ in range(LOOKS_MAX):
+    for _ in range(READS_MAX):
         before = (await store.read([job_id])).get(job_id)
         if before is None:
             return []
         events = (await store.history([job_id])).get(job_id, [])
-        problems = await _examined(store, before, events)
+        problems = await _problems(store, before, events)
         if not problems or (await store.read([job_id])).get(job_id) == before:
             break
     return problems
 
 
-async def _examined(store: ReadStore, job: Job, events: Sequence[Event]) -> list[Problem]:
+async def _problems(store: ReadStore, job: Job, events: Sequence[Event]) -> list[Problem]:
     problems = problems_of(job, events)
     if job.status is DEAD_LETTERED and events:
         problems.extend(dead_letter_problems(job, events, await store.dead_letter(job.id)))
     if any(event.type is EventType.SIGNALLED for event in events):
-        kept = {signal.rev: (signal.name, signal.payload) for signal in await store.signals(job.id)}
-        problems.extend(signal_problems(job, events, kept))
+        signals = {signal.rev: (signal.name, signal.payload) for signal in await store.signals(job.id)}
+        problems.extend(signal_problems(job, events, signals))
     return problems
 
 
-async def _jobs_behind(store: ReadStore, job_ids: Set[UUID]) -> list[Problem]:
+async def _missing_jobs(store: ReadStore, job_ids: Set[UUID]) -> list[Problem]:
     ordered = sorted(job_ids)
     try:
         missing = job_ids - (await store.read(ordered)).keys()
@@ -255,12 +263,12 @@ async def _jobs_behind(store: ReadStore, job_ids: Set[UUID]) -> list[Problem]:
         if len(ordered) == 1:
             return [Problem(ordered[0], ProblemType.UNREADABLE, f"its record cannot be read: {_why(unread)}")]
         half = len(ordered) // 2
-        return [*await _jobs_behind(store, {*ordered[:half]}), *await _jobs_behind(store, {*ordered[half:]})]
-    # Retention may have removed a job since its events were read; then it has none any more.
+        return [*await _missing_jobs(store, {*ordered[:half]}), *await _missing_jobs(store, {*ordered[half:]})]
+    # Retention may have removed a job with its events since they were read.
     left = await store.history(sorted(missing)) if missing else {}
-    says = "the log has {} of it, and there is no such job"
+    text = "the log has {} of this job, which does not exist"
     return [
-        Problem(job_id, ProblemType.NO_JOB, says.format(counted(len(events), "event")))
+        Problem(job_id, ProblemType.NO_JOB, text.format(counted(len(events), "event")))
         for job_id, events in left.items()
         if events
     ]
@@ -270,17 +278,13 @@ def _why(unread: Exception) -> str:
     return unread.problem if isinstance(unread, RowPoisoned) else f"{type(unread).__name__}: {unread}"
 
 
-def _report(tally: Tally) -> None:
-    for problem in tally.problems:
-        say(str(problem), level="error")
-    seen = f"{counted(tally.jobs, 'job')} and {counted(tally.events, 'event')}"
-    if not tally.complete:
-        say(f"stopped at {counted(len(tally.problems), 'problem')} after {seen}; --max-problems lists more")
-    elif tally.problems:
-        say(f"{counted(len(tally.problems), 'problem')} in {seen}")
+def _print(result: VerifyResult) -> None:
+    for problem in result.problems:
+        print_line(str(problem), level="error")
+    read = f"{counted(result.jobs, 'job')} and {counted(result.events, 'event')}"
+    if not result.complete:
+        print_line(f"stopped at {counted(len(result.problems), 'problem')} after {read}; raise --max-problems for more")
+    elif result.problems:
+        print_line(f"{counted(len(result.problems), 'problem')} in {read}")
     else:
-        say(f"{seen}: every record is what its log says", level="ok")
-
-
-def _facts(tally: Tally) -> dict[str, object]:
-    return {"complete": tally.complete, "jobs": tally.jobs, "events": tally.events, "problems": tally.problems}
+        print_line(f"{read} verified: every record matches its events", level="ok")

@@ -1,4 +1,4 @@
-"""Jobs and events in the words of another system: `--vocabulary`. Filters and ids stay tenure's own."""
+"""`--vocabulary`: jobs and events in the words of another system. Filters and ids are not translated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import click
 import msgspec
 
 from tenure.cli.job_output import JOB_HEADINGS, job_row
-from tenure.cli.output import aligned, counted, say, say_json, say_json_line, say_table, shown
+from tenure.cli.output import (
+    counted,
+    format_value,
+    print_fields,
+    print_json,
+    print_json_line,
+    print_line,
+    print_table,
+)
 from tenure.lifecycle.records import Event, Job, Origin
 from tenure.lifecycle.statuses import TERMINAL
 from tenure.vocabularies import VOCABULARIES_MAX, VOCABULARY_NAMES, JobHistory, TranslatedEvent, Vocabulary, translate
@@ -19,36 +27,35 @@ from tenure.vocabularies import VOCABULARIES_MAX, VOCABULARY_NAMES, JobHistory, 
 if TYPE_CHECKING:
     from tenure.stores.contract import JobPage, ReadStore
 
-JOBS_KEPT = 1000
+JOBS_CACHED_MAX = 1000
 
-one_vocabulary = click.option(
+vocabulary_option = click.option(
     "--vocabulary",
     type=click.Choice(VOCABULARY_NAMES),
-    help="Show it in the words of another system.",
+    help="Translate into the words of another system.",
 )
-some_vocabularies = click.option(
+vocabularies_option = click.option(
     "--vocabulary",
     "vocabularies",
     multiple=True,
     type=click.Choice(VOCABULARY_NAMES),
-    help=f"Tell events in the words of another system; given twice, in both. At most {VOCABULARIES_MAX}.",
+    help=f"Translate into the words of another system. Can be given {VOCABULARIES_MAX} times.",
 )
 
 
 async def logs_of(store: ReadStore, jobs: Sequence[Job]) -> dict[UUID, list[Event]]:
-    """Each job's log up to the record's own revision, however it went on meanwhile. One that retention has removed
-    since the record was read is not there."""
+    """Each job's events up to the revision of its record; without jobs that retention has removed since."""
     logs = await store.history([job.id for job in jobs]) if jobs else {}
     return {job.id: logs[job.id][: job.rev] for job in jobs if logs[job.id]}
 
 
-def say_page(page: JobPage, logs: dict[UUID, list[Event]], chosen: Vocabulary, *, as_json: bool) -> None:
-    """A list of jobs, without what the user's code said."""
+def print_job_page(page: JobPage, logs: dict[UUID, list[Event]], chosen: Vocabulary, *, as_json: bool) -> None:
+    """A page of jobs, without content of the user's code."""
     if as_json:
         jobs = [chosen.job(job, logs[job.id], content=False) for job in page.jobs if job.id in logs]
-        say_json({"vocabulary": chosen.name, "jobs": jobs, "after": page.after})
+        print_json({"vocabulary": chosen.name, "jobs": jobs, "after": page.after})
     else:
-        say_table(JOB_HEADINGS, [_row(job, chosen) for job in page.jobs])
+        print_table(JOB_HEADINGS, [_row(job, chosen) for job in page.jobs])
 
 
 def _row(job: Job, chosen: Vocabulary) -> tuple[object, ...]:
@@ -56,61 +63,64 @@ def _row(job: Job, chosen: Vocabulary) -> tuple[object, ...]:
     return job_id, chosen.status(job.status), *rest
 
 
-def say_one(job: Job, log: Sequence[Event], chosen: Vocabulary, *, with_events: bool, as_json: bool) -> None:
-    """One job, and where asked for all that happened to it."""
+def print_translated_job(
+    job: Job, log: Sequence[Event], chosen: Vocabulary, *, with_events: bool, as_json: bool
+) -> None:
+    """One job, and its events where wanted."""
     fields = chosen.job(job, log)
-    told = chosen.translate_log(job.origin, log) if with_events else None
+    events = chosen.translate_log(job.origin, log) if with_events else None
     if as_json:
-        facts = {"vocabulary": chosen.name, "job": fields}
-        say_json(facts if told is None else {**facts, "events": [{"name": t.name, "event": t.fields} for t in told]})
+        view: dict[str, Any] = {"vocabulary": chosen.name, "job": fields}
+        if events is not None:
+            view["events"] = [{"name": event.name, "event": event.fields} for event in events]
+        print_json(view)
         return
-    for line in aligned([(f"{name}:", _value(fact)) for name, fact in fields.items()]):
-        say(line)
-    if told is not None:
-        say(f"\n{counted(len(told), 'event')}")
-        say_table(("event", "says"), [(one.name, _value(one.fields)) for one in told])
+    print_fields([(name, "-" if value is None else _json_text(value)) for name, value in fields.items()])
+    if events is not None:
+        print_line(f"\n{counted(len(events), 'event')}")
+        print_table(("event", "fields"), [(event.name, _json_text(event.fields)) for event in events])
 
 
-def say_told(event: Event, told: Sequence[TranslatedEvent], *, as_json: bool) -> None:
-    """A line for each. Only the last of an event has its position: whoever goes on from there has seen all of it."""
-    for one in told:
+def print_translated_events(event: Event, translated: Sequence[TranslatedEvent], *, as_json: bool) -> None:
+    """A line per translated event. Only the last has the position, so that resuming after it skips none."""
+    for one in translated:
         if as_json:
-            position = event.position if one is told[-1] else None
-            facts = {"vocabulary": one.vocabulary, "position": position, "name": one.name, "event": one.fields}
-            say_json_line(facts)
+            position = event.position if one is translated[-1] else None
+            print_json_line({"vocabulary": one.vocabulary, "position": position, "name": one.name, "event": one.fields})
         else:
-            say("  ".join((shown(event.at), one.vocabulary, one.name, shown(_value(one.fields)))))
+            fields = format_value(_json_text(one.fields))
+            print_line("  ".join((format_value(event.at), one.vocabulary, one.name, fields)))
 
 
-def _value(fact: Any) -> object:
-    return msgspec.json.encode(fact).decode() if isinstance(fact, dict | list) else fact
+def _json_text(value: Any) -> object:
+    return msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
 
 
-class Interpreter:
-    """Tells events as they come, in other words. Some of those need to know what happened before, so it keeps the logs
-    of the jobs that it met last, and reads those of others anew."""
+class EventTranslator:
+    """Translates events of the log one by one. Translations need the job's earlier events, so it caches the logs of
+    recent jobs and reads the others."""
 
     def __init__(self, store: ReadStore, chosen: Sequence[Vocabulary]) -> None:
         self._store, self._chosen = store, chosen
-        self._met: OrderedDict[UUID, tuple[Origin | None, list[Event]]] = OrderedDict()
+        self._cache: OrderedDict[UUID, tuple[Origin | None, list[Event]]] = OrderedDict()
 
     async def translate(self, event: Event) -> list[TranslatedEvent]:
-        return translate(self._chosen, await self._story(event))
+        return translate(self._chosen, await self._history(event))
 
-    async def _story(self, event: Event) -> JobHistory:
-        origin, events = self._met.pop(event.job_id, (None, []))
+    async def _history(self, event: Event) -> JobHistory:
+        origin, events = self._cache.pop(event.job_id, (None, []))
         if events and events[-1].rev + 1 == event.rev:
             events.append(event)
         else:
             origin, events = await self._read(event)
         if event.to_status not in TERMINAL:
-            self._met[event.job_id] = origin, events
-        if len(self._met) > JOBS_KEPT:
-            self._met.popitem(last=False)
+            self._cache[event.job_id] = origin, events
+        if len(self._cache) > JOBS_CACHED_MAX:
+            self._cache.popitem(last=False)
         return JobHistory(origin, events)
 
     async def _read(self, event: Event) -> tuple[Origin | None, list[Event]]:
-        """What the job is, and its log up to here; nothing but the event where retention has removed the rest."""
+        """The job's origin and its events up to this one; only this one where retention has removed the job."""
         job = (await self._store.read([event.job_id])).get(event.job_id)
         log = [] if event.rev == 1 else (await self._store.history([event.job_id]))[event.job_id]
         return None if job is None else job.origin, [*(one for one in log if one.rev < event.rev), event]

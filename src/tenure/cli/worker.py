@@ -1,4 +1,4 @@
-"""`tenure worker`: run the jobs of an app, in this process or in several that are kept alive."""
+"""`tenure worker`: run the jobs of an app, in this process or in several supervised ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tenure.cli.app_loader import ModuleBroken, find_app
+from tenure.cli.app_loader import AppImportFailed, load_app
 from tenure.cli.database import connected, run
-from tenure.cli.logging_setup import LEVELS, set_up_logs
+from tenure.cli.logging_setup import LEVELS, configure_logging
 from tenure.cli.metrics import serve_metrics
-from tenure.cli.output import Exit, complain
-from tenure.cli.stop_signals import ABORT, STOP, Stopping
-from tenure.cli.worker_summary import Summary, duration, in_words
+from tenure.cli.output import Exit, print_error
+from tenure.cli.stop_signals import ABORT, STOP, StopSignals
+from tenure.cli.worker_summary import WorkerSummary, counts_text, duration
 from tenure.errors import StoreUnavailable
 from tenure.seams import SYSTEM
 from tenure.workers.reconnect import ReconnectBackoff
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 PROCESSES_MAX = 256
 STOP_MARGIN_SECONDS = 30.0
-"""What a stop may take beyond the grace time before the process ends itself, whatever keeps it."""
-ABORT_SECONDS_MOST = 5.0
-COLLECT_AFTER = (50_000, 20, 20)
+"""A stop that takes longer than the grace time and this margin exits the process."""
+ABORT_SECONDS_MAX = 5.0
+GC_THRESHOLDS = (50_000, 20, 20)
 
 log = logging.getLogger("tenure.worker")
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asks for, as it is also handed on to the processes of a supervisor."""
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command, which a supervisor passes on to its worker processes."""
 
     target: str
     queues: str
@@ -57,7 +57,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str | None = None
 
     def arguments(self) -> list[str]:
-        """The same wishes as arguments of the command."""
+        """The options as arguments of the command."""
         given = [
             f"--queues={self.queues}",
             f"--concurrency={self.concurrency}",
@@ -75,120 +75,118 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--queues", default="default", show_default=True, metavar="A,B", help="Queues to take jobs from.")
-@click.option("--concurrency", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Jobs at a time.")
-@click.option("--processes", type=click.IntRange(1, PROCESSES_MAX), default=1, show_default=True)
+@click.option("--queues", default="default", show_default=True, metavar="A,B", help="Queues to serve.")
 @click.option(
-    "--grace-seconds", type=float, default=30.0, show_default=True, help="What running jobs are given at a stop."
+    "--concurrency", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Jobs at a time, per process."
 )
-@click.option("--poll-seconds", type=float, default=1.0, show_default=True, help="How often an idle worker looks.")
-@click.option("--scan-seconds", type=float, default=5.0, show_default=True, help="How often lost jobs are looked for.")
-@click.option("--database", metavar="URL", help="Use this database, whatever the app says.")
 @click.option(
-    "--wait-for-database", is_flag=True, help="Keep trying where the database cannot be reached at the start."
+    "--processes", type=click.IntRange(1, PROCESSES_MAX), default=1, show_default=True, help="Worker processes."
 )
+@click.option(
+    "--grace-seconds", type=float, default=30.0, show_default=True, help="Time for running jobs to finish at a stop."
+)
+@click.option("--poll-seconds", type=float, default=1.0, show_default=True, help="Poll interval of an idle worker.")
+@click.option("--scan-seconds", type=float, default=5.0, show_default=True, help="Interval of the recovery scan.")
+@click.option("--database", metavar="URL", help="Use this database instead of the app's.")
+@click.option("--wait-for-database", is_flag=True, help="Wait if the database cannot be reached at the start.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
 @click.option(
-    "--metrics", metavar="[HOST:]PORT", help="Serve /metrics for Prometheus there; for this machine alone without HOST."
+    "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics at /metrics.  [default host: 127.0.0.1]"
 )
 @click.option("--supervised", type=int, hidden=True)
-def worker(*, processes: int, supervised: int | None, **wishes: Any) -> int:
-    """Run the jobs of an app until told to stop.
+def worker(*, processes: int, supervised: int | None, **given: Any) -> int:
+    """Run the jobs of an app until it is stopped.
 
-    MODULE is a module or a .py file; APP may be left out where there is only one.
+    MODULE is a module or a .py file. APP can be omitted if the module has only one app.
 
-    A first SIGTERM or SIGINT stops it: no more claims, running jobs may finish within the grace time, the rest is
-    handed back, and the exit code is 0. A second one aborts: exit code 130 (SIGINT) or 143 (SIGTERM).
+    The first SIGTERM or SIGINT stops the worker: it claims no more jobs, waits for running jobs for the grace time,
+    releases the rest, and exits with 0. The second one aborts: exit code 130 (SIGINT) or 143 (SIGTERM).
     """
-    wanted = Wishes(**wishes)
+    options = WorkerOptions(**given)
     color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    set_up_logs(wanted.log_level, as_json=wanted.as_json, color=color)
+    configure_logging(options.log_level, as_json=options.as_json, color=color)
     if processes > 1 and supervised is None:
         from tenure.cli.worker_processes import supervise
 
-        return run(supervise(wanted, processes))
+        return run(supervise(options, processes))
     try:
-        app = find_app(wanted.target)
-    except ModuleBroken as broken:
-        click.echo(broken.traceback_text, err=True, nl=False)
-        complain(f"tenure: {broken}")
+        app = load_app(options.target)
+    except AppImportFailed as failure:
+        click.echo(failure.traceback_text, err=True, nl=False)
+        print_error(str(failure))
         return Exit.PROBLEMS
-    if wanted.database is not None:
-        app.database = wanted.database
-    collect_less()
-    return run(_work(app, wanted, None if supervised is None else ControlChannel(supervised, SYSTEM)))
+    if options.database is not None:
+        app.database = options.database
+    reduce_garbage_collection()
+    return run(_run_worker(app, options, None if supervised is None else ControlChannel(supervised, SYSTEM)))
 
 
-def collect_less() -> None:
-    """What is loaded by now stays as long as the process: the garbage collector need not look at it again and again.
-    It also comes less often, since a busy worker makes many objects that soon go by themselves."""
+def reduce_garbage_collection() -> None:
+    """Exempt what is loaded by now from garbage collection, and collect less often: a worker creates many short-lived
+    objects that need no collection."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
-async def _work(app: App, wanted: Wishes, line: ControlChannel | None) -> int:
+async def _run_worker(app: App, options: WorkerOptions, supervisor: ControlChannel | None) -> int:
     """Run one worker to its end; the exit code."""
-    made = app.worker(
-        queues=tuple(name.strip() for name in wanted.queues.split(",")),
-        concurrency=wanted.concurrency,
-        grace_seconds=wanted.grace_seconds,
-        poll_seconds=wanted.poll_seconds,
-        scan_seconds=wanted.scan_seconds,
-        metrics=wanted.metrics is not None,
+    worker = app.worker(
+        queues=tuple(name.strip() for name in options.queues.split(",")),
+        concurrency=options.concurrency,
+        grace_seconds=options.grace_seconds,
+        poll_seconds=options.poll_seconds,
+        scan_seconds=options.scan_seconds,
+        metrics=options.metrics is not None,
     )
     async with connected(app.database):
-        pass  # An address that makes no sense is refused here, before anybody waits for it.
-    stopping = Stopping(
-        stop_seconds_most=wanted.grace_seconds + STOP_MARGIN_SECONDS,
-        abort_seconds_most=ABORT_SECONDS_MOST,
+        pass  # Refuses an invalid URL before the worker waits for the database.
+    signals = StopSignals(
+        stop_seconds_max=options.grace_seconds + STOP_MARGIN_SECONDS,
+        abort_seconds_max=ABORT_SECONDS_MAX,
         seams=SYSTEM,
     )
-    early = asyncio.Event()
+    stopped = asyncio.Event()
 
     def stop() -> None:
-        if not made.stopping:
-            _say_stopping(made, wanted)
-            made.stop()
-        early.set()
+        if not worker.stopping:
+            running = f"waiting up to {options.grace_seconds:g} s for {worker.running} running jobs"
+            log.info("stopping: %s", running if worker.running else "no running jobs")
+            worker.stop()
+        stopped.set()
 
     def abort() -> None:
         stop()
-        log.warning("aborting: %d jobs are left as they are", made.running)
-        made.stop()
+        log.warning("aborting with %d running jobs; recovery will requeue them", worker.running)
+        worker.stop()
 
-    if line is not None:
-        line.listen(lambda letter: stopping.ask(ABORT if letter == channel.ABORT else STOP))
-    stopping.heed(stop=stop, abort=abort)
+    if supervisor is not None:
+        supervisor.listen(lambda command: signals.request(ABORT if command == channel.ABORT else STOP))
+    signals.listen(stop=stop, abort=abort)
     async with serve_metrics(
-        wanted.metrics if line is None else None,
-        sources=(made.metrics, app.metrics),
-        process_gauges=lambda: standing(processes=1, running=made.running),
+        options.metrics if supervisor is None else None,
+        sources=(worker.metrics, app.metrics),
+        process_gauges=lambda: process_gauges(processes=1, running=worker.running),
         open_store=app.open_store,
     ):
-        if await _reached(app, early, wait=wanted.wait_for_database):
-            await _run(app, made, wanted, line)
-    stopping.leave()
-    return stopping.exit_code
+        if await _wait_for_database(app, stopped, wait=options.wait_for_database):
+            await _run_until_stopped(app, worker, options, supervisor)
+    signals.work_ended()
+    return signals.exit_code
 
 
-def standing(*, processes: int, running: int) -> list[GaugeValue]:
-    """How things stand in this command, as gauges."""
+def process_gauges(*, processes: int, running: int) -> list[GaugeValue]:
+    """The gauges of this command's own processes."""
     from tenure.observe.database_gauges import GaugeValue
     from tenure.observe.metrics import PROCESSES, RUNNING
 
     return [GaugeValue(PROCESSES.name, (), processes), GaugeValue(RUNNING.name, (), running)]
 
 
-def _say_stopping(made: Worker, wanted: Wishes) -> None:
-    jobs = f"{made.running} jobs run and may take {wanted.grace_seconds:g} s" if made.running else "no job runs"
-    log.info("stopping: no more claims; %s", jobs)
-
-
-async def _reached(app: App, stopped: asyncio.Event, *, wait: bool) -> bool:
-    """Open the database once, so that what is wrong with it is said at the start. False where the stop came first."""
-    outage = ReconnectBackoff(app.seams)
+async def _wait_for_database(app: App, stopped: asyncio.Event, *, wait: bool) -> bool:
+    """Open the database once, so that its errors are reported at the start. False if a stop came first."""
+    backoff = ReconnectBackoff(app.seams)
     while not stopped.is_set():
         try:
             await (await app.open_store()).close()
@@ -196,14 +194,14 @@ async def _reached(app: App, stopped: asyncio.Event, *, wait: bool) -> bool:
             if not wait:
                 raise
             log.warning("waiting for the database: %s", problem)
-            await _first(outage.pause(), stopped.wait())
+            await _first(backoff.pause(), stopped.wait())
         else:
             return True
     return False
 
 
 async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
-    tasks = {SYSTEM.spawn.task(wait, name="tenure-either") for wait in waits}
+    tasks = {SYSTEM.spawn.task(wait, name="tenure-first") for wait in waits}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -211,33 +209,35 @@ async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
 
 
-async def _run(app: App, made: Worker, wanted: Wishes, line: ControlChannel | None) -> None:
-    since = SYSTEM.clock.monotonic_seconds()
-    counting = line is not None and wanted.metrics is not None
+async def _run_until_stopped(
+    app: App, worker: Worker, options: WorkerOptions, supervisor: ControlChannel | None
+) -> None:
+    started_at_seconds = SYSTEM.clock.monotonic_seconds()
+    send_metrics = supervisor is not None and options.metrics is not None
 
-    def current() -> WorkerReport:
+    def report() -> WorkerReport:
         return WorkerReport(
-            worker=made.name,
+            worker=worker.name,
             pid=os.getpid(),
-            running=made.running,
-            counts={str(name): number for name, number in made.counts.items()},
-            uptime_seconds=SYSTEM.clock.monotonic_seconds() - since,
-            metrics=(made.metrics() + app.metrics()).pack() if counting else None,
-            database=app.database if counting else None,
+            running=worker.running,
+            counts={str(name): number for name, number in worker.counts.items()},
+            uptime_seconds=SYSTEM.clock.monotonic_seconds() - started_at_seconds,
+            metrics=(worker.metrics() + app.metrics()).pack() if send_metrics else None,
+            database=app.database if send_metrics else None,
         )
 
-    summary = Summary(current)
-    telling = line.report(current) if line is not None else shown(summary, as_json=wanted.as_json)
-    log.info("worker %s starts, pid %d", made.name, os.getpid())
-    async with beside(telling):
-        await made.run()
-    if line is not None:
-        line.send(current())
-    say_stopped(summary, SYSTEM.clock.monotonic_seconds() - since)
+    summary = WorkerSummary(report)
+    display = supervisor.report(report) if supervisor is not None else show_summary(summary, as_json=options.as_json)
+    log.info("worker %s started, pid %d", worker.name, os.getpid())
+    async with in_background(display):
+        await worker.run()
+    if supervisor is not None:
+        supervisor.send(report())
+    log_stopped(summary, SYSTEM.clock.monotonic_seconds() - started_at_seconds)
 
 
-def shown(summary: Summary, *, as_json: bool) -> Coroutine[Any, Any, None]:
-    """The live table on a terminal; elsewhere, and beside JSON, a line a minute."""
+def show_summary(summary: WorkerSummary, *, as_json: bool) -> Coroutine[Any, Any, None]:
+    """A live table on a terminal; a log line a minute elsewhere and with --json."""
     if as_json or not sys.stderr.isatty():
         return summary.write_lines(SYSTEM.clock)
     from rich.console import Console
@@ -245,20 +245,20 @@ def shown(summary: Summary, *, as_json: bool) -> Coroutine[Any, Any, None]:
     return summary.draw(Console(stderr=True, highlight=False), SYSTEM.clock)
 
 
-def say_stopped(summary: Summary, seconds: float) -> None:
-    """The last line of the log: what was done in all."""
+def log_stopped(summary: WorkerSummary, seconds: float) -> None:
+    """The last log line, with all counts."""
     counts = summary.counts()
-    log.info("stopped after %s: %s", duration(seconds), in_words(counts), extra={"counts": dict(counts)})
+    log.info("stopped after %s: %s", duration(seconds), counts_text(counts), extra={"counts": dict(counts)})
 
 
 @asynccontextmanager
-async def beside(telling: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run this beside the work. It ends with the work; should it end before, the work goes on."""
-    task = SYSTEM.spawn.task(telling, name="tenure-telling")
+async def in_background(display: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run this during the block. If it fails, the block continues."""
+    task = SYSTEM.spawn.task(display, name="tenure-summary")
     try:
         yield
     finally:
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the summary could not be shown", exc_info=error)
+            log.error("showing the summary failed", exc_info=error)

@@ -1,4 +1,4 @@
-"""`tenure worker --processes N`: several worker processes, kept alive and shown together."""
+"""`tenure worker --processes N`: supervised worker processes with one summary and one metrics endpoint."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from tenure.cli.metrics import serve_metrics
 from tenure.cli.output import Exit
-from tenure.cli.stop_signals import Stopping
-from tenure.cli.worker import Wishes, beside, say_stopped, shown, standing
-from tenure.cli.worker_summary import Summary
+from tenure.cli.stop_signals import StopSignals
+from tenure.cli.worker import WorkerOptions, in_background, log_stopped, process_gauges, show_summary
+from tenure.cli.worker_summary import WorkerSummary
 from tenure.errors import StoreUnavailable
 from tenure.observe.metrics import RESTARTS
 from tenure.observe.snapshot import CounterValue, MetricsSnapshot, MetricsTotals
@@ -27,132 +27,131 @@ from tenure.workers.supervisor.supervisor import ABORT_SECONDS_MOST, STOP_MARGIN
 if TYPE_CHECKING:
     from tenure.observe.database_gauges import GaugeValue
 
-OWN_SECONDS = 5.0
-"""What the supervisor itself may take once the limits of its workers are over."""
+SUPERVISOR_SECONDS = 5.0
+"""The supervisor's own time after the limits of its worker processes."""
 OUTPUT_BYTES = 65_536
 
 log = logging.getLogger("tenure.worker")
 
 
-def command(wanted: Wishes, *, line: int, again: bool) -> Sequence[str]:
-    """The command that runs one worker process, with its end of the line.
+def worker_command(options: WorkerOptions, *, channel: int, again: bool) -> Sequence[str]:
+    """The command of one worker process, with the descriptor of its control channel.
 
-    One that takes the place of another rides out a database that is away, as the other would have.
+    A replacement (`again`) waits for a database that cannot be reached, as the replaced worker would have done.
     """
-    options = ["--wait-for-database"] if again else []
-    return [sys.executable, "-m", "tenure", "worker", f"--supervised={line}", *options, *wanted.arguments()]
+    wait = ["--wait-for-database"] if again else []
+    return [sys.executable, "-m", "tenure", "worker", f"--supervised={channel}", *wait, *options.arguments()]
 
 
-async def supervise(wanted: Wishes, processes: int) -> int:
-    """Run that many workers to their end; the exit code."""
-    drawn = sys.stderr.isatty() and not wanted.as_json
-    output = Output() if drawn else None
-    summary, counted = Summary(), Counted()
+async def supervise(options: WorkerOptions, processes: int) -> int:
+    """Run this many worker processes until they are stopped; the exit code."""
+    is_drawn = sys.stderr.isatty() and not options.as_json
+    output = ForwardedOutput() if is_drawn else None
+    summary, metrics = WorkerSummary(), SupervisorMetrics()
 
     def start(_number: int, again: bool) -> WorkerProcess:
         errors = None if output is None else output.descriptor
         return WorkerProcess(
-            lambda line: command(wanted, line=line, again=again),
+            lambda channel: worker_command(options, channel=channel, again=again),
             output=errors if sys.stdout.isatty() else None,
             errors=errors,
         )
 
-    def heard(number: int, report: WorkerReport) -> None:
-        summary.heard(number, report)
-        counted.heard(number, report)
+    def record(number: int, report: WorkerReport) -> None:
+        summary.record(number, report)
+        metrics.record(number, report)
 
-    supervisor = Supervisor(start, heard, processes=processes, grace_seconds=wanted.grace_seconds, seams=SYSTEM)
-    stopping = Stopping(
-        stop_seconds_most=wanted.grace_seconds + STOP_MARGIN_SECONDS + OWN_SECONDS,
-        abort_seconds_most=ABORT_SECONDS_MOST + OWN_SECONDS,
+    supervisor = Supervisor(start, record, processes=processes, grace_seconds=options.grace_seconds, seams=SYSTEM)
+    signals = StopSignals(
+        stop_seconds_max=options.grace_seconds + STOP_MARGIN_SECONDS + SUPERVISOR_SECONDS,
+        abort_seconds_max=ABORT_SECONDS_MOST + SUPERVISOR_SECONDS,
         seams=SYSTEM,
     )
-    since = SYSTEM.clock.monotonic_seconds()
+    started_at_seconds = SYSTEM.clock.monotonic_seconds()
     try:
-        async with counted.serve_metrics(wanted.metrics, supervisor):
-            log.info("supervisor starts %d worker processes, pid %d", processes, os.getpid())
-            stopping.heed(stop=lambda: _stop(supervisor), abort=lambda: _abort(supervisor))
-            async with beside(shown(summary, as_json=wanted.as_json)):
+        async with metrics.serve(options.metrics, supervisor):
+            log.info("supervisor started, pid %d, %d worker processes", os.getpid(), processes)
+            signals.listen(stop=lambda: _stop(supervisor), abort=lambda: _abort(supervisor))
+            async with in_background(show_summary(summary, as_json=options.as_json)):
                 outcome = await supervisor.run()
     finally:
         if output is not None:
             output.close()
     if outcome.ending is not Ending.NEVER_UP:
-        say_stopped(summary, SYSTEM.clock.monotonic_seconds() - since)
-    return exit_code(outcome, stopping)
+        log_stopped(summary, SYSTEM.clock.monotonic_seconds() - started_at_seconds)
+    return exit_code(outcome, signals)
 
 
-def exit_code(outcome: Outcome, stopping: Stopping) -> int:
-    """The exit code of the whole for how it ended."""
+def exit_code(outcome: Outcome, signals: StopSignals) -> int:
+    """The exit code of the supervisor."""
     if outcome.ending is Ending.NEVER_UP and outcome.exit_code > 0:
         return outcome.exit_code
     if outcome.ending in (Ending.STOPPED, Ending.ABORTED):
-        return stopping.exit_code
+        return signals.exit_code
     return Exit.PROBLEMS
 
 
 def _stop(supervisor: Supervisor) -> None:
-    log.info("stopping: the workers claim no more, and finish or hand back what runs")
+    log.info("stopping: worker processes finish or release their running jobs")
     supervisor.stop()
 
 
 def _abort(supervisor: Supervisor) -> None:
-    log.warning("aborting: the workers end now")
+    log.warning("aborting: worker processes exit now")
     supervisor.abort()
 
 
-class Counted:
-    """The metrics of all processes that there ever were. They report once a second; what one that is killed has
-    counted since its last report is not known."""
+class SupervisorMetrics:
+    """The sum of the metrics of all worker processes. They report once a second; the counts of a killed process since
+    its last report are lost."""
 
     def __init__(self) -> None:
         self._totals = MetricsTotals()
         self._database: str | None = None
 
-    def heard(self, number: int, report: WorkerReport) -> None:
-        """What the process of that number has counted so far."""
+    def record(self, number: int, report: WorkerReport) -> None:
+        """A report of the process of this number."""
         if report.metrics is not None:
             self._totals.record(number, report.worker, report.metrics.unpack())
         self._database = report.database or self._database
 
-    def serve_metrics(self, wanted: str | None, supervisor: Supervisor) -> AbstractAsyncContextManager[None]:
-        """Serve them, if that is wanted."""
+    def serve(self, address: str | None, supervisor: Supervisor) -> AbstractAsyncContextManager[None]:
+        """Serve them at this address, if any."""
 
-        def here() -> list[GaugeValue]:
+        def gauges() -> list[GaugeValue]:
             up = [report for slot in supervisor.slots if (report := slot.report) is not None]
-            return standing(processes=len(up), running=sum(report.running for report in up))
+            return process_gauges(processes=len(up), running=sum(report.running for report in up))
 
         def restarts() -> MetricsSnapshot:
             return MetricsSnapshot((CounterValue(RESTARTS.name, (), sum(slot.restarts for slot in supervisor.slots)),))
 
-        return serve_metrics(
-            wanted, sources=(self._totals.snapshot, restarts), process_gauges=here, open_store=self._open_store
-        )
+        sources = (self._totals.snapshot, restarts)
+        return serve_metrics(address, sources=sources, process_gauges=gauges, open_store=self._open_store)
 
     async def _open_store(self) -> Store:
-        """The workers know where their jobs are; we do not import their program."""
+        """Open the database that the workers report: the supervisor does not import the app."""
         if self._database is None:
-            raise StoreUnavailable("no worker process has said yet where its jobs are")
+            raise StoreUnavailable("no worker process has reported its database yet")
         store = store_for(self._database)
         await store.open()
         return store
 
 
-class Output:
-    """What the workers write while a table is drawn. It goes through us, or it would be written across the table."""
+class ForwardedOutput:
+    """A pipe for the output of worker processes, which would otherwise overwrite the live table."""
 
     def __init__(self) -> None:
         self._read, self.descriptor = os.pipe()
         os.set_blocking(self._read, False)
-        asyncio.get_running_loop().add_reader(self._read, self._pass_on)
+        asyncio.get_running_loop().add_reader(self._read, self._forward)
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._read)
-        self._pass_on()
+        self._forward()
         os.close(self._read)
         os.close(self.descriptor)
 
-    def _pass_on(self) -> None:
+    def _forward(self) -> None:
         try:
             while written := os.read(self._read, OUTPUT_BYTES):
                 sys.stderr.write(written.decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""What a worker shows of itself: a table that is drawn over itself on a terminal, and a line a minute elsewhere."""
+"""The summary of worker processes: a live table on a terminal, a log line a minute elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tenure.cli.output import table
+from tenure.cli.output import rich_table
 from tenure.seams import Clock
 from tenure.workers.supervisor.channel import WorkerReport
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 DRAW_SECONDS = 0.5
 LINE_SECONDS = 60.0
 RATE_REPORTS = 6
-"""The rate is that of the last few reports, so that it follows what happens without jumping about."""
+"""The rate is averaged over this many reports."""
 HEADINGS = (
     "process", "pid", "running", "claimed", "succeeded", "retried", "failed", "dead-lettered", "lost", "per second",
     "up",
 )  # fmt: skip
 _COUNTED = ("claimed", "succeeded", "retry", "failed", "dead_lettered", "lost")
-_WORDS = {"retry": "retried", "dead_lettered": "dead-lettered", "stalled": "handed back", "waiting": "suspended"}
+_WORDS = {"retry": "retried", "dead_lettered": "dead-lettered", "stalled": "released", "waiting": "suspended"}
 
 log = logging.getLogger("tenure.worker")
 
 
 @dataclass(slots=True)
-class Process:
-    """One worker process, as its reports show it. `before` counts what earlier processes in its place have done."""
+class ProcessSummary:
+    """The reports of one worker process. `before` are the counts of the processes that it replaced."""
 
     number: int
     report: WorkerReport | None = None
     before: Counter[str] = field(default_factory=Counter)
     _recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RATE_REPORTS))
 
-    def heard(self, report: WorkerReport) -> None:
-        """Take over a report; one of another process means that the one before has ended."""
+    def record(self, report: WorkerReport) -> None:
+        """Record a report. A new worker name means that the process was replaced."""
         if self.report is not None and self.report.worker != report.worker:
             self.before += Counter(self.report.counts)
             self._recent.clear()
@@ -59,21 +59,21 @@ class Process:
         return (ended - before) / (now - since) if now > since else 0.0
 
 
-class Summary:
-    """All processes of one command. `look` is for one that reports nothing by itself: this one."""
+class WorkerSummary:
+    """All worker processes of one command. `own_report` reads the report of this process, if it is a worker."""
 
-    def __init__(self, look: Callable[[], WorkerReport] | None = None) -> None:
-        self._look = look
-        self._processes: dict[int, Process] = {}
+    def __init__(self, own_report: Callable[[], WorkerReport] | None = None) -> None:
+        self._own_report = own_report
+        self._processes: dict[int, ProcessSummary] = {}
 
-    def heard(self, number: int, report: WorkerReport) -> None:
-        """What the process of that number reports."""
-        self._processes.setdefault(number, Process(number)).heard(report)
+    def record(self, number: int, report: WorkerReport) -> None:
+        """A report of the process of this number."""
+        self._processes.setdefault(number, ProcessSummary(number)).record(report)
 
-    def refresh(self) -> Sequence[Process]:
-        """All processes as they stand."""
-        if self._look is not None:
-            self.heard(1, self._look())
+    def refresh(self) -> Sequence[ProcessSummary]:
+        """All processes, with the latest reports."""
+        if self._own_report is not None:
+            self.record(1, self._own_report())
         return [self._processes[number] for number in sorted(self._processes)]
 
     def counts(self) -> Counter[str]:
@@ -83,46 +83,45 @@ class Summary:
         return sum(process.report.running for process in self.refresh() if process.report)
 
     async def write_lines(self, clock: Clock) -> NoReturn:
-        """A line of the log with all counts, each minute."""
+        """Log all counts once a minute."""
         while True:
             await clock.sleep(LINE_SECONDS)
             counts, running = self.counts(), self.running()
-            log.info("%d running; %s", running, in_words(counts), extra={"counts": dict(counts), "running": running})
+            log.info("%d running; %s", running, counts_text(counts), extra={"counts": dict(counts), "running": running})
 
     async def draw(self, console: Console, clock: Clock) -> NoReturn:
-        """A table that is drawn over itself; what is logged or printed meanwhile stands above it."""
+        """Draw a live table; log lines appear above it."""
         from rich.live import Live
 
-        with Live(self.drawn(), console=console, auto_refresh=False, transient=True) as live:
+        with Live(self.table(), console=console, auto_refresh=False, transient=True) as live:
             while True:
                 await clock.sleep(DRAW_SECONDS)
-                live.update(self.drawn(), refresh=True)
+                live.update(self.table(), refresh=True)
 
-    def drawn(self) -> Any:
-        return table(HEADINGS, [row(process) for process in self.refresh()])
+    def table(self) -> Any:
+        return rich_table(HEADINGS, [row(process) for process in self.refresh()])
 
 
-def row(process: Process) -> tuple[object, ...]:
-    """A process under the headings."""
+def row(process: ProcessSummary) -> tuple[object, ...]:
+    """A row under HEADINGS."""
     report, counts = process.report, process.counts
     pid, running, uptime = (report.pid, report.running, report.uptime_seconds) if report else (None, 0, 0.0)
     figures = (f"{counts[name]:,}" for name in _COUNTED)
     return process.number, pid, running, *figures, f"{process.per_second:,.1f}", duration(uptime)
 
 
-def in_words(counts: Mapping[str, int]) -> str:
-    """Counts as a person reads them.
+def counts_text(counts: Mapping[str, int]) -> str:
+    """The counts in words.
 
-    >>> in_words({"claimed": 12, "succeeded": 9, "retry": 3})
+    >>> counts_text({"claimed": 12, "succeeded": 9, "retry": 3})
     '12 claimed, 9 succeeded, 3 retried'
     """
     named = [*_COUNTED, *sorted(set(counts) - set(_COUNTED))]
-    said = [f"{counts[name]:,} {_WORDS.get(name, name)}" for name in named if counts.get(name)]
-    return ", ".join(said) or "nothing claimed"
+    return ", ".join(f"{counts[name]:,} {_WORDS.get(name, name)}" for name in named if counts.get(name)) or "no jobs"
 
 
 def duration(seconds: float) -> str:
-    """A length of time as a person reads it.
+    """Hours, minutes and seconds.
 
     >>> duration(3725.4)
     '1:02:05'

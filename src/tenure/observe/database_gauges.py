@@ -20,7 +20,7 @@ from tenure.observe import metrics
 from tenure.observe.metrics import OTHER, QUEUES_MAX
 from tenure.seams import Seams
 from tenure.stores.contract import ReadStore, Stats, Store
-from tenure.views.unserved import live_workers, unserved_kinds
+from tenure.views.workers import live_workers, unserved_kinds
 
 READ_TIME_SHARE_MAX = 0.05
 READ_INTERVAL_SECONDS_MIN = 5.0

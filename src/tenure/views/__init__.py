@@ -1,1 +1,1 @@
-"""What the command line and the server both show."""
+"""What the command line and the server both show of jobs, workers and queues: plain data, without formatting."""

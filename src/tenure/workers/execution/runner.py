@@ -134,7 +134,9 @@ class _Attempt:
     def _give_up(self) -> None:
         if self._outcome is None:
             job = self._run.job
-            log.warning("job %s was told to stop and goes on; nothing it does is recorded", job.id, extra=job_fields(job))
+            log.warning(
+                "job %s was told to stop and goes on; nothing it does is recorded", job.id, extra=job_fields(job)
+            )
             self._settle(Lost() if self._why is Interruption.LOST else Stopped())
 
     # What is recorded.

@@ -179,4 +179,6 @@ def _say_lost(held: Lease, why: str) -> None:
     # While its outcome is being written, the end that is heard of may be the one that we have just recorded.
     if not (held.lost or held.closing):
         job = held.job
-        log.warning("lease lost: job %s, attempt %s: %s; its work stops", job.id, job.attempt, why, extra=job_fields(job))
+        log.warning(
+            "lease lost: job %s, attempt %s: %s; its work stops", job.id, job.attempt, why, extra=job_fields(job)
+        )

@@ -1,0 +1,90 @@
+"""What commands that change jobs have in common: ids or filters, confirmation, and the report of the result."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+
+from tenure.cli.database import opened
+from tenure.cli.filters import operator
+from tenure.cli.output import Exit, counted, print_error, print_json, print_line
+from tenure.client.admin import Operator
+from tenure.errors import Refused
+
+if TYPE_CHECKING:
+    from tenure.client.admin import CancelReport, DiscardReport, RedriveReport
+
+COUNTED_MAX = 1000
+MORE_LEFT = "the limit was reached and more match; run the command again, or raise --limit"
+
+
+def require_choice(ids: Sequence[UUID], filters: dict[str, Any], *, every: bool, flag: str) -> None:
+    """Require ids, or filters with the flag that confirms that many jobs are meant."""
+    given = any(filters.values())
+    if ids and (every or given):
+        raise click.UsageError(f"give either ids, or {flag} with filters")
+    if not ids and not every:
+        raise click.UsageError(f"add {flag} to select all that match" if given else f"give ids, or {flag} with filters")
+
+
+def confirm(action: str, count: int, noun: str, *, more: bool) -> None:
+    """Ask on a terminal; elsewhere --yes is required."""
+    what = f"{action} {'more than ' if more else ''}{counted(count, noun)}"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError(f"this would {what}; confirm it with --yes")
+    click.confirm(f"This will {what}. Continue?", abort=True, err=True)
+
+
+async def change_each(
+    database: str, ids: Sequence[UUID], change: Callable[[Operator, UUID], Awaitable[Any]]
+) -> dict[UUID, Any]:
+    """Change each id; the result of each, or its Refused."""
+    results: dict[UUID, Any] = {}
+    async with opened(database) as store:
+        acting = Operator(store, actor=operator())
+        for job_id in dict.fromkeys(ids):
+            try:
+                results[job_id] = await change(acting, job_id)
+            except Refused as refusal:
+                results[job_id] = refusal
+    return results
+
+
+def print_each(
+    results: dict[UUID, Any],
+    line: Callable[[UUID, Any], str],
+    fields: Callable[[Any], dict[str, Any]],
+    *,
+    as_json: bool,
+) -> Exit:
+    """A line or an object per id, or why its change was refused."""
+    if as_json:
+        rows = [
+            {"id": job_id, "refused": str(result)} if isinstance(result, Refused) else {"id": job_id, **fields(result)}
+            for job_id, result in results.items()
+        ]
+        print_json({"jobs": rows})
+    else:
+        for job_id, result in results.items():
+            if isinstance(result, Refused):
+                print_error(str(result))
+            else:
+                print_line(line(job_id, result))
+    return Exit.PROBLEMS if any(isinstance(result, Refused) for result in results.values()) else Exit.OK
+
+
+def print_report(report: CancelReport | RedriveReport | DiscardReport, changed: str, *, as_json: bool) -> Exit:
+    """The result of a change by filters."""
+    if as_json:
+        print_json(report)
+    else:
+        for left in report.left:
+            print_error(left.why)
+        print_line(f"{changed}, {len(report.left):,} unchanged")
+        if report.more:
+            print_line(MORE_LEFT)
+    return Exit.PROBLEMS if report.left else Exit.OK
