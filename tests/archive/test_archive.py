@@ -237,7 +237,7 @@ async def test_nobody_gets_the_key_for_imports_to_a_file_that_has_jobs(tmp_path:
         await Driver(store).add()
     refused = pytest.raises(sqlite3.IntegrityError, match="only an empty database can be imported into")
     with closing(sqlite3.connect(database.path)) as connection, refused:
-        connection.execute("update tenure_gate set writer = 'import'")
+        connection.execute("update tenure_writer set writer = 'import'")
 
 
 async def test_an_import_writes_no_event_where_there_are_jobs_and_no_job_without_its_whole_log(
@@ -272,7 +272,7 @@ async def test_a_job_in_its_last_state_comes_in_by_an_import_alone(
         await connection.execute("select set_config('tenure.writer', 'store', true)")
 
     def open_as_store(connection: sqlite3.Connection, writer: str) -> None:
-        connection.execute("update tenure_gate set writer = 'store'")
+        connection.execute("update tenure_writer set writer = 'store'")
 
     monkeypatch.setattr(postgres_archive, "_speak_as_import", speak_as_store)
     monkeypatch.setattr(sqlite_archive, "open_gate", open_as_store)

@@ -14,6 +14,7 @@ import psycopg
 
 from tenure.stores import postgres, sql_files, sqlite, user_connections
 from tenure.stores.sqlite.statements import GROUPS, _for_rows, takes_rows
+from tenure.stores.sqlite.statements import sql as sqlite_sql
 
 FOLDERS = {
     "sqlite": [Path(sqlite.__path__[0])],
@@ -30,9 +31,16 @@ def files_of(store: str) -> dict[str, str]:
     """All statements of a store by the names of their files, which end with the folder where they are not its own."""
     found: dict[str, str] = {}
     for folder in FOLDERS[store]:
-        for file in sorted((folder / "queries").glob("*.sql")):
-            name = file.stem if folder.name == store else f"{folder.name}/{file.stem}"
-            found[name] = sql_files.named(f"tenure.stores.{folder.name}", file.stem)
+        queries = folder / "queries"
+        for file in sorted(queries.rglob("*.sql")):
+            stem = str(file.relative_to(queries).with_suffix(""))
+            if stem.startswith("parts/"):
+                continue
+            if folder.name == "sqlite":
+                found[stem] = sqlite_sql(stem)
+            else:
+                name = stem if folder.name == store else f"{folder.name}/{stem}"
+                found[name] = sql_files.named(f"tenure.stores.{folder.name}", stem)
     return found
 
 
@@ -46,8 +54,9 @@ def _names(store: str) -> dict[str, str]:
             if takes_rows(name):
                 names.update({_for_rows(name, group).strip(): name for group in GROUPS})
         else:
-            folder, _, stem = name.rpartition("/")
-            package = f"tenure.stores.{folder or store}"
+            package, stem = f"tenure.stores.{store}", name
+            if name.startswith("user_connections/"):
+                package, stem = "tenure.stores.user_connections", name.removeprefix("user_connections/")
             names[sql_files.numbered(package, stem).sql.strip()] = name
     return names
 

@@ -1,11 +1,4 @@
 BEGIN TRANSACTION;
-CREATE TABLE tenure_answers (
-    request_id text not null primary key,
-    digest text not null,
-    detail text,
-    job_id text not null,
-    at integer not null
-) without rowid;
 CREATE TABLE tenure_artifacts (
     job_id text not null,
     name text not null,
@@ -22,18 +15,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-eb35f64049','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1e57b-b00e-73f0-bee0-8cdb74994305"]',1794851450895591);
-INSERT INTO "tenure_claims" VALUES('request-12-9871e5d970','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b021-71bc-9d32-b3a45c3c4924"]',1794851450914589);
-INSERT INTO "tenure_claims" VALUES('request-14-3b9d046181','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b024-723b-9d9e-1caa716daa6c"]',1794851450917456);
-INSERT INTO "tenure_claims" VALUES('request-16-70e3d33bdf','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b027-7031-98b4-43f1c5d92296"]',1794851450920286);
-INSERT INTO "tenure_claims" VALUES('request-18-19de57b668','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b02a-77c2-a3c3-d73e78f54338"]',1794851450923108);
-INSERT INTO "tenure_claims" VALUES('request-2-acc0518564','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1e57b-b012-779e-b19d-bb91cb8460f1"]',1794851450899499);
-INSERT INTO "tenure_claims" VALUES('request-20-dd76ae9617','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b02c-7407-a0d6-7d5f1fee3306"]',1794851450925965);
-INSERT INTO "tenure_claims" VALUES('request-23-f2ecbc7da7','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b030-7594-8351-bcb73775bbe4"]',1794851450929800);
-INSERT INTO "tenure_claims" VALUES('request-3-66b0a09220','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b014-712b-9a0d-eb3e7103c3a4"]',1794851450901244);
-INSERT INTO "tenure_claims" VALUES('request-4-6743085a28','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b016-7725-9d24-dc1dad0d8938"]',1794851450903319);
-INSERT INTO "tenure_claims" VALUES('request-7-3c60ed8009','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b01a-708f-8933-ab8f5c012921"]',1794851450907955);
-INSERT INTO "tenure_claims" VALUES('request-9-526cad8d16','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1e57b-b01d-76d8-96a2-809ea6946822"]',1794851450910855);
+INSERT INTO "tenure_claims" VALUES('request-1-e61e426026','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1ec37-2840-73ea-aadf-8072a36734dc"]',1794964400205025);
+INSERT INTO "tenure_claims" VALUES('request-12-15afcd9284','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-2955-7475-87e6-2f1325a7b899"]',1794964400485116);
+INSERT INTO "tenure_claims" VALUES('request-14-ede783fe93','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-297b-72e8-a6ca-1fe1d208c633"]',1794964400521112);
+INSERT INTO "tenure_claims" VALUES('request-16-79f27a129a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-29ac-7723-989a-31992e3e6fba"]',1794964400566810);
+INSERT INTO "tenure_claims" VALUES('request-18-827c1addba','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-29e4-7305-ae3e-ab56f1b6ec84"]',1794964400621342);
+INSERT INTO "tenure_claims" VALUES('request-2-7edb77a886','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1ec37-289f-76aa-a030-eacc612871bc"]',1794964400301346);
+INSERT INTO "tenure_claims" VALUES('request-20-570e449277','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf"]',1794964400660893);
+INSERT INTO "tenure_claims" VALUES('request-23-238f8f2765','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-2a3a-754f-83b9-1990d01a4931"]',1794964400711635);
+INSERT INTO "tenure_claims" VALUES('request-3-7a307df270','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-28b3-77eb-a12d-9b6b745fe773"]',1794964400331935);
+INSERT INTO "tenure_claims" VALUES('request-4-c7c4c0d24f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-28dc-77f4-b644-c440aff5a483"]',1794964400358957);
+INSERT INTO "tenure_claims" VALUES('request-7-80783d8704','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-292a-71ff-b7b0-7cfbc0f9496c"]',1794964400430573);
+INSERT INTO "tenure_claims" VALUES('request-9-953f781ab8','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-293a-75f5-bf36-2909bc27bbba"]',1794964400444782);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -51,11 +44,18 @@ CREATE TABLE tenure_dead_letters (
     correlation_id text,
     handled_at integer,
     handled_as text,
-    constraint "tenure: a dead letter that was dealt with says when and how" check (
+    constraint "tenure: a handled dead letter has handled_at and handled_as" check (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1e57b-b030-7594-8351-bcb73775bbe4','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794851450930831,'worker-1',1794851510929800,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1ec37-2a3a-754f-83b9-1990d01a4931','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794964400725754,'worker-1',1794964460711635,NULL,NULL,NULL);
+CREATE TABLE tenure_deduplicated_requests (
+    request_id text not null primary key,
+    digest text not null,
+    detail text,
+    job_id text not null,
+    at integer not null
+) without rowid;
 CREATE TABLE tenure_engines (
     id text not null primary key,
     name text not null,
@@ -125,69 +125,59 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1e57b-b00a-7142-9b9e-b6163f696acb',1,'enqueued',NULL,'queued',1794851450890815,0,'client:ada','01a1e57b-b00a-7142-9b9e-b6163f696acb',NULL,NULL,'inBeabcdunTuFvzAI08SDA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1e57b-b00c-75a9-ab79-812a5166f848',1,'enqueued',NULL,'queued',1794851450892978,0,'client:ada','01a1e57b-b00c-75a9-ab79-812a5166f848',NULL,NULL,'YHmV5f9Ku6GF5C7jPsy8ow',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1e57b-b00d-701e-a097-505590335013',1,'enqueued',NULL,'queued',1794851450893864,0,'client:ada','01a1e57b-b00d-701e-a097-505590335013',NULL,NULL,'V7qcooCBEZJNynwgRHpqLQ',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1e57b-b00e-73f0-bee0-8cdb74994305',1,'enqueued',NULL,'queued',1794851450894813,0,'client:ada','01a1e57b-b00e-73f0-bee0-8cdb74994305',NULL,NULL,'KUN5DLpKdO38Xqx_uwuBLA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1e57b-b00e-73f0-bee0-8cdb74994305',2,'claimed','queued','claimed',1794851450895591,1,'pool:worker-1','request-1-eb35f64049',NULL,NULL,NULL,1794851510895591,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1e57b-b00e-73f0-bee0-8cdb74994305',3,'started','claimed','running',1794851450895591,1,'pool:worker-1','request-1-eb35f64049',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1e57b-b012-779e-b19d-bb91cb8460f1',1,'enqueued',NULL,'queued',1794851450898747,0,'client:ada','01a1e57b-b012-779e-b19d-bb91cb8460f1',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1e57b-b012-779e-b19d-bb91cb8460f1',2,'claimed','queued','claimed',1794851450899499,1,'pool:worker-1','request-2-acc0518564',NULL,NULL,NULL,1794851510899499,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1e57b-b014-712b-9a0d-eb3e7103c3a4',1,'enqueued',NULL,'queued',1794851450900500,0,'client:ada','01a1e57b-b014-712b-9a0d-eb3e7103c3a4',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1e57b-b014-712b-9a0d-eb3e7103c3a4',2,'claimed','queued','claimed',1794851450901244,1,'pool:worker-1','request-3-66b0a09220',NULL,NULL,NULL,1794851510901244,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1e57b-b014-712b-9a0d-eb3e7103c3a4',3,'started','claimed','running',1794851450901244,1,'pool:worker-1','request-3-66b0a09220',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1e57b-b016-7725-9d24-dc1dad0d8938',1,'enqueued',NULL,'queued',1794851450902482,0,'client:ada','01a1e57b-b016-7725-9d24-dc1dad0d8938',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1e57b-b016-7725-9d24-dc1dad0d8938',2,'claimed','queued','claimed',1794851450903319,1,'pool:worker-1','request-4-6743085a28',NULL,NULL,NULL,1794851510903319,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1e57b-b016-7725-9d24-dc1dad0d8938',3,'started','claimed','running',1794851450903319,1,'pool:worker-1','request-4-6743085a28',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1e57b-b016-7725-9d24-dc1dad0d8938',4,'progress','running','running',1794851450904418,1,'runner:worker-1','request-5-133ed6f339',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1e57b-b016-7725-9d24-dc1dad0d8938',5,'heartbeat','running','running',1794851450906126,1,'runner:worker-1','request-6-93ae31b743',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1e57b-b01a-708f-8933-ab8f5c012921',1,'enqueued',NULL,'queued',1794851450907074,0,'client:ada','01a1e57b-b01a-708f-8933-ab8f5c012921',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1e57b-b01a-708f-8933-ab8f5c012921',2,'claimed','queued','claimed',1794851450907955,1,'pool:worker-1','request-7-3c60ed8009',NULL,NULL,NULL,1794851510907955,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1e57b-b01a-708f-8933-ab8f5c012921',3,'started','claimed','running',1794851450907955,1,'pool:worker-1','request-7-3c60ed8009',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1e57b-b01a-708f-8933-ab8f5c012921',4,'suspended','running','waiting',1794851450909072,1,'runner:worker-1','request-8-8d5affe3ba',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1e57b-b01d-76d8-96a2-809ea6946822',1,'enqueued',NULL,'queued',1794851450910056,0,'client:ada','01a1e57b-b01d-76d8-96a2-809ea6946822',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1e57b-b01d-76d8-96a2-809ea6946822',2,'claimed','queued','claimed',1794851450910855,1,'pool:worker-1','request-9-526cad8d16',NULL,NULL,NULL,1794851510910855,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1e57b-b01d-76d8-96a2-809ea6946822',3,'started','claimed','running',1794851450910855,1,'pool:worker-1','request-9-526cad8d16',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1e57b-b01d-76d8-96a2-809ea6946822',4,'retry_scheduled','running','retry',1794851450911920,1,'runner:worker-1','request-10-a824410dab',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794855050911920,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1e57b-b00e-73f0-bee0-8cdb74994305',4,'released','running','stalled',1794851450912889,1,'runner:worker-1','request-11-866fa7ef8d','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1e57b-b021-71bc-9d32-b3a45c3c4924',1,'enqueued',NULL,'queued',1794851450913800,0,'client:ada','01a1e57b-b021-71bc-9d32-b3a45c3c4924',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1e57b-b021-71bc-9d32-b3a45c3c4924',2,'claimed','queued','claimed',1794851450914589,1,'pool:worker-1','request-12-9871e5d970',NULL,NULL,NULL,1794851510914589,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1e57b-b021-71bc-9d32-b3a45c3c4924',3,'started','claimed','running',1794851450914589,1,'pool:worker-1','request-12-9871e5d970',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1e57b-b021-71bc-9d32-b3a45c3c4924',4,'succeeded','running','succeeded',1794851450915632,1,'runner:worker-1','request-13-bee12f5a7d',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1e57b-b024-723b-9d9e-1caa716daa6c',1,'enqueued',NULL,'queued',1794851450916540,0,'client:ada','01a1e57b-b024-723b-9d9e-1caa716daa6c',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1e57b-b024-723b-9d9e-1caa716daa6c',2,'claimed','queued','claimed',1794851450917456,1,'pool:worker-1','request-14-3b9d046181',NULL,NULL,NULL,1794851510917456,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1e57b-b024-723b-9d9e-1caa716daa6c',3,'started','claimed','running',1794851450917456,1,'pool:worker-1','request-14-3b9d046181',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1e57b-b024-723b-9d9e-1caa716daa6c',4,'committed','running','running',1794851450918610,1,'runner:worker-1','request-15-0838a98205',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1e57b-b027-7031-98b4-43f1c5d92296',1,'enqueued',NULL,'queued',1794851450919510,0,'client:ada','01a1e57b-b027-7031-98b4-43f1c5d92296',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1e57b-b027-7031-98b4-43f1c5d92296',2,'claimed','queued','claimed',1794851450920286,1,'pool:worker-1','request-16-70e3d33bdf',NULL,NULL,NULL,1794851510920286,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1e57b-b027-7031-98b4-43f1c5d92296',3,'started','claimed','running',1794851450920286,1,'pool:worker-1','request-16-70e3d33bdf',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1e57b-b027-7031-98b4-43f1c5d92296',4,'committed','running','running',1794851450921317,1,'runner:worker-1','request-17-de9fdb99ef',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1e57b-b027-7031-98b4-43f1c5d92296',5,'succeeded','running','succeeded',1794851450921317,1,'runner:worker-1','request-17-de9fdb99ef',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1e57b-b02a-77c2-a3c3-d73e78f54338',1,'enqueued',NULL,'queued',1794851450922338,0,'client:ada','01a1e57b-b02a-77c2-a3c3-d73e78f54338',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1e57b-b02a-77c2-a3c3-d73e78f54338',2,'claimed','queued','claimed',1794851450923108,1,'pool:worker-1','request-18-19de57b668',NULL,NULL,NULL,1794851510923108,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1e57b-b02a-77c2-a3c3-d73e78f54338',3,'started','claimed','running',1794851450923108,1,'pool:worker-1','request-18-19de57b668',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1e57b-b02a-77c2-a3c3-d73e78f54338',4,'failed','running','failed',1794851450924105,1,'runner:worker-1','request-19-9517d01e13','permanent_error','{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1e57b-b02c-7407-a0d6-7d5f1fee3306',1,'enqueued',NULL,'queued',1794851450924998,0,'client:ada','01a1e57b-b02c-7407-a0d6-7d5f1fee3306',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1e57b-b02c-7407-a0d6-7d5f1fee3306',2,'claimed','queued','claimed',1794851450925965,1,'pool:worker-1','request-20-dd76ae9617',NULL,NULL,NULL,1794851510925965,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1e57b-b02c-7407-a0d6-7d5f1fee3306',3,'started','claimed','running',1794851450925965,1,'pool:worker-1','request-20-dd76ae9617',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1e57b-b02c-7407-a0d6-7d5f1fee3306',4,'halted','running','halted',1794851450927014,1,'runner:worker-1','request-21-9d84050a37',NULL,'{"reason":"too dear"}','CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1e57b-b00c-75a9-ab79-812a5166f848',2,'cancelled','queued','cancelled',1794851450928040,0,'client:ada','request-22-c86fe01f9a',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1e57b-b030-7594-8351-bcb73775bbe4',1,'enqueued',NULL,'queued',1794851450928973,0,'client:ada','01a1e57b-b030-7594-8351-bcb73775bbe4',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1e57b-b030-7594-8351-bcb73775bbe4',2,'claimed','queued','claimed',1794851450929800,1,'pool:worker-1','request-23-f2ecbc7da7',NULL,NULL,NULL,1794851510929800,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1e57b-b030-7594-8351-bcb73775bbe4',3,'started','claimed','running',1794851450929800,1,'pool:worker-1','request-23-f2ecbc7da7',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1e57b-b030-7594-8351-bcb73775bbe4',4,'dead_lettered','running','dead_lettered',1794851450930831,1,'runner:worker-1','request-24-30c697fd15','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1e57b-b00d-701e-a097-505590335013',2,'signalled','queued','queued',1794851450932157,0,'client:ada','request-25-8a1e466af8',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1e57b-b00d-701e-a097-505590335013',3,'cancel_requested','queued','queued',1794851450932157,0,'client:ada','request-25-8a1e466af8',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-CREATE TABLE tenure_gate (
-    only integer primary key,
-    writer text,
-
-    constraint "tenure: the gate stays one" check (only = 1),
-    constraint "tenure: only the store, retention, erasure and imports have a key to the gate" check (
-        writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure' or writer is 'import'
-    )
-);
-INSERT INTO "tenure_gate" VALUES(1,NULL);
+INSERT INTO "tenure_events" VALUES(1,'01a1ec37-2829-745c-aed2-d52c6a39ffe7',1,'enqueued',NULL,'queued',1794964400170740,0,'client:ada','01a1ec37-2829-745c-aed2-d52c6a39ffe7',NULL,NULL,'inBeabcdunTuFvzAI08SDA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(2,'01a1ec37-282f-777d-9fdb-1136934334ee',1,'enqueued',NULL,'queued',1794964400176032,0,'client:ada','01a1ec37-282f-777d-9fdb-1136934334ee',NULL,NULL,'YHmV5f9Ku6GF5C7jPsy8ow',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(3,'01a1ec37-2834-7081-9b66-4edb68f15982',1,'enqueued',NULL,'queued',1794964400181366,0,'client:ada','01a1ec37-2834-7081-9b66-4edb68f15982',NULL,NULL,'V7qcooCBEZJNynwgRHpqLQ',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(4,'01a1ec37-2840-73ea-aadf-8072a36734dc',1,'enqueued',NULL,'queued',1794964400193264,0,'client:ada','01a1ec37-2840-73ea-aadf-8072a36734dc',NULL,NULL,'KUN5DLpKdO38Xqx_uwuBLA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(5,'01a1ec37-2840-73ea-aadf-8072a36734dc',2,'claimed','queued','claimed',1794964400205025,1,'pool:worker-1','request-1-e61e426026',NULL,NULL,NULL,1794964460205025,0,1);
+INSERT INTO "tenure_events" VALUES(6,'01a1ec37-2840-73ea-aadf-8072a36734dc',3,'started','claimed','running',1794964400205025,1,'pool:worker-1','request-1-e61e426026',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(7,'01a1ec37-289f-76aa-a030-eacc612871bc',1,'enqueued',NULL,'queued',1794964400293447,0,'client:ada','01a1ec37-289f-76aa-a030-eacc612871bc',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(8,'01a1ec37-289f-76aa-a030-eacc612871bc',2,'claimed','queued','claimed',1794964400301346,1,'pool:worker-1','request-2-7edb77a886',NULL,NULL,NULL,1794964460301346,0,1);
+INSERT INTO "tenure_events" VALUES(9,'01a1ec37-28b3-77eb-a12d-9b6b745fe773',1,'enqueued',NULL,'queued',1794964400318846,0,'client:ada','01a1ec37-28b3-77eb-a12d-9b6b745fe773',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(10,'01a1ec37-28b3-77eb-a12d-9b6b745fe773',2,'claimed','queued','claimed',1794964400331935,1,'pool:worker-1','request-3-7a307df270',NULL,NULL,NULL,1794964460331935,0,1);
+INSERT INTO "tenure_events" VALUES(11,'01a1ec37-28b3-77eb-a12d-9b6b745fe773',3,'started','claimed','running',1794964400331935,1,'pool:worker-1','request-3-7a307df270',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(12,'01a1ec37-28dc-77f4-b644-c440aff5a483',1,'enqueued',NULL,'queued',1794964400349229,0,'client:ada','01a1ec37-28dc-77f4-b644-c440aff5a483',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(13,'01a1ec37-28dc-77f4-b644-c440aff5a483',2,'claimed','queued','claimed',1794964400358957,1,'pool:worker-1','request-4-c7c4c0d24f',NULL,NULL,NULL,1794964460358957,0,1);
+INSERT INTO "tenure_events" VALUES(14,'01a1ec37-28dc-77f4-b644-c440aff5a483',3,'started','claimed','running',1794964400358957,1,'pool:worker-1','request-4-c7c4c0d24f',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(15,'01a1ec37-28dc-77f4-b644-c440aff5a483',4,'progress','running','running',1794964400393197,1,'runner:worker-1','request-5-c63a4f402f',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(16,'01a1ec37-28dc-77f4-b644-c440aff5a483',5,'heartbeat','running','running',1794964400424629,1,'runner:worker-1','request-6-e71d62c8c3',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(17,'01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',1,'enqueued',NULL,'queued',1794964400426876,0,'client:ada','01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(18,'01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',2,'claimed','queued','claimed',1794964400430573,1,'pool:worker-1','request-7-80783d8704',NULL,NULL,NULL,1794964460430573,0,1);
+INSERT INTO "tenure_events" VALUES(19,'01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',3,'started','claimed','running',1794964400430573,1,'pool:worker-1','request-7-80783d8704',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(20,'01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',4,'suspended','running','waiting',1794964400441189,1,'runner:worker-1','request-8-878084d45d',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(21,'01a1ec37-293a-75f5-bf36-2909bc27bbba',1,'enqueued',NULL,'queued',1794964400443192,0,'client:ada','01a1ec37-293a-75f5-bf36-2909bc27bbba',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(22,'01a1ec37-293a-75f5-bf36-2909bc27bbba',2,'claimed','queued','claimed',1794964400444782,1,'pool:worker-1','request-9-953f781ab8',NULL,NULL,NULL,1794964460444782,0,1);
+INSERT INTO "tenure_events" VALUES(23,'01a1ec37-293a-75f5-bf36-2909bc27bbba',3,'started','claimed','running',1794964400444782,1,'pool:worker-1','request-9-953f781ab8',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(24,'01a1ec37-293a-75f5-bf36-2909bc27bbba',4,'retry_scheduled','running','retry',1794964400451073,1,'runner:worker-1','request-10-951476e9d7',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794968000451073,0,1);
+INSERT INTO "tenure_events" VALUES(25,'01a1ec37-2840-73ea-aadf-8072a36734dc',4,'released','running','stalled',1794964400458274,1,'runner:worker-1','request-11-a9135d5b7f','shutdown',NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(26,'01a1ec37-2955-7475-87e6-2f1325a7b899',1,'enqueued',NULL,'queued',1794964400470006,0,'client:ada','01a1ec37-2955-7475-87e6-2f1325a7b899',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(27,'01a1ec37-2955-7475-87e6-2f1325a7b899',2,'claimed','queued','claimed',1794964400485116,1,'pool:worker-1','request-12-15afcd9284',NULL,NULL,NULL,1794964460485116,0,1);
+INSERT INTO "tenure_events" VALUES(28,'01a1ec37-2955-7475-87e6-2f1325a7b899',3,'started','claimed','running',1794964400485116,1,'pool:worker-1','request-12-15afcd9284',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(29,'01a1ec37-2955-7475-87e6-2f1325a7b899',4,'succeeded','running','succeeded',1794964400489527,1,'runner:worker-1','request-13-738a1668f8',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(30,'01a1ec37-297b-72e8-a6ca-1fe1d208c633',1,'enqueued',NULL,'queued',1794964400507752,0,'client:ada','01a1ec37-297b-72e8-a6ca-1fe1d208c633',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(31,'01a1ec37-297b-72e8-a6ca-1fe1d208c633',2,'claimed','queued','claimed',1794964400521112,1,'pool:worker-1','request-14-ede783fe93',NULL,NULL,NULL,1794964460521112,0,1);
+INSERT INTO "tenure_events" VALUES(32,'01a1ec37-297b-72e8-a6ca-1fe1d208c633',3,'started','claimed','running',1794964400521112,1,'pool:worker-1','request-14-ede783fe93',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(33,'01a1ec37-297b-72e8-a6ca-1fe1d208c633',4,'committed','running','running',1794964400542625,1,'runner:worker-1','request-15-5ec332a3b4',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(34,'01a1ec37-29ac-7723-989a-31992e3e6fba',1,'enqueued',NULL,'queued',1794964400556744,0,'client:ada','01a1ec37-29ac-7723-989a-31992e3e6fba',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(35,'01a1ec37-29ac-7723-989a-31992e3e6fba',2,'claimed','queued','claimed',1794964400566810,1,'pool:worker-1','request-16-79f27a129a',NULL,NULL,NULL,1794964460566810,0,1);
+INSERT INTO "tenure_events" VALUES(36,'01a1ec37-29ac-7723-989a-31992e3e6fba',3,'started','claimed','running',1794964400566810,1,'pool:worker-1','request-16-79f27a129a',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(37,'01a1ec37-29ac-7723-989a-31992e3e6fba',4,'committed','running','running',1794964400575357,1,'runner:worker-1','request-17-85ce1d60e3',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1);
+INSERT INTO "tenure_events" VALUES(38,'01a1ec37-29ac-7723-989a-31992e3e6fba',5,'succeeded','running','succeeded',1794964400575357,1,'runner:worker-1','request-17-85ce1d60e3',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(39,'01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',1,'enqueued',NULL,'queued',1794964400613438,0,'client:ada','01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(40,'01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',2,'claimed','queued','claimed',1794964400621342,1,'pool:worker-1','request-18-827c1addba',NULL,NULL,NULL,1794964460621342,0,1);
+INSERT INTO "tenure_events" VALUES(41,'01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',3,'started','claimed','running',1794964400621342,1,'pool:worker-1','request-18-827c1addba',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(42,'01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',4,'failed','running','failed',1794964400639997,1,'runner:worker-1','request-19-5e6fb579a4','permanent_error','{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(43,'01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',1,'enqueued',NULL,'queued',1794964400641851,0,'client:ada','01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(44,'01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',2,'claimed','queued','claimed',1794964400660893,1,'pool:worker-1','request-20-570e449277',NULL,NULL,NULL,1794964460660893,0,1);
+INSERT INTO "tenure_events" VALUES(45,'01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',3,'started','claimed','running',1794964400660893,1,'pool:worker-1','request-20-570e449277',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(46,'01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',4,'halted','running','halted',1794964400673380,1,'runner:worker-1','request-21-b5cc908b7f',NULL,'{"reason":"too dear"}','CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(47,'01a1ec37-282f-777d-9fdb-1136934334ee',2,'cancelled','queued','cancelled',1794964400689163,0,'client:ada','request-22-5e9997caf7',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(48,'01a1ec37-2a3a-754f-83b9-1990d01a4931',1,'enqueued',NULL,'queued',1794964400698978,0,'client:ada','01a1ec37-2a3a-754f-83b9-1990d01a4931',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(49,'01a1ec37-2a3a-754f-83b9-1990d01a4931',2,'claimed','queued','claimed',1794964400711635,1,'pool:worker-1','request-23-238f8f2765',NULL,NULL,NULL,1794964460711635,0,1);
+INSERT INTO "tenure_events" VALUES(50,'01a1ec37-2a3a-754f-83b9-1990d01a4931',3,'started','claimed','running',1794964400711635,1,'pool:worker-1','request-23-238f8f2765',NULL,NULL,NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(51,'01a1ec37-2a3a-754f-83b9-1990d01a4931',4,'dead_lettered','running','dead_lettered',1794964400725754,1,'runner:worker-1','request-24-7a1719aa7d','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(52,'01a1ec37-2834-7081-9b66-4edb68f15982',2,'signalled','queued','queued',1794964400741426,0,'client:ada','request-25-305d91ae99',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1);
+INSERT INTO "tenure_events" VALUES(53,'01a1ec37-2834-7081-9b66-4edb68f15982',3,'cancel_requested','queued','queued',1794964400741426,0,'client:ada','request-25-305d91ae99',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
 CREATE TABLE tenure_jobs (
     id text not null primary key,
     kind text not null,
@@ -222,8 +212,8 @@ CREATE TABLE tenure_jobs (
     cancel_requested integer not null default 0,
     progress integer,
     erased_at integer,
-    chain integer not null default 1,
-    was text,
+    transition_count integer not null default 1,
+    previous_status text,
     tags text,
     progress_message text,
     reason text,
@@ -295,7 +285,7 @@ CREATE TABLE tenure_jobs (
         0 <= losses and losses <= failures and failures <= attempt
         and (attempt > 0 or not (status is 'claimed' or status is 'running'))
     ),
-    constraint "tenure: revisions count from 1, by one to four at a time" check (rev >= 1 and chain between 1 and 4),
+    constraint "tenure: revisions count from 1, by one to four at a time" check (rev >= 1 and transition_count between 1 and 4),
     constraint "tenure: created_at, started_at, finished_at and updated_at are in order" check (
         created_at <= updated_at
         and (started_at is null or (created_at <= started_at and started_at <= updated_at))
@@ -303,28 +293,21 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b00a-7142-9b9e-b6163f696acb','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794851450890815,1794851450890815,0,0,0,0,1794851450890815,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b00c-75a9-ab79-812a5166f848','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794851450892978,1794851450928040,0,0,0,0,1794851450892978,NULL,NULL,NULL,NULL,NULL,NULL,1794851450928040,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b00d-701e-a097-505590335013','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794851450893864,1794851450932157,0,0,0,0,1794851450893864,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b00e-73f0-bee0-8cdb74994305','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794851450894813,1794851450912889,1,0,0,0,1794851450894813,NULL,NULL,NULL,NULL,NULL,1794851450895591,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b012-779e-b19d-bb91cb8460f1','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794851450898747,1794851450899499,1,0,0,0,1794851450898747,'worker-1','b5b3276c-be29-4a54-b765-c87f119e9299',1794851510899499,1794851490899499,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b014-712b-9a0d-eb3e7103c3a4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794851450900500,1794851450901244,1,0,0,0,1794851450900500,'worker-1','66bb4045-6982-406f-9a80-b5f7bc3aa401',1794851510901244,1794851490901244,1794937850901244,1794851450901244,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b016-7725-9d24-dc1dad0d8938','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794851450902482,1794851450906126,1,0,0,0,1794851450902482,'worker-1','d82b2ca0-c5bd-4a97-9104-f76b8c810b44',1794851510903319,1794851490906126,1794937850903319,1794851450903319,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b01a-708f-8933-ab8f5c012921','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794851450907074,1794851450909072,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794851450907955,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b01d-76d8-96a2-809ea6946822','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794851450910056,1794851450911920,1,1,0,0,1794855050911920,NULL,NULL,NULL,NULL,NULL,1794851450910855,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b021-71bc-9d32-b3a45c3c4924','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794851450913800,1794851450915632,1,0,0,0,1794851450913800,NULL,NULL,NULL,NULL,NULL,1794851450914589,1794851450915632,1794851450915632,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b024-723b-9d9e-1caa716daa6c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794851450916540,1794851450918610,1,0,0,0,1794851450916540,'worker-1','0e44e538-c782-4b82-963a-0da2124630a0',1794851510917456,1794851490917456,1794937850917456,1794851450917456,NULL,1794851450918610,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b027-7031-98b4-43f1c5d92296','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794851450919510,1794851450921317,1,0,0,0,1794851450919510,NULL,NULL,NULL,NULL,NULL,1794851450920286,1794851450921317,1794851450921317,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b02a-77c2-a3c3-d73e78f54338','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794851450922338,1794851450924105,1,1,0,0,1794851450922338,NULL,NULL,NULL,NULL,NULL,1794851450923108,1794851450924105,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b02c-7407-a0d6-7d5f1fee3306','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794851450924998,1794851450927014,1,0,0,0,1794851450924998,NULL,NULL,NULL,NULL,NULL,1794851450925965,1794851450927014,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1e57b-b030-7594-8351-bcb73775bbe4','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794851450928973,1794851450930831,1,1,0,0,1794851450928973,NULL,NULL,NULL,NULL,NULL,1794851450929800,1794851450930831,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-CREATE TABLE tenure_limits (
-    queue text not null,
-    key text not null,
-    spent text not null,
-    until_at integer not null,
-    primary key (queue, key)
-) without rowid;
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-2829-745c-aed2-d52c6a39ffe7','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794964400170740,1794964400170740,0,0,0,0,1794964400170740,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-282f-777d-9fdb-1136934334ee','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794964400176032,1794964400689163,0,0,0,0,1794964400176032,NULL,NULL,NULL,NULL,NULL,NULL,1794964400689163,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-2834-7081-9b66-4edb68f15982','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794964400181366,1794964400741426,0,0,0,0,1794964400181366,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-2840-73ea-aadf-8072a36734dc','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794964400193264,1794964400458274,1,0,0,0,1794964400193264,NULL,NULL,NULL,NULL,NULL,1794964400205025,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-289f-76aa-a030-eacc612871bc','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794964400293447,1794964400301346,1,0,0,0,1794964400293447,'worker-1','42015edc-9de3-4f16-b8e8-ae9e13ec2469',1794964460301346,1794964440301346,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-28b3-77eb-a12d-9b6b745fe773','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794964400318846,1794964400331935,1,0,0,0,1794964400318846,'worker-1','85627a5a-caf0-4e0f-b4c0-a0de01651a98',1794964460331935,1794964440331935,1795050800331935,1794964400331935,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-28dc-77f4-b644-c440aff5a483','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794964400349229,1794964400424629,1,0,0,0,1794964400349229,'worker-1','108465c1-c121-4fb9-80e7-26166306f109',1794964460358957,1794964440424629,1795050800358957,1794964400358957,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-292a-71ff-b7b0-7cfbc0f9496c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794964400426876,1794964400441189,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794964400430573,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-293a-75f5-bf36-2909bc27bbba','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794964400443192,1794964400451073,1,1,0,0,1794968000451073,NULL,NULL,NULL,NULL,NULL,1794964400444782,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-2955-7475-87e6-2f1325a7b899','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794964400470006,1794964400489527,1,0,0,0,1794964400470006,NULL,NULL,NULL,NULL,NULL,1794964400485116,1794964400489527,1794964400489527,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-297b-72e8-a6ca-1fe1d208c633','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794964400507752,1794964400542625,1,0,0,0,1794964400507752,'worker-1','9e0dec48-6730-486a-9497-c091a52b797e',1794964460521112,1794964440521112,1795050800521112,1794964400521112,NULL,1794964400542625,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-29ac-7723-989a-31992e3e6fba','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794964400556744,1794964400575357,1,0,0,0,1794964400556744,NULL,NULL,NULL,NULL,NULL,1794964400566810,1794964400575357,1794964400575357,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-29e4-7305-ae3e-ab56f1b6ec84','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794964400613438,1794964400639997,1,1,0,0,1794964400613438,NULL,NULL,NULL,NULL,NULL,1794964400621342,1794964400639997,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794964400641851,1794964400673380,1,0,0,0,1794964400641851,NULL,NULL,NULL,NULL,NULL,1794964400660893,1794964400673380,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1ec37-2a3a-754f-83b9-1990d01a4931','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794964400698978,1794964400725754,1,1,0,0,1794964400698978,NULL,NULL,NULL,NULL,NULL,1794964400711635,1794964400725754,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_meta (
     key text primary key,
     value integer not null
@@ -336,7 +319,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'spine','c05e79d957a46a1e',1794851450886985);
+INSERT INTO "tenure_migrations" VALUES(1,'initial','5faffe366ff9f0be',1794964400037007);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -382,6 +365,13 @@ CREATE TABLE tenure_queues (
         (rate_count is null) = (rate_seconds is null) and (key_rate_count is null) = (key_rate_seconds is null)
     )
 ) without rowid;
+CREATE TABLE tenure_rate_usage (
+    queue text not null,
+    key text not null,
+    spent text not null,
+    until_at integer not null,
+    primary key (queue, key)
+) without rowid;
 CREATE TABLE tenure_schedules (
     name text not null primary key,
     rev integer not null check (rev > 0),
@@ -414,7 +404,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1e57b-b00d-701e-a097-505590335013',2,'go','7',1794851450932157);
+INSERT INTO "tenure_signals" VALUES('01a1ec37-2834-7081-9b66-4edb68f15982',2,'go','7',1794964400741426);
 CREATE TABLE tenure_steps (
     job_id text not null,
     key text not null,
@@ -459,11 +449,21 @@ CREATE TABLE tenure_workers (
     seen_at integer not null,
     stopped_at integer
 ) without rowid;
+CREATE TABLE tenure_writer (
+    only integer primary key,
+    writer text,
+
+    constraint "tenure: tenure_writer has one row" check (only = 1),
+    constraint "tenure: the writer is the store, retention, erasure or an import" check (
+        writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure' or writer is 'import'
+    )
+);
+INSERT INTO "tenure_writer" VALUES(1,NULL);
 CREATE INDEX tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
     where owner is null and finished_at is null;
-CREATE INDEX tenure_jobs_held on tenure_jobs (queue, id)
+CREATE INDEX tenure_jobs_leased on tenure_jobs (queue, id)
     where owner is not null or status = 'stalled';
-CREATE INDEX tenure_jobs_keyed on tenure_jobs (queue, partition_key, priority desc, due_at, id)
+CREATE INDEX tenure_jobs_partitioned on tenure_jobs (queue, partition_key, priority desc, due_at, id)
     where owner is null and finished_at is null and partition_key is not null;
 CREATE INDEX tenure_jobs_overdue on tenure_jobs (timeout_at, id)
     where status = 'queued' and timeout_at is not null;
@@ -478,11 +478,11 @@ CREATE INDEX tenure_jobs_finished on tenure_jobs (finished_at)
 CREATE UNIQUE INDEX tenure_events_job on tenure_events (job_id, rev);
 CREATE UNIQUE INDEX tenure_events_one_commit on tenure_events (job_id) where commits = 1;
 CREATE INDEX tenure_events_type on tenure_events (type, at);
-CREATE INDEX tenure_answers_job on tenure_answers (job_id);
+CREATE INDEX tenure_deduplicated_requests_job on tenure_deduplicated_requests (job_id);
 CREATE INDEX tenure_dead_letters_at on tenure_dead_letters (at);
 CREATE INDEX tenure_streams_due on tenure_streams (due_at) where due_at is not null;
 CREATE INDEX tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
-CREATE INDEX tenure_limits_until on tenure_limits (queue, until_at);
+CREATE INDEX tenure_rate_usage_until on tenure_rate_usage (queue, until_at);
 CREATE INDEX tenure_schedules_next on tenure_schedules (next_at, name) where next_at is not null and paused_at is null;
 CREATE VIEW tenure_executions as
 select
@@ -524,13 +524,13 @@ left join tenure_events ending
     and ending.from_status in ('claimed', 'running')
     and ending.to_status not in ('claimed', 'running')
 where claim.type = 'claimed';
-CREATE TRIGGER tenure_gate_insert before insert on tenure_gate
+CREATE TRIGGER tenure_writer_insert before insert on tenure_writer
 begin
-    select raise(abort, 'tenure: the gate stays; there is one, and nothing replaces it');
+    select raise(abort, 'tenure: tenure_writer keeps its one row; nothing replaces it');
 end;
-CREATE TRIGGER tenure_gate_delete before delete on tenure_gate
+CREATE TRIGGER tenure_writer_delete before delete on tenure_writer
 begin
-    select raise(abort, 'tenure: the gate stays; without it nobody could write');
+    select raise(abort, 'tenure: tenure_writer keeps its one row; without it no write is allowed');
 end;
 CREATE TRIGGER tenure_schedules_change before update on tenure_schedules
 when new.rev <> old.rev + 1 or new.name <> old.name or new.last_at < old.last_at
@@ -538,7 +538,7 @@ when new.rev <> old.rev + 1 or new.name <> old.name or new.last_at < old.last_at
 begin
     select raise(abort, 'tenure: a schedule changes by one revision, and its due times do not come again');
 end;
-CREATE TRIGGER tenure_gate_import before update on tenure_gate
+CREATE TRIGGER tenure_writer_import before update on tenure_writer
 when new.writer is 'import' and (exists (select 1 from tenure_jobs) or exists (select 1 from tenure_events))
 begin
     select raise(abort, 'tenure: only an empty database can be imported into');
@@ -546,11 +546,11 @@ end;
 CREATE TRIGGER tenure_jobs_insert before insert on tenure_jobs
 begin
     select case
-        when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.chain <> 1 or new.was is not null)
-            and (select writer from tenure_gate) is not 'import'
+        when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.transition_count <> 1 or new.previous_status is not null)
+            and (select writer from tenure_writer) is not 'import'
             then raise(abort, 'tenure: a job begins as queued, at revision 1 and attempt 0')
         when (new.erased_at is not null or new.committed_at is not null or new.failures <> 0)
-            and (select writer from tenure_gate) is not 'import'
+            and (select writer from tenure_writer) is not 'import'
             then raise(abort, 'tenure: a job begins without a past')
         when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0) and new.rev is not (
             select case when max(link.rev) = new.rev then sum(
@@ -585,8 +585,8 @@ begin
             where kind = new.kind and dedupe_key = new.dedupe_key and finished_at is null
         )
             then raise(abort, 'tenure: there is a live job with this dedupe key, and nothing replaces it')
-        when exists (select 1 from tenure_answers where request_id = ifnull(new.request_id, new.id))
-            then raise(abort, 'tenure: this request was answered by another job')
+        when exists (select 1 from tenure_deduplicated_requests where request_id = ifnull(new.request_id, new.id))
+            then raise(abort, 'tenure: this request was deduplicated to another job')
     end;
 end;
 CREATE TRIGGER tenure_jobs_change before update on tenure_jobs
@@ -595,11 +595,11 @@ begin
     select case
         when old.finished_at is not null
             then raise(abort, 'tenure: a job that has ended does not change')
-        when new.chain < 1 or new.chain > 4
+        when new.transition_count < 1 or new.transition_count > 4
             then raise(abort, 'tenure: a job changes by one to four revisions at a time')
-        when new.rev <> old.rev + new.chain or new.was is not old.status
-            then raise(abort, 'tenure: a job changes only with its events; rev must grow by chain, was must be the old status')
-        when new.chain = 1 and not exists (
+        when new.rev <> old.rev + new.transition_count or new.previous_status is not old.status
+            then raise(abort, 'tenure: a job changes only with its events; rev must grow by transition_count, previous_status must be the old status')
+        when new.transition_count = 1 and not exists (
             select 1
             from tenure_events only
             where only.job_id = new.id
@@ -611,7 +611,7 @@ begin
                 and only.attempt = old.attempt + (only.type = 'claimed')
         )
             then raise(abort, 'tenure: a job changes only with its event; there is none that leads to this revision')
-        when new.chain = 2 and not exists (
+        when new.transition_count = 2 and not exists (
             select 1
             from tenure_events first
             join tenure_events last on last.job_id = first.job_id and last.rev = new.rev
@@ -626,7 +626,7 @@ begin
                 and last.attempt = first.attempt + (last.type = 'claimed')
         )
             then raise(abort, 'tenure: a job changes only with its events; there are not two that lead to this revision')
-        when new.chain > 2 and new.chain <> (
+        when new.transition_count > 2 and new.transition_count <> (
             select count(*)
             from tenure_events link
             left join tenure_events previous on previous.job_id = link.job_id and previous.rev = link.rev - 1
@@ -684,14 +684,14 @@ CREATE TRIGGER tenure_jobs_erase before update of erased_at on tenure_jobs
 when new.erased_at is not null
 begin
     select case
-        when (select writer from tenure_gate) is not 'erasure'
+        when (select writer from tenure_writer) is not 'erasure'
             then raise(abort, 'tenure: only erasure changes a job that has ended, and only the store erases')
         when old.finished_at is null
             then raise(abort, 'tenure: only a job that has ended can be erased')
         when (old.status, old.rev, old.updated_at, old.attempt, old.failures, old.losses, old.lost, old.due_at)
             is not (new.status, new.rev, new.updated_at, new.attempt, new.failures, new.losses, new.lost, new.due_at)
-            or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.chain, old.was)
-            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.chain, new.was)
+            or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.transition_count, old.previous_status)
+            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.transition_count, new.previous_status)
             or (old.rowid, old.reason, old.timeout_at) is not (new.rowid, new.reason, new.timeout_at)
             or new.result is not null or new.error is not null or new.last_error is not null
             or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
@@ -701,20 +701,20 @@ end;
 CREATE TRIGGER tenure_jobs_delete before delete on tenure_jobs
 begin
     select case
-        when (select writer from tenure_gate) is not 'retention'
+        when (select writer from tenure_writer) is not 'retention'
             then raise(abort, 'tenure: only retention removes a job; use tenure prune')
         when old.finished_at is null
             then raise(abort, 'tenure: only a job that has ended can be removed')
     end;
 end;
 CREATE TRIGGER tenure_events_insert before insert on tenure_events
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_events where job_id = new.job_id and rev = new.rev)
     or (new.position > 0 and exists (select 1 from tenure_events where position = new.position))
     or (new.commits = 1 and exists (select 1 from tenure_events where job_id = new.job_id and commits = 1))
 begin
     select case
-        when (select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import'
+        when (select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import'
             then raise(abort, 'tenure: only the store writes events')
         else raise(abort, 'tenure: a revision has one event and a job one commit; nothing replaces an event')
     end;
@@ -729,18 +729,18 @@ begin
             then raise(abort, 'tenure: the log never changes')
         when new.detail is not old.detail and (
             new.detail is not null
-            or not ifnull((select writer from tenure_gate) in ('retention', 'erasure'), 0)
+            or not ifnull((select writer from tenure_writer) in ('retention', 'erasure'), 0)
         )
             then raise(abort, 'tenure: the log never changes; only retention and erasure empty the detail of an event')
     end;
 end;
 CREATE TRIGGER tenure_events_delete before delete on tenure_events
-when (select writer from tenure_gate) is not 'retention'
+when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes events, with their whole job; use tenure prune');
 end;
 CREATE TRIGGER tenure_policies_insert before insert on tenure_policies
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_policies where id = new.id or body = new.body)
 begin
     select raise(abort, 'tenure: only the store adds a policy, and nothing replaces one');
@@ -754,7 +754,7 @@ begin
     select raise(abort, 'tenure: a policy is never removed; jobs name it');
 end;
 CREATE TRIGGER tenure_claims_insert before insert on tenure_claims
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_claims where request_id = new.request_id)
 begin
     select raise(abort, 'tenure: only the store writes claims, and nothing replaces one');
@@ -764,52 +764,52 @@ begin
     select raise(abort, 'tenure: a claim never changes');
 end;
 CREATE TRIGGER tenure_claims_delete before delete on tenure_claims
-when (select writer from tenure_gate) is not 'retention'
+when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes claims, with their jobs');
 end;
-CREATE TRIGGER tenure_answers_insert before insert on tenure_answers
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
-    or exists (select 1 from tenure_answers where request_id = new.request_id)
+CREATE TRIGGER tenure_deduplicated_requests_insert before insert on tenure_deduplicated_requests
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_deduplicated_requests where request_id = new.request_id)
 begin
-    select raise(abort, 'tenure: only the store writes answers, and nothing replaces one');
+    select raise(abort, 'tenure: only the store writes deduplicated requests, and nothing replaces one');
 end;
-CREATE TRIGGER tenure_answers_update before update on tenure_answers
+CREATE TRIGGER tenure_deduplicated_requests_update before update on tenure_deduplicated_requests
 begin
-    select raise(abort, 'tenure: an answer never changes');
+    select raise(abort, 'tenure: a deduplicated request never changes');
 end;
-CREATE TRIGGER tenure_answers_delete before delete on tenure_answers
-when (select writer from tenure_gate) is not 'retention'
+CREATE TRIGGER tenure_deduplicated_requests_delete before delete on tenure_deduplicated_requests
+when (select writer from tenure_writer) is not 'retention'
 begin
-    select raise(abort, 'tenure: only retention removes answers, with their job');
+    select raise(abort, 'tenure: only retention removes deduplicated requests, with their job');
 end;
 CREATE TRIGGER tenure_signals_insert before insert on tenure_signals
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_signals where job_id = new.job_id and rev = new.rev)
 begin
     select raise(abort, 'tenure: only the store writes signals, and nothing replaces one');
 end;
 CREATE TRIGGER tenure_signals_update before update on tenure_signals
-when (select writer from tenure_gate) is not 'erasure'
+when (select writer from tenure_writer) is not 'erasure'
     or new.payload is not 'null'
     or (old.job_id, old.rev, old.name, old.at) is not (new.job_id, new.rev, new.name, new.at)
 begin
     select raise(abort, 'tenure: a signal never changes; only erasure empties it');
 end;
 CREATE TRIGGER tenure_signals_delete before delete on tenure_signals
-when (select writer from tenure_gate) is not 'retention'
+when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes signals, with their job');
 end;
 CREATE TRIGGER tenure_dead_letters_insert before insert on tenure_dead_letters
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
-    or (new.handled_at is not null and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or (new.handled_at is not null and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_dead_letters where job_id = new.job_id)
 begin
     select raise(abort, 'tenure: only the store writes dead letters, and nothing replaces one');
 end;
 CREATE TRIGGER tenure_dead_letters_update before update on tenure_dead_letters
-when case (select writer from tenure_gate)
+when case (select writer from tenure_writer)
         when 'store' then old.handled_at is not null or new.handled_at is null or old.last_error is not new.last_error
         when 'erasure' then new.last_error is not 'null'
             or (old.handled_at, old.handled_as) is not (new.handled_at, new.handled_as)
@@ -820,15 +820,15 @@ when case (select writer from tenure_gate)
     or (old.last_owner, old.last_lease_expires_at, old.correlation_id)
     is not (new.last_owner, new.last_lease_expires_at, new.correlation_id)
 begin
-    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it, and whoever deals with it marks it once');
+    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it, and it is marked as handled once');
 end;
 CREATE TRIGGER tenure_dead_letters_delete before delete on tenure_dead_letters
-when (select writer from tenure_gate) is not 'retention'
+when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes dead letters, with their job');
 end;
 CREATE TRIGGER tenure_operator_log_insert before insert on tenure_operator_log
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_operator_log where id = new.id)
 begin
     select raise(abort, 'tenure: only the store writes the operators'' log, and nothing replaces an entry');

@@ -105,6 +105,6 @@ def _compiled(function: FunctionType, source: str) -> CodeType:
 
 def _forget() -> None:
     """What was kept of statements, each form of it."""
-    held = statements.parameters, statements._shared, statements._for_rows
+    held = statements.sql, statements.parameters, statements._shared, statements._for_rows
     for kept in (sql_files.named, sql_files.numbered, *held):
         getattr(kept, "cache_clear", lambda: None)()

@@ -32,11 +32,11 @@ def postgres_ignores_rules(edits: Edits) -> None:
 
 
 def sqlite_counts_no_key(edits: Edits) -> None:
-    edits.sql(SQLITE, "held_by_key", "select job.partition_key, count(*)", "select null, count(*)")
+    edits.sql(SQLITE, "jobs/count_leased_by_partition", "select job.partition_key, count(*)", "select null, count(*)")
 
 
 def sqlite_spends_nothing(edits: Edits) -> None:
-    edits.sql(SQLITE, "note_turn", "spent = coalesce(:spent, spent)", "spent = spent")
+    edits.sql(SQLITE, "queues/update_usage", "spent = coalesce(:spent, spent)", "spent = spent")
 
 
 MUTANTS = (

@@ -16,28 +16,28 @@ SQLITE = "tenure.stores.sqlite"
 
 def sqlite_without_revision(edits: Edits) -> None:
     edits.python(apply.current_jobs, "job.rev != rev or job.erased_at is not None", "job.erased_at is not None")
-    edits.sql(SQLITE, "update_jobs", "\n    and tenure_jobs.rev = changed.rev_before")
+    edits.sql(SQLITE, "jobs/update", "\n    and tenure_jobs.rev = changed.rev_before")
 
 
 def sqlite_recovery_too_late(edits: Edits) -> None:
-    edits.sql(SQLITE, "recoverable", "held.lease_expires_at <= :now", "held.lease_expires_at < :now")
+    edits.sql(SQLITE, "jobs/select_recoverable", "leased.lease_expires_at <= :now", "leased.lease_expires_at < :now")
 
 
 def sqlite_misses_the_silent(edits: Edits) -> None:
-    edits.sql(SQLITE, "recoverable", "\n                or held.heartbeat_deadline_at <= :now")
+    edits.sql(SQLITE, "jobs/select_recoverable", "\n                or leased.heartbeat_deadline_at <= :now")
 
 
 def sqlite_claims_what_is_not_due(edits: Edits) -> None:
-    edits.sql(SQLITE, "due_jobs", "\n    and job.due_at <= :now", "\n    and job.due_at is not null")
+    edits.sql(SQLITE, "jobs/select_due", "\n    and job.due_at <= :now", "\n    and job.due_at is not null")
 
 
 def sqlite_claim_is_forgotten(edits: Edits) -> None:
-    edits.python(claim.claim, "if won is not None:", "if False:")
-    edits.python(claim.claim, "if claiming.taken:", "if claiming.taken and won is None:")
+    edits.python(claim.claim, "if earlier is not None:", "if False:")
+    edits.python(claim.claim, "if run.claimed:", "if run.claimed and earlier is None:")
 
 
 def sqlite_claim_of_another(edits: Edits) -> None:
-    edits.python(claim._again, "body != request.body()", "False")
+    edits.python(claim._repeated, "body != request.body()", "False")
 
 
 def sqlite_row_without_event(edits: Edits) -> None:
@@ -56,11 +56,11 @@ def sqlite_event_without_row(edits: Edits) -> None:
 
 
 def sqlite_complete_without_token(edits: Edits) -> None:
-    edits.sql(SQLITE, "complete_jobs", "\n    and tenure_jobs.token is :token_before")
+    edits.sql(SQLITE, "jobs/complete", "\n    and tenure_jobs.token is :token_before")
 
 
 def sqlite_complete_at_expiry(edits: Edits) -> None:
-    edits.sql(SQLITE, "complete_jobs", "lease_expires_at > :updated_at", "lease_expires_at >= :updated_at")
+    edits.sql(SQLITE, "jobs/complete", "lease_expires_at > :updated_at", "lease_expires_at >= :updated_at")
 
 
 def sqlite_dead_letter_without_record(edits: Edits) -> None:
@@ -68,15 +68,15 @@ def sqlite_dead_letter_without_record(edits: Edits) -> None:
 
 
 def sqlite_time_goes_back(edits: Edits) -> None:
-    edits.python(apply.when, "at = effective_at(change.before, now)", "at = now")
+    edits.python(apply._timing, "at = effective_at(change.before, now)", "at = now")
 
 
 def delayed_jobs_in_memory(edits: Edits) -> None:
     edits.python(
         enqueue.enqueue_homogeneous,
-        'connection.execute("savepoint enqueue_homogeneous")',
+        'session.savepoint("enqueue_homogeneous")',
         "if requests[0].delay_ms: return HomogeneousResults(job, requests)\n    "
-        'connection.execute("savepoint enqueue_homogeneous")',
+        'session.savepoint("enqueue_homogeneous")',
     )
 
 
@@ -97,7 +97,7 @@ def sqlite_dedupe_not_checked(edits: Edits) -> None:
 
 
 def sqlite_other_enqueue_under_a_used_id(edits: Edits) -> None:
-    edits.python(enqueue._asked_before, "digest != origin.digest() or detail != request.detail", "False")
+    edits.python(enqueue._enqueued_before, "digest != origin.digest() or detail != request.detail", "False")
 
 
 def secret_is_shown(edits: Edits) -> None:
@@ -156,7 +156,7 @@ MUTANTS = (
     ),
     Mutant(
         "SQLite: complete without token",
-        "`complete_jobs.sql` does not ask whose lease it is",
+        "`jobs/complete.sql` does not ask whose lease it is",
         StoreVerdicts(OperationType.COMPLETE, "sqlite"),
         r"holder='(former|stranger)'",
         sqlite_complete_without_token,

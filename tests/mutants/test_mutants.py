@@ -76,7 +76,7 @@ def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
 def test_a_change_that_breaks_nothing_is_not_killed(stores: FreshStores) -> None:
     def same(edits: Edits) -> None:
         edits.python(decide.decide_at, "job.lease_expires_at <= at", "not job.lease_expires_at > at")
-        edits.sql("tenure.stores.sqlite", "due_jobs", "job.due_at <= :now", ":now >= job.due_at")
+        edits.sql("tenure.stores.sqlite", "jobs/select_due", "job.due_at <= :now", ":now >= job.due_at")
 
     with editing(same):
         assert Kit(SOUND, "sqlite").find(stores) is None
@@ -87,7 +87,7 @@ def _stale_code(edits: Edits) -> None:
 
 
 def _stale_statement(edits: Edits) -> None:
-    edits.sql("tenure.stores.sqlite", "due_jobs", "what is not there")
+    edits.sql("tenure.stores.sqlite", "jobs/select_due", "what is not there")
 
 
 def _twice_there(edits: Edits) -> None:
@@ -110,19 +110,19 @@ def test_a_mutant_that_makes_no_sense_is_not_taken_for_a_dead_one(stores: FreshS
 
 def test_everything_is_put_back(stores: FreshStores) -> None:
     code = decide.decide_at.__code__
-    texts = [statements.sql("due_jobs"), statements._for_rows("update_jobs", 4), sql_files.named]
+    texts = [statements.sql("jobs/select_due"), statements._for_rows("jobs/update", 4), sql_files.named]
 
     def several(edits: Edits) -> None:
         edits.python(decide.decide_at, "job.lease_expires_at <= at", "False")
-        edits.sql("tenure.stores.sqlite", "due_jobs", "and job.due_at <= :now", "")
-        edits.sql("tenure.stores.sqlite", "update_jobs", "and tenure_jobs.rev = changed.rev_before", "")
+        edits.sql("tenure.stores.sqlite", "jobs/select_due", "and job.due_at <= :now", "")
+        edits.sql("tenure.stores.sqlite", "jobs/update", "and tenure_jobs.rev = changed.rev_before", "")
 
     with editing(several):
         assert decide.decide_at.__code__ is not code
-        assert "due_at <= :now" not in statements.sql("due_jobs")
-        assert "rev_before\n" not in statements._for_rows("update_jobs", 4).partition("where")[2]
+        assert "due_at <= :now" not in statements.sql("jobs/select_due")
+        assert "rev_before\n" not in statements._for_rows("jobs/update", 4).partition("where")[2]
     assert decide.decide_at.__code__ is code
-    assert [statements.sql("due_jobs"), statements._for_rows("update_jobs", 4), sql_files.named] == texts
+    assert [statements.sql("jobs/select_due"), statements._for_rows("jobs/update", 4), sql_files.named] == texts
 
 
 def test_the_table_names_every_mutant_and_its_layer() -> None:

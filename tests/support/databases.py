@@ -83,7 +83,7 @@ class Database:
 
 
 def _named(statement: str, prefix: str) -> str:
-    names = ("jobs", "events", "policies", "dead_letters", "signals", "migrations", "meta", "operator_log", "limits")
+    names = ("jobs", "events", "policies", "dead_letters", "signals", "migrations", "meta", "operator_log")
     for name in names:
         statement = statement.replace(f"{{{name}}}", f"{prefix}{name}")
     return statement

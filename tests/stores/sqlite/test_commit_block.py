@@ -22,7 +22,7 @@ from tenure.stores.contract import hint_for
 from tenure.stores.sqlite import connect
 from tenure.stores.sqlite.commit_block import BLOCK_SHARE
 from tenure.stores.sqlite.connect import BUSY_SECONDS
-from tenure.stores.sqlite.file_lock import FileLocks
+from tenure.stores.sqlite.file_lock import WriteLock
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.commit_blocks import until_late
@@ -160,7 +160,9 @@ async def test_a_task_that_is_cancelled_while_it_waits_for_its_turn_leaves_no_lo
             await tx.enqueue([Driver(store).enqueue()])
 
 
-async def test_blocks_and_the_store_take_turns_in_the_order_of_asking(store: SqliteStore, drive: Driver) -> None:
+async def test_blocks_and_the_store_get_the_write_lock_in_the_order_of_requests(
+    store: SqliteStore, drive: Driver
+) -> None:
     first_in, leave = asyncio.Event(), asyncio.Event()
 
     async def hold() -> None:
@@ -176,8 +178,8 @@ async def test_blocks_and_the_store_take_turns_in_the_order_of_asking(store: Sql
     holding = asyncio.create_task(hold())
     await asyncio.wait_for(first_in.wait(), PLENTY_SECONDS)
     added = asyncio.create_task(drive.add("second"))
-    turns = store._connections._turns
-    await eventually(lambda: len(turns._waiting) == 1)
+    lock = store._connections._write_lock
+    await eventually(lambda: len(lock._waiting) == 1)
     more = [asyncio.create_task(block(kind)) for kind in ("third", "fourth")]
     leave.set()
     await asyncio.wait_for(asyncio.gather(holding, added, *more), PLENTY_SECONDS)
@@ -198,32 +200,32 @@ async def test_without_the_lock_in_time_a_block_says_that_the_file_is_busy(path:
         assert await tx.fetch("select 1 as one") == [{"one": 1}]
 
 
-def test_turns_are_given_in_the_order_of_asking() -> None:
-    turns, order = FileLocks(), list[int]()
-    turns.take()
+def test_the_write_lock_is_granted_in_the_order_of_requests() -> None:
+    lock, order = WriteLock(), list[int]()
+    lock.acquire()
 
     def take(number: int) -> None:
-        turns.take()
+        lock.acquire()
         order.append(number)
-        turns.give_back()
+        lock.release()
 
     def waiting(threads: int) -> bool:
-        return len(turns._waiting) == threads
+        return len(lock._waiting) == threads
 
     threads = []
     for number in range(4):
         threads.append(threading.Thread(target=take, args=(number,)))
         threads[-1].start()
         assert wait_until(partial(waiting, number + 1), seconds=PLENTY_SECONDS)
-    turns.give_back()
+    lock.release()
     for thread in threads:
         thread.join(PLENTY_SECONDS)
     assert order == [0, 1, 2, 3]
-    turns.take(0)
+    lock.acquire(0)
     with pytest.raises(sqlite3.OperationalError, match="locked by another transaction of this process"):
-        turns.take(0.01)
-    turns.give_back()
-    turns.take(0)
+        lock.acquire(0.01)
+    lock.release()
+    lock.acquire(0)
 
 
 # Statements
@@ -238,14 +240,14 @@ def test_turns_are_given_in_the_order_of_asking() -> None:
         ("/* a */ -- b\n rollback", InvalidInput),
         ("explain commit", InvalidInput),
         ("create temp table tenure_jobs (id)", GuardViolated),
-        ("create temp view tenure_gate as select 1", GuardViolated),
+        ("create temp view tenure_writer as select 1", GuardViolated),
         ("drop trigger tenure_events_delete", GuardViolated),
         ("drop table tenure_outbox", GuardViolated),
         ("alter table tenure_jobs add column mine", GuardViolated),
         ("create trigger mine after insert on tenure_jobs begin select 1; end", GuardViolated),
         ("create index mine on tenure_jobs (kind)", GuardViolated),
-        ("insert or replace into tenure_gate (only, writer) values (1, 'store')", GuardViolated),
-        ("update TENURE_GATE set writer = 'store'", GuardViolated),
+        ("insert or replace into tenure_writer (only, writer) values (1, 'store')", GuardViolated),
+        ("update TENURE_WRITER set writer = 'store'", GuardViolated),
         ("insert into tenure_workers select * from tenure_workers", GuardViolated),
     ],
 )
@@ -263,7 +265,7 @@ async def test_what_would_break_the_store_is_refused(
 
 async def test_a_trigger_of_the_callers_own_cannot_write_our_tables_either(store: SqliteStore) -> None:
     async with store.transaction(deadline_seconds=1) as tx:
-        await tx.execute("create trigger sly after insert on paid begin update tenure_gate set writer = 'store'; end")
+        await tx.execute("create trigger sly after insert on paid begin update tenure_writer set writer = 'store'; end")
     with pytest.raises(GuardViolated):
         async with store.transaction(deadline_seconds=1) as tx:
             await tx.execute("insert into paid (id, who) values (1, 'ada')")
@@ -311,9 +313,9 @@ async def test_what_others_committed_before_is_seen_and_the_gate_is_closed_outsi
     job = await drive.running()
     async with store.transaction(deadline_seconds=1) as tx:
         await tx.apply(drive.request(job, Commit("1"), fresh=True))
-        assert await tx.fetch("select writer from tenure_gate") == [{"writer": None}]
+        assert await tx.fetch("select writer from tenure_writer") == [{"writer": None}]
     with closing(sqlite3.connect(path)) as shell:
-        assert shell.execute("select writer from tenure_gate").fetchall() == [(None,)]
+        assert shell.execute("select writer from tenure_writer").fetchall() == [(None,)]
 
 
 # Hints

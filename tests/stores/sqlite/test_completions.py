@@ -63,7 +63,7 @@ async def test_jobs_that_are_completed_together_become_what_decide_says_of_each(
     requests = [completion(drive, job, f'"{number}"') for number, job in enumerate(jobs)]
     # The caller's record need not have the token.
     requests[1] = replace(requests[1], job=replace(jobs[1], token=None))
-    monkeypatch.delattr(apply, "_perform_wave")
+    monkeypatch.delattr(apply, "_apply_wave")
     outcomes = await drive.store.apply(requests)
     for job, request, outcome in zip(jobs, requests, outcomes, strict=True):
         change = decide_chain(job, request.operations, request.actor, request_id=request.request_id)

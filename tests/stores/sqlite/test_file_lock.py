@@ -1,4 +1,4 @@
-"""Stores on one SQLite file, of one process and of several, take turns; and nothing rests on that."""
+"""Stores on one SQLite file, in one process and in several, get the write lock in order; no guarantee depends on it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ import asyncio, os, sys
 from datetime import UTC, datetime
 from tenure.seams import SYSTEM
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.stores.sqlite.file_lock import FileTurn
+from tenure.stores.sqlite.file_lock import FairFileLock
 from tenure.testing.driver import Driver
 path = sys.argv[1]
 """
 TAKES_THE_TURN = """
-turn = FileTurn(path, seconds=3600, spawn=SYSTEM.spawn)
+lock = FairFileLock(path, seconds=3600, spawn=SYSTEM.spawn)
 print("asking", flush=True)
-turn.take()
+lock.acquire()
 print("has it", flush=True)
 sys.stdin.readline()
-turn.give_back()
+lock.release()
 print("gave it back", flush=True)
 sys.stdin.readline()
 """
@@ -110,35 +110,35 @@ async def opened(store: SqliteStore) -> AsyncIterator[SqliteStore]:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    """One that would wait for ever for its turn."""
+    """A lock that would wait for ever."""
     store = SqliteStore(path, busy_seconds=FOR_EVER_SECONDS)
     await store.migrate()
     async with opened(store):
         yield store
 
 
-def turn_of(store: SqliteStore) -> FairFileLock:
-    turn = store._connections._turns._among_all
-    assert turn is not None
-    return turn
+def lock_of(store: SqliteStore) -> FairFileLock:
+    lock = store._connections._write_lock._file_lock
+    assert lock is not None
+    return lock
 
 
-def is_had(turn: FairFileLock) -> bool:
-    return turn._mine
+def is_held(lock: FairFileLock) -> bool:
+    return lock._held
 
 
 @contextmanager
-def other_has_turn(path: Path) -> Iterator[None]:
-    turn = FairFileLock(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
-    turn.take()
+def other_holds_lock(path: Path) -> Iterator[None]:
+    lock = FairFileLock(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
+    lock.acquire()
     try:
-        assert is_had(turn)
+        assert is_held(lock)
         yield
     finally:
-        turn.close()
+        lock.close()
 
 
-def waiting(path: Path, ending: str = "-turn") -> int:
+def waiting(path: Path, ending: str = "-lock") -> int:
     """How many wait for the kernel's lock on the file beside this one."""
     beside = Path(f"{path}{ending}")
     number = f":{beside.stat().st_ino} " if beside.exists() else None
@@ -183,20 +183,20 @@ async def test_a_store_that_has_more_to_write_lets_another_in_between(path: Path
 
 
 async def test_a_process_that_asks_again_at_once_comes_after_who_waited(path: Path, store: SqliteStore) -> None:
-    turn = FairFileLock(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
-    turn.take()
+    lock = FairFileLock(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
+    lock.acquire()
     with child(TAKES_THE_TURN, path) as other:
         assert other.says() == "asking"
         await eventually(lambda: waiting(path) == 1)
-        turn.give_back()
-        asking = asyncio.create_task(asyncio.to_thread(turn.take))
+        lock.release()
+        asking = asyncio.create_task(asyncio.to_thread(lock.acquire))
         assert await asyncio.to_thread(other.says) == "has it"
         await eventually(lambda: waiting(path) == 1)
-        assert not is_had(turn)
+        assert not is_held(lock)
         other.tell()
         await asyncio.wait_for(asking, PLENTY_SECONDS)
-        assert is_had(turn)
-    turn.close()
+        assert is_held(lock)
+    lock.close()
 
 
 async def test_several_processes_that_write_without_pause_come_forward_together(path: Path, store: SqliteStore) -> None:
@@ -282,8 +282,8 @@ async def test_a_child_that_was_forked_does_not_keep_the_turn_of_its_dead_parent
     path: Path, store: SqliteStore
 ) -> None:
     script = """
-turn = FileTurn(path, seconds=3600, spawn=SYSTEM.spawn)
-turn.take()
+lock = FairFileLock(path, seconds=3600, spawn=SYSTEM.spawn)
+lock.acquire()
 child = os.fork()
 if child == 0:
     sys.stdin.read()
@@ -312,7 +312,7 @@ async def test_a_process_that_stands_still_in_its_turn_holds_nobody_up_for_ever(
             other.tell()
             assert other.says() == "gave it back"
             await eventually(lambda: waiting(path) == 0)
-            with other_has_turn(path):
+            with other_holds_lock(path):
                 adding = asyncio.create_task(Driver(hasty).add())
                 await eventually(lambda: waiting(path) == 1)
             await adding
@@ -321,7 +321,7 @@ async def test_a_process_that_stands_still_in_its_turn_holds_nobody_up_for_ever(
 async def test_a_process_that_stands_still_as_the_next_holds_nobody_up_for_ever(path: Path, store: SqliteStore) -> None:
     async with opened(SqliteStore(path, busy_seconds=0.2)) as hasty, asyncio.timeout(PLENTY_SECONDS):
         with child(TAKES_THE_TURN, path) as other:
-            with other_has_turn(path):
+            with other_holds_lock(path):
                 assert other.says() == "asking"
                 await eventually(lambda: waiting(path) == 1)
                 other.stop()
@@ -369,10 +369,10 @@ async def test_a_store_that_is_closed_gives_its_turn_back_also_where_a_transacti
     with pytest.raises(StoreUnavailable, match="closed"):  # noqa: PT012 - a transaction is one thing
         async with other.transaction(deadline_seconds=3) as tx:
             await tx.enqueue([Driver(other).enqueue()])
-            assert is_had(turn_of(other))
+            assert is_held(lock_of(other))
             await other.close()
     await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
-    assert not is_had(turn_of(store))
+    assert not is_held(lock_of(store))
 
 
 async def test_a_store_that_is_closed_while_its_waiter_waits_leaves_the_line_later(
@@ -380,7 +380,7 @@ async def test_a_store_that_is_closed_while_its_waiter_waits_leaves_the_line_lat
 ) -> None:
     hasty = SqliteStore(path, busy_seconds=0.05)
     await hasty.open()
-    with other_has_turn(path):
+    with other_holds_lock(path):
         await Driver(hasty).add()
         await hasty.close()
         assert waiting(path) == 1
@@ -388,10 +388,10 @@ async def test_a_store_that_is_closed_while_its_waiter_waits_leaves_the_line_lat
     await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
 
 
-# Without turns
+# Without the lock
 
 
-@pytest.mark.parametrize("ending", ["-next", "-turn"])
+@pytest.mark.parametrize("ending", ["-next", "-lock"])
 async def test_where_its_files_cannot_be_opened_a_store_goes_on_without_turns(path: Path, ending: str) -> None:
     Path(f"{path}{ending}").mkdir()
     store, other = SqliteStore(path), SqliteStore(path)
@@ -412,20 +412,20 @@ async def test_where_the_kernel_has_no_such_locks_a_store_goes_on_without_turns(
             raise OSError(errno.ENOLCK, "No locks available")
         real(file, operation)
 
-    with other_has_turn(path):
+    with other_holds_lock(path):
         monkeypatch.setattr(fcntl, "flock", flock)
         for _ in range(3):
             await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
         monkeypatch.undo()
-        assert not is_had(turn_of(store))
+        assert not is_held(lock_of(store))
     assert len(await kinds(store)) == 3
 
 
 class NoWaiters(SystemSpawner):
-    """There are threads for lanes, but none to wait for a turn in."""
+    """There are threads for connections, but none to wait for the lock in."""
 
     def thread(self, body: Callable[[], None], *, name: str) -> JoinHandle:
-        if name == "tenure-sqlite-turn":
+        if name == "tenure-sqlite-lock":
             raise RuntimeError("can't start new thread")
         return super().thread(body, name=name)
 
@@ -435,7 +435,7 @@ async def test_where_there_is_no_thread_to_wait_in_a_store_goes_on_without_turns
 ) -> None:
     poor = SqliteStore(path, seams=Seams(spawn=NoWaiters()), busy_seconds=FOR_EVER_SECONDS)
     async with opened(poor), asyncio.timeout(PLENTY_SECONDS):
-        with other_has_turn(path):
+        with other_holds_lock(path):
             await Driver(poor).add()
             await Driver(poor).add()
         await Driver(store).add()
@@ -447,7 +447,7 @@ async def test_where_one_connection_serves_everything_there_are_no_turns(tmp_pat
         await store.migrate()
         async with opened(store):
             await Driver(store).add()
-    assert not list(tmp_path.glob("*-turn"))
+    assert not list(tmp_path.glob("*-lock"))
     assert not list(Path.cwd().glob(":memory:*"))
 
 
@@ -457,4 +457,4 @@ async def test_who_alone_writes_a_file_needs_no_thread_to_wait_in(path: Path, st
         for _ in range(5):
             await Driver(other).add()
             await Driver(store).add()
-        assert turn_of(other)._usable
+        assert lock_of(other)._usable

@@ -21,8 +21,8 @@ from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
 Jobs = dict[str, str]
 
 TABLES = (
-    *("jobs", "events", "claims", "answers", "signals", "dead_letters", "policies", "operator_log"),
-    *("gate", "meta", "migrations"),
+    *("jobs", "events", "claims", "deduplicated_requests", "signals", "dead_letters", "policies", "operator_log"),
+    *("writer", "meta", "migrations"),
 )
 
 LATER = 2_000_000_000_000_000
@@ -36,9 +36,9 @@ def event(
     return f"insert into tenure_events ({EVENT_COLUMNS}) values ({values})"
 
 
-def change(job: str, columns: str = "", *, rev: int, chain: int = 1, was: str = "running") -> str:
+def change(job: str, columns: str = "", *, rev: int, transitions: int = 1, previous: str = "running") -> str:
     """The statement that brings that job to a revision."""
-    sets = f"rev = {rev}, chain = {chain}, was = '{was}', updated_at = {LATER}"
+    sets = f"rev = {rev}, transition_count = {transitions}, previous_status = '{previous}', updated_at = {LATER}"
     return f"update tenure_jobs set {sets}{columns and ', '}{columns} where id = :{job}"
 
 
@@ -70,55 +70,55 @@ ATTACKS = {
     # The row without its events.
     "a status set by hand": (
         "update tenure_jobs set status = 'queued' where id = :running",
-        "rev must grow by chain",
+        "rev must grow by transition_count",
     ),
     "a job ended by hand": (
         change("running", f"{NO_LEASE}, status = 'failed', error = '1', finished_at = {LATER}", rev=4),
         "there is none that leads to this revision",
     ),
     "a revision without its event": (
-        "update tenure_jobs set rev = rev + 1, chain = 1, was = status where id = :running",
+        "update tenure_jobs set rev = rev + 1, transition_count = 1, previous_status = status where id = :running",
         "there is none that leads to this revision",
     ),
     "two revisions without their events": (
-        "update tenure_jobs set rev = rev + 2, chain = 2, was = status where id = :running",
+        "update tenure_jobs set rev = rev + 2, transition_count = 2, previous_status = status where id = :running",
         "there are not two that lead to this revision",
     ),
     "three revisions without their events": (
-        "update tenure_jobs set rev = rev + 3, chain = 3, was = status where id = :running",
+        "update tenure_jobs set rev = rev + 3, transition_count = 3, previous_status = status where id = :running",
         "do not form a chain",
     ),
     "five revisions at once": (
-        "update tenure_jobs set rev = rev + 5, chain = 5, was = status where id = :running",
+        "update tenure_jobs set rev = rev + 5, transition_count = 5, previous_status = status where id = :running",
         "one to four revisions at a time",
     ),
     "a revision that goes back": (
-        "update tenure_jobs set rev = rev - 1, chain = -1, was = status where id = :running",
+        "update tenure_jobs set rev = rev - 1, transition_count = -1, previous_status = status where id = :running",
         "one to four revisions at a time",
     ),
     "a change that names no revision": (
         "update tenure_jobs set due_at = 0 where id = :queued",
-        "rev must grow by chain",
+        "rev must grow by transition_count",
     ),
     "a lease taken over": (
         "update tenure_jobs set owner = 'me', token = 'x' where id = :running",
-        "rev must grow by chain",
+        "rev must grow by transition_count",
     ),
     "a lease made longer": (
         "update tenure_jobs set lease_expires_at = lease_expires_at + 1 where id = :running",
-        "rev must grow by chain",
+        "rev must grow by transition_count",
     ),
     "an attempt more": (
         "update tenure_jobs set attempt = attempt + 1 where id = :running",
-        "rev must grow by chain",
+        "rev must grow by transition_count",
     ),
     "a commit taken back": (
         "update tenure_jobs set committed_at = null, committed_result = null where id = :committed",
-        "rev must grow by chain",
+        "rev must grow by transition_count",
     ),
     "another committed result": (
         "update tenure_jobs set committed_result = '2' where id = :committed",
-        "rev must grow by chain",
+        "rev must grow by transition_count",
     ),
     # What has ended.
     "an ended job brought back": (
@@ -268,11 +268,17 @@ ATTACKS = {
         "insert into tenure_dead_letters select :running, 'timeout', 'exec', '1', 1, 1, null, null, null, null, null",
         "only the store writes dead letters",
     ),
-    "an answer changed": ("update tenure_answers set job_id = :queued", "an answer never changes"),
-    "an answer removed": ("delete from tenure_answers", "only retention removes answers"),
-    "an answer added": (
-        "insert into tenure_answers (request_id, digest, job_id, at) values ('x', 'x', :running, 1)",
-        "only the store writes answers",
+    "a deduplicated request changed": (
+        "update tenure_deduplicated_requests set job_id = :queued",
+        "a deduplicated request never changes",
+    ),
+    "a deduplicated request removed": (
+        "delete from tenure_deduplicated_requests",
+        "only retention removes deduplicated requests",
+    ),
+    "a deduplicated request added": (
+        "insert into tenure_deduplicated_requests (request_id, digest, job_id, at) values ('x', 'x', :running, 1)",
+        "only the store writes deduplicated requests",
     ),
     "the operators' log changed": ("update tenure_operator_log set actor = 'eve'", "operators' log never changes"),
     "the operators' log removed": ("delete from tenure_operator_log", "operators' log never changes"),
@@ -284,13 +290,19 @@ ATTACKS = {
         "insert into tenure_operator_log (at, actor, action) values (1, 'eve', 'prune')",
         "only the store writes the operators' log",
     ),
-    "the gate removed": ("delete from tenure_gate", "the gate stays"),
-    "a second gate": ("insert into tenure_gate (only, writer) values (2, 'store')", "the gate stays"),
-    "another gate in its place": ("replace into tenure_gate (only, writer) values (1, 'store')", "the gate stays"),
-    "the gate moved": ("update tenure_gate set rowid = 2", "the gate stays"),
+    "the writer row removed": ("delete from tenure_writer", "tenure_writer keeps its one row"),
+    "a second writer row": (
+        "insert into tenure_writer (only, writer) values (2, 'store')",
+        "tenure_writer keeps its one row",
+    ),
+    "another writer row in its place": (
+        "replace into tenure_writer (only, writer) values (1, 'store')",
+        "tenure_writer keeps its one row",
+    ),
+    "the writer row moved": ("update tenure_writer set rowid = 2", "tenure_writer has one row"),
 }
 
-# The same with the gate held open: what the rules themselves say, below the question of who writes. Each ends in a
+# The same with the writer set: the rules themselves, below the check of the writer. Each ends in a
 # refusal; the statements before it are those that would make it possible.
 BEHIND_THE_GATE = {
     "an arrow that the lifecycle does not have": (
@@ -325,7 +337,7 @@ BEHIND_THE_GATE = {
         [
             event("running", 4, "stalled", "running", "stalled"),
             event("running", 5, "heartbeat", "running", "running"),
-            change("running", rev=5, chain=2),
+            change("running", rev=5, transitions=2),
         ],
         "there are not two that lead to this revision",
     ),
@@ -334,12 +346,12 @@ BEHIND_THE_GATE = {
             event("running", 4, "heartbeat", "running", "running"),
             event("running", 5, "stalled", "running", "stalled"),
             event("running", 6, "heartbeat", "running", "running"),
-            change("running", rev=6, chain=3),
+            change("running", rev=6, transitions=3),
         ],
         "do not form a chain",
     ),
     "a chain of three with a gap": (
-        [STRAY_EVENT, event("running", 6, "heartbeat", "running", "running"), change("running", rev=6, chain=3)],
+        [STRAY_EVENT, event("running", 6, "heartbeat", "running", "running"), change("running", rev=6, transitions=3)],
         "do not form a chain",
     ),
     "an attempt that grows without a claim": (
@@ -347,8 +359,8 @@ BEHIND_THE_GATE = {
         "there is none that leads to this revision",
     ),
     "a change that leaves the old status unsaid": (
-        [STRAY_EVENT, change("running", rev=4, was="queued")],
-        "was must be the old status",
+        [STRAY_EVENT, change("running", rev=4, previous="queued")],
+        "previous_status must be the old status",
     ),
     "a committed job that is let go": (
         [
@@ -376,43 +388,46 @@ BEHIND_THE_GATE = {
         [
             event("queued", 2, "dead_lettered", "queued", "dead_lettered", attempt=0),
             change(
-                "queued", f"status = 'dead_lettered', reason = 'timeout', finished_at = {LATER}", rev=2, was="queued"
+                "queued",
+                f"status = 'dead_lettered', reason = 'timeout', finished_at = {LATER}",
+                rev=2,
+                previous="queued",
             ),
         ],
         "together with its dead letter",
     ),
     "a live job removed by retention": (
-        ["update tenure_gate set writer = 'retention'", "delete from tenure_jobs where id = :queued"],
+        ["update tenure_writer set writer = 'retention'", "delete from tenure_jobs where id = :queued"],
         "only a job that has ended can be removed",
     ),
     "a live job erased": (
-        ["update tenure_gate set writer = 'erasure'", "update tenure_jobs set erased_at = 1 where id = :queued"],
+        ["update tenure_writer set writer = 'erasure'", "update tenure_jobs set erased_at = 1 where id = :queued"],
         "only a job that has ended can be erased",
     ),
     "an erasure that changes history": (
         [
-            "update tenure_gate set writer = 'erasure'",
+            "update tenure_writer set writer = 'erasure'",
             "update tenure_jobs set erased_at = 1, error = null, failures = 0, payload = 'null' where id = :failed",
         ],
         "erasure empties the content of a job, and changes nothing else",
     ),
     "an erasure that writes": (
         [
-            "update tenure_gate set writer = 'erasure'",
+            "update tenure_writer set writer = 'erasure'",
             "update tenure_jobs set erased_at = 1, result = '2' where id = :succeeded",
         ],
         "erasure empties the content of a job, and changes nothing else",
     ),
     "a blanked event that is filled instead": (
         [
-            "update tenure_gate set writer = 'retention'",
+            "update tenure_writer set writer = 'retention'",
             "update tenure_events set detail = '{}' where job_id = :failed",
         ],
         "the log never changes",
     ),
     "a blanked event that is moved": (
         [
-            "update tenure_gate set writer = 'retention'",
+            "update tenure_writer set writer = 'retention'",
             "update or replace tenure_events set detail = null, rowid = 1 where rowid = 2",
         ],
         "the log never changes",
@@ -469,7 +484,7 @@ BEHIND_THE_GATE = {
     ),
     "an erasure that changes the reason": (
         [
-            "update tenure_gate set writer = 'erasure'",
+            "update tenure_writer set writer = 'erasure'",
             (
                 "update tenure_jobs set erased_at = 1, error = null, last_error = null, payload = 'null', reason = 'x'"
                 " where id = :dead_lettered"
@@ -479,7 +494,7 @@ BEHIND_THE_GATE = {
     ),
     "an erased job moved over another": (
         [
-            "update tenure_gate set writer = 'erasure'",
+            "update tenure_writer set writer = 'erasure'",
             (
                 "update or replace tenure_jobs set erased_at = 1, error = null, last_error = null, payload = 'null',"
                 " rowid = (select rowid from tenure_jobs where id = :queued) where id = :failed"
@@ -487,19 +502,24 @@ BEHIND_THE_GATE = {
         ],
         "erasure empties the content of a job, and changes nothing else",
     ),
-    "a job for a request that another one answers": (
+    "a job for a request that was deduplicated to another": (
         [
             NEW_EVENT,
             new_job(f"values ({NEW_JOB}, 'asked again')", columns="request_id"),
         ],
-        "this request was answered by another job",
+        "this request was deduplicated to another job",
     ),
     "a claim put in the place of another": (
         ["insert or replace into tenure_claims select request_id, '', '[]', 1 from tenure_claims"],
         "nothing replaces one",
     ),
-    "an answer put in the place of another": (
-        ["insert or replace into tenure_answers select request_id, '', null, :queued, 1 from tenure_answers"],
+    "a deduplicated request put in the place of another": (
+        [
+            (
+                "insert or replace into tenure_deduplicated_requests "
+                "select request_id, '', null, :queued, 1 from tenure_deduplicated_requests"
+            )
+        ],
         "nothing replaces one",
     ),
     "a signal put in the place of another": (
@@ -526,35 +546,35 @@ BEHIND_THE_GATE = {
     ),
     "a dead letter marked twice": (
         [MARK.format("redriven"), MARK.format("discarded")],
-        "marks it once",
+        "marked as handled once",
     ),
     "a dead letter whose mark is taken back": (
         [MARK.format("redriven"), "update tenure_dead_letters set handled_at = null, handled_as = null"],
-        "marks it once",
+        "marked as handled once",
     ),
     "a dead letter marked and rewritten": (
         [MARK.format("redriven") + ", last_error = '2'"],
-        "marks it once",
+        "marked as handled once",
     ),
     "a dead letter marked and redated": (
         [MARK.format("redriven") + ", at = 1"],
-        "marks it once",
+        "marked as handled once",
     ),
     "a dead letter rewritten without a mark": (
         ["update tenure_dead_letters set last_error = 'null'"],
-        "marks it once",
+        "marked as handled once",
     ),
     "a dead letter marked with a word of one's own": (
         [MARK.format("forgotten")],
-        "says when and how",
+        "has handled_at and handled_as",
     ),
     "a dead letter that says how and not when": (
-        ["update tenure_gate set writer = 'store'", MARK.format("redriven") + ", handled_as = null"],
-        "says when and how",
+        ["update tenure_writer set writer = 'store'", MARK.format("redriven") + ", handled_as = null"],
+        "has handled_at and handled_as",
     ),
     "an erasure that marks a dead letter": (
-        ["update tenure_gate set writer = 'erasure'", MARK.format("redriven") + ", last_error = 'null'"],
-        "marks it once",
+        ["update tenure_writer set writer = 'erasure'", MARK.format("redriven") + ", last_error = 'null'"],
+        "marked as handled once",
     ),
     "an entry put in the place of another in the operators' log": (
         ["replace into tenure_operator_log select id, 1, 'eve', 'prune', null, null from tenure_operator_log"],
@@ -565,19 +585,19 @@ BEHIND_THE_GATE = {
         "nothing replaces one",
     ),
     "an erasure that rewrites a signal": (
-        ["update tenure_gate set writer = 'erasure'", "update tenure_signals set payload = '2'"],
+        ["update tenure_writer set writer = 'erasure'", "update tenure_signals set payload = '2'"],
         "only erasure empties it",
     ),
     "an erasure that renames a signal": (
-        ["update tenure_gate set writer = 'erasure'", "update tenure_signals set payload = 'null', name = 'x'"],
+        ["update tenure_writer set writer = 'erasure'", "update tenure_signals set payload = 'null', name = 'x'"],
         "only erasure empties it",
     ),
     "an erasure that rewrites a dead letter": (
-        ["update tenure_gate set writer = 'erasure'", "update tenure_dead_letters set last_error = '2'"],
+        ["update tenure_writer set writer = 'erasure'", "update tenure_dead_letters set last_error = '2'"],
         "only erasure empties it",
     ),
     "an erasure that redates a dead letter": (
-        ["update tenure_gate set writer = 'erasure'", "update tenure_dead_letters set last_error = 'null', at = 1"],
+        ["update tenure_writer set writer = 'erasure'", "update tenure_dead_letters set last_error = 'null', at = 1"],
         "only erasure empties it",
     ),
 }
@@ -661,11 +681,11 @@ def test_what_is_typed_by_hand_is_refused_and_changes_nothing(
 @pytest.mark.requirement("LC-03")
 @pytest.mark.requirement("EL-03")
 @pytest.mark.parametrize("attack", BEHIND_THE_GATE)
-def test_even_behind_the_gate_the_rules_hold(attack: str, shell: sqlite3.Connection, jobs: Jobs) -> None:
+def test_the_rules_hold_also_for_the_store_as_writer(attack: str, shell: sqlite3.Connection, jobs: Jobs) -> None:
     statements, says = BEHIND_THE_GATE[attack]
     before = everything(shell)
     shell.execute("begin")
-    shell.execute("update tenure_gate set writer = 'store'")
+    shell.execute("update tenure_writer set writer = 'store'")
     for statement in statements[:-1]:
         shell.execute(statement, jobs)
     with pytest.raises(sqlite3.IntegrityError, match=says):
@@ -709,7 +729,7 @@ def test_the_log_takes_exactly_the_arrows_of_the_table(shell: sqlite3.Connection
     """Every event between every two statuses, also those that do not exist."""
     legal = {(event.value, source and source.value, target.value) for event, source, target in legal_events()}
     shell.execute("begin")
-    shell.execute("update tenure_gate set writer = 'store'")
+    shell.execute("update tenure_writer set writer = 'store'")
     statuses = [*(status.value for status in Status), "lost"]
     types = [*(type_.value for type_ in EventType), "unheard_of"]
     taken = {
@@ -734,8 +754,8 @@ def test_a_refused_statement_leaves_the_callers_transaction_open(shell: sqlite3.
     assert shell.execute("select count(*) from mine").fetchone() == (0,)
 
 
-def test_the_gate_is_closed_in_everything_that_is_committed(shell: sqlite3.Connection) -> None:
-    assert shell.execute("select writer from tenure_gate").fetchall() == [(None,)]
+def test_the_writer_is_cleared_in_everything_that_is_committed(shell: sqlite3.Connection) -> None:
+    assert shell.execute("select writer from tenure_writer").fetchall() == [(None,)]
 
 
 def test_the_execution_view_says_what_the_log_says(shell: sqlite3.Connection, jobs: Jobs) -> None:

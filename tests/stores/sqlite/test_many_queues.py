@@ -18,9 +18,9 @@ from tenure.stores.quarantine import Quarantine
 from tenure.stores.sqlite.claim import claim
 from tenure.stores.sqlite.connect import connect
 from tenure.stores.sqlite.policies import SqlitePolicies
+from tenure.stores.sqlite.session import Session, set_writer
 from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.stores.sqlite.transactions import open_gate
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
 
@@ -118,18 +118,12 @@ async def steps_of_a_claim(drive: Driver, path: Path, *, limit: int) -> int:
         return 0
 
     request: ClaimRequest = drive.claim_request(queues=QUEUES, limit=limit)
-    now, policies = await drive.store.now(), SqlitePolicies()
+    now = await drive.store.now()
     with closing(connect(str(path))) as connection:
         connection.execute("begin immediate")
-        open_gate(connection, "store")
+        set_writer(connection, "store")
         connection.set_progress_handler(step, 1)
-        won = claim(
-            connection,
-            request,
-            now=now,
-            policy_of=lambda policy_id: policies.read(connection, policy_id),
-            quarantine=Quarantine(SYSTEM.clock),
-        )
+        won = claim(Session(connection, now, SqlitePolicies()), request, Quarantine(SYSTEM.clock))
         connection.set_progress_handler(None, 0)
         connection.execute("rollback")
     assert len(won.jobs) == limit
@@ -158,9 +152,9 @@ async def test_lower_priorities_are_not_looked_for_when_there_is_enough_above(pa
 
 @pytest.mark.requirement("WC-02")
 async def test_a_claim_across_queues_steps_along_the_index(path: Path, store: SqliteStore) -> None:
-    parameters = {"queues": '["a"]', "priority": 0, "now": 1, "kinds": '["mail"]', "set_aside": "[]", "limit": 5}
+    parameters = {"queues": '["a"]', "priority": 0, "now": 1, "kinds": '["mail"]', "quarantined": "[]", "limit": 5}
     with closing(sqlite3.connect(path)) as shell:
-        rows = shell.execute(f"explain query plan {sql('due_across')}", parameters).fetchall()
+        rows = shell.execute(f"explain query plan {sql('jobs/select_due_across_queues')}", parameters).fetchall()
     plan = "\n".join(row[3] for row in rows)
     assert "USING INDEX tenure_jobs_ready (queue=? AND priority=? AND due_at<?)" in plan
     assert "USING INDEX tenure_jobs_ready (queue=? AND priority=? AND (due_at,id)>(?,?) AND due_at<?)" in plan

@@ -33,13 +33,14 @@ from tenure.lifecycle.operations import Cancel, Claim, Complete, Heartbeat, Prog
 from tenure.lifecycle.records import EventType, Job, Policy, Timeouts
 from tenure.lifecycle.statuses import Status
 from tenure.seams import JoinHandle, Seams, SystemSpawner
-from tenure.stores import sql_files, store_for
+from tenure.stores import store_for
 from tenure.stores.contract import Applied, EventFilter, Failure, JobFilter, JobPage
 from tenure.stores.sqlite import transactions
 from tenure.stores.sqlite.connect import connect
-from tenure.stores.sqlite.statements import PACKAGE, sql
+from tenure.stores.sqlite.statements import sql
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.stores.sqlite.writer_thread import Connection, ThreadLane
+from tenure.stores.sqlite.transactions import SerialConnection
+from tenure.stores.sqlite.writer_thread import ConnectionThread
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, OPERATOR, Driver, errors_of, runner
 
@@ -222,8 +223,8 @@ async def test_a_reader_that_stays_does_not_make_each_write_wait_for_a_checkpoin
         if "wal_checkpoint" in statement:
             tries.append(transactions.wal_bytes(str(path)))
 
-    writing = transactions.Writing(
-        str(path), wal_bytes_max=wal_bytes_max, has_gate=lambda: True, rolled_back=lambda: None
+    writing = transactions.WriteTransactions(
+        str(path), wal_bytes_max=wal_bytes_max, has_schema=lambda: True, rolled_back=lambda: None
     )
     with closing(sqlite3.connect(path, isolation_level=None)) as reader, closing(connect(str(path))) as writer:
         writer.set_trace_callback(note)
@@ -231,20 +232,20 @@ async def test_a_reader_that_stays_does_not_make_each_write_wait_for_a_checkpoin
         reader.execute("select count(*) from tenure_jobs").fetchone()
         for _ in range(60):
             await drive.add(payload=json.dumps("x" * 10_000))
-            writing.idle(writer)
+            writing.committed(writer)
         grown = transactions.wal_bytes(str(path))
         assert 2 <= len(tries) <= grown // wal_bytes_max
         assert all(later - earlier > wal_bytes_max for earlier, later in itertools.pairwise([0, *tries]))
         reader.execute("commit")
         while transactions.wal_bytes(str(path)) >= grown:
             await drive.add(payload=json.dumps("x" * 10_000))
-            writing.idle(writer)
+            writing.committed(writer)
             assert transactions.wal_bytes(str(path)) < grown + 2 * wal_bytes_max
         # Nobody is in the way any more: it is as it was.
         tries.clear()
         while not tries:
             await drive.add(payload=json.dumps("x" * 10_000))
-            writing.idle(writer)
+            writing.committed(writer)
         assert tries[0] < 2 * wal_bytes_max
 
 
@@ -294,15 +295,17 @@ async def test_a_store_that_got_no_thread_can_be_opened_later(path: Path, store:
     await other.close()
 
 
-async def test_a_lane_that_was_stopped_before_it_began_does_not_begin(path: Path) -> None:
+async def test_a_thread_that_was_stopped_before_it_began_does_not_begin(path: Path) -> None:
     """A store that is closed while it opens must not leave a thread behind."""
     spawn = CountingSpawner()
-    lane = ThreadLane(
-        Connection(lambda: connect(str(path)), transactions.Reading(), where=str(path)), spawn=spawn, name="lane"
+    thread = ConnectionThread(
+        SerialConnection(lambda: connect(str(path)), transactions.ReadTransactions(), where=str(path)),
+        spawn=spawn,
+        name="thread",
     )
-    await lane.stop()
+    await thread.stop()
     with pytest.raises(StoreUnavailable, match="is closed"):
-        await lane.start()
+        await thread.start()
     assert spawn.names == []
 
 
@@ -375,7 +378,7 @@ asyncio.run(main())
     job = await waiting
     assert [found.id for found in (await drive.store.find(JobFilter())).jobs] == [job.id]
     with closing(sqlite3.connect(path)) as shell:
-        assert shell.execute("select writer from tenure_gate").fetchone() == (None,)
+        assert shell.execute("select writer from tenure_writer").fetchone() == (None,)
         assert shell.execute("select count(*) from tenure_events").fetchone() == (1,)
 
 
@@ -422,7 +425,7 @@ asyncio.run(main())
     assert sorted(answers(children)) == ["0", "0", "0", "1"]
 
 
-async def test_work_that_another_process_added_is_hinted_at(path: Path, store: SqliteStore) -> None:
+async def test_work_that_another_process_added_wakes_a_subscription(path: Path, store: SqliteStore) -> None:
     other = SqliteStore(path)
     await other.open()
     async with store.wakeups(["default"]) as wakeups:
@@ -433,7 +436,7 @@ async def test_work_that_another_process_added_is_hinted_at(path: Path, store: S
     await other.close()
 
 
-async def test_work_of_its_own_process_is_hinted_at_by_queue(drive: Driver) -> None:
+async def test_work_of_its_own_process_wakes_subscriptions_by_queue(drive: Driver) -> None:
     async with drive.store.wakeups(["mail"]) as wakeups:
         await drive.add(queue="other")
         await asyncio.sleep(0)
@@ -550,7 +553,7 @@ def add_stray_event(path: Path, job_id: UUID, *, rev: int) -> None:
         shell.execute("commit")
 
 
-async def test_one_poisoned_row_is_set_aside_and_the_rest_of_the_batch_applied(path: Path, drive: Driver) -> None:
+async def test_one_poisoned_row_is_quarantined_and_the_rest_of_the_batch_applied(path: Path, drive: Driver) -> None:
     await drive.store.enqueue([drive.enqueue() for _ in range(20)])
     jobs = await drive.claim(limit=20)
     add_stray_event(path, jobs[7].id, rev=4)
@@ -815,7 +818,7 @@ async def test_an_answer_goes_with_its_job(path: Path, drive: Driver) -> None:
     await drive.apply(job, Complete("1"))
     assert await drive.store.prune(older_than_seconds=0, actor=OPERATOR) == 1
     with closing(sqlite3.connect(path)) as shell:
-        found = shell.execute("select request_id, job_id from tenure_answers").fetchall()
+        found = shell.execute("select request_id, job_id from tenure_deduplicated_requests").fetchall()
     assert found == [("stays", str(other.id))]
     [added] = await drive.store.enqueue([again])
     assert (added.job.id, added.created) == (again.origin.id, True)
@@ -857,10 +860,10 @@ def plan_of(path: Path, name: str, **parameters: object) -> str:
 
 @pytest.mark.requirement("WC-02")
 async def test_a_claim_walks_its_index_in_order(path: Path, store: SqliteStore) -> None:
-    plan = plan_of(path, "due_jobs", queue="q", priority=0, now=1, kinds='["mail"]', set_aside="[]")
+    plan = plan_of(path, "jobs/select_due", queue="q", priority=0, now=1, kinds='["mail"]', quarantined="[]")
     assert "USING INDEX tenure_jobs_ready (queue=? AND priority=? AND due_at<?)" in plan
     assert "TEMP B-TREE" not in plan
-    levels = plan_of(path, "next_level", queues='["q"]', below=9)
+    levels = plan_of(path, "jobs/select_next_priority", queues='["q"]', below=9)
     assert re.search(r"USING (COVERING )?INDEX tenure_jobs_ready \(queue=\? AND priority", levels)
     assert "TEMP B-TREE" not in levels
 
@@ -869,22 +872,22 @@ async def test_a_claim_walks_its_index_in_order(path: Path, store: SqliteStore) 
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        ("events_of_job", "tenure_events_job (job_id=?)"),
-        ("events_of_type", "tenure_events_type (type=? AND at>? AND at<?)"),
-        ("events_of_correlation", "tenure_jobs_correlation (correlation_id=?)"),
-        ("logged_requests", "tenure_events_job (job_id=?)"),
-        ("recoverable", "held USING INDEX tenure_jobs_held"),
-        ("find_correlated_jobs", "tenure_jobs_correlation (correlation_id=? AND id>?)"),
-        ("history", "tenure_events_job (job_id=?)"),
-        ("leases_by_id", "sqlite_autoindex_tenure_jobs_1 (id=?)"),
-        ("delete_answers", "tenure_answers_job (job_id=?)"),
-        ("finished_before", "tenure_jobs_finished (finished_at>? AND finished_at<?)"),
+        ("events/select_by_job", "tenure_events_job (job_id=?)"),
+        ("events/select_by_type", "tenure_events_type (type=? AND at>? AND at<?)"),
+        ("events/select_by_correlation", "tenure_jobs_correlation (correlation_id=?)"),
+        ("events/select_by_request", "tenure_events_job (job_id=?)"),
+        ("jobs/select_recoverable", "leased USING INDEX tenure_jobs_leased"),
+        ("jobs/select_page_by_correlation", "tenure_jobs_correlation (correlation_id=? AND id>?)"),
+        ("events/select_history", "tenure_events_job (job_id=?)"),
+        ("jobs/select_leases", "sqlite_autoindex_tenure_jobs_1 (id=?)"),
+        ("deduplicated_requests/delete", "tenure_deduplicated_requests_job (job_id=?)"),
+        ("jobs/select_finished", "tenure_jobs_finished (finished_at>? AND finished_at<?)"),
     ],
 )
 async def test_a_look_up_uses_its_index(path: Path, store: SqliteStore, statement: str, index: str) -> None:
-    plan = plan_of(path, statement, **dict.fromkeys(sql_files.numbered(PACKAGE, statement).parameters))
+    plan = plan_of(path, statement, **dict.fromkeys(re.findall(r":([a-z_]+)", sql(statement))))
     assert index in plan
-    assert not re.search(r"SCAN (?!held USING INDEX)(job|event|held|overdue|typed|tenure_\w+)\b", plan), plan
+    assert not re.search(r"SCAN (?!leased USING INDEX)(job|event|leased|overdue|typed|tenure_\w+)\b", plan), plan
 
 
 async def test_events_are_listed_by_type_and_time(drive: Driver) -> None:

@@ -1,7 +1,7 @@
-"""Changing jobs, inside the write transaction: read the row, ask for the verdict, write events and row.
+"""Changing jobs: read the row, decide, write the events and the row.
 
-What `settle` decides is written by few statements for the events and the rows of a whole batch, in a savepoint. Only
-when that fails is the batch halved, again and again, until the poisoned row is found; the rest is applied.
+The changes of a batch are written by few statements in a savepoint. Only when that fails is the batch halved until the
+poisoned row is isolated; all others are applied.
 """
 
 from __future__ import annotations
@@ -12,41 +12,47 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import astuple
 
-from tenure.errors import JobNotFound, RowPoisoned, TenureError
+from tenure.errors import RowPoisoned, TenureError
 from tenure.lifecycle.decide import Change, effective_at, expand, renewal_due
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, shown, waves
 from tenure.stores.quarantine import Bisection
-from tenure.stores.sqlite.apply_batch import Alike, write_alike
 from tenure.stores.sqlite.rows import (
-    PolicyOf,
-    changed_job_row,
-    event_of,
-    event_row,
+    Row,
+    decode_event,
+    decode_job,
+    encode_change,
+    encode_event,
     id_of,
-    job_of,
     json_list,
     micros,
     text,
 )
-from tenure.stores.sqlite.statements import Row, sql, write_rows
+from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.statements import by_name
 
-_encode = msgspec.json.encode
-
-POISON = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
-"""What SQLite raises when it is the row that cannot be written, rather than the file."""
+POISON = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    OverflowError,
+    UnicodeError,
+)
+"""What is raised when the row cannot be written, rather than the file."""
 UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, msgspec.MsgspecError, TenureError)
-"""What comes of a row that somebody has spoilt."""
+"""What is raised when a row cannot be decoded."""
 
 
-class Moved(Exception):
-    """The row was no longer what was decided upon. Inside one transaction this means that it is not what it says."""
+class RowChanged(Exception):
+    """The row is not the one that was decided upon. Within one transaction this means that the row is corrupt."""
 
 
-class Record(msgspec.Struct, frozen=True):
-    """Something that is kept besides the event: the name of its statement, and what it takes."""
+class SideRecord(msgspec.Struct, frozen=True):
+    """A record that is written besides the event: the name of its statement, and the parameters."""
 
     statement: str
     parameters: dict[str, object]
@@ -58,189 +64,206 @@ class Write(msgspec.Struct, frozen=True):
     after: Job
     events: list[Row]
     row: Row
-    records: list[Record]
+    records: list[SideRecord]
 
     @property
     def job_id(self) -> UUID:
         return self.after.id
 
 
-AnyWrite = Write | Alike
+class SharedWrite(msgspec.Struct, frozen=True):
+    """What the changes of a homogeneous batch share: their events, the statement for their rows, its parameters."""
+
+    events: list[dict[str, object]]
+    statement: str
+    parameters: dict[str, object]
+
+    @classmethod
+    def of(cls, write: Write, statement: str) -> SharedWrite:
+        """From the write of one of them."""
+        events = [by_name("events/insert", event) for event in write.events]
+        return cls(events, statement, by_name("jobs/update", write.row))
+
+    def write(self, session: Session, events: Sequence[Row], rows: Sequence[Row]) -> int:
+        """Write the changes of these rows. Returns how many rows of jobs changed."""
+        for event in self.events:
+            session.write_rows("events/insert_homogeneous", events, event)
+        return session.write_rows(self.statement, rows, self.parameters)
 
 
-def apply(
-    connection: sqlite3.Connection, requests: Sequence[Request], *, now: datetime, policy_of: PolicyOf
-) -> list[Outcome]:
-    """The outcome of each request, in order. Several for one job follow each other."""
+class HomogeneousWrite(msgspec.Struct, frozen=True, gc=False):
+    """One change of a homogeneous batch: its own values, as the statements for events and rows take them."""
+
+    job_id: UUID
+    shared: SharedWrite
+    event: Row
+    row: Row
+
+
+AnyWrite = Write | HomogeneousWrite
+
+
+def apply(session: Session, requests: Sequence[Request]) -> list[Outcome]:
+    """The outcome of each request, in order. Requests for the same job are applied one after the other."""
     outcomes: dict[int, Outcome] = {}
     for wave in waves(requests):
-        outcomes.update(_perform_wave(connection, wave, now=now, policy_of=policy_of))
+        outcomes.update(_apply_wave(session, wave))
     return [outcomes[index] for index in range(len(requests))]
 
 
-def _perform_wave(
-    connection: sqlite3.Connection, wave: Sequence[tuple[int, Request]], *, now: datetime, policy_of: PolicyOf
-) -> dict[int, Outcome]:
+def _apply_wave(session: Session, wave: Sequence[tuple[int, Request]]) -> dict[int, Outcome]:
     requests = [request for _, request in wave]
-    current = current_jobs(connection, requests, policy_of)
-    logged = _logged(connection, [request for request in requests if not _surely_new(request)])
+    current = current_jobs(session, requests)
+    logged = _logged(session, [request for request in requests if not _surely_new(request)])
     outcomes: dict[int, Outcome] = {}
     applied: dict[int, Applied] = {}
     writes: list[Write] = []
     for index, request in wave:
-        name = (request.job_id, request.request_id)
-        job = current.get(name[0])
+        key = (request.job_id, request.request_id)
+        job = current.get(request.job_id)
         if isinstance(job, RowPoisoned):
             outcomes[index] = Failure(job)
             continue
-        verdict = settle(job, request, logged=logged.get(name, ()), now=now)
+        verdict = settle(job, request, logged=logged.get(key, ()), now=session.now)
         if isinstance(verdict, Failure) and _surely_new(request):
-            verdict = settle(job, request, logged=_logged(connection, [request]).get(name, ()), now=now)
+            verdict = settle(job, request, logged=_logged(session, [request]).get(key, ()), now=session.now)
         if isinstance(verdict, Change):
-            at, renewed = when(verdict, now)
+            at, renewed = _timing(verdict, session.now)
             writes.append(prepare(verdict, at, renewed=renewed))
             applied[index] = Applied(shown(verdict), at, renewed)
         else:
             outcomes[index] = verdict
-    for (index, success), problem in zip(applied.items(), write_changes(connection, writes), strict=True):
+    for (index, success), problem in zip(applied.items(), write_changes(session, writes), strict=True):
         outcomes[index] = success if problem is None else Failure(problem)
     return outcomes
 
 
-def when(change: Change, now: datetime) -> tuple[datetime, bool]:
-    """When the change takes place, and whether it renews the lease then."""
+def _timing(change: Change, now: datetime) -> tuple[datetime, bool]:
+    """When the change takes effect, and whether it then renews the lease."""
     at = effective_at(change.before, now)
     return at, any(step.renews for step in change.planned) and renewal_due(change.before, at)
 
 
 def _surely_new(request: Request) -> bool:
-    """Whether the log need not be asked, as long as the row is the one that was decided upon."""
+    """Whether the log need not be read, as long as the row is the one that was decided upon."""
     return request.fresh and request.rev is not None
 
 
-def current_jobs(
-    connection: sqlite3.Connection, requests: Sequence[Request], policy_of: PolicyOf
-) -> dict[UUID, Job | RowPoisoned]:
-    """The jobs as they stand, with their tokens.
+def current_jobs(session: Session, requests: Sequence[Request]) -> dict[UUID, Job | RowPoisoned]:
+    """The current jobs, with their tokens.
 
-    Where the caller holds the record and its revision is still the row's, the record is the row: only the token is
-    taken from there. All others are read in full.
+    Where the request brings the record and its revision is still the row's, only the token is read. All other rows are
+    read in full.
     """
-    held = {text(request.job_id): request.job for request in requests if isinstance(request.job, Job)}
+    given = {text(request.job_id): request.job for request in requests if isinstance(request.job, Job)}
     found: dict[UUID, Job | RowPoisoned] = {}
     unread = [text(request.job_id) for request in requests if not isinstance(request.job, Job)]
-    for id_, rev, token in connection.execute(sql("leases_by_id"), {"ids": json_list(held)}) if held else ():
-        job = held[id_]
+    for id_, rev, token in session.execute("jobs/select_leases", {"ids": json_list(given)}) if given else ():
+        job = given[id_]
         if job.rev != rev or job.erased_at is not None:
             unread.append(id_)
         else:
             found[job.id] = _with_token(job, token)
-    for row in connection.execute(sql("jobs_by_id"), {"ids": json_list(unread)}) if unread else ():
-        found[id_of(row[0])] = read_row(row, policy_of)
+    for row in session.select_jobs(unread) if unread else ():
+        found[id_of(row[0])] = read_row(session, row)
     return found
 
 
-def read_row(row: Row, policy_of: PolicyOf) -> Job | RowPoisoned:
-    """The record of a row, or why there is none."""
+def read_row(session: Session, row: Row) -> Job | RowPoisoned:
+    """The record of a row, or why it cannot be decoded."""
     try:
-        return job_of(row, policy_of)
+        return decode_job(row, session.policy)
     except UNREADABLE as problem:
         return RowPoisoned(row[0], f"its row cannot be read ({problem})")
 
 
-def read_one(connection: sqlite3.Connection, job_id: str, policy_of: PolicyOf) -> Job:
-    """One job with its token, for the store's own use."""
-    row = connection.execute(sql("jobs_by_id"), {"ids": json_list([job_id])}).fetchone()
-    if row is None:
-        raise JobNotFound(job_id)
-    return job_of(row, policy_of)
-
-
 def prepare(change: Change, at: datetime, *, renewed: bool = False) -> Write:
-    """Everything that is written for a change at this moment."""
+    """Everything that is written for a change at this time."""
     events, after = expand(change, at, renewed=renewed)
     job_id = text(after.id)
     return Write(
         after,
-        [event_row(event, job_id) for event in events],
-        changed_job_row(change.before, after, job_id),
+        [astuple(encode_event(event, job_id)) for event in events],
+        encode_change(change.before, after),
         [
-            _record(operation, event, after)
+            _side_record(operation, event, after)
             for operation, event in zip(change.operations, events, strict=True)
             if isinstance(operation, DeadLetter | Signal)
         ],
     )
 
 
-def _record(operation: DeadLetter | Signal, event: Event, after: Job) -> Record:
-    """What these operations keep besides the event."""
-    if isinstance(operation, DeadLetter):
-        parameters: dict[str, object] = {
-            "job_id": text(after.id),
-            "reason_code": operation.reason_code.value,
-            "stage": operation.stage.value,
-            "last_error": operation.error,
-            "attempts": after.attempt,
-            "at": micros(event.at),
-            "correlation_id": after.origin.correlation_id,
-        }
-        return Record("insert_dead_letter", parameters)
-    parameters = {
-        "job_id": text(after.id),
-        "rev": event.rev,
-        "name": operation.name,
-        "payload": operation.payload,
-        "at": micros(event.at),
+def _side_record(operation: DeadLetter | Signal, event: Event, after: Job) -> SideRecord:
+    parameters: dict[str, object] = {"job_id": text(after.id), "at": micros(event.at)}
+    if isinstance(operation, Signal):
+        parameters |= {"rev": event.rev, "name": operation.name, "payload": operation.payload}
+        return SideRecord("signals/insert", parameters)
+    parameters |= {
+        "reason_code": operation.reason_code.value,
+        "stage": operation.stage.value,
+        "last_error": operation.error,
+        "attempts": after.attempt,
+        "correlation_id": after.origin.correlation_id,
     }
-    return Record("insert_signal", parameters)
+    return SideRecord("dead_letters/insert", parameters)
 
 
-def write_changes(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> list[RowPoisoned | None]:
-    """Write them all. For each: None, or what is wrong with its row."""
+def write_changes(session: Session, writes: Sequence[AnyWrite]) -> list[RowPoisoned | None]:
+    """Write all changes but those of poisoned rows. For each: None, or what is wrong with its row."""
     problems: dict[UUID, RowPoisoned] = {}
     batches = Bisection(writes)
     for batch in batches:
-        problem = _try(connection, batch)
+        problem = _try(session, batch)
         if problem is not None and batches.isolates(batch):
             problems[batch[0].job_id] = problem
     return [problems.get(write.job_id) for write in writes]
 
 
-def _try(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> RowPoisoned | None:
-    connection.execute("savepoint changes")
+def _try(session: Session, writes: Sequence[AnyWrite]) -> RowPoisoned | None:
+    session.savepoint("changes")
     try:
-        _write(connection, writes)
-    except (*POISON, Moved, OverflowError, UnicodeError) as problem:
-        connection.execute("rollback to changes")
-        connection.execute("release changes")
+        _write(session, writes)
+    except (*POISON, RowChanged) as problem:
+        session.release("changes", undo=True)
         return RowPoisoned(writes[0].job_id, str(problem))
-    connection.execute("release changes")
+    session.release("changes")
     return None
 
 
-def _write(connection: sqlite3.Connection, writes: Sequence[AnyWrite]) -> None:
-    changed = _write_each(connection, [write for write in writes if isinstance(write, Write)])
-    changed += write_alike(connection, [write for write in writes if isinstance(write, Alike)])
+def _write(session: Session, writes: Sequence[AnyWrite]) -> None:
+    changed = _write_each(session, [write for write in writes if isinstance(write, Write)])
+    changed += _write_homogeneous(session, [write for write in writes if isinstance(write, HomogeneousWrite)])
     if changed != len(writes):
-        raise Moved("its row does not match the revision and token that were just read")
+        raise RowChanged("its row does not match the revision and token that were just read")
 
 
-def _write_each(connection: sqlite3.Connection, writes: Sequence[Write]) -> int:
-    """How many rows were changed."""
-    write_rows(connection, "insert_events", [event for write in writes for event in write.events])
+def _write_each(session: Session, writes: Sequence[Write]) -> int:
+    """Returns how many rows of jobs changed."""
+    session.write_rows("events/insert", [event for write in writes for event in write.events])
     for write in writes:
         for record in write.records:
-            connection.execute(sql(record.statement), record.parameters)
-    return write_rows(connection, "update_jobs", [write.row for write in writes])
+            session.execute(record.statement, record.parameters)
+    return session.write_rows("jobs/update", [write.row for write in writes])
 
 
-def _logged(connection: sqlite3.Connection, requests: Sequence[Request]) -> dict[tuple[UUID, str], list[Event]]:
-    """What these requests have written before."""
+def _write_homogeneous(session: Session, writes: Sequence[HomogeneousWrite]) -> int:
+    """Returns how many rows of jobs changed."""
+    batches: dict[int, list[HomogeneousWrite]] = {}
+    for write in writes:
+        batches.setdefault(id(write.shared), []).append(write)
+    return sum(
+        batch[0].shared.write(session, [write.event for write in batch], [write.row for write in batch])
+        for batch in batches.values()
+    )
+
+
+def _logged(session: Session, requests: Sequence[Request]) -> dict[tuple[UUID, str], list[Event]]:
+    """The events that these requests have written before."""
     found: dict[tuple[UUID, str], list[Event]] = {}
     if requests:
         wanted = json_list([[text(request.job_id), request.request_id] for request in requests])
-        for row in connection.execute(sql("logged_requests"), {"requests": wanted}):
-            event = event_of(row)
+        for row in session.execute("events/select_by_request", {"requests": wanted}):
+            event = decode_event(row)
             found.setdefault((event.job_id, event.request_id), []).append(event)
     return found
 

@@ -1,55 +1,117 @@
-"""Changes that are alike, as claims of new jobs are, and completions of jobs that were claimed together.
+"""Batches of changes. Completions, the most frequent change, are decided on the worker's own records.
 
-What they have in common is worked out once, and handed to SQLite once: for each of them that costs more than the
-writing.
+They are decided and encoded before the writer thread runs, since all writers wait for it, and written without reading
+the rows first: each row is matched on the revision and the token that were decided upon, and on an unexpired lease.
+If one does not match, nothing is written, and all requests are decided on their rows like any other change.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping, Sequence
-from uuid import UUID
+from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
-from tenure.stores.sqlite.statements import Row, by_name, write_rows
-
-
-class Shared(msgspec.Struct, frozen=True):
-    """What changes have in common: each of their events, the statement for their rows, and what it takes."""
-
-    events: list[Mapping[str, object]]
-    statement: str
-    parameters: Mapping[str, object]
-
-    @classmethod
-    def of(cls, events: Sequence[Row], row: Row, statement: str) -> Shared:
-        """From the events and the row of one of them, as `insert_events` and `update_jobs` would take these."""
-        return cls([by_name("insert_events", event) for event in events], statement, by_name("update_jobs", row))
+from tenure.errors import Refused
+from tenure.lifecycle.decide import Change, decide_chain
+from tenure.lifecycle.operations import Complete
+from tenure.lifecycle.records import Actor, Job
+from tenure.stores.contract import Applied, Outcome, Request, shown
+from tenure.stores.sqlite.apply import POISON, SharedWrite, apply, prepare
+from tenure.stores.sqlite.connections import SqliteConnections
+from tenure.stores.sqlite.rows import Row, text
+from tenure.stores.sqlite.session import Session
 
 
-class Alike(msgspec.Struct, frozen=True, gc=False):
-    """One of these changes: what is its own, as the statements for events and for rows take it."""
-
-    job_id: UUID
-    shared: Shared
-    event: Row
-    row: Row
-
-
-def write_alike(connection: sqlite3.Connection, writes: Sequence[Alike]) -> int:
-    """Write them, in groups that share. How many rows of jobs were changed."""
-    groups: dict[int, list[Alike]] = {}
-    for write in writes:
-        groups.setdefault(id(write.shared), []).append(write)
-    return sum(
-        write_group(connection, group[0].shared, [write.event for write in group], [write.row for write in group])
-        for group in groups.values()
-    )
+async def apply_batch(connections: SqliteConnections, requests: Sequence[Request]) -> list[Outcome]:
+    """The outcome of each request, in order."""
+    completions = decide_completions(requests)
+    others = [request for index, request in enumerate(requests) if index not in completions.changes]
+    at, outcomes = await connections.write(_apply_batch, requests, completions, others)
+    if at is None:
+        return outcomes
+    rest = iter(outcomes)
+    return [
+        next(rest) if (change := completions.changes.get(index)) is None else Applied(shown(change), at)
+        for index in range(len(requests))
+    ]
 
 
-def write_group(connection: sqlite3.Connection, shared: Shared, events: Sequence[Row], rows: Sequence[Row]) -> int:
-    """Write changes that share all but this. How many rows of jobs were changed."""
-    for event in shared.events:
-        write_rows(connection, "insert_events_alike", events, event)
-    return write_rows(connection, shared.statement, rows, shared.parameters)
+def _apply_batch(
+    session: Session, requests: Sequence[Request], completions: Completions, others: Sequence[Request]
+) -> tuple[datetime | None, list[Outcome]]:
+    """When the completions were written, and the outcomes of the others; or None, and the outcomes of all requests."""
+    if completions.write(session):
+        return session.now, apply(session, others) if others else []
+    return None, apply(session, requests)
+
+
+class CompletionBatch(msgspec.Struct, frozen=True):
+    """Completions by one owner at one revision and attempt, which differ only in job and result."""
+
+    first: Change
+    events: list[Row]
+    rows: list[Row]
+
+    def write(self, session: Session) -> int:
+        """Returns how many rows of jobs changed."""
+        # The request's record need not have the token: the actor must have it.
+        before = replace(self.first.before, token=self.first.actor.token)
+        first = prepare(replace(self.first, before=before), session.now)
+        return SharedWrite.of(first, "jobs/complete").write(session, self.events, self.rows)
+
+
+class Completions(msgspec.Struct, frozen=True):
+    """Completions that are decided and encoded. `changes` has them by their indexes among the requests."""
+
+    changes: dict[int, Change]
+    batches: dict[tuple[int, int, Actor, str], CompletionBatch]
+
+    def write(self, session: Session) -> bool:
+        """Whether all completions were written; else none was."""
+        if not self.changes or any(change.before.updated_at > session.now for change in self.changes.values()):
+            # After a clock step backwards each change has its own time.
+            return False
+        session.savepoint("completions")
+        try:
+            written = sum(batch.write(session) for batch in self.batches.values()) == len(self.changes)
+        except POISON:
+            written = False
+        session.release("completions", undo=not written)
+        return written
+
+
+def decide_completions(requests: Sequence[Request]) -> Completions:
+    """The completions of jobs that are not committed yet. None if a job has two requests, since the second depends on
+    the outcome of the first."""
+    completions = Completions({}, {})
+    if len({request.job_id for request in requests}) < len(requests):
+        return completions
+    for index, request in enumerate(requests):
+        change = _completion(request)
+        if change is None:
+            continue
+        completions.changes[index] = change
+        before, step = change.before, change.planned[0]
+        key = before.rev, before.attempt, change.actor, change.request_id
+        batch = completions.batches.get(key)
+        if batch is None:
+            batch = completions.batches[key] = CompletionBatch(change, [], [])
+        job_id = text(before.origin.id)
+        batch.events.append((job_id, step.digest))
+        batch.rows.append((job_id, step.content))
+    return completions
+
+
+def _completion(request: Request) -> Change | None:
+    operations = request.operations
+    if not (request.fresh and isinstance(request.job, Job) and len(operations) == 1):
+        return None
+    if not isinstance(operations[0], Complete):
+        return None
+    try:
+        change = decide_chain(request.job, operations, request.actor, request_id=request.request_id)
+    except Refused:
+        return None
+    return change if change.planned[0].commits else None

@@ -1,23 +1,24 @@
-"""The whole file as it was at one moment, and a whole log written into an empty one.
+"""Archives: a snapshot of the whole file, and a whole log restored into an empty file.
 
-Both have a connection of their own: a snapshot is one read transaction, an import one write transaction, and each stays
-open between its calls. What is in memory has one connection only, so that there a copy of it takes its place.
+Each has a connection of its own: a snapshot is one read transaction, a restoration one write transaction, and both stay
+open between calls. A database in memory has only one connection, so that an archive works on a copy of it.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import asdict, astuple
 
-from tenure.lifecycle.records import Event, Job, Policy
+from tenure.lifecycle.records import DeadLetter, Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
@@ -43,244 +44,297 @@ from tenure.stores.sqlite.artifacts import read_artifact
 from tenure.stores.sqlite.connect import MEMORY, connect
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.policies import SqlitePolicies
-from tenure.stores.sqlite.rows import dead_letter_of, event_row, micros, moment, text
-from tenure.stores.sqlite.statements import Row, sql, write_rows
-from tenure.stores.sqlite.transactions import Reading, open_gate
-from tenure.stores.sqlite.writer_thread import Connection, InlineLane, Lane, ThreadLane, Work
+from tenure.stores.sqlite.rows import (
+    Row,
+    decode_records,
+    encode_event,
+    encode_job,
+    encode_record,
+    encode_value,
+    json_list,
+    named_rows,
+    text,
+)
+from tenure.stores.sqlite.session import Session, set_writer
+from tenure.stores.sqlite.statements import insert, select_of_jobs, select_page, sql
+from tenure.stores.sqlite.transactions import ReadTransactions
+from tenure.stores.sqlite.writer_thread import ConnectionRunner
 
-T = TypeVar("T", bound=msgspec.Struct)
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", DeadLetter, SignalRecord, AnswerRecord, ArtifactRecord)
 
-_encode = msgspec.json.encode
-_WRITTEN_BY: Mapping[type[Shelved], str] = {
-    OperatorRecord: "log_operator",
-    ClaimRecord: "insert_claim",
-    QueueState: "restore_queue",
-    KeySpent: "restore_limit",
-    ScheduleRecord: "restore_schedule",
-    StreamRecord: "restore_stream",
-    MessageRecord: "restore_message",
+TABLES: Mapping[type[msgspec.Struct], str] = {
+    OperatorRecord: "operator_log",
+    ClaimRecord: "claims",
+    QueueState: "queues",
+    KeySpent: "rate_usage",
+    ScheduleRecord: "schedules",
+    StreamRecord: "streams",
+    MessageRecord: "outbox",
+    DeadLetter: "dead_letters",
+    SignalRecord: "signals",
+    AnswerRecord: "deduplicated_requests",
+    ArtifactRecord: "artifacts",
 }
+"""The table of each record that an archive holds besides jobs and events."""
 
 
 class SqliteArchive:
     """The archive of one file."""
 
-    def __init__(
-        self,
-        path: str,
-        lanes: SqliteConnections,
-        *,
-        seams: Seams,
-        clock: Callable[[], datetime],
-        busy_seconds: float,
-        inline: bool,
-    ) -> None:
-        self._path, self._lanes, self._seams, self._clock = path, lanes, seams, clock
-        self._busy_seconds, self._inline = busy_seconds, inline
+    def __init__(self, connections: SqliteConnections) -> None:
+        self._connections, self._path = connections, connections.path
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Snapshot]:
-        async with self._lane(read_only=True) as lane:
-            totals = await lane.look(_begin_reading)
-            yield SqliteSnapshot(lane, at=self._clock(), totals=totals)
+        async with self._connected(read_only=True) as connection:
+            totals = await connection.run(_begin_reading)
+            yield SqliteSnapshot(connection, at=self._connections.clock(), totals=totals)
 
     @asynccontextmanager
     async def restoring(self, *, runs: int) -> AsyncIterator[Restoring]:
-        async with self._lane(read_only=False) as lane:
-            await lane.look(partial(_begin_restoring, where=self._path))
+        async with self._connected(read_only=False) as connection:
+            await connection.run(_begin_restoring, where=self._path)
             try:
-                yield SqliteRestoring(lane, self._seams)
-                await lane.look(_commit)
+                yield SqliteRestoring(connection, self._connections.seams)
+                await connection.run(_commit)
             except BaseException:
-                await lane.look(_roll_back)
+                await connection.run(_roll_back)
                 raise
             if self._path == MEMORY:
-                await self._put_in_place(lane)
+                await self._replace_memory(connection)
 
     @asynccontextmanager
-    async def _lane(self, *, read_only: bool) -> AsyncIterator[Lane]:
-        """A lane of its own, on the file or on a copy of what is in memory."""
-        self._lanes.require_open()
-        opening = partial(connect, self._path, read_only=read_only, busy_seconds=self._busy_seconds)
+    async def _connected(self, *, read_only: bool) -> AsyncIterator[_ArchiveConnection]:
+        """A connection to the file, or to a copy of the database in memory."""
+        self._connections.require_open()
+        copy = None
         if self._path == MEMORY:
             copy = connect(MEMORY)
-            await (await self._lanes.reader()).look(partial(_copy, target=copy))
-            opening = partial(_given, copy)
-        connection = Connection(opening, Reading(), where=self._path)
-        name = f"tenure-sqlite-{'export' if read_only else 'import'}"
-        lane = InlineLane(connection) if self._inline else ThreadLane(connection, spawn=self._seams.spawn, name=name)
-        await lane.start()
+            await (await self._connections.reader()).call(partial(_copy, target=copy))
+        name = "export" if read_only else "import"
+        runner = self._connections.runner(name, ReadTransactions(), read_only=read_only, opened=copy)
+        await runner.start()
         try:
-            yield lane
+            yield _ArchiveConnection(runner, self._connections.clock)
         finally:
-            await lane.stop()
+            await runner.stop()
 
-    async def _put_in_place(self, lane: Lane) -> None:
-        """What was restored becomes what is in memory, if that is still empty."""
-        writer = await self._lanes.writer()
-        copy = await lane.look(_itself)
-        await writer.look(partial(_replace, source=copy, where=self._path))
-        self._lanes.policies.forget_ids()
+    async def _replace_memory(self, connection: _ArchiveConnection) -> None:
+        """Replace the database in memory by the restored copy, if it is still empty."""
+        writer = await self._connections.writer()
+        restored = await connection.run(_connection_of)
+        await writer.call(partial(_replace, source=restored, where=self._path))
+        self._connections.policies.forget_ids()
+
+
+class _ArchiveConnection:
+    """Runs operations inside the one transaction of an archive."""
+
+    def __init__(self, runner: ConnectionRunner, clock: Callable[[], datetime]) -> None:
+        self._runner, self._clock = runner, clock
+        self._policies = SqlitePolicies()
+
+    async def run(self, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        def work(connection: sqlite3.Connection) -> R:
+            return operation(Session(connection, self._clock(), self._policies), *args, **kwargs)
+
+        return await self._runner.call(work)
 
 
 class SqliteSnapshot:
-    """One read transaction, which sees nothing of what is committed after it began."""
+    """One read transaction, which sees nothing that is committed after it began."""
 
     store = "sqlite"
 
-    def __init__(self, lane: Lane, *, at: datetime, totals: Totals) -> None:
-        self._lane, self._totals = lane, totals
-        self._policies = SqlitePolicies()
+    def __init__(self, connection: _ArchiveConnection, *, at: datetime, totals: Totals) -> None:
+        self._run, self._totals = connection.run, totals
         self.at = at
 
     async def totals(self) -> Totals:
         return self._totals
 
     async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
-        name, after = FIRST_PAGES[kind]
-        while page := await self._lane.look(partial(_rows, name=name, parameters={**after, "limit": limit})):
+        _, after = FIRST_PAGES[kind]
+        while page := await self._run(_select_page, kind, after, limit):
             after = {key: page[-1][key] for key in after}
-            yield await self._lane.look(partial(self._shelved, kind=kind, rows=page))
-
-    def _shelved(
-        self, connection: sqlite3.Connection, *, kind: type[Shelved], rows: Sequence[dict[str, Any]]
-    ) -> list[Shelved]:
-        found: list[Shelved] = []
-        for row in rows:
-            policy = self._policies.read(connection, row["policy_id"]) if "policy_id" in row else None
-            found.append(msgspec.convert(facts_of(kind, dict(_with_moments(row)), policy), kind))
-        return found
+            yield await self._run(_decode_page, kind, page)
 
     async def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
         after: str | None = None
-        while (page := await self._lane.look(partial(reads.tail, after=after, limit=limit))).events:
+        while (page := await self._run(reads.tail, after=after, limit=limit)).events:
             after = page.position
             yield page.events
 
     async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
         after: UUID | None = None
-        while page := await self._lane.look(partial(self._kept, after=after, limit=limit)):
+        while page := await self._run(_select_jobs, after=after, limit=limit):
             after = page[-1].job.id
             yield page
 
     async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        return await self._lane.look(partial(reads.history, job_ids=job_ids))
+        return await self._run(reads.history, job_ids)
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
-        return await self._lane.look(partial(read_artifact, job_id=job_id, name=name))
-
-    def _kept(self, connection: sqlite3.Connection, *, after: UUID | None, limit: int) -> list[Kept]:
-        def policy_of(policy_id: int) -> Policy:
-            return self._policies.read(connection, policy_id)
-
-        page = reads.find(connection, JobFilter(), after=after, limit=limit, policy_of=policy_of)
-        ids = {"ids": _encode([str(job.id) for job in page.jobs]).decode()}
-        letters = {row[0]: dead_letter_of(row) for row in connection.execute(sql("letters_of_jobs"), ids)}
-        signals = _by_job(_rows(connection, name="signals_of_jobs", parameters=ids), SignalRecord)
-        answers = _by_job(_rows(connection, name="answers_of_jobs", parameters=ids), AnswerRecord)
-        artifacts = _by_job(_rows(connection, name="artifacts_of_jobs", parameters=ids), ArtifactRecord)
-        return [
-            Kept(
-                job=job,
-                dead_letter=letters.get(str(job.id)),
-                signals=tuple(signals[job.id]),
-                answers=tuple(answers[job.id]),
-                artifacts=tuple(artifacts[job.id]),
-            )
-            for job in page.jobs
-        ]
+        return await self._run(read_artifact, job_id, name)
 
 
 class SqliteRestoring:
-    """One write transaction, in which the gate is open for an import."""
+    """One write transaction as the writer `import`."""
 
-    def __init__(self, lane: Lane, seams: Seams) -> None:
-        self._lane, self._seams = lane, seams
-        self._policies = SqlitePolicies()
+    def __init__(self, connection: _ArchiveConnection, seams: Seams) -> None:
+        self._run, self._seams = connection.run, seams
 
     async def shelve(self, records: Sequence[Shelved]) -> None:
-        await self._written([partial(self._shelve, record=one) for one in records])
+        await self._write([partial(_restore_record, record=record) for record in records])
 
     async def log(self, events: Sequence[Event]) -> None:
-        rows = [event_row(event, text(event.job_id)) for event in events]
+        rows = [astuple(encode_event(event, text(event.job_id))) for event in events]
         try:
-            await self._written([partial(_write_events, rows=rows)])
+            await self._write([partial(_insert_events, rows=rows)])
         except NotRestored:
-            await self._written([partial(_write_events, rows=[row]) for row in rows])
+            await self._write([partial(_insert_events, rows=[row]) for row in rows])
             raise
 
     async def jobs(self, kept: Sequence[Kept]) -> None:
-        await self._written([partial(self._keep, kept=one) for one in kept])
+        await self._write([partial(_restore_job, kept=one, token=self._token(one.job)) for one in kept])
 
     async def artifact(self, record: ArtifactRecord, body: bytes) -> None:
-        await self._written([partial(_execute, name="restore_artifact", facts=_facts(record) | {"body": body})])
+        values = encode_record(record) | {"body": body}
+        await self._write([partial(_insert, table="artifacts", values=values)])
 
     async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        return await self._lane.look(partial(reads.history, job_ids=job_ids))
+        return await self._run(reads.history, job_ids)
 
     async def stray(self) -> UUID | None:
-        rows = await self._lane.look(partial(_rows, name="stray_event", parameters={}))
-        return UUID(rows[0]["job_id"]) if rows else None
+        return await self._run(_orphan)
 
-    async def _written(self, steps: Sequence[Work[None]]) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute("savepoint restoring")
-            for place, step in enumerate(steps):
-                try:
-                    step(connection)
-                except (sqlite3.IntegrityError, OverflowError) as problem:
-                    connection.execute("rollback to restoring")
-                    raise NotRestored(place, str(problem)) from problem
-            connection.execute("release restoring")
+    async def _write(self, steps: Sequence[Callable[[Session], None]]) -> None:
+        await self._run(_write_steps, steps)
 
-        await self._lane.look(work)
-
-    def _shelve(self, connection: sqlite3.Connection, *, record: Shelved) -> None:
-        columns = columns_of(record)
-        if (policy := columns.pop("policy", None)) is not None:
-            columns["policy_id"] = self._policies.insert(connection, policy)
-        facts = {name: _plain(value) for name, value in columns.items()}
-        _execute(connection, name=_WRITTEN_BY[type(record)], facts=facts)
-
-    def _keep(self, connection: sqlite3.Connection, *, kept: Kept) -> None:
-        if kept.dead_letter is not None:
-            _execute(connection, name="restore_dead_letter", facts=_facts(kept.dead_letter))
-        for signal in kept.signals:
-            _execute(connection, name="insert_signal", facts=_facts(signal))
-        for answer in kept.answers:
-            _execute(connection, name="insert_answer", facts=_facts(answer))
-        policy_id = self._policies.insert(connection, kept.job.policy)
-        token = self._seams.random.token() if kept.job.leased else None
-        _execute(connection, name="restore_job", facts=_job_facts(kept.job, policy_id, token))
+    def _token(self, job: Job) -> str | None:
+        """A leased job is restored with a token that no worker has."""
+        return text(self._seams.random.token()) if job.leased else None
 
 
-def _begin_reading(connection: sqlite3.Connection) -> Totals:
-    """The snapshot is that of the first statement that reads, and so this is it."""
-    connection.execute("begin")
-    jobs, events = connection.execute(sql("totals")).fetchone()
-    return Totals(jobs, events)
+def _write_steps(session: Session, steps: Sequence[Callable[[Session], None]]) -> None:
+    """Write all records or none. NotRestored has the index of the record that was refused."""
+    session.savepoint("restoring")
+    for place, step in enumerate(steps):
+        try:
+            step(session)
+        except (sqlite3.IntegrityError, OverflowError) as problem:
+            session.release("restoring", undo=True)
+            raise NotRestored(place, str(problem)) from problem
+    session.release("restoring")
 
 
-def _begin_restoring(connection: sqlite3.Connection, *, where: str) -> None:
-    connection.execute("begin immediate")
-    _require_empty(connection, where=where)
-    open_gate(connection, "import")
+def _restore_record(session: Session, record: Shelved) -> None:
+    columns = columns_of(record)
+    if (policy := columns.pop("policy", None)) is not None:
+        columns["policy_id"] = session.policy_id(policy)
+    values = {name: encode_value(value) for name, value in columns.items()}
+    _insert(session, TABLES[type(record)], values)
+
+
+def _restore_job(session: Session, kept: Kept, token: str | None) -> None:
+    letters = () if kept.dead_letter is None else (kept.dead_letter,)
+    for record in (*letters, *kept.signals, *kept.answers):
+        _insert(session, TABLES[type(record)], encode_record(record))
+    job = kept.job
+    last = {"job_id": text(job.id), "rev": job.rev}
+    [previous_status] = session.execute("events/select_previous_status", last).fetchone()
+    row = encode_job(job, policy_id=session.policy_id(job.policy))
+    _insert(session, "jobs", asdict(row) | {"token": token, "previous_status": previous_status})
+
+
+def _insert(session: Session, table: str, values: dict[str, object]) -> None:
+    session.connection.execute(insert(table, tuple(values)), values)
+
+
+def _insert_events(session: Session, rows: Sequence[Row]) -> None:
+    session.write_rows("events/insert", rows)
+
+
+def _orphan(session: Session) -> UUID | None:
+    row = session.execute("events/select_orphan").fetchone()
+    return None if row is None else UUID(row[0])
+
+
+def _select_page(
+    session: Session, kind: type[Shelved], after: Mapping[str, object], limit: int
+) -> list[dict[str, Any]]:
+    """The rows of a record's table that follow the key `after`, in the order of the key."""
+    statement = select_page(TABLES[kind], tuple(after))
+    return list(named_rows(session.connection.execute(statement, {**after, "limit": limit})))
+
+
+def _decode_page(session: Session, kind: type[Shelved], rows: Sequence[dict[str, Any]]) -> list[Shelved]:
+    found: list[Shelved] = []
+    for row in rows:
+        policy = session.policy(row["policy_id"]) if "policy_id" in row else None
+        found.append(msgspec.convert(facts_of(kind, row, policy), kind))
+    return found
+
+
+def _select_jobs(session: Session, *, after: UUID | None, limit: int) -> list[Kept]:
+    jobs = reads.find(session, JobFilter(), after=after, limit=limit).jobs
+    letters = _of_jobs(session, jobs, DeadLetter, "at")
+    signals = _of_jobs(session, jobs, SignalRecord, "rev")
+    answers = _of_jobs(session, jobs, AnswerRecord, "request_id")
+    artifacts = _of_jobs(session, jobs, ArtifactRecord, "name")
+    return [
+        Kept(
+            job=job,
+            dead_letter=next(iter(letters[job.id]), None),
+            signals=signals[job.id],
+            answers=answers[job.id],
+            artifacts=artifacts[job.id],
+        )
+        for job in jobs
+    ]
+
+
+def _of_jobs(session: Session, jobs: Sequence[Job], kind: type[T], key: str) -> dict[UUID, tuple[T, ...]]:
+    """The records of these jobs, each job's in the order of `key`."""
+    statement = select_of_jobs(TABLES[kind], kind.__struct_fields__, key)
+    rows = session.connection.execute(statement, {"ids": json_list(text(job.id) for job in jobs)})
+    found: defaultdict[UUID, list[T]] = defaultdict(list)
+    for record in decode_records(kind, rows):
+        found[record.job_id].append(record)
+    return {job.id: tuple(found[job.id]) for job in jobs}
+
+
+def _begin_reading(session: Session) -> Totals:
+    """The first statement that reads takes the snapshot: this one."""
+    session.connection.execute("begin")
+    return Totals(*session.execute("archive/count_rows").fetchone())
+
+
+def _begin_restoring(session: Session, *, where: str) -> None:
+    session.connection.execute("begin immediate")
+    _require_empty(session.connection, where=where)
+    set_writer(session.connection, "import")
 
 
 def _require_empty(connection: sqlite3.Connection, *, where: str) -> None:
-    held = [name for (name,) in connection.execute(sql("holdings"))]
-    if held:
-        raise NotEmpty(where, held)
+    if nonempty := [name for (name,) in connection.execute(sql("archive/select_nonempty_tables"))]:
+        raise NotEmpty(where, nonempty)
 
 
-def _commit(connection: sqlite3.Connection) -> None:
-    connection.execute(sql("close_gate"))
-    connection.execute("commit")
+def _commit(session: Session) -> None:
+    set_writer(session.connection, None)
+    session.connection.execute("commit")
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.rollback()
+def _roll_back(session: Session) -> None:
+    if session.connection.in_transaction:
+        session.connection.rollback()
+
+
+def _connection_of(session: Session) -> sqlite3.Connection:
+    return session.connection
 
 
 def _copy(connection: sqlite3.Connection, *, target: sqlite3.Connection) -> None:
@@ -290,73 +344,3 @@ def _copy(connection: sqlite3.Connection, *, target: sqlite3.Connection) -> None
 def _replace(connection: sqlite3.Connection, *, source: sqlite3.Connection, where: str) -> None:
     _require_empty(connection, where=where)
     source.backup(connection)
-
-
-def _given(connection: sqlite3.Connection) -> sqlite3.Connection:
-    return connection
-
-
-def _itself(connection: sqlite3.Connection) -> sqlite3.Connection:
-    return connection
-
-
-def _rows(connection: sqlite3.Connection, *, name: str, parameters: Mapping[str, object]) -> list[dict[str, Any]]:
-    with closing(connection.execute(sql(name), dict(parameters))) as cursor:
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
-
-
-def _execute(connection: sqlite3.Connection, *, name: str, facts: Mapping[str, object]) -> None:
-    connection.execute(sql(name), dict(facts))
-
-
-def _write_events(connection: sqlite3.Connection, *, rows: Sequence[Row]) -> None:
-    write_rows(connection, "insert_events", rows)
-
-
-def _by_job(rows: Iterable[Mapping[str, Any]], kind: type[T]) -> defaultdict[UUID, list[T]]:
-    found: defaultdict[UUID, list[T]] = defaultdict(list)
-    for row in rows:
-        found[UUID(row["job_id"])].append(_record(kind, row))
-    return found
-
-
-def _record(kind: type[T], row: Mapping[str, Any]) -> T:
-    """The record of a row whose columns have its fields' names."""
-    facts = dict(_with_moments(row))
-    return msgspec.convert({name: facts[name] for name in kind.__struct_fields__}, kind)
-
-
-def _with_moments(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in row.items():
-        if value is not None and (name == "at" or name.endswith("_at")):
-            yield name, moment(value)
-        else:
-            yield name, msgspec.json.decode(value) if name == "job_ids" else value
-
-
-def _facts(record: msgspec.Struct) -> dict[str, object]:
-    """The fields of a record as they lie in a row."""
-    return {name: _plain(getattr(record, name)) for name in record.__struct_fields__}
-
-
-def _plain(value: object) -> object:
-    match value:
-        case UUID():
-            return text(value)
-        case datetime():
-            return micros(value)
-        case bool():
-            return int(value)
-        case str():
-            return str(value)
-        case tuple():
-            return _encode(value).decode()
-    return value
-
-
-def _job_facts(job: Job, policy_id: int, token: UUID | None) -> dict[str, object]:
-    origin = _facts(job.origin) | {"policy_id": policy_id}
-    origin["tags"] = None if job.origin.tags is None else _encode(job.origin.tags).decode()
-    facts = _facts(job) | origin | {"token": _plain(token)}
-    return {name: fact for name, fact in facts.items() if name not in ("origin", "policy")}

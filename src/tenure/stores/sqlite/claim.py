@@ -1,12 +1,11 @@
-"""Claiming jobs, inside the write transaction: choose the due ones in order, take them, remember the claim.
+"""Claiming: choose the due jobs in claim order, lease them, record the claim.
 
-Each queue is walked priority by priority along its index, so that a million jobs that are not due yet cost nothing. A
-row that cannot be taken is set aside for a while, and the claim goes on with the next: one poisoned row wedges nothing.
+Each lane is read along its index, so that jobs that are not due cost nothing. A poisoned row is quarantined, and the
+claim goes on with the next row.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
@@ -24,122 +23,100 @@ from tenure.stores.base import ClaimResult
 from tenure.stores.contract import ClaimRequest, without_secret
 from tenure.stores.limits import RuledQueue
 from tenure.stores.quarantine import Quarantine
-from tenure.stores.sqlite.apply import AnyWrite, Write, prepare, read_row, write_changes
-from tenure.stores.sqlite.apply_batch import Alike, Shared
-from tenure.stores.sqlite.connections import SqliteConnections
-from tenure.stores.sqlite.limited_claim import choice_by_rules, note, ruled_queues
-from tenure.stores.sqlite.priorities import levels
-from tenure.stores.sqlite.rows import PolicyOf, json_list, micros, text
-from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.apply import (
+    AnyWrite,
+    HomogeneousWrite,
+    SharedWrite,
+    Write,
+    prepare,
+    read_row,
+    write_changes,
+)
+from tenure.stores.sqlite.lanes import lanes
+from tenure.stores.sqlite.limited_claim import choose_within_limits, limited_queues, record_usage
+from tenure.stores.sqlite.rows import json_list, micros, text
+from tenure.stores.sqlite.session import Session
 
 _ids = msgspec.json.Decoder(list[str]).decode
 
 
-async def claim_jobs(connections: SqliteConnections, request: ClaimRequest, quarantine: Quarantine) -> ClaimResult:
-    """Claim in a writing transaction."""
-    return await connections.write(
-        lambda connection: claim(
-            connection,
-            request,
-            now=connections.clock(),
-            policy_of=connections.policies_on(connection),
-            quarantine=quarantine,
-        )
-    )
-
-
-def claim(
-    connection: sqlite3.Connection, request: ClaimRequest, *, now: datetime, policy_of: PolicyOf, quarantine: Quarantine
-) -> ClaimResult:
-    """The jobs won, each with its token: those that the same request won before, or else new ones."""
-    won = connection.execute(sql("claim_won"), {"request_id": request.request_id}).fetchone()
-    if won is not None:
-        return ClaimResult(_again(connection, request, body=won[0], ids=won[1], policy_of=policy_of))
-    claiming = _Claiming(connection, request, now=now, policy_of=policy_of, quarantine=quarantine)
-    while len(claiming.taken) < request.limit:
-        before = len(claiming.taken)
-        spoilt = claiming.take_some()
-        if not spoilt or (len(claiming.taken) > before and claiming.taken[-1].losses):
+def claim(session: Session, request: ClaimRequest, quarantine: Quarantine) -> ClaimResult:
+    """The claimed jobs with their tokens: those that the same request claimed before, or else new ones."""
+    earlier = session.execute("claims/select", {"request_id": request.request_id}).fetchone()
+    if earlier is not None:
+        return ClaimResult(_repeated(session, request, body=earlier[0], ids=earlier[1]))
+    run = _ClaimRun(session, request, quarantine)
+    while len(run.claimed) < request.limit:
+        before = len(run.claimed)
+        poisoned = run.claim_next()
+        if not poisoned or (len(run.claimed) > before and run.claimed[-1].losses):
             break
-    if claiming.taken:
-        _remember(connection, request, claiming.taken, now=now)
-    return ClaimResult(claiming.taken, claiming.ruled, claiming.again_seconds)
+    if run.claimed:
+        _record_claim(session, request, run.claimed)
+    return ClaimResult(run.claimed, run.limited_queues, run.retry_after_seconds)
 
 
-class _Claiming:
-    """One claim under way: what it has taken so far, and by which rules."""
+class _ClaimRun:
+    """One claim: the jobs claimed so far, and the limits that it met."""
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        request: ClaimRequest,
-        *,
-        now: datetime,
-        policy_of: PolicyOf,
-        quarantine: Quarantine,
-    ) -> None:
-        self._connection, self._request, self._now = connection, request, now
-        self._policy_of, self._quarantine = policy_of, quarantine
-        self.taken: list[Job] = []
-        self.ruled: frozenset[str] = frozenset()
-        self.again_seconds: float | None = None
+    def __init__(self, session: Session, request: ClaimRequest, quarantine: Quarantine) -> None:
+        self._session, self._request, self._quarantine = session, request, quarantine
+        self.claimed: list[Job] = []
+        self.limited_queues: frozenset[str] = frozenset()
+        self.retry_after_seconds: float | None = None
 
-    def take_some(self) -> bool:
-        """Take the next jobs that may go. True when one could not be taken, so that there is room for another."""
-        ruled = ruled_queues(self._connection, self._request.queues)
-        self.ruled = frozenset(ruled)
-        return self._take_by_rules(ruled) if ruled else self._take(self._chosen())
+    def claim_next(self) -> bool:
+        """Claim the next jobs. True if a row was poisoned, so that another job may take its place."""
+        limited = limited_queues(self._session, self._request.queues)
+        self.limited_queues = frozenset(limited)
+        return self._claim_within_limits(limited) if limited else self._lease(self._choose())
 
-    def _take_by_rules(self, ruled: dict[str, RuledQueue]) -> bool:
-        choice = choice_by_rules(
-            self._connection,
-            self._request,
-            limit=self._request.limit - len(self.taken),
-            ruled=ruled,
-            now=self._now,
-            quarantine=self._quarantine,
-        )
+    def _claim_within_limits(self, limited: dict[str, RuledQueue]) -> bool:
+        now, room = self._session.now, self._request.limit - len(self.claimed)
+        choice = choose_within_limits(self._session, self._request, room, limited, self._quarantine)
         if choice.again_at is not None:
-            self.again_seconds = (choice.again_at - self._now).total_seconds()
-        before = len(self.taken)
-        spoilt = self._take(self._fitting(self._read([text(one.id) for one in choice.chosen])))
-        new = self.taken[before:]
-        at = max((job.updated_at for job in new), default=self._now)
-        note(self._connection, choice.notes((job.id for job in new), at), self._now)
-        return spoilt
+            self.retry_after_seconds = (choice.again_at - now).total_seconds()
+        before = len(self.claimed)
+        poisoned = self._lease(self._fitting(self._read([text(one.id) for one in choice.chosen])))
+        new = self.claimed[before:]
+        at = max((job.updated_at for job in new), default=now)
+        record_usage(self._session, choice.notes((job.id for job in new), at))
+        return poisoned
 
     def _read(self, ids: list[str]) -> list[Job]:
         jobs: dict[str, Job] = {}
-        for row in self._connection.execute(sql("jobs_by_id"), {"ids": json_list(ids)}) if ids else ():
-            job = read_row(row, self._policy_of)
+        for row in self._session.select_jobs(ids) if ids else ():
+            job = read_row(self._session, row)
             if isinstance(job, RowPoisoned):
                 self._quarantine.put(job)
             else:
                 jobs[row[0]] = job
         return [jobs[id_] for id_ in ids if id_ in jobs]
 
-    def _chosen(self) -> list[Job]:
-        """The next jobs in the order of claiming."""
-        wanted = self._request.limit - len(self.taken)
+    def _choose(self) -> list[Job]:
+        """The next jobs in claim order."""
+        wanted = self._request.limit - len(self.claimed)
         ordered: list[Job] = []
-        for priority, queues in levels(self._connection, self._request.queues):
+        for priority, queues in lanes(self._session, self._request.queues):
             room = wanted - len(ordered)
             alone = len(queues) == 1
             ordered += self._due(queues[0], priority, room) if alone else self._due_across(queues, priority, room)
             if len(ordered) >= wanted:
-                # The next level is not even looked for: that takes a step along the index for each queue.
+                # The next priority is not looked up: that takes an index step for each queue.
                 break
         return batch(self._fitting(ordered), wanted)
 
     def _fitting(self, ordered: list[Job]) -> list[Job]:
-        """A job that was lost before goes alone, so it cannot join those that are taken already."""
-        return list(takewhile(lambda job: not job.losses, ordered)) if self.taken else ordered
+        """A job that was lost before is claimed alone, so that it cannot join jobs that are claimed already."""
+        return list(takewhile(lambda job: not job.losses, ordered)) if self.claimed else ordered
 
     def _due(self, queue: str, priority: int, limit: int) -> list[Job]:
+        """The due jobs of one lane."""
         found: list[Job] = []
-        with closing(self._connection.execute(sql("due_jobs"), {"queue": queue, **self._claimable(priority)})) as rows:
+        parameters = {"queue": queue, **self._claimable(priority)}
+        with closing(self._session.execute("jobs/select_due", parameters)) as rows:
             for row in rows:
-                job = read_row(row, self._policy_of)
+                job = read_row(self._session, row)
                 if isinstance(job, RowPoisoned):
                     self._quarantine.put(job)
                     continue
@@ -149,66 +126,66 @@ class _Claiming:
         return found
 
     def _due_across(self, queues: Sequence[str], priority: int, limit: int) -> list[Job]:
-        """The same of several queues together. First only the ids, so that whole rows are read only of what goes."""
+        """The due jobs of several lanes of one priority. First only their ids, so that whole rows are read only of
+        the jobs that are claimed."""
         names = json_list(queues)
         while True:
-            asked = {"queues": names, "limit": limit, **self._claimable(priority)}
-            ids = [id_ for (id_,) in self._connection.execute(sql("due_across"), asked)]
+            parameters = {"queues": names, "limit": limit, **self._claimable(priority)}
+            ids = [id_ for (id_,) in self._session.execute("jobs/select_due_across_queues", parameters)]
             found = self._read(ids)
             if len(found) == len(ids):
                 return found
-            # What cannot be read is set aside by now, so that others take its place.
+            # Poisoned rows are quarantined by now, and other jobs take their places.
 
     def _claimable(self, priority: int) -> dict[str, object]:
         return {
             "priority": priority,
-            "now": micros(self._now),
+            "now": micros(self._session.now),
             "kinds": json_list(self._request.kinds),
-            "set_aside": json_list(self._quarantine.ids()),
+            "quarantined": json_list(self._quarantine.ids()),
         }
 
-    def _take(self, chosen: Sequence[Job]) -> bool:
-        """Take these jobs. True when one could not be taken."""
-        spoilt = False
+    def _lease(self, chosen: Sequence[Job]) -> bool:
+        """Lease these jobs. True if a row was poisoned."""
+        poisoned = False
         writes: list[AnyWrite] = []
-        afterwards: list[Job] = []
-        taking = Taking(self._request, self._now)
+        leased: list[Job] = []
+        decisions = _ClaimDecisions(self._request, self._session.now)
         for job in chosen:
             try:
-                after, write = taking.taken(job)
+                after, write = decisions.decide(job)
             except Refused as refusal:
                 self._quarantine.put(RowPoisoned(job.id, f"it is due, and yet: {refusal}"))
-                spoilt = True
+                poisoned = True
             else:
-                afterwards.append(after)
+                leased.append(after)
                 writes.append(write)
-        for after, problem in zip(afterwards, write_changes(self._connection, writes), strict=True):
+        for after, problem in zip(leased, write_changes(self._session, writes), strict=True):
             if problem is None:
-                self.taken.append(after)
+                self.claimed.append(after)
             else:
                 self._quarantine.put(problem)
-                spoilt = True
-        return spoilt
+                poisoned = True
+        return poisoned
 
 
-def _again(
-    connection: sqlite3.Connection, request: ClaimRequest, *, body: str, ids: str, policy_of: PolicyOf
-) -> list[Job]:
+def _repeated(session: Session, request: ClaimRequest, *, body: str, ids: str) -> list[Job]:
+    """The jobs of an earlier claim, as they are now."""
     if body != request.body():
         raise RequestIdReused(request.request_id)
     jobs: dict[str, Job] = {}
-    for row in connection.execute(sql("jobs_by_id"), {"ids": ids}):
-        job = read_row(row, policy_of)
+    for row in session.execute("jobs/select", {"ids": ids}):
+        job = read_row(session, row)
         if isinstance(job, Job):
             jobs[row[0]] = without_secret(job, request.actor)
     return [jobs[id_] for id_ in _ids(ids) if id_ in jobs]
 
 
-class Taking:
-    """What becomes of each job that is claimed, and what is written for it.
+class _ClaimDecisions:
+    """The decision for each job of a claim, and what is written for it.
 
-    Jobs at their first revision differ from others of their policy in nothing but what they were added with: what was
-    decided for one of them is decided for all, and only the names and times that remain are put in their place.
+    Jobs at revision 1 of one policy differ only in their origin and due time: the decision for the first of them holds
+    for all, and they are written as a homogeneous batch.
     """
 
     def __init__(self, request: ClaimRequest, now: datetime) -> None:
@@ -216,32 +193,32 @@ class Taking:
         self._actor, self._request_id = request.actor, request.request_id
         claim = Claim(request.token)
         self._operations: tuple[Operation, ...] = (claim, Start()) if request.start else (claim,)
-        self._first: dict[Policy, tuple[Job, Shared]] = {}
+        self._first: dict[Policy, tuple[Job, SharedWrite]] = {}
 
-    def taken(self, job: Job) -> tuple[Job, AnyWrite]:
+    def decide(self, job: Job) -> tuple[Job, AnyWrite]:
         if job.rev > 1 or job.updated_at > self._now:
-            write = self._decided(job)
+            write = self._decide_one(job)
             return write.after, write
         first = self._first.get(job.policy)
         if first is None:
-            write = self._decided(job)
-            first = self._first[job.policy] = write.after, Shared.of(write.events, write.row, "claim_jobs")
+            write = self._decide_one(job)
+            first = self._first[job.policy] = write.after, SharedWrite.of(write, "jobs/claim")
         after = replace(first[0], origin=job.origin, created_at=job.created_at, due_at=job.due_at)
         job_id = text(job.id)
-        return after, Alike(job.id, first[1], (job_id, None), (job_id,))
+        return after, HomogeneousWrite(job.id, first[1], (job_id, None), (job_id,))
 
-    def _decided(self, job: Job) -> Write:
+    def _decide_one(self, job: Job) -> Write:
         change = decide_chain(job, self._operations, self._actor, request_id=self._request_id)
         return prepare(change, max(self._now, job.updated_at))
 
 
-def _remember(connection: sqlite3.Connection, request: ClaimRequest, taken: Sequence[Job], *, now: datetime) -> None:
-    connection.execute(
-        sql("insert_claim"),
+def _record_claim(session: Session, request: ClaimRequest, claimed: Sequence[Job]) -> None:
+    session.execute(
+        "claims/insert",
         {
             "request_id": request.request_id,
             "body": request.body(),
-            "job_ids": json_list([text(job.id) for job in taken]),
-            "at": micros(now),
+            "job_ids": json_list([text(job.id) for job in claimed]),
+            "at": micros(session.now),
         },
     )

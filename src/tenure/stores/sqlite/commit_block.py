@@ -1,8 +1,8 @@
-"""The caller's own transaction on SQLite: a lane of its own, the write lock from the first moment, the gate open only
-around what we write ourselves.
+"""Commit blocks on SQLite: a connection of their own, which takes the write lock when the block begins. The writer is
+set only around the store's own statements.
 
-Everybody else who writes the file waits meanwhile, with the busy timeout that their connection has. So a block is never
-open for longer than a share of ours, whatever deadline was asked for.
+All other writers of the file wait meanwhile, for the busy timeout of their connections. So a block is never open for
+longer than a share of the store's busy timeout, whatever its deadline.
 """
 
 from __future__ import annotations
@@ -10,67 +10,68 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from tenure.errors import StoreError, TenureError
-from tenure.lifecycle.records import Job, Policy
+from tenure.lifecycle.records import Job
 from tenure.seams import Seams
 from tenure.stores.commit_block import BaseCommitBlock, BlockedStore
 from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
-from tenure.stores.sqlite import apply, enqueue
+from tenure.stores.sqlite.apply import apply
 from tenure.stores.sqlite.artifacts import attach
-from tenure.stores.sqlite.file_lock import FileLocks
+from tenure.stores.sqlite.enqueue import enqueue
+from tenure.stores.sqlite.file_lock import WriteLock
 from tenure.stores.sqlite.outbox import post
 from tenure.stores.sqlite.policies import SqlitePolicies
-from tenure.stores.sqlite.statements import sql
-from tenure.stores.sqlite.transactions import open_gate
-from tenure.stores.sqlite.user_sql import CallersError, Result, callers_errors, run
-from tenure.stores.sqlite.writer_thread import BEGIN_TRIES, Lane, Work
+from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.transactions import Work, begin_with_retries
+from tenure.stores.sqlite.user_sql import Result, UserSqlError, run, user_sql_errors
+from tenure.stores.sqlite.writer_thread import ConnectionRunner
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _log = logging.getLogger("tenure.stores.sqlite")
 
 BLOCK_SHARE = 0.8
-"""A block is open for at most this share of the busy timeout. Another process that begins to wait in the block's first
-moment, with the same timeout, still gets its turn; only one with a shorter timeout could be told that it is locked."""
+"""A block is open for at most this share of the busy timeout. A process with the same timeout that begins to wait when
+the block begins still gets the lock; only one with a shorter timeout can time out."""
 
 
 class WriterPause:
-    """Keeps other work away while a block has the only connection that there is."""
+    """Keeps other work away while a block uses the only connection."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
         self._block: BaseCommitBlock | None = None
-        self._free = asyncio.Event()
+        self._end = asyncio.Event()
 
-    def shut(self, block: BaseCommitBlock) -> None:
-        self._block, self._free = block, asyncio.Event()
+    def begin(self, block: BaseCommitBlock) -> None:
+        self._block, self._end = block, asyncio.Event()
 
-    def open(self, block: BaseCommitBlock) -> None:
-        """What comes now is served behind the end of the block."""
+    def end(self, block: BaseCommitBlock) -> None:
+        """Work that is submitted from now on runs after the end of the block."""
         if self._block is block:
             self._block = None
-            self._free.set()
+            self._end.set()
 
-    async def passed(self) -> None:
-        """Wait until no block is open. One whose time is up is ended by whoever waits for it."""
+    async def ended(self) -> None:
+        """Wait until no block is open. A block whose deadline has passed is expired here."""
         while (block := self._block) is not None:
             if block.is_open and block.seconds_left <= 0:
                 block.expire()
             elif block.is_open:
-                await self._wait(self._free, block.seconds_left)
+                await self._wait(self._end, block.seconds_left)
             else:
-                await self._free.wait()
+                await self._end.wait()
 
-    async def _wait(self, free: asyncio.Event, seconds: float) -> None:
+    async def _wait(self, end: asyncio.Event, seconds: float) -> None:
         spawn, clock = self._seams.spawn, self._seams.clock
-        tasks = [spawn.task(free.wait(), name="tenure-gate"), spawn.task(clock.sleep(seconds), name="tenure-nap")]
+        tasks = [spawn.task(end.wait(), name="tenure-pause"), spawn.task(clock.sleep(seconds), name="tenure-deadline")]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -79,14 +80,14 @@ class WriterPause:
             await asyncio.wait(tasks)
 
 
-class Blocks(msgspec.Struct, frozen=True):
-    """What all blocks of one store share. Only one of them is open at a time, in the order of asking. The gate is for
-    a store whose one connection serves everything."""
+class BlockContext(msgspec.Struct, frozen=True):
+    """What the blocks of one store share. One block is open at a time, in the order of requests. `pause` is for a
+    store with a single connection."""
 
-    lane: Lane
-    turns: FileLocks
+    runner: ConnectionRunner
+    write_lock: WriteLock
     order: asyncio.Lock
-    gate: WriterPause | None
+    pause: WriterPause | None
     busy_seconds: float
     clock: Callable[[], datetime]
     policies: SqlitePolicies
@@ -94,12 +95,12 @@ class Blocks(msgspec.Struct, frozen=True):
 
 
 class SqliteCommitBlock(BaseCommitBlock):
-    """One transaction on the blocks' own lane."""
+    """One transaction on the connection of commit blocks."""
 
-    def __init__(self, store: BlockedStore, shared: Blocks, *, deadline_seconds: float) -> None:
-        super().__init__(store, deadline_seconds=deadline_seconds, clock=shared.seams.clock)
-        self.deadline_seconds = min(self.deadline_seconds, BLOCK_SHARE * shared.busy_seconds)
-        self._shared = shared
+    def __init__(self, store: BlockedStore, context: BlockContext, *, deadline_seconds: float) -> None:
+        super().__init__(store, deadline_seconds=deadline_seconds, clock=context.seams.clock)
+        self.deadline_seconds = min(self.deadline_seconds, BLOCK_SHARE * context.busy_seconds)
+        self._context = context
         self._ending: asyncio.Future[None] | None = None
         self._in_order = False
         self._begun = False
@@ -107,34 +108,28 @@ class SqliteCommitBlock(BaseCommitBlock):
         self._ended = False
 
     async def _begin(self) -> None:
-        shared = self._shared
-        if shared.gate is not None:
-            await shared.gate.passed()
-        await shared.order.acquire()
+        context = self._context
+        if context.pause is not None:
+            await context.pause.ended()
+        await context.order.acquire()
         self._in_order = True
-        if shared.gate is not None:
-            shared.gate.shut(self)
+        if context.pause is not None:
+            context.pause.begin(self)
         try:
-            await shared.lane.look(self._take_write_lock)
+            await context.runner.call(self._take_write_lock)
         except BaseException:
-            # Also when we were cancelled while it waited: then it begins all the same, and must end.
+            # Also after a cancellation while it waited: then the transaction begins all the same, and must end.
             await self._let_go()
             raise
 
     def _take_write_lock(self, connection: sqlite3.Connection) -> None:
-        self._shared.turns.take()
+        self._context.write_lock.acquire()
         self._begun = True
-        for tries_left in reversed(range(BEGIN_TRIES)):
-            try:
-                connection.execute("begin immediate")
-                return
-            except sqlite3.OperationalError:
-                if tries_left == 0:
-                    raise
+        begin_with_retries(lambda: connection.execute("begin immediate"), connection)
 
     async def _commit(self) -> None:
         def commit(connection: sqlite3.Connection) -> None:
-            with callers_errors():
+            with user_sql_errors():
                 connection.execute("commit")
             self._end(connection)
 
@@ -143,43 +138,43 @@ class SqliteCommitBlock(BaseCommitBlock):
     async def _let_go(self) -> None:
         if not self._ended:
             self._abandon()
-        self._make_way()
+        self._admit_others()
         if self._ending is not None:
             await asyncio.shield(self._ending)
 
     def _abandon(self) -> None:
         if self._ending is None:
             self._abandoned = True
-            self._shared.lane.interrupt()
+            self._context.runner.interrupt()
             try:
-                self._ending = self._shared.lane.hand_in(self._end)
+                self._ending = self._context.runner.submit(self._end)
             except TenureError:
-                # The store was closed, and the transaction was undone with its connection.
+                # The store was closed, and the transaction was rolled back with its connection.
                 self._ended = True
-        self._make_way()
+        self._admit_others()
 
-    def _make_way(self) -> None:
-        """Let others hand in their work: the lane serves it behind our end, also if our caller never leaves."""
+    def _admit_others(self) -> None:
+        """Let others submit work: it runs after the end of this block, also if the caller never leaves it."""
         if self._in_order:
             self._in_order = False
-            self._shared.order.release()
-            if self._shared.gate is not None:
-                self._shared.gate.open(self)
+            self._context.order.release()
+            if self._context.pause is not None:
+                self._context.pause.end(self)
 
     def _end(self, connection: sqlite3.Connection) -> None:
-        """Undo what is not committed, and let the next one write. Behind everything else that the lane still does."""
+        """Roll back what is not committed, and release the write lock. Runs after all work of the block."""
         if self._ended:
             return
         self._ended = True
         try:
             if self._begun and connection.in_transaction:
-                self._shared.policies.forget_ids()
+                self._context.policies.forget_ids()
                 connection.rollback()
         except sqlite3.Error as problem:
-            _log.warning("a transaction could not be rolled back, and ends with its connection: %s", problem)
+            _log.warning("rollback of a commit block failed, it ends with its connection: %s", problem)
         finally:
             if self._begun:
-                self._shared.turns.give_back()
+                self._context.write_lock.release()
 
     async def _execute(self, sql: str, values: Sequence[Any]) -> int:
         return (await self._run(sql, values)).touched
@@ -191,47 +186,30 @@ class SqliteCommitBlock(BaseCommitBlock):
         return await self._done(lambda connection: run(connection, sql, values, abandoned=lambda: self._abandoned))
 
     async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-        def work(connection: sqlite3.Connection) -> list[EnqueueResult]:
-            policy_of = self._policies_on(connection)
-            with _gate_open(connection):
-                return enqueue.enqueue(
-                    connection,
-                    requests,
-                    now=self._shared.clock(),
-                    policies=self._shared.policies,
-                    read=lambda job_id: apply.read_one(connection, job_id, policy_of),
-                )
-
-        return await self._done(work)
+        return await self._operate(enqueue, requests)
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            with _gate_open(connection):
-                post(connection, messages, now=self._shared.clock())
-
-        await self._done(work)
+        await self._operate(post, messages)
 
     async def _attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
-        def work(connection: sqlite3.Connection) -> Job:
-            with _gate_open(connection):
-                return attach(
-                    connection, job, artifacts, now=self._shared.clock(), policy_of=self._policies_on(connection)
-                )
-
-        return await self._done(work)
+        return await self._operate(attach, job, artifacts)
 
     async def _perform(self, request: Request) -> Outcome:
-        def work(connection: sqlite3.Connection) -> Outcome:
-            with _gate_open(connection):
-                [outcome] = apply.apply(
-                    connection, [request], now=self._shared.clock(), policy_of=self._policies_on(connection)
-                )
-                return outcome
+        [outcome] = await self._operate(apply, [request])
+        return outcome
+
+    async def _operate(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of an operation of the store, with the writer set while it runs."""
+
+        def work(connection: sqlite3.Connection) -> T:
+            session = Session(connection, self._context.clock(), self._context.policies)
+            with session.writing_as("store", then=None):
+                return operation(session, *args, **kwargs)
 
         return await self._done(work)
 
     async def _done(self, work: Work[T]) -> T:
-        """The result of the work, or the error that it is, the caller's own as SQLite raised it."""
+        """The result of the work. An error in the user's own statement is raised as SQLite raised it."""
 
         def wanted(connection: sqlite3.Connection) -> T:
             if self._abandoned:
@@ -239,17 +217,6 @@ class SqliteCommitBlock(BaseCommitBlock):
             return work(connection)
 
         try:
-            return await self._shared.lane.look(wanted)
-        except CallersError as error:
+            return await self._context.runner.call(wanted)
+        except UserSqlError as error:
             raise error.error from None
-
-    def _policies_on(self, connection: sqlite3.Connection) -> Callable[[int], Policy]:
-        return lambda policy_id: self._shared.policies.read(connection, policy_id)
-
-
-@contextmanager
-def _gate_open(connection: sqlite3.Connection) -> Iterator[None]:
-    """Write as the store for a moment. An error undoes the whole transaction, and the gate with it."""
-    open_gate(connection, "store")
-    yield
-    connection.execute(sql("close_gate"))

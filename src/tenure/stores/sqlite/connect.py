@@ -1,4 +1,4 @@
-"""How a file is opened: the settings on which durability rests, and the places where they would not hold."""
+"""How a file is opened: the settings that durability depends on, and the file systems that break them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tenure.errors import GuardViolated, StoreError, StoreUnavailable
 
 SWITCH_TRIES = 5
 PRIMARY_CODE = 0xFF
-"""The bits of an error's code that say what it is; the others say where it was met."""
+"""The bits of SQLite's primary error code; the others are details."""
 MEMORY = ":memory:"
 SQLITE_LEAST = (3, 34, 0)
 SQLITE_SAFE_RESET = (3, 51, 3)
 """From here on SQLite has no race between resetting the WAL and a writer."""
 BUSY_SECONDS = 5.0
-"""How long to wait for another process that writes, before the next try."""
+"""How long a connection waits for the write lock of another process, before the next try."""
 CACHE_KIB = 32_768
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "ncpfs"}
@@ -28,9 +28,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 def connect(
     path: str, *, read_only: bool = False, busy_seconds: float = BUSY_SECONDS, foreign_keys: bool = False
 ) -> sqlite3.Connection:
-    """A connection with the store's settings. Its transactions begin and end only where we say so.
+    """A connection with the store's settings, and no implicit transactions.
 
-    With `foreign_keys` those that the caller's tables declare are kept, as PostgreSQL would; ours have none.
+    With `foreign_keys` it enforces those that the user's tables declare, as PostgreSQL does; the store's have none.
     """
     if sqlite3.sqlite_version_info < SQLITE_LEAST:
         least = ".".join(map(str, SQLITE_LEAST))
@@ -44,7 +44,7 @@ def connect(
         connection.execute("pragma synchronous = full")
         connection.execute("pragma temp_store = memory")
         connection.execute(f"pragma cache_size = -{CACHE_KIB}")
-        # Checkpoints are ours alone: an automatic one may meet the reset race of versions before 3.51.3.
+        # Only the store checkpoints: an automatic checkpoint may meet the reset race of versions before 3.51.3.
         connection.execute("pragma wal_autocheckpoint = 0")
         if read_only:
             connection.execute("pragma query_only = on")
@@ -57,7 +57,7 @@ def connect(
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Two that switch a new file at once are in each other's way, and SQLite tells one of them so without waiting."""
+    """Of two connections that switch a new file at once, SQLite refuses one without waiting."""
     for tries_left in reversed(range(SWITCH_TRIES)):
         try:
             connection.execute("pragma journal_mode = wal").fetchone()
@@ -65,14 +65,14 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as problem:
             if not tries_left or problem.sqlite_errorcode & PRIMARY_CODE != sqlite3.SQLITE_BUSY:
                 raise
-        # Whoever has the lock is waited for here, as everywhere else.
+        # Wait for the lock of the other connection with the busy timeout.
         connection.execute("begin immediate")
         connection.execute("rollback")
 
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """What SQLite raises, as our errors."""
+    """Raise SQLite's errors as errors of the store."""
     try:
         yield
     except sqlite3.IntegrityError as problem:
@@ -84,7 +84,7 @@ def translated(where: str) -> Iterator[None]:
 
 
 def file_system(path: Path, mounts: str) -> str:
-    """The type of the file system that a path lies on, by a text like that of /proc/mounts; empty if it is not there.
+    """The type of a path's file system, from a text like /proc/mounts; empty if it is not listed.
 
     >>> file_system(Path("/srv/share/jobs.db"), "/dev/vda / ext4 rw 0 0\\nserver:/x /srv/share nfs4 rw 0 0")
     'nfs4'
@@ -101,7 +101,7 @@ def file_system(path: Path, mounts: str) -> str:
 
 
 def require_local(path: str, mounts: str) -> None:
-    """Refuse a file where the WAL's shared memory would not be shared, and commits would be lost."""
+    """Refuse a file on a file system where the WAL's shared memory is not shared, and commits are lost."""
     if path == MEMORY:
         return
     kind = file_system(Path(path).resolve(), mounts)
@@ -113,7 +113,7 @@ def require_local(path: str, mounts: str) -> None:
 
 
 def machine_mounts() -> str:
-    """What is mounted where, as far as this machine says so."""
+    """The mounted file systems; empty where /proc/mounts does not exist."""
     try:
         return Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
     except OSError:

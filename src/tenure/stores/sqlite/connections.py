@@ -1,6 +1,6 @@
-"""The connections of one store: one that writes, one that reads, and one for transactions of the callers' own.
+"""The connections of one store: one that writes, one that reads, and one for commit blocks.
 
-They are started when they are first needed, and belong to the process that made them.
+They are opened when they are first needed, and belong to the process that opened them.
 """
 
 from __future__ import annotations
@@ -12,25 +12,32 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from tenure.errors import StoreUnavailable, UsedAfterFork
-from tenure.lifecycle.records import Policy
 from tenure.seams import Seams
 from tenure.stores.commit_block import require_outside
-from tenure.stores.sqlite.commit_block import Blocks, WriterPause
+from tenure.stores.sqlite.commit_block import BlockContext, WriterPause
 from tenure.stores.sqlite.connect import MEMORY, connect, require_local
-from tenure.stores.sqlite.file_lock import FairFileLock, FileLocks
+from tenure.stores.sqlite.file_lock import FairFileLock, WriteLock
 from tenure.stores.sqlite.policies import SqlitePolicies
-from tenure.stores.sqlite.rows import PolicyOf
-from tenure.stores.sqlite.transactions import Reading, Writing, checkpoint
-from tenure.stores.sqlite.writer_thread import Connection, InlineLane, Lane, ThreadLane, Transactions, Work
+from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.transactions import (
+    ReadTransactions,
+    SerialConnection,
+    TransactionBoundary,
+    WriteTransactions,
+    checkpoint,
+)
+from tenure.stores.sqlite.writer_thread import ConnectionRunner, ConnectionThread, InlineConnection
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Operation = Callable[Concatenate[Session, P], T]
 
 
 class SqliteConnections:
-    """Makes lanes, and forgets them. What is in memory has one connection for all; so has work without threads."""
+    """The connections of one file. A database in memory, and a store without threads, has one for everything."""
 
     def __init__(
         self,
@@ -44,175 +51,188 @@ class SqliteConnections:
         wal_bytes_max: int,
         mounts: Callable[[], str],
     ) -> None:
-        self._path, self._store, self._seams, self.clock = path, store, seams, clock
-        self._inline, self._busy_seconds, self._wal_bytes_max, self._mounts = (
-            inline,
-            busy_seconds,
-            wal_bytes_max,
-            mounts,
-        )
+        self.path, self._store, self.seams, self.clock = path, store, seams, clock
+        self._inline, self._busy_seconds, self._wal_bytes_max = inline, busy_seconds, wal_bytes_max
+        self._mounts = mounts
         self._pid = os.getpid()
-        self._door = threading.Lock()
-        self._turns = FileLocks()
-        self.one_for_all = inline or path == MEMORY
-        self._gate = WriterPause(seams) if self.one_for_all else None
-        self._writer: Lane | None = None
-        self._reader: Lane | None = None
-        self._blocks: Blocks | None = None
+        self._state_lock = threading.Lock()
+        self._write_lock = WriteLock()
+        self.is_single = inline or path == MEMORY
+        self._pause = WriterPause(seams) if self.is_single else None
+        self._writer: ConnectionRunner | None = None
+        self._reader: ConnectionRunner | None = None
+        self._blocks: BlockContext | None = None
         self.policies = SqlitePolicies()
         self.has_schema = False
         self.opened = False
 
-    async def connect(self) -> tuple[Lane, Lane]:
+    async def connect(self) -> tuple[ConnectionRunner, ConnectionRunner]:
         """The writer and the reader."""
         self.require_own_process()
         writer, reader = self._pair()
         try:
-            # One after the other: the writer makes the file.
+            # One after the other: the writer creates the file.
             await writer.start()
             await reader.start()
         except Exception:
-            turns = self._turns
+            write_lock = self._write_lock
             if self._forget(writer):
                 await writer.stop()
-                turns.close()
+                write_lock.close()
             raise
         return writer, reader
 
     async def close(self) -> None:
-        """Finish what waits, write the WAL back into the file, and let go of it."""
+        """Finish pending work, write the WAL back into the file, and close all connections."""
         self.require_own_process()
-        with self._door:
-            reader, writer, blocks, turns = self._reader, self._writer, self._blocks, self._turns
+        with self._state_lock:
+            reader, writer, blocks, write_lock = self._reader, self._writer, self._blocks, self._write_lock
             self._reader = self._writer = self._blocks = None
         self.opened = self.has_schema = False
-        if blocks is not None and blocks.lane is not writer:
-            await blocks.lane.stop()
+        if blocks is not None and blocks.runner is not writer:
+            await blocks.runner.stop()
         if reader is not None and reader is not writer:
             await reader.stop()
         if writer is not None:
-            await writer.look(checkpoint)
+            await writer.call(checkpoint)
             await writer.stop()
-            turns.close()
+            write_lock.close()
 
-    async def read(self, work: Work[T]) -> T:
-        """Run this in a reading transaction."""
-        if self.one_for_all:
+    async def read(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in a reading transaction."""
+        if self.is_single:
             require_outside(self._store)
-        return await (await self.reader()).run(work)
+        reader = await self.reader()
+        return await reader.transact(lambda connection: operation(self.session(connection), *args, **kwargs))
 
-    async def write(self, work: Work[T]) -> T:
-        """Run this in a writing transaction."""
+    async def write(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in a writing transaction."""
         require_outside(self._store)
-        return await (await self.writer()).run(work)
+        writer = await self.writer()
+        return await writer.transact(lambda connection: operation(self.session(connection), *args, **kwargs))
+
+    def session(self, connection: sqlite3.Connection) -> Session:
+        """The session of one operation. Its time is that at which the operation begins."""
+        return Session(connection, self.clock(), self.policies)
 
     async def file_version(self) -> int:
-        """A number that changes when another process, or another program, commits to the file."""
-        return await (await self.writer()).look(_data_version)
+        """A number that changes when another connection commits to the file."""
+        return await (await self.writer()).call(_data_version)
 
-    def policies_on(self, connection: sqlite3.Connection) -> PolicyOf:
-        def policy_of(policy_id: int) -> Policy:
-            return self.policies.read(connection, policy_id)
-
-        return policy_of
-
-    async def writer(self) -> Lane:
-        """The open store's writer, once no block has its connection."""
+    async def writer(self) -> ConnectionRunner:
+        """The writer of the open store, once no commit block has its connection."""
         return (await self._open_pair())[0]
 
-    async def reader(self) -> Lane:
-        """The open store's reader, likewise."""
+    async def reader(self) -> ConnectionRunner:
+        """The reader of the open store, once no commit block has its connection."""
         return (await self._open_pair())[1]
 
-    async def blocks(self) -> Blocks:
-        """The lane for transactions of the callers' own, and what they share."""
+    async def blocks(self) -> BlockContext:
+        """The connection of commit blocks."""
         self.require_open()
-        with self._door:
+        with self._state_lock:
             if self._blocks is None:
-                self._blocks = self._for_blocks()
+                self._blocks = self._block_context()
             blocks = self._blocks
-        await blocks.lane.start()
+        await blocks.runner.start()
         return blocks
 
-    def require_open(self) -> tuple[Lane, Lane]:
+    def require_open(self) -> tuple[ConnectionRunner, ConnectionRunner]:
         self.require_own_process()
         if not self.opened or self._writer is None or self._reader is None:
-            raise StoreUnavailable(f"{self._path} is not open; call open() first")
+            raise StoreUnavailable(f"{self.path} is not open; call open() first")
         return self._writer, self._reader
 
     def require_own_process(self) -> None:
         if os.getpid() != self._pid:
             raise UsedAfterFork(
-                f"SqliteStore({self._path!r}) was made in process {self._pid} and cannot be used in {os.getpid()}, its "
+                f"SqliteStore({self.path!r}) was made in process {self._pid} and cannot be used in {os.getpid()}, its "
                 f"child; make a store of its own after the fork"
             )
 
     def missing(self) -> bool:
+        """Whether the file does not exist."""
         self.require_own_process()
-        return self._path != MEMORY and not Path(self._path).exists()
+        return self.path != MEMORY and not Path(self.path).exists()
 
-    async def _open_pair(self) -> tuple[Lane, Lane]:
+    def runner(
+        self,
+        name: str,
+        boundary: TransactionBoundary,
+        *,
+        read_only: bool = False,
+        foreign_keys: bool = False,
+        write_lock: WriteLock | None = None,
+        opened: sqlite3.Connection | None = None,
+    ) -> ConnectionRunner:
+        """A connection to the file, or one that is `opened` already, with a thread of its own unless inline."""
+
+        def open_file() -> sqlite3.Connection:
+            return opened or connect(
+                self.path, read_only=read_only, busy_seconds=self._busy_seconds, foreign_keys=foreign_keys
+            )
+
+        connection = SerialConnection(open_file, boundary, where=self.path, write_lock=write_lock)
+        if self._inline:
+            return InlineConnection(connection)
+        return ConnectionThread(connection, spawn=self.seams.spawn, name=f"tenure-sqlite-{name}")
+
+    async def _open_pair(self) -> tuple[ConnectionRunner, ConnectionRunner]:
         pair = self.require_open()
-        if self._gate is not None:
-            await self._gate.passed()
+        if self._pause is not None:
+            await self._pause.ended()
         return pair
 
-    def _pair(self) -> tuple[Lane, Lane]:
-        """The one pair of lanes, also for several who ask at once."""
-        with self._door:
+    def _pair(self) -> tuple[ConnectionRunner, ConnectionRunner]:
+        """The writer and the reader, created once also for concurrent callers."""
+        with self._state_lock:
             if self._writer is None or self._reader is None:
-                require_local(self._path, self._mounts())
-                self._turns = FileLocks(self._among_all())
-                transactions = Writing(
-                    self._path,
+                require_local(self.path, self._mounts())
+                self._write_lock = WriteLock(self._file_lock())
+                boundary = WriteTransactions(
+                    self.path,
                     wal_bytes_max=self._wal_bytes_max,
-                    has_gate=lambda: self.has_schema,
+                    has_schema=lambda: self.has_schema,
                     rolled_back=self.policies.forget_ids,
                 )
-                self._writer = self._reader = self._lane("writer", transactions)
-                if self._path != MEMORY:
-                    self._reader = self._lane("reader", Reading(), read_only=True)
+                self._writer = self._reader = self.runner(
+                    "writer", boundary, foreign_keys=self.is_single, write_lock=self._write_lock
+                )
+                if self.path != MEMORY:
+                    self._reader = self.runner("reader", ReadTransactions(), read_only=True)
             return self._writer, self._reader
 
-    def _among_all(self) -> FairFileLock | None:
-        """Other stores' writers are waited for where there is a thread to wait in, and a file to share."""
-        if self.one_for_all:
+    def _file_lock(self) -> FairFileLock | None:
+        """Only a store with threads can wait for other stores' writers, and only a file has any."""
+        if self.is_single:
             return None
-        return FairFileLock(self._path, seconds=self._busy_seconds, spawn=self._seams.spawn)
+        return FairFileLock(self.path, seconds=self._busy_seconds, spawn=self.seams.spawn)
 
-    def _forget(self, writer: Lane) -> bool:
-        """Let the next who connects begin anew. False when somebody has seen to that already."""
-        with self._door:
+    def _forget(self, writer: ConnectionRunner) -> bool:
+        """Let the next `connect` start anew. False if a concurrent call has done so."""
+        with self._state_lock:
             if self._writer is not writer:
                 return False
             self._writer = self._reader = self._blocks = None
             return True
 
-    def _for_blocks(self) -> Blocks:
-        # Where one connection serves everything, the block's lane is the writer's, and its turn is kept by the gate.
-        own = self._gate is None
-        lane = self._lane("blocks", Reading(), foreign_keys=True) if own else self.require_open()[0]
-        return Blocks(
-            lane=lane,
-            turns=self._turns if own else FileLocks(),
+    def _block_context(self) -> BlockContext:
+        # With a single connection the block runs on the writer, and the pause keeps other work away.
+        if self._pause is None:
+            write_lock, policies = self._write_lock, SqlitePolicies()
+            runner = self.runner("blocks", ReadTransactions(), foreign_keys=True, write_lock=write_lock)
+        else:
+            write_lock, policies, runner = WriteLock(), self.policies, self.require_open()[0]
+        return BlockContext(
+            runner=runner,
+            write_lock=write_lock,
             order=asyncio.Lock(),
-            gate=self._gate,
+            pause=self._pause,
             busy_seconds=self._busy_seconds,
             clock=self.clock,
-            policies=SqlitePolicies() if own else self.policies,
-            seams=self._seams,
+            policies=policies,
+            seams=self.seams,
         )
-
-    def _lane(self, name: str, around: Transactions, *, read_only: bool = False, foreign_keys: bool = False) -> Lane:
-        keys = foreign_keys or (self._gate is not None and not read_only)
-
-        def connecting() -> sqlite3.Connection:
-            return connect(self._path, read_only=read_only, busy_seconds=self._busy_seconds, foreign_keys=keys)
-
-        connection = Connection(connecting, around, where=self._path, turns=None if read_only else self._turns)
-        if self._inline:
-            return InlineLane(connection)
-        return ThreadLane(connection, spawn=self._seams.spawn, name=f"tenure-sqlite-{name}")
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

@@ -1,10 +1,10 @@
-"""What `doctor` has to say about a file: whether its settings hold what the store promises."""
+"""The findings of `doctor` about a file: whether its settings keep the store's guarantees."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from tenure.stores.contract import Finding, SchemaState
@@ -12,33 +12,28 @@ from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobod
 from tenure.stores.sqlite.connect import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.migrate import schema_state
-from tenure.stores.sqlite.queues import queues_known
+from tenure.stores.sqlite.queues import list_queues
 from tenure.stores.sqlite.rows import micros
-from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, wal_bytes
 
 SYNCHRONOUS_FULL = 2
 
 
 async def examine(connections: SqliteConnections, path: str, *, mounts: Callable[[], str]) -> list[Finding]:
-    """Everything that was looked at, good or bad."""
+    """All findings about a file, good or bad."""
     if connections.missing():
         return [missing_file(path)]
     schema = await schema_state(connections)
     _, reader = await connections.connect()
-    known_mounts, now = mounts(), connections.clock()
-    return await reader.look(lambda connection: _examine(connection, path, mounts=known_mounts, schema=schema, now=now))
+    known_mounts = mounts()
+    return await reader.call(
+        lambda connection: _examine(connections.session(connection), path, mounts=known_mounts, schema=schema)
+    )
 
 
-def _examine(
-    connection: sqlite3.Connection,
-    path: str,
-    *,
-    mounts: str,
-    schema: SchemaState,
-    now: datetime,
-) -> list[Finding]:
-    """Everything that was looked at, good or bad."""
+def _examine(session: Session, path: str, *, mounts: str, schema: SchemaState) -> list[Finding]:
+    connection = session.connection
     return [
         version(sqlite3.sqlite_version_info),
         journal(path, connection.execute("pragma journal_mode").fetchone()[0]),
@@ -47,8 +42,8 @@ def _examine(
         integrity([row[0] for row in connection.execute("pragma quick_check(10)")]),
         wal(wal_bytes(path)),
         migrations(schema),
-        *(unstaffed(connection, now) if schema.current else ()),
-        *(paused(queues_known(connection)) if schema.current else ()),
+        *(unserved(session) if schema.current else ()),
+        *(paused(list_queues(session)) if schema.current else ()),
     ]
 
 
@@ -57,13 +52,13 @@ def missing_file(path: str) -> Finding:
 
 
 def version(found: Sequence[int]) -> Finding:
-    says = f"SQLite {'.'.join(map(str, found))}"
+    detail = f"SQLite {'.'.join(map(str, found))}"
     if tuple(found) >= SQLITE_SAFE_RESET:
-        return Finding("ok", "version", says)
+        return Finding("ok", "version", detail)
     return Finding(
         "warning",
         "version",
-        f"{says} has a rare race between a checkpoint and a writer that can damage the file (fixed in 3.51.3); "
+        f"{detail} has a rare race between a checkpoint and a writer that can damage the file (fixed in 3.51.3); "
         f"tenure switches automatic checkpoints off and truncates the WAL itself, under the write lock",
         "open the file with nothing else that checkpoints, or set wal_autocheckpoint = 0 there; upgrade when you can",
     )
@@ -104,33 +99,33 @@ def integrity(answers: Sequence[str]) -> Finding:
 
 
 def wal(size_bytes: int) -> Finding:
-    says = f"the WAL has {size_bytes} bytes"
+    detail = f"the WAL has {size_bytes} bytes"
     if size_bytes <= 4 * WAL_BYTES_MAX:
-        return Finding("ok", "wal", says)
-    return Finding("warning", "wal", says, "a reader keeps a long transaction open, so that no checkpoint can finish")
+        return Finding("ok", "wal", detail)
+    return Finding("warning", "wal", detail, "a reader keeps a long transaction open, so that no checkpoint can finish")
 
 
 def migrations(schema: SchemaState) -> Finding:
     if schema.min_code_version > schema.code_version:
-        says = f"the file needs code that knows schema {schema.min_code_version}; this is {schema.code_version}"
-        return Finding("error", "schema", says, "upgrade tenure")
+        detail = f"the file needs code that knows schema {schema.min_code_version}; this is {schema.code_version}"
+        return Finding("error", "schema", detail, "upgrade tenure")
     if schema.changed:
-        says = f"migration {schema.changed[0]} differs from what was applied"
-        return Finding("error", "schema", says, "install the tenure that migrated the file")
+        detail = f"migration {schema.changed[0]} differs from what was applied"
+        return Finding("error", "schema", detail, "install the tenure that migrated the file")
     if schema.pending:
         names = ", ".join(f"{migration.number:04d}_{migration.name}" for migration in schema.pending)
         return Finding("error", "schema", f"not applied yet: {names}", "run `tenure migrate`")
     return Finding("ok", "schema", f"schema {max(schema.applied, default=0)} is applied")
 
 
-def unstaffed(connection: sqlite3.Connection, now: datetime) -> list[Finding]:
-    """Kinds that are due and that nobody runs."""
+def unserved(session: Session) -> list[Finding]:
+    """Kinds that have due jobs and no worker."""
     parameters = {
-        "now": micros(now),
-        "seen_after": micros(now - timedelta(seconds=SEEN_SECONDS)),
-        "looked_at": LOOKED_AT_MAX,
+        "now": micros(session.now),
+        "seen_after": micros(session.now - timedelta(seconds=SEEN_SECONDS)),
+        "scanned": LOOKED_AT_MAX,
         "kinds": KINDS_MAX,
     }
     return nobody_runs(
-        (kind, jobs, bool(more)) for kind, jobs, more in connection.execute(sql("unstaffed"), parameters)
+        (kind, jobs, bool(more)) for kind, jobs, more in session.execute("jobs/count_unserved", parameters)
     )

@@ -1,171 +1,133 @@
-"""Adding jobs, inside the write transaction: all of a batch or none.
+"""Enqueueing: all jobs of a batch or none.
 
-The constraints find what is there already. Only when they do is each request looked into, one by one.
+The constraints find jobs that exist already. Only then is each request looked up, one by one.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from msgspec.structs import asdict, astuple
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.records import Job, origin_digests
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_secret
-from tenure.stores.sqlite.apply import read_one
-from tenure.stores.sqlite.policies import SqlitePolicies
-from tenure.stores.sqlite.rows import event_row, micros, new_job_row, text
-from tenure.stores.sqlite.statements import Row, by_name, sql, write_rows
-from tenure.stores.sqlite.writer_thread import Work
-
-if TYPE_CHECKING:
-    from tenure.stores.sqlite.connections import SqliteConnections
-
-ReadJob = Callable[[str], Job]
+from tenure.stores.sqlite.rows import Row, encode_event, encode_job, encode_new_job, micros, text
+from tenure.stores.sqlite.session import Session
 
 
-def prepare(
-    connections: SqliteConnections, requests: Sequence[EnqueueRequest], *, homogeneous: bool
-) -> Work[Sequence[EnqueueResult]]:
-    """The work for the writer thread. What can be computed before it runs is computed here."""
-    digests = alike_digests(requests) if homogeneous else None
-
-    def work(connection: sqlite3.Connection) -> Sequence[EnqueueResult]:
-        now, policies, policy_of = connections.clock(), connections.policies, connections.policies_on(connection)
-        if digests is not None:
-            new = enqueue_homogeneous(connection, requests, digests, now=now, policies=policies)
-            if new is not None:
-                return new
-        return enqueue(
-            connection,
-            requests,
-            now=now,
-            policies=policies,
-            read=lambda job_id: read_one(connection, job_id, policy_of),
-        )
-
-    return work
-
-
-def enqueue(
-    connection: sqlite3.Connection,
-    requests: Sequence[EnqueueRequest],
-    *,
-    now: datetime,
-    policies: SqlitePolicies,
-    read: ReadJob,
-) -> list[EnqueueResult]:
-    """The jobs that the requests led to, in their order."""
-    connection.execute("savepoint add_all")
-    try:
-        added = _add_all(connection, requests, now=now, policies=policies)
-    except sqlite3.IntegrityError:
-        connection.execute("rollback to add_all")
-        policies.forget_ids()
-        added = [_add_one(connection, request, now=now, policies=policies, read=read) for request in requests]
-    connection.execute("release add_all")
-    return added
-
-
-def alike_digests(requests: Sequence[EnqueueRequest]) -> list[str] | None:
-    """What names the jobs of requests that differ in nothing but id and payload; None where they have keys, under
-    which another job may be there."""
+def homogeneous_digests(requests: Sequence[EnqueueRequest]) -> list[str] | None:
+    """The digests of requests that differ only in id and payload; None if they have keys, under which another job may
+    exist. Computed before the writer thread runs."""
     first = requests[0].origin
     if first.dedupe_key is not None or first.request_id is not None:
         return None
     return origin_digests([request.origin for request in requests])
 
 
+def enqueue_batch(
+    session: Session, requests: Sequence[EnqueueRequest], digests: Sequence[str] | None
+) -> Sequence[EnqueueResult]:
+    """Enqueue a batch, which is homogeneous if it has digests."""
+    if digests is not None:
+        results = enqueue_homogeneous(session, requests, digests)
+        if results is not None:
+            return results
+    return enqueue(session, requests)
+
+
+def enqueue(session: Session, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+    """The jobs of the requests, in their order: new ones, or those that exist under the same id or key."""
+    session.savepoint("enqueue_all")
+    try:
+        results = _insert(session, requests)
+    except sqlite3.IntegrityError:
+        session.release("enqueue_all", undo=True)
+        return [_enqueue_one(session, request) for request in requests]
+    session.release("enqueue_all")
+    return results
+
+
 def enqueue_homogeneous(
-    connection: sqlite3.Connection,
-    requests: Sequence[EnqueueRequest],
-    digests: Sequence[str],
-    *,
-    now: datetime,
-    policies: SqlitePolicies,
+    session: Session, requests: Sequence[EnqueueRequest], digests: Sequence[str]
 ) -> HomogeneousResults | None:
-    """The new jobs of requests that are alike; None, and nothing written, where one of them was asked before."""
-    event, job = requests[0].decide(now)
+    """The new jobs of a homogeneous batch; None, and nothing written, if one of the ids is in use."""
+    event, job = requests[0].decide(session.now)
     ids = [text(request.origin.id) for request in requests]
     payloads = [request.origin.payload for request in requests]
-    # An event without a request of its own is named by its job.
-    logged = by_name("insert_events", event_row(event, ids[0])) | {"request_id": None}
-    connection.execute("savepoint enqueue_homogeneous")
+    # Without a request id of its own, an enqueue has the job's id for it.
+    shared_event = asdict(encode_event(event, ids[0])) | {"request_id": None}
+    session.savepoint("enqueue_homogeneous")
     try:
-        shared = by_name("insert_jobs", new_job_row(job, ids[0], policies.insert(connection, job.policy)))
-        write_rows(connection, "insert_events_alike", list(zip(ids, digests, strict=True)), logged)
-        write_rows(connection, "insert_jobs_alike", list(zip(ids, payloads, strict=True)), shared)
+        shared_job = asdict(encode_job(job, policy_id=session.policy_id(job.policy)))
+        session.write_rows("events/insert_homogeneous", list(zip(ids, digests, strict=True)), shared_event)
+        session.write_rows("jobs/insert_homogeneous", list(zip(ids, payloads, strict=True)), shared_job)
     except sqlite3.IntegrityError:
-        connection.execute("rollback to enqueue_homogeneous")
-        connection.execute("release enqueue_homogeneous")
-        policies.forget_ids()
+        session.release("enqueue_homogeneous", undo=True)
         return None
-    connection.execute("release enqueue_homogeneous")
+    session.release("enqueue_homogeneous")
     return HomogeneousResults(job, requests)
 
 
-def _add_all(
-    connection: sqlite3.Connection, requests: Sequence[EnqueueRequest], *, now: datetime, policies: SqlitePolicies
-) -> list[EnqueueResult]:
+def _insert(session: Session, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
     events: list[Row] = []
     jobs: list[Row] = []
-    added: list[EnqueueResult] = []
+    results: list[EnqueueResult] = []
     for request in requests:
-        job_id = text(request.origin.id)
-        event, job = request.decide(now)
-        events.append(event_row(event, job_id))
-        jobs.append(new_job_row(job, job_id, policies.insert(connection, job.policy)))
-        added.append(EnqueueResult(job, created=True))
-    write_rows(connection, "insert_events", events)
-    write_rows(connection, "insert_jobs", jobs)
-    return added
+        event, job = request.decide(session.now)
+        events.append(astuple(encode_event(event, text(job.id))))
+        jobs.append(encode_new_job(job, session.policy_id(job.policy)))
+        results.append(EnqueueResult(job, created=True))
+    session.write_rows("events/insert", events)
+    session.write_rows("jobs/insert", jobs)
+    return results
 
 
-def _add_one(
-    connection: sqlite3.Connection, request: EnqueueRequest, *, now: datetime, policies: SqlitePolicies, read: ReadJob
-) -> EnqueueResult:
-    existing = _asked_before(connection, request, read)
-    if existing is None and (existing := _duplicate(connection, request, read)) is not None:
-        _remember(connection, request, existing, now=now)
+def _enqueue_one(session: Session, request: EnqueueRequest) -> EnqueueResult:
+    existing = _enqueued_before(session, request)
+    if existing is None and (existing := _duplicate(session, request)) is not None:
+        _record_deduplication(session, request, existing)
     if existing is not None:
         return EnqueueResult(without_secret(existing), created=False)
-    return _add_all(connection, [request], now=now, policies=policies)[0]
+    return _insert(session, [request])[0]
 
 
-def _asked_before(connection: sqlite3.Connection, request: EnqueueRequest, read: ReadJob) -> Job | None:
-    """The job that this request led to when it first came: another's, under its dedupe key, or its own."""
+def _enqueued_before(session: Session, request: EnqueueRequest) -> Job | None:
+    """The job that this request led to before: the one that had its dedupe key, or its own."""
     origin = request.origin
-    row = connection.execute(sql("answered"), {"request_id": request.request_id}).fetchone()
+    row = session.execute("deduplicated_requests/select", {"request_id": request.request_id}).fetchone()
     if row is None:
         parameters = {"id": text(origin.id), "request_id": origin.request_id}
-        row = connection.execute(sql("enqueued_as"), parameters).fetchone()
+        row = session.execute("events/select_enqueued", parameters).fetchone()
     if row is None:
         return None
     job_id, digest, detail = row
-    existing = read(job_id)
+    existing = session.job(job_id)
     if digest != origin.digest() or detail != request.detail:
         raise RequestIdReused(request.request_id, current=without_secret(existing))
     return existing
 
 
-def _duplicate(connection: sqlite3.Connection, request: EnqueueRequest, read: ReadJob) -> Job | None:
+def _duplicate(session: Session, request: EnqueueRequest) -> Job | None:
+    """The live job that has the dedupe key of this request."""
     origin = request.origin
     if origin.dedupe_key is None:
         return None
-    row = connection.execute(sql("live_duplicate"), {"kind": origin.kind, "dedupe_key": origin.dedupe_key}).fetchone()
-    return None if row is None else read(row[0])
+    parameters = {"kind": origin.kind, "dedupe_key": origin.dedupe_key}
+    row = session.execute("jobs/select_duplicate", parameters).fetchone()
+    return None if row is None else session.job(row[0])
 
 
-def _remember(connection: sqlite3.Connection, request: EnqueueRequest, existing: Job, *, now: datetime) -> None:
-    """The request made no job of its own, and must not make one when it comes again."""
-    connection.execute(
-        sql("insert_answer"),
+def _record_deduplication(session: Session, request: EnqueueRequest, existing: Job) -> None:
+    """The request made no job of its own, and must not make one when it is repeated."""
+    session.execute(
+        "deduplicated_requests/insert",
         {
             "request_id": request.request_id,
             "digest": request.origin.digest(),
             "detail": request.detail,
             "job_id": text(existing.id),
-            "at": micros(now),
+            "at": micros(session.now),
         },
     )

@@ -1,7 +1,7 @@
-"""Who writes a file next. SQLite's own lock is polled for and serves whoever happens to ask, so that one who writes
-without pause would keep the others out; among ourselves we wait in order and are woken at once.
+"""Fair order among the writers of a file. SQLite's own lock is polled, so that a connection that writes without pause
+starves the others; these locks are granted in the order of requests, and wake the next writer at once.
 
-All of this is a courtesy. What is written is kept apart by SQLite's lock alone, which everybody takes in their turn.
+They are an optimisation. Only SQLite's own lock keeps transactions apart, and every writer takes it as well.
 """
 
 from __future__ import annotations
@@ -23,44 +23,46 @@ if sys.platform != "win32":
     import fcntl
 
 WAIT_SECONDS = 30.0
-"""Longer than any transaction of ours: this only keeps a fault elsewhere from holding a lane for ever."""
+"""Longer than any transaction of the store: a bound for the case of a fault elsewhere."""
 
 _log = logging.getLogger("tenure.stores.sqlite")
 
 
-class FileLocks:
-    """A lock that is given in the order of asking: first among the lanes of one store, then among all stores."""
+class WriteLock:
+    """A lock that is granted in the order of requests: first among the connections of one store, then among all stores
+    on the file."""
 
-    def __init__(self, among_all: FairFileLock | None = None) -> None:
-        self._among_all = among_all
-        self._door = threading.Lock()
+    def __init__(self, file_lock: FairFileLock | None = None) -> None:
+        self._file_lock = file_lock
+        self._state_lock = threading.Lock()
         self._taken = False
         self._waiting: deque[threading.Event] = deque()
 
-    def take(self, seconds: float = WAIT_SECONDS) -> None:
-        """Wait for one's turn. Who waits in vain is told what SQLite would say of another process."""
-        self._take_here(seconds)
-        if self._among_all is not None:
-            self._among_all.take()
+    def acquire(self, seconds: float = WAIT_SECONDS) -> None:
+        """Wait for the lock. After the timeout it raises what SQLite raises for a lock of another process."""
+        self._acquire_in_store(seconds)
+        if self._file_lock is not None:
+            self._file_lock.acquire()
 
-    def give_back(self) -> None:
-        """Let the next one in. Another lane of the store asks anew among all, so that no store keeps the turn."""
-        if self._among_all is not None:
-            self._among_all.give_back()
-        with self._door:
+    def release(self) -> None:
+        """Wake the next waiter. Another connection of the store requests the file lock anew, so that no store keeps
+        it."""
+        if self._file_lock is not None:
+            self._file_lock.release()
+        with self._state_lock:
             if self._waiting:
-                # The turn passes over without ever being free.
+                # The lock passes to the next waiter without being free in between.
                 self._waiting.popleft().set()
             else:
                 self._taken = False
 
     def close(self) -> None:
-        """Let go of the turn, also where a transaction ended with its connection and nobody gave it back."""
-        if self._among_all is not None:
-            self._among_all.close()
+        """Release the file lock, also if a transaction ended with its connection and did not release it."""
+        if self._file_lock is not None:
+            self._file_lock.close()
 
-    def _take_here(self, seconds: float) -> None:
-        with self._door:
+    def _acquire_in_store(self, seconds: float) -> None:
+        with self._state_lock:
             if not self._taken:
                 self._taken = True
                 return
@@ -68,7 +70,7 @@ class FileLocks:
             self._waiting.append(mine)
         if mine.wait(seconds):
             return
-        with self._door:
+        with self._state_lock:
             if mine.is_set():
                 return
             self._waiting.remove(mine)
@@ -76,15 +78,15 @@ class FileLocks:
 
 
 class FairFileLock:
-    """The turn among all stores on one file, of this process and of others.
+    """The write lock among all stores on one file, in this process and in others.
 
-    Whoever writes has the kernel's lock on the file `-turn`. Whoever is next has the one on `-next` and waits for the
-    turn with it; all others wait for `-next`, in the order of asking. So one who gives the turn back and asks again at
-    once comes after those who waited, which one lock alone would not see to: it goes to whoever is fastest.
+    The writer holds the kernel's lock on the file `-lock`. The next writer holds the lock on `-next` while it waits for
+    `-lock`; all others wait for `-next`, in the order of requests. So a writer that releases the lock and requests it
+    again comes after those that wait, which one lock alone does not ensure.
 
-    A process that dies gives back what it has. One that is stopped does not: after `seconds` one goes on without the
-    turn, and does not wait for it again until it could be had. Where the files cannot be opened, or the kernel has no
-    such locks for them, one goes on without from the first. One asks at a time, and nothing here raises.
+    A process that dies releases its locks. A process that is stopped does not: after `seconds` a writer goes on without
+    the lock, and does not wait for it again until it was granted. If the files cannot be opened, or the kernel has no
+    such locks for them, writers go on without. One thread requests at a time, and no method raises.
     """
 
     def __init__(self, path: str, *, seconds: float, spawn: Spawner) -> None:
@@ -93,42 +95,42 @@ class FairFileLock:
         self._seconds, self._spawn = seconds, spawn
         self._files: tuple[int, int] | None = None
         self._usable = sys.platform != "win32"
-        self._mine = False
-        self._door = threading.Lock()
-        self._asks: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
-        self._asked: threading.Event | None = None
+        self._held = False
+        self._state_lock = threading.Lock()
+        self._requests: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
+        self._request: threading.Event | None = None
         self._has_waiter = self._waiter_waits = False
 
-    def take(self) -> None:
-        """Have the turn, or go on without it."""
+    def acquire(self) -> None:
+        """Wait for the lock, or go on without it."""
         if self._waiter_waits or not self._usable or not self._opened():
             return
         try:
-            self._mine = self._is_free() or self._wait()
+            self._held = self._try() or self._wait()
         except (OSError, RuntimeError) as problem:
-            # There are no such locks here, or no thread to wait in.
-            self._do_without(problem)
+            # The kernel has no such locks, or the process no more threads.
+            self._disable(problem)
 
-    def give_back(self) -> None:
-        if self._mine:
-            self._mine = False
+    def release(self) -> None:
+        if self._held:
+            self._held = False
             assert self._files is not None
             try:
                 fcntl.flock(self._files[1], fcntl.LOCK_UN)
             except OSError as problem:
-                self._do_without(problem)
+                self._disable(problem)
 
     def close(self) -> None:
-        """Give back, and let go of the files. Only where nobody takes a turn any more."""
-        self.give_back()
+        """Release the lock and close the files. No request may follow."""
+        self.release()
         self._usable = False
         if self._has_waiter:
-            # It may be waiting in a call that only the kernel ends, and lets go of the files after that.
-            self._asks.put(None)
+            # It may be blocked in a call that only the kernel ends. It closes the files after that.
+            self._requests.put(None)
         else:
-            self.let_go()
+            self.close_files()
 
-    def let_go(self) -> None:
+    def close_files(self) -> None:
         files, self._files = self._files, None
         for file in files or ():
             os.close(file)
@@ -138,92 +140,91 @@ class FairFileLock:
             try:
                 self._files = _open_beside(self._path)
             except OSError as problem:
-                self._do_without(problem)
+                self._disable(problem)
                 return False
             _opened_here.add(self)
         return True
 
-    def _is_free(self) -> bool:
-        """Take the turn if nobody has it and nobody waits for it: this is all that is done where there is one writer,
-        and takes a few microseconds."""
+    def _try(self) -> bool:
+        """Take the lock if it is free and no writer waits for it. With one writer this is all that happens, and takes a
+        few microseconds."""
         assert self._files is not None
-        ahead, turn = self._files
+        next_, lock = self._files
         try:
-            fcntl.flock(ahead, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(next_, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # If it is only the turn that is taken, we are next, and the waiter goes on from there.
+            # If only `-lock` is taken, this writer is next, and the waiter thread goes on from there.
             return False
-        fcntl.flock(ahead, fcntl.LOCK_UN)
+        fcntl.flock(next_, fcntl.LOCK_UN)
         return True
 
     def _wait(self) -> bool:
-        """Wait for the turn, for as long as one may. The kernel wakes whoever waits for such a lock at once and in
-        order, but knows no limit, so that a thread of its own waits there: trying again and again would be as slow
-        as SQLite is, and would leave it to chance who comes next."""
+        """Wait for the lock with a timeout. The kernel wakes waiters at once and in order, but has no timeout, so a
+        thread of its own waits there. Polling would be as slow as SQLite's, and in random order."""
         mine = threading.Event()
-        self._asked, self._waiter_waits = mine, True
-        self._asks.put(mine)
+        self._request, self._waiter_waits = mine, True
+        self._requests.put(mine)
         if not self._has_waiter:
-            self._spawn.thread(self._wait_in_line, name="tenure-sqlite-turn")
+            self._spawn.thread(self._serve_requests, name="tenure-sqlite-lock")
             self._has_waiter = True
         if mine.wait(self._seconds):
             return self._usable
-        with self._door:
-            self._asked = None
+        with self._state_lock:
+            self._request = None
             return mine.is_set() and self._usable
 
-    def _wait_in_line(self) -> None:
-        while (mine := self._asks.get()) is not None:
+    def _serve_requests(self) -> None:
+        while (mine := self._requests.get()) is not None:
             try:
-                self._stand_in_line(mine)
+                self._wait_for(mine)
             except OSError as problem:
-                self._do_without(problem)
+                self._disable(problem)
                 mine.set()
-        self.let_go()
+        self.close_files()
 
-    def _stand_in_line(self, mine: threading.Event) -> None:
+    def _wait_for(self, mine: threading.Event) -> None:
         assert self._files is not None
-        ahead, turn = self._files
-        fcntl.flock(ahead, fcntl.LOCK_EX)
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        fcntl.flock(ahead, fcntl.LOCK_UN)
-        with self._door:
+        next_, lock = self._files
+        fcntl.flock(next_, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(next_, fcntl.LOCK_UN)
+        with self._state_lock:
             self._waiter_waits = False
-            if self._asked is mine:
+            if self._request is mine:
                 mine.set()
             else:
-                # Whoever asked has gone on without.
-                fcntl.flock(turn, fcntl.LOCK_UN)
+                # The writer has timed out and gone on without the lock.
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
-    def _do_without(self, problem: Exception) -> None:
-        """Nobody may be kept waiting for us either, so the files are let go of, and with them what we have."""
+    def _disable(self, problem: Exception) -> None:
+        """No other writer may wait for this one either, so the files are closed, and their locks released."""
         self._usable = False
-        self.let_go()
-        _log.info("%s is written without turns among processes: %s", self._path, problem)
+        self.close_files()
+        _log.info("%s is written without a fair lock among processes: %s", self._path, problem)
 
 
 def _open_beside(path: str) -> tuple[int, int]:
-    """The files `-next` and `-turn`, which nobody reads or writes, for all who may open the database."""
+    """The files `-next` and `-lock`, which stay empty, with the permissions of the database."""
     mode = Path(path).stat().st_mode & 0o666
     flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW
-    ahead = os.open(f"{path}-next", flags, mode)
+    next_ = os.open(f"{path}-next", flags, mode)
     try:
-        return ahead, os.open(f"{path}-turn", flags, mode)
+        return next_, os.open(f"{path}-lock", flags, mode)
     except OSError:
-        os.close(ahead)
+        os.close(next_)
         raise
 
 
 _opened_here: weakref.WeakSet[FairFileLock] = weakref.WeakSet()
 
 
-def _let_go_in_child() -> None:
-    """A lock belongs to all processes that have the open file, and a child would keep what its parent died with."""
-    for turn in list(_opened_here):
+def _close_in_child() -> None:
+    """A lock belongs to all processes that have the open file: a child would hold the lock of its dead parent."""
+    for lock in list(_opened_here):
         with suppress(OSError):
-            turn.let_go()
+            lock.close_files()
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_let_go_in_child)
+    os.register_at_fork(after_in_child=_close_in_child)

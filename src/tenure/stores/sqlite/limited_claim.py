@@ -1,10 +1,8 @@
-"""What a choice by the rules of queues asks of SQLite, inside the write transaction that also takes the jobs."""
+"""Claims from queues with limits: what the choice of jobs reads, and the usage that it records, in one transaction."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -28,13 +26,13 @@ from tenure.stores.limits import (
     spent_text,
 )
 from tenure.stores.quarantine import Quarantine
-from tenure.stores.sqlite.priorities import levels
-from tenure.stores.sqlite.rows import id_of, json_list, micros, moment
-from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.lanes import lanes
+from tenure.stores.sqlite.rows import id_of, json_list, micros, timestamp
+from tenure.stores.sqlite.session import Session
 
 
-def ruled_queues(connection: sqlite3.Connection, queues: Sequence[str]) -> dict[str, RuledQueue]:
-    """Those of the queues that have rules or are paused."""
+def limited_queues(session: Session, queues: Sequence[str]) -> dict[str, RuledQueue]:
+    """Those of the queues that have limits or are paused."""
     return {
         name: RuledQueue(
             name=name,
@@ -43,84 +41,73 @@ def ruled_queues(connection: sqlite3.Connection, queues: Sequence[str]) -> dict[
             turn=turn,
             spent=RateUsage() if spent is None else spent_of(spent),
         )
-        for name, paused_at, *rules, turn, spent in connection.execute(
-            sql("ruled_queues"), {"queues": json_list(queues)}
+        for name, paused_at, *rules, turn, spent in session.execute(
+            "queues/select_limited", {"queues": json_list(queues)}
         )
     }
 
 
-def choice_by_rules(
-    connection: sqlite3.Connection,
-    request: ClaimRequest,
-    *,
-    limit: int,
-    ruled: dict[str, RuledQueue],
-    now: datetime,
-    quarantine: Quarantine,
+def choose_within_limits(
+    session: Session, request: ClaimRequest, limit: int, limited: dict[str, RuledQueue], quarantine: Quarantine
 ) -> Choice:
-    """The jobs that the rules let through."""
-    asking = choose(request.queues, limit, ruled=ruled, now=now)
-    return answered(asking, Answers(connection, request.kinds, now=now, quarantine=quarantine).answer)
+    """The jobs that the limits allow now."""
+    choosing = choose(request.queues, limit, ruled=limited, now=session.now)
+    return answered(choosing, _LimitReads(session, request.kinds, quarantine).answer)
 
 
-class Answers:
-    """Answers the questions of a choice."""
+class _LimitReads:
+    """What a choice within limits reads."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, kinds: Sequence[str], *, now: datetime, quarantine: Quarantine
-    ) -> None:
-        self._connection = connection
-        self._due = {"kinds": json_list(kinds), "now": micros(now), "set_aside": json_list(quarantine.ids())}
+    def __init__(self, session: Session, kinds: Sequence[str], quarantine: Quarantine) -> None:
+        self._session = session
+        now, quarantined = micros(session.now), json_list(quarantine.ids())
+        self._due = {"kinds": json_list(kinds), "now": now, "quarantined": quarantined}
 
     def answer(self, question: Question) -> Any:
         match question:
             case InOrder(queue, limit):
                 return self._in_order(queue, limit)
             case Keys():
-                return [key for (key,) in self._rows("due_keys", msgspec.structs.asdict(question))]
+                return [key for (key,) in self._rows("jobs/select_partitions", msgspec.structs.asdict(question))]
             case OfKeys(queue, keys, each):
-                return [one for key in keys for one in self._of_key(queue, key, each)]
+                return [candidate for key in keys for candidate in self._of_partition(queue, key, each)]
             case HeldOf(queue):
-                return dict(self._rows("held_by_key", {"queue": queue}))
+                return dict(self._rows("jobs/count_leased_by_partition", {"queue": queue}))
             case SpentOf(queue, keys):
-                rows = self._rows("spent_by_key", {"queue": queue, "keys": json_list(keys)})
+                rows = self._rows("rate_usage/select", {"queue": queue, "keys": json_list(keys)})
                 return {key: spent_of(spent) for key, spent in rows}
 
     def _in_order(self, queue: str, limit: int) -> list[Candidate]:
         found: list[Candidate] = []
-        for priority, _ in levels(self._connection, [queue]):
-            asked = {**self._due, "queue": queue, "priority": priority, "limit": limit - len(found)}
+        for priority, _ in lanes(self._session, [queue]):
+            parameters = {**self._due, "queue": queue, "priority": priority, "limit": limit - len(found)}
             found += [
-                Candidate(id_of(id_), queue, key, priority, moment(due_at), losses)
-                for id_, key, due_at, losses in self._rows("due_candidates", asked)
+                Candidate(id_of(id_), queue, key, priority, timestamp(due_at), losses)
+                for id_, key, due_at, losses in self._rows("jobs/select_due_candidates", parameters)
             ]
             if len(found) >= limit:
                 break
         return found
 
-    def _of_key(self, queue: str, key: str, each: int) -> list[Candidate]:
-        asked = {**self._due, "queue": queue, "key": key, "each": each}
+    def _of_partition(self, queue: str, key: str, each: int) -> list[Candidate]:
+        parameters = {**self._due, "queue": queue, "key": key, "each": each}
         return [
-            Candidate(id_of(id_), queue, key, priority, moment(due_at), losses)
-            for id_, priority, due_at, losses in self._rows("due_of_key", asked)
+            Candidate(id_of(id_), queue, key, priority, timestamp(due_at), losses)
+            for id_, priority, due_at, losses in self._rows("jobs/select_due_of_partition", parameters)
         ]
 
-    def _rows(self, name: str, values: dict[str, Any]) -> Iterable[Any]:
-        return self._connection.execute(sql(name), values).fetchall()
+    def _rows(self, name: str, parameters: dict[str, Any]) -> Iterable[Any]:
+        return self._session.execute(name, parameters).fetchall()
 
 
-def note(connection: sqlite3.Connection, notes: Iterable[Note], now: datetime) -> None:
-    """Write down what was spent, and whose turn was last."""
-    for one in notes:
-        spent = None if one.spent is None else spent_text(one.spent)
-        connection.execute(sql("note_turn"), {"queue": one.queue, "turn": one.turn, "spent": spent})
-        for key, spent_of_key in one.spent_by_key.items():
-            values = {
-                "queue": one.queue,
-                "key": key,
-                "spent": spent_text(spent_of_key),
-                "until_at": micros(one.until[key]),
-            }
-            connection.execute(sql("keep_spent"), values)
-        if one.spent_by_key:
-            connection.execute(sql("forget_spent"), {"queue": one.queue, "now": micros(now)})
+def record_usage(session: Session, notes: Iterable[Note]) -> None:
+    """Record the rate usage, and the partition that was served last."""
+    for note in notes:
+        spent = None if note.spent is None else spent_text(note.spent)
+        session.execute("queues/update_usage", {"queue": note.queue, "turn": note.turn, "spent": spent})
+        for key, usage in note.spent_by_key.items():
+            until_at = micros(note.until[key])
+            parameters = {"queue": note.queue, "key": key, "spent": spent_text(usage), "until_at": until_at}
+            session.execute("rate_usage/upsert", parameters)
+        if note.spent_by_key:
+            session.execute("rate_usage/delete_expired", {"queue": note.queue, "now": micros(session.now)})

@@ -1,4 +1,4 @@
-"""The file's schema: where it stands, and how it is brought to what this code knows."""
+"""The schema of the file: its state, and its migrations."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ async def schema_state(connections: SqliteConnections) -> SchemaState:
     if connections.missing():
         return empty_state()
     writer, _ = await connections.connect()
-    return await writer.look(state)
+    return await writer.call(state)
 
 
 async def apply_pending(connections: SqliteConnections, *, where: str) -> list[MigrationRecord]:
     """Apply the pending migrations, and create the file if it does not exist."""
     writer, _ = await connections.connect()
-    applied = await writer.run(lambda connection: migrate(connection, where=where))
+    applied = await writer.transact(lambda connection: migrate(connection, where=where))
     connections.has_schema = True
     return applied
 
 
 def empty_state() -> SchemaState:
-    """Of a file that is not there yet."""
+    """The state of a file that does not exist."""
     return schema.compare(known(), {}, min_code_version=0)
 
 
 def state(connection: sqlite3.Connection) -> SchemaState:
-    """Where the file stands against this code."""
-    if connection.execute(sql("migrations_known")).fetchone()[0] is None:
+    """The applied migrations compared with those of this code."""
+    if connection.execute(sql("migrations/exists")).fetchone()[0] is None:
         return empty_state()
-    applied = dict(connection.execute(sql("migrations_applied")).fetchall())
-    least = connection.execute(sql("min_code_version")).fetchone()
+    applied = dict(connection.execute(sql("migrations/select")).fetchall())
+    least = connection.execute(sql("meta/select_min_code_version")).fetchone()
     return schema.compare(known(), applied, min_code_version=0 if least is None else least[0])
 
 
 def migrate(connection: sqlite3.Connection, *, where: str) -> list[MigrationRecord]:
-    """Apply what is pending. The write lock is held, so that of several who try, one does it and the others see it."""
+    """Apply the pending migrations. The write lock is held, so that of concurrent calls one applies them."""
     found = state(connection)
     schema.require_ours(found, where=where)
     for migration in found.pending:
@@ -52,7 +52,7 @@ def migrate(connection: sqlite3.Connection, *, where: str) -> list[MigrationReco
 
 
 def statements(script: str) -> Iterator[str]:
-    """The statements of a script. `executescript` would end our transaction, so they are run one by one."""
+    """The statements of a script, to be run one by one: `executescript` would end the transaction."""
     lines: list[str] = []
     for line in script.splitlines(keepends=True):
         lines.append(line)
@@ -62,5 +62,5 @@ def statements(script: str) -> Iterator[str]:
 
 
 def known() -> tuple[MigrationRecord, ...]:
-    """The migrations that this code brings."""
+    """The migrations of this code."""
     return sql_files.migrations(PACKAGE)

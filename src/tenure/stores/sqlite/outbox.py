@@ -1,30 +1,26 @@
-"""Outbox messages, written inside the write transaction."""
+"""Outbox messages, written in the transaction of the user's work."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import groupby
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import OutboxMessage
 from tenure.stores.sqlite.rows import micros
-from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.session import Session
 
 
-def post(
-    connection: sqlite3.Connection, messages: Sequence[tuple[OutboxMessage, Job | None]], *, now: datetime
-) -> None:
-    """Write messages, which come sorted by aggregate, each under the next number of its aggregate."""
-    at = micros(now)
+def post(session: Session, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
+    """Insert messages, which are sorted by aggregate, under the next sequence numbers of their aggregates."""
+    at = micros(session.now)
     for aggregate, group in groupby(messages, key=lambda posted: posted[0].aggregate):
         together = list(group)
-        connection.execute(sql("advance_stream"), {"aggregate": aggregate, "count": len(together), "at": at})
-        [written] = connection.execute(sql("stream_written"), {"aggregate": aggregate}).fetchone()
+        session.execute("streams/advance", {"aggregate": aggregate, "count": len(together), "at": at})
+        [written] = session.execute("streams/select_written", {"aggregate": aggregate}).fetchone()
         for sequence, (message, job) in enumerate(together, written - len(together) + 1):
-            if connection.execute(sql("message_known"), {"id": str(message.id)}).fetchone():
+            if session.execute("outbox/select_id", {"id": str(message.id)}).fetchone():
                 raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
             parameters = {
                 "aggregate": aggregate,
@@ -36,4 +32,4 @@ def post(
                 "job_id": None if job is None else str(job.id),
                 "at": at,
             }
-            connection.execute(sql("insert_message"), parameters)
+            session.execute("outbox/insert", parameters)

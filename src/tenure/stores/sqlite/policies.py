@@ -20,14 +20,14 @@ class SqlitePolicies(PolicyCache):
         if id_ is None:
             body = encode_policy(policy)
             id_ = int.from_bytes(sha256(body).digest()[:6], "big")
-            connection.execute(sql("insert_policy"), {"id": id_, "body": body.decode()})
+            connection.execute(sql("policies/insert"), {"id": id_, "body": body.decode()})
             self._ids[policy] = id_
         return id_
 
     def read(self, connection: sqlite3.Connection, id_: int) -> Policy:
         if (known := self._policies.get(id_)) is not None:
             return known
-        row = connection.execute(sql("policy"), {"id": id_}).fetchone()
+        row = connection.execute(sql("policies/select"), {"id": id_}).fetchone()
         if row is None:
             raise StoreError(f"policy {id_} is not in the file, though jobs name it; restore it from a backup")
         return self._policies.setdefault(id_, decode_policy(row[0]))

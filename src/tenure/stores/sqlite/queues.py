@@ -1,8 +1,7 @@
-"""What operators say about queues, on SQLite."""
+"""Pauses and limits of queues."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any
 
@@ -14,72 +13,70 @@ from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
 from tenure.stores.limits import columns_of, rules_of
 from tenure.stores.sqlite.connections import SqliteConnections
-from tenure.stores.sqlite.retention import note_operator
-from tenure.stores.sqlite.rows import maybe_moment, micros, moment
-from tenure.stores.sqlite.statements import sql
+from tenure.stores.sqlite.rows import micros, optional_timestamp, timestamp
+from tenure.stores.sqlite.session import Session
 
 
 class SqliteQueues:
-    """Each change is one piece of work, which also writes down who made it."""
+    """The queues of one file. Each change is recorded in the operator log in its transaction."""
 
     def __init__(self, connections: SqliteConnections, wake: Callable[[set[str]], None]) -> None:
-        self._write, self._read, self._clock = connections.write, connections.read, connections.clock
-        self._wake = wake
+        self._write, self._read, self._wake = connections.write, connections.read, wake
 
     async def known(self) -> list[QueueRecord]:
-        return await self._read(queues_known)
+        return await self._read(list_queues)
 
     async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
-        [record] = await self._change("put_queue", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
+        [record] = await self._change("put", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
         return record
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
-        [record] = await self._change("pause_queue", name, actor, {})
+        [record] = await self._change("pause", name, actor, {})
         return record
 
     async def resume(self, name: str, *, actor: Actor) -> QueueRecord | None:
-        records = await self._change("resume_queue", name, actor, {})
-        return records[0] if records else None
+        return next(iter(await self._change("resume", name, actor, {})), None)
 
     async def forget(self, name: str, *, actor: Actor) -> bool:
         check_name(name, "queue")
-
-        def work(connection: sqlite3.Connection) -> bool:
-            gone = connection.execute(sql("forget_queue"), {"name": name}).rowcount > 0
-            connection.execute(sql("forget_limits"), {"name": name})
-            if gone:
-                note_operator(connection, "forget_queue", actor=actor, now=self._clock(), detail={"queue": name})
-            return gone
-
-        gone = await self._write(work)
+        deleted = await self._write(_forget, name, actor)
         self._wake({name})
-        return gone
+        return deleted
 
     async def _change(
-        self, statement: str, name: str, actor: Actor, values: dict[str, Any], **detail: Any
+        self, action: str, name: str, actor: Actor, values: dict[str, Any], **detail: Any
     ) -> list[QueueRecord]:
         check_name(name, "queue")
-
-        def work(connection: sqlite3.Connection) -> list[QueueRecord]:
-            now = self._clock()
-            if connection.execute(sql(statement), {"name": name, "now": micros(now), **values}).rowcount > 0:
-                note_operator(connection, statement, actor=actor, now=now, detail={"queue": name, **detail})
-            return queues_known(connection, name)
-
-        records = await self._write(work)
+        records = await self._write(_change, action, name, actor, values, detail)
         self._wake({name})
         return records
 
 
-def queues_known(connection: sqlite3.Connection, name: str | None = None) -> list[QueueRecord]:
-    """All queues that are written down, or the one of this name."""
+def list_queues(session: Session, name: str | None = None) -> list[QueueRecord]:
+    """All queues that are paused or have limits, or the one of this name."""
     return [
         QueueRecord(
             name=queue,
             rules=rules_of(rules),
-            paused_at=maybe_moment(paused_at),
-            updated_at=moment(updated_at),
-            held=held,
+            paused_at=optional_timestamp(paused_at),
+            updated_at=timestamp(updated_at),
+            held=leased,
         )
-        for queue, paused_at, *rules, updated_at, held in connection.execute(sql("queues"), {"name": name})
+        for queue, paused_at, *rules, updated_at, leased in session.execute("queues/select", {"name": name})
     ]
+
+
+def _forget(session: Session, name: str, actor: Actor) -> bool:
+    deleted = session.execute("queues/delete", {"name": name}).rowcount > 0
+    session.execute("rate_usage/delete_of_queue", {"name": name})
+    if deleted:
+        session.log_operator("forget_queue", actor, {"queue": name})
+    return deleted
+
+
+def _change(
+    session: Session, action: str, name: str, actor: Actor, values: dict[str, Any], detail: dict[str, Any]
+) -> list[QueueRecord]:
+    if session.execute(f"queues/{action}", {"name": name, "now": micros(session.now), **values}).rowcount > 0:
+        session.log_operator(f"{action}_queue", actor, {"queue": name, **detail})
+    return list_queues(session, name)

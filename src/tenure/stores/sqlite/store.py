@@ -23,12 +23,14 @@ from tenure.stores.contract import (
     Subscription,
     Transaction,
 )
-from tenure.stores.sqlite import complete, doctor, enqueue, migrate
+from tenure.stores.sqlite import doctor, migrate
+from tenure.stores.sqlite.apply_batch import apply_batch
 from tenure.stores.sqlite.archive import SqliteArchive
-from tenure.stores.sqlite.claim import claim_jobs
+from tenure.stores.sqlite.claim import claim
 from tenure.stores.sqlite.commit_block import SqliteCommitBlock
 from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY, machine_mounts
 from tenure.stores.sqlite.connections import SqliteConnections
+from tenure.stores.sqlite.enqueue import enqueue_batch, homogeneous_digests
 from tenure.stores.sqlite.queues import SqliteQueues
 from tenure.stores.sqlite.reads import SqliteReads
 from tenure.stores.sqlite.retention import SqliteRetention
@@ -75,9 +77,7 @@ class SqliteStore(BaseStore):
             retention=SqliteRetention(connections),
         )
         self._mounts, self._notifier = mounts, SqliteNotifier(seams, connections.file_version)
-        self.archive = SqliteArchive(
-            where, connections, seams=seams, clock=clock, busy_seconds=busy_seconds, inline=inline
-        )
+        self.archive = SqliteArchive(connections)
         self.queues = SqliteQueues(connections, self.wake)
         self.schedules = SqliteSchedules(connections, self.wake)
 
@@ -113,16 +113,16 @@ class SqliteStore(BaseStore):
     async def _enqueue(
         self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
     ) -> tuple[Sequence[EnqueueResult], bool]:
-        work = enqueue.prepare(self._connections, requests, homogeneous=homogeneous)
+        digests = homogeneous_digests(requests) if homogeneous else None
         if after is not None:
             await after
-        return await self._connections.write(work), False
+        return await self._connections.write(enqueue_batch, requests, digests), False
 
     async def _claim(self, request: ClaimRequest) -> ClaimResult:
-        return await claim_jobs(self._connections, request, self._quarantine)
+        return await self._connections.write(claim, request, self._quarantine)
 
     async def _apply(self, requests: Sequence[Request]) -> list[Outcome]:
-        return await complete.apply(self._connections, requests)
+        return await apply_batch(self._connections, requests)
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
         """A transaction that holds the write lock. It is rolled back after the deadline, or earlier: after a share of
@@ -138,10 +138,10 @@ class SqliteStore(BaseStore):
 
     def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
         self._connections.require_open()
-        return self._notifier.listen(queues)
+        return self._notifier.subscribe(queues)
 
     def wake(self, names: Set[str], *, notified: bool = False) -> None:
-        self._notifier.give(names)
+        self._notifier.send(names)
 
     def _wake_later(self, names: Set[str], seconds: float) -> None:
-        self._notifier.give_later(names, seconds)
+        self._notifier.send_later(names, seconds)

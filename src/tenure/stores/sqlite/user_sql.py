@@ -1,6 +1,6 @@
-"""Statements of the caller's own inside a transaction of ours: what they may not do is refused before it is done.
+"""The user's own statements inside a commit block: forbidden actions are refused before they are executed.
 
-SQLite itself says what a statement is about to do, however it is written (`set_authorizer`), so nothing is parsed here.
+SQLite reports each action of a statement before it runs (`set_authorizer`), so that no SQL is parsed here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ READING = frozenset(
     | {sqlite3.SQLITE_ANALYZE, sqlite3.SQLITE_REINDEX}
 )
 ENDING = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT})
-LASTING = frozenset({sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
-"""What would change the connection, which outlives the transaction."""
+OUTLASTING = frozenset({sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
+"""Actions that change the connection, which outlives the transaction."""
 OURS = "tenure_"
-STEPS_BETWEEN_LOOKS = 20_000
-"""How many instructions of SQLite's machine, some milliseconds at most, a statement runs between two looks at whether
-it is still wanted."""
+STEPS_BETWEEN_CHECKS = 20_000
+"""How many instructions of SQLite's virtual machine, some milliseconds at most, run between two checks whether the
+block was abandoned."""
 
 ENVIRONMENT = frozenset(
     {
@@ -38,11 +38,11 @@ ENVIRONMENT = frozenset(
     | {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
     | {sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOTADB}
 )
-"""Errors of the file rather than of the statement."""
+"""Errors of the file, not of the statement."""
 
 
-class CallersError(Exception):
-    """Carries what SQLite raised for the caller's own statement past the place where our own errors are translated."""
+class UserSqlError(Exception):
+    """Carries an error of the user's own statement past the translation of the store's errors."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -50,17 +50,17 @@ class CallersError(Exception):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a statement gave: its rows by column name, and how many rows it touched."""
+    """The rows of a statement by column name, and how many rows it touched."""
 
     rows: list[dict[str, Any]]
     touched: int
 
 
 def run(connection: sqlite3.Connection, sql: str, values: Sequence[Any], *, abandoned: Callable[[], bool]) -> Result:
-    """Run one statement of the caller's, whose values are `$1`, `$2`, … in any order and as often as it likes. It is
-    broken off when the whole is abandoned, also if that happens right before it begins."""
+    """Run one statement of the user's, whose parameters are `$1`, `$2`, … It is interrupted when the block is
+    abandoned, also if that happens right before it begins."""
     before = connection.total_changes
-    with _watched(connection), _stopped_when(connection, abandoned), callers_errors():
+    with _authorized(connection), _interrupted_when(connection, abandoned), user_sql_errors():
         cursor = connection.execute(sql, {str(number): value for number, value in enumerate(values, 1)})
         found = cursor.fetchall()
     if not connection.in_transaction:
@@ -73,21 +73,21 @@ def run(connection: sqlite3.Connection, sql: str, values: Sequence[Any], *, aban
 
 
 @contextmanager
-def callers_errors() -> Iterator[None]:
-    """What is wrong with the caller's statement or its values belongs to the caller, as SQLite said it."""
+def user_sql_errors() -> Iterator[None]:
+    """Errors of the user's statement or its values are raised to the user as SQLite raised them."""
     try:
         yield
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE in ENVIRONMENT:
             raise
-        raise CallersError(error) from error
+        raise UserSqlError(error) from error
     except (sqlite3.Warning, ValueError, OverflowError, UnicodeError) as error:
-        raise CallersError(error) from error
+        raise UserSqlError(error) from error
 
 
 @contextmanager
-def _stopped_when(connection: sqlite3.Connection, abandoned: Callable[[], bool]) -> Iterator[None]:
-    connection.set_progress_handler(abandoned, STEPS_BETWEEN_LOOKS)
+def _interrupted_when(connection: sqlite3.Connection, abandoned: Callable[[], bool]) -> Iterator[None]:
+    connection.set_progress_handler(abandoned, STEPS_BETWEEN_CHECKS)
     try:
         yield
     finally:
@@ -95,8 +95,8 @@ def _stopped_when(connection: sqlite3.Connection, abandoned: Callable[[], bool])
 
 
 @contextmanager
-def _watched(connection: sqlite3.Connection) -> Iterator[None]:
-    """Ask for each thing that a statement would do whether it may, and say why not."""
+def _authorized(connection: sqlite3.Connection) -> Iterator[None]:
+    """Refuse each forbidden action of a statement, with the reason."""
     refusals: list[TenureError] = []
 
     def may(action: int, one: str | None, other: str | None, _database: str | None, _by: str | None) -> int:
@@ -106,11 +106,11 @@ def _watched(connection: sqlite3.Connection) -> Iterator[None]:
         refusals.append(refusal)
         return sqlite3.SQLITE_DENY
 
-    # Setting it makes SQLite look again at statements that it knows already, so that none slips through.
+    # Setting it makes SQLite prepare cached statements again, so that each is checked.
     connection.set_authorizer(may)
     try:
         yield
-    except CallersError as error:
+    except UserSqlError as error:
         if refusals:
             raise refusals[0] from error.error
         raise
@@ -124,7 +124,7 @@ def _refusal(action: int, one: str | None, other: str | None) -> TenureError | N
         return InvalidInput(
             "sql", f"{what} is refused: the transaction begins and ends with its block; raise an error to roll it back"
         )
-    if action in LASTING:
+    if action in OUTLASTING:
         return InvalidInput("sql", f"what would outlive the transaction on its connection is refused ({one})")
     if action not in READING:
         for name in (one, other):

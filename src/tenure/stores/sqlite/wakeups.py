@@ -1,4 +1,4 @@
-"""Hints that work may have come: at once from this process, by a look at the file's version from others."""
+"""Wake-ups: at once from this process, by polling the file's version from others."""
 
 from __future__ import annotations
 
@@ -8,86 +8,86 @@ from contextlib import asynccontextmanager
 
 from tenure.seams import Seams
 
-LOOK_SECONDS_LEAST, LOOK_SECONDS_MOST, LOOK_GROWTH = 0.01, 0.1, 1.2
-"""How often the file is looked at while somebody waits: often at first, since work comes in bursts, then seldom."""
+POLL_SECONDS_LEAST, POLL_SECONDS_MOST, POLL_GROWTH = 0.01, 0.1, 1.2
+"""How often a waiting subscription polls the file: often at first, since work comes in bursts, then less often."""
 
 FileVersion = Callable[[], Awaitable[int]]
 
 
 class SqliteNotifier:
-    """Who waits for which queues, in which event loop."""
+    """Sends wake-ups to the subscriptions of this process, in any event loop."""
 
     def __init__(self, seams: Seams, file_version: FileVersion) -> None:
         self._seams = seams
         self._file_version = file_version
-        self._waiting: dict[SqliteSubscription, frozenset[str]] = {}
+        self._subscriptions: dict[SqliteSubscription, frozenset[str]] = {}
 
     @asynccontextmanager
-    async def listen(self, queues: Iterable[str]) -> AsyncIterator[SqliteSubscription]:
-        waiting = SqliteSubscription(self._seams, self._file_version)
-        waiting.file_version = await self._file_version()
-        self._waiting[waiting] = frozenset(queues)
+    async def subscribe(self, names: Iterable[str]) -> AsyncIterator[SqliteSubscription]:
+        subscription = SqliteSubscription(self._seams, self._file_version)
+        subscription.file_version = await self._file_version()
+        self._subscriptions[subscription] = frozenset(names)
         try:
-            yield waiting
+            yield subscription
         finally:
-            del self._waiting[waiting]
+            del self._subscriptions[subscription]
 
-    def give(self, queues: Iterable[str]) -> None:
-        """From any thread: there may be work in these queues."""
-        names = set(queues)
-        for waiting, wanted in list(self._waiting.items()):
-            if names & wanted:
-                waiting.hint()
+    def send(self, names: Iterable[str]) -> None:
+        """Wake the subscriptions to these queues and workers. From any thread."""
+        sent = set(names)
+        for subscription, wanted in list(self._subscriptions.items()):
+            if sent & wanted:
+                subscription.wake()
 
-    def give_later(self, queues: Iterable[str], seconds: float) -> None:
-        """The same once this time is over, for those who still wait then."""
-        asyncio.get_running_loop().call_later(seconds, self.give, frozenset(queues))
+    def send_later(self, names: Iterable[str], seconds: float) -> None:
+        """Send the wake-up after this time."""
+        asyncio.get_running_loop().call_later(seconds, self.send, frozenset(names))
 
 
 class SqliteSubscription:
-    """One who waits. Hints that come between two waits are kept."""
+    """Waits for wake-ups. A wake-up between two waits ends the next wait at once."""
 
     def __init__(self, seams: Seams, file_version: FileVersion) -> None:
         self._clock, self._spawn = seams.clock, seams.spawn
         self._read_version = file_version
         self._loop = asyncio.get_running_loop()
-        self._hinted = asyncio.Event()
+        self._woken = asyncio.Event()
         self.file_version = 0
 
-    def hint(self) -> None:
+    def wake(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._hinted.set)
+            self._loop.call_soon_threadsafe(self._woken.set)
         except RuntimeError:
-            # Its loop is closed, so nobody waits there.
+            # The loop is closed, so that no task waits there.
             return
 
     async def wait(self, timeout_seconds: float) -> bool:
-        """True when a hint came, False when the time was up."""
+        """True after a wake-up, False after the timeout."""
         deadline = self._clock.monotonic_seconds() + timeout_seconds
-        pause = LOOK_SECONDS_LEAST
+        pause = POLL_SECONDS_LEAST
         while True:
-            if self._hinted.is_set() or await self._changed_elsewhere():
-                self._hinted.clear()
+            if self._woken.is_set() or await self._file_changed():
+                self._woken.clear()
                 return True
             left = deadline - self._clock.monotonic_seconds()
             if left <= 0:
                 return False
-            await self._nap(min(left, pause))
-            pause = min(LOOK_SECONDS_MOST, LOOK_GROWTH * pause)
+            await self._sleep(min(left, pause))
+            pause = min(POLL_SECONDS_MOST, POLL_GROWTH * pause)
 
-    async def _changed_elsewhere(self) -> bool:
+    async def _file_changed(self) -> bool:
         version = await self._read_version()
         changed = version != self.file_version
         self.file_version = version
         return changed
 
-    async def _nap(self, seconds: float) -> None:
-        """Until the hint or the end of this time, whichever comes first."""
-        hinted = self._spawn.task(self._hinted.wait(), name="tenure-hint")
-        slept = self._spawn.task(self._clock.sleep(seconds), name="tenure-nap")
+    async def _sleep(self, seconds: float) -> None:
+        """Until a wake-up or the end of this time, whichever comes first."""
+        woken = self._spawn.task(self._woken.wait(), name="tenure-wakeup")
+        slept = self._spawn.task(self._clock.sleep(seconds), name="tenure-poll")
         try:
-            await asyncio.wait({hinted, slept}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({woken, slept}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (hinted, slept):
+            for task in (woken, slept):
                 task.cancel()
-            await asyncio.wait({hinted, slept})
+            await asyncio.wait({woken, slept})

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from tenure.errors import GuardViolated, InvalidInput
@@ -22,8 +21,7 @@ from tenure.stores.sqlite import migrate, outbox
 from tenure.stores.sqlite.commit_block import BLOCK_SHARE
 from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY
 from tenure.stores.sqlite.policies import SqlitePolicies
-from tenure.stores.sqlite.statements import sql
-from tenure.stores.sqlite.transactions import open_gate
+from tenure.stores.sqlite.session import Session, set_writer
 from tenure.stores.user_connections.protocol import UserConnection
 
 DEADLINE_SECONDS_MAX = BLOCK_SHARE * BUSY_SECONDS
@@ -40,11 +38,8 @@ class SqliteDialect:
         """Add jobs; the results are in the order of the requests."""
 
         def work(connection: sqlite3.Connection) -> list[EnqueueResult]:
-            # A new cache for each call: the user may roll back what it has seen.
-            policies = SqlitePolicies()
-            read = partial(sqlite_apply.read_one, connection, policy_of=partial(policies.read, connection))
-            with self._writing(connection):
-                return sqlite_enqueue.enqueue(connection, requests, now=self._clock.now(), policies=policies, read=read)
+            with self._writing(connection) as session:
+                return sqlite_enqueue.enqueue(session, requests)
 
         return await user.run_on_sqlite(work)
 
@@ -54,15 +49,12 @@ class SqliteDialect:
         """Apply one request. Messages and artifacts are written if it is applied."""
 
         def work(connection: sqlite3.Connection) -> Outcome:
-            policy_of = partial(SqlitePolicies().read, connection)
-            with self._writing(connection):
-                # The clock is read under the write lock: waiting for the lock counts against the lease.
-                now = self._clock.now()
-                [outcome] = sqlite_apply.apply(connection, [request], now=now, policy_of=policy_of)
+            with self._writing(connection) as session:
+                [outcome] = sqlite_apply.apply(session, [request])
                 if isinstance(outcome, Applied):
-                    sqlite_artifacts.attach(connection, outcome.job, artifacts, now=now, policy_of=policy_of)
+                    sqlite_artifacts.attach(session, outcome.job, artifacts)
                     by_aggregate = sorted(messages, key=lambda message: message.aggregate)
-                    outbox.post(connection, [(message, outcome.job) for message in by_aggregate], now=now)
+                    outbox.post(session, [(message, outcome.job) for message in by_aggregate])
                 return outcome
 
         return await user.run_on_sqlite(work)
@@ -72,7 +64,7 @@ class SqliteDialect:
         await user.run_on_sqlite(self._checked_file)
 
     @contextmanager
-    def _writing(self, connection: sqlite3.Connection) -> Iterator[None]:
+    def _writing(self, connection: sqlite3.Connection) -> Iterator[Session]:
         """The user's transaction, or else a new one, in which the guards of the schema admit the store's writes."""
         file = self._checked_file(connection)
         with _default_factories(connection):
@@ -81,11 +73,13 @@ class SqliteDialect:
             try:
                 try:
                     # Before any read: a transaction that has read may not be able to take the write lock later.
-                    open_gate(connection, "store")
+                    set_writer(connection, "store")
                 finally:
                     require_fit(migrate.state(connection), where=file)
-                yield
-                connection.execute(sql("close_gate"))
+                # The clock is read under the write lock: waiting for the lock counts against the lease. Policies are
+                # cached for this call only: the user may roll back.
+                yield Session(connection, self._clock.now(), SqlitePolicies())
+                set_writer(connection, None)
                 if not began:
                     connection.execute("release tenure_user")
                 elif _is_autocommit(connection):

@@ -1,12 +1,12 @@
--- The spine: jobs, their log, and all tables that later rooms live in. Everything is prefixed, as the file is also
--- the user's. Times are microseconds since 1970 in UTC, ids are UUIDs as text, booleans are 0 and 1.
+-- Jobs, their log, and the tables of all other parts. Every name has the prefix tenure_, since the file may also hold
+-- the user's tables. Times are microseconds since 1970 in UTC, ids are UUIDs as text, booleans are 0 and 1.
 -- min_code_version: 1
 --
--- The guards repeat the lifecycle's rules, so that they also hold for whoever types SQL by hand. Where every statement
--- passes, lists of statuses are chains of `is`, and predicates of indexes look at nulls: SQLite builds a table for an
--- `in` of more than two values, each time that it runs a statement.
+-- The guards repeat the lifecycle's rules, so that they also hold for SQL written by hand. On the hot path, lists of
+-- statuses are chains of `is`, and predicates of indexes test for null: SQLite builds a table for an `in` of more than
+-- two values, each time that it runs a statement.
 
--- Which migrations this file has seen.
+-- The migrations that were applied to this file.
 create table tenure_migrations (
     number integer primary key,
     name text not null,
@@ -14,7 +14,7 @@ create table tenure_migrations (
     applied_at integer not null
 );
 
--- The oldest schema that code must know to work with this file (min_code_version).
+-- The oldest schema version that code must know to use this file (min_code_version).
 create table tenure_meta (
     key text primary key,
     value integer not null
@@ -22,27 +22,27 @@ create table tenure_meta (
 
 insert into tenure_meta (key, value) values ('min_code_version', 1);
 
--- Who writes just now: null, 'store', 'retention', 'erasure' or 'import'. The store opens the gate inside a transaction
--- and closes it before the commit, so that nobody else ever sees it open.
-create table tenure_gate (
+-- The component that writes: null, 'store', 'retention', 'erasure' or 'import'. The store sets it inside a transaction
+-- and clears it before the commit, so that no other connection ever sees it set.
+create table tenure_writer (
     only integer primary key,
     writer text,
 
-    constraint "tenure: the gate stays one" check (only = 1),
-    constraint "tenure: only the store, retention, erasure and imports have a key to the gate" check (
+    constraint "tenure: tenure_writer has one row" check (only = 1),
+    constraint "tenure: the writer is the store, retention, erasure or an import" check (
         writer is null or writer is 'store' or writer is 'retention' or writer is 'erasure' or writer is 'import'
     )
 );
 
-insert into tenure_gate (only, writer) values (1, null);
+insert into tenure_writer (only, writer) values (1, null);
 
--- What happens to jobs when things go wrong. The id is made of the body, so that every process knows it.
+-- Retry, timeout and recovery policies. The id is a hash of the body, so that every process computes the same one.
 create table tenure_policies (
     id integer primary key,
     body text not null unique
 );
 
--- The jobs: the current projection of the log. What is large comes last, so that the rest is found without it.
+-- The jobs: the projection of the log. Large columns come last, so that the others are read without them.
 create table tenure_jobs (
     id text not null primary key,
     kind text not null,
@@ -77,8 +77,8 @@ create table tenure_jobs (
     cancel_requested integer not null default 0,
     progress integer,
     erased_at integer,
-    chain integer not null default 1,
-    was text,
+    transition_count integer not null default 1,
+    previous_status text,
     tags text,
     progress_message text,
     reason text,
@@ -150,7 +150,7 @@ create table tenure_jobs (
         0 <= losses and losses <= failures and failures <= attempt
         and (attempt > 0 or not (status is 'claimed' or status is 'running'))
     ),
-    constraint "tenure: revisions count from 1, by one to four at a time" check (rev >= 1 and chain between 1 and 4),
+    constraint "tenure: revisions count from 1, by one to four at a time" check (rev >= 1 and transition_count between 1 and 4),
     constraint "tenure: created_at, started_at, finished_at and updated_at are in order" check (
         created_at <= updated_at
         and (started_at is null or (created_at <= started_at and started_at <= updated_at))
@@ -159,13 +159,13 @@ create table tenure_jobs (
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
 );
 
--- Nobody holds it and it has not ended: queued, retry, waiting or stalled.
+-- Jobs without a lease that have not ended: queued, retry, waiting or stalled.
 create index tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
     where owner is null and finished_at is null;
-create index tenure_jobs_held on tenure_jobs (queue, id)
+create index tenure_jobs_leased on tenure_jobs (queue, id)
     where owner is not null or status = 'stalled';
--- Only jobs with a key are in it: rules for keys look for those that may go among all the others of their queue.
-create index tenure_jobs_keyed on tenure_jobs (queue, partition_key, priority desc, due_at, id)
+-- Only jobs with a partition key: limits per partition search it for jobs that may be claimed.
+create index tenure_jobs_partitioned on tenure_jobs (queue, partition_key, priority desc, due_at, id)
     where owner is null and finished_at is null and partition_key is not null;
 create index tenure_jobs_overdue on tenure_jobs (timeout_at, id)
     where status = 'queued' and timeout_at is not null;
@@ -178,7 +178,7 @@ create index tenure_jobs_correlation on tenure_jobs (correlation_id, id)
 create index tenure_jobs_finished on tenure_jobs (finished_at)
     where finished_at is not null;
 
--- The log, in the order of commits: there is one writer, and AUTOINCREMENT never gives a number twice.
+-- The log, in the order of commits: there is one writer, and AUTOINCREMENT never uses a number twice.
 create table tenure_events (
     position integer primary key autoincrement,
     job_id text not null,
@@ -245,7 +245,7 @@ create unique index tenure_events_job on tenure_events (job_id, rev);
 create unique index tenure_events_one_commit on tenure_events (job_id) where commits = 1;
 create index tenure_events_type on tenure_events (type, at);
 
--- A claim that won something, so that the same request gets the same claim again. One row per claim.
+-- Claims that took jobs, one row each, so that a repeated claim returns the same jobs.
 create table tenure_claims (
     request_id text not null primary key,
     body text not null,
@@ -253,8 +253,9 @@ create table tenure_claims (
     at integer not null
 ) without rowid;
 
--- An enqueue that another job answered, as it had the dedupe key, so that the same request gets the same job again.
-create table tenure_answers (
+-- Enqueue requests that found their dedupe key in use, with the job that has it, so that a repeated request returns
+-- the same job.
+create table tenure_deduplicated_requests (
     request_id text not null primary key,
     digest text not null,
     detail text,
@@ -262,7 +263,7 @@ create table tenure_answers (
     at integer not null
 ) without rowid;
 
-create index tenure_answers_job on tenure_answers (job_id);
+create index tenure_deduplicated_requests_job on tenure_deduplicated_requests (job_id);
 
 create table tenure_signals (
     job_id text not null,
@@ -290,7 +291,7 @@ create table tenure_dead_letters (
     correlation_id text,
     handled_at integer,
     handled_as text,
-    constraint "tenure: a dead letter that was dealt with says when and how" check (
+    constraint "tenure: a handled dead letter has handled_at and handled_as" check (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
@@ -353,7 +354,7 @@ create table tenure_outbox (
 
 create index tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
 
--- Queues that somebody paused or gave rules to.
+-- Queues that are paused or have limits.
 create table tenure_queues (
     name text not null primary key,
     paused_at integer,
@@ -372,8 +373,8 @@ create table tenure_queues (
     )
 ) without rowid;
 
--- What the keys of a queue have spent of their rate, until that is over.
-create table tenure_limits (
+-- The rate usage of each partition of a queue, until it expires.
+create table tenure_rate_usage (
     queue text not null,
     key text not null,
     spent text not null,
@@ -381,9 +382,9 @@ create table tenure_limits (
     primary key (queue, key)
 ) without rowid;
 
-create index tenure_limits_until on tenure_limits (queue, until_at);
+create index tenure_rate_usage_until on tenure_rate_usage (queue, until_at);
 
--- What is to be done again and again. A due time is dealt with by moving the row on, with the job, in one transaction.
+-- Schedules. A firing advances the row and inserts its jobs in one transaction.
 create table tenure_schedules (
     name text not null primary key,
     rev integer not null check (rev > 0),
@@ -452,7 +453,7 @@ create table tenure_operator_log (
     detail text
 );
 
--- One row per attempt, read off the log.
+-- One row per attempt, derived from the log.
 create view tenure_executions as
 select
     claim.job_id || '/' || claim.attempt as exec_id,
@@ -494,22 +495,22 @@ left join tenure_events ending
     and ending.to_status not in ('claimed', 'running')
 where claim.type = 'claimed';
 
--- `insert or replace` and `update or replace` remove the rows that are in their way without asking any guard. So each
--- table's guards look for such rows themselves. A row can be in the way by its number too, which SQLite also knows as
--- rowid, oid and _rowid_, and which `update of` does not notice under these names.
+-- `insert or replace` and `update or replace` delete conflicting rows without firing delete triggers. So the triggers
+-- of each table look for such rows themselves. A row can also conflict by its rowid, which SQLite also knows as oid and
+-- _rowid_, and which `update of` does not cover under these names.
 
--- The gate is one row, for ever.
-create trigger tenure_gate_insert before insert on tenure_gate
+-- tenure_writer always has exactly one row.
+create trigger tenure_writer_insert before insert on tenure_writer
 begin
-    select raise(abort, 'tenure: the gate stays; there is one, and nothing replaces it');
+    select raise(abort, 'tenure: tenure_writer keeps its one row; nothing replaces it');
 end;
 
-create trigger tenure_gate_delete before delete on tenure_gate
+create trigger tenure_writer_delete before delete on tenure_writer
 begin
-    select raise(abort, 'tenure: the gate stays; without it nobody could write');
+    select raise(abort, 'tenure: tenure_writer keeps its one row; without it no write is allowed');
 end;
 
--- A schedule goes forward only.
+-- A schedule only moves forward.
 create trigger tenure_schedules_change before update on tenure_schedules
 when new.rev <> old.rev + 1 or new.name <> old.name or new.last_at < old.last_at
     or (old.last_at is not null and new.last_at is null)
@@ -517,22 +518,22 @@ begin
     select raise(abort, 'tenure: a schedule changes by one revision, and its due times do not come again');
 end;
 
-create trigger tenure_gate_import before update on tenure_gate
+create trigger tenure_writer_import before update on tenure_writer
 when new.writer is 'import' and (exists (select 1 from tenure_jobs) or exists (select 1 from tenure_events))
 begin
     select raise(abort, 'tenure: only an empty database can be imported into');
 end;
 
--- A job begins with its enqueued event. One that is imported comes in its last state, with the whole log that leads
--- there.
+-- A job begins with its enqueued event. An imported job is inserted in its last state, after the whole log that leads
+-- to it.
 create trigger tenure_jobs_insert before insert on tenure_jobs
 begin
     select case
-        when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.chain <> 1 or new.was is not null)
-            and (select writer from tenure_gate) is not 'import'
+        when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.transition_count <> 1 or new.previous_status is not null)
+            and (select writer from tenure_writer) is not 'import'
             then raise(abort, 'tenure: a job begins as queued, at revision 1 and attempt 0')
         when (new.erased_at is not null or new.committed_at is not null or new.failures <> 0)
-            and (select writer from tenure_gate) is not 'import'
+            and (select writer from tenure_writer) is not 'import'
             then raise(abort, 'tenure: a job begins without a past')
         when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0) and new.rev is not (
             select case when max(link.rev) = new.rev then sum(
@@ -567,8 +568,8 @@ begin
             where kind = new.kind and dedupe_key = new.dedupe_key and finished_at is null
         )
             then raise(abort, 'tenure: there is a live job with this dedupe key, and nothing replaces it')
-        when exists (select 1 from tenure_answers where request_id = ifnull(new.request_id, new.id))
-            then raise(abort, 'tenure: this request was answered by another job')
+        when exists (select 1 from tenure_deduplicated_requests where request_id = ifnull(new.request_id, new.id))
+            then raise(abort, 'tenure: this request was deduplicated to another job')
     end;
 end;
 
@@ -580,11 +581,11 @@ begin
     select case
         when old.finished_at is not null
             then raise(abort, 'tenure: a job that has ended does not change')
-        when new.chain < 1 or new.chain > 4
+        when new.transition_count < 1 or new.transition_count > 4
             then raise(abort, 'tenure: a job changes by one to four revisions at a time')
-        when new.rev <> old.rev + new.chain or new.was is not old.status
-            then raise(abort, 'tenure: a job changes only with its events; rev must grow by chain, was must be the old status')
-        when new.chain = 1 and not exists (
+        when new.rev <> old.rev + new.transition_count or new.previous_status is not old.status
+            then raise(abort, 'tenure: a job changes only with its events; rev must grow by transition_count, previous_status must be the old status')
+        when new.transition_count = 1 and not exists (
             select 1
             from tenure_events only
             where only.job_id = new.id
@@ -596,7 +597,7 @@ begin
                 and only.attempt = old.attempt + (only.type = 'claimed')
         )
             then raise(abort, 'tenure: a job changes only with its event; there is none that leads to this revision')
-        when new.chain = 2 and not exists (
+        when new.transition_count = 2 and not exists (
             select 1
             from tenure_events first
             join tenure_events last on last.job_id = first.job_id and last.rev = new.rev
@@ -611,7 +612,7 @@ begin
                 and last.attempt = first.attempt + (last.type = 'claimed')
         )
             then raise(abort, 'tenure: a job changes only with its events; there are not two that lead to this revision')
-        when new.chain > 2 and new.chain <> (
+        when new.transition_count > 2 and new.transition_count <> (
             select count(*)
             from tenure_events link
             left join tenure_events previous on previous.job_id = link.job_id and previous.rev = link.rev - 1
@@ -654,7 +655,7 @@ begin
     end;
 end;
 
--- What a job is from its first moment to its last. Fires only for statements that name one of these columns.
+-- The columns that never change. Fires only for statements that name one of them.
 create trigger tenure_jobs_origin before update of
     id, kind, policy_id, queue, priority, dedupe_key, request_id, correlation_id, trace, submitted_by, partition_key,
     parent_id, redrive_of, created_at
@@ -674,14 +675,14 @@ create trigger tenure_jobs_erase before update of erased_at on tenure_jobs
 when new.erased_at is not null
 begin
     select case
-        when (select writer from tenure_gate) is not 'erasure'
+        when (select writer from tenure_writer) is not 'erasure'
             then raise(abort, 'tenure: only erasure changes a job that has ended, and only the store erases')
         when old.finished_at is null
             then raise(abort, 'tenure: only a job that has ended can be erased')
         when (old.status, old.rev, old.updated_at, old.attempt, old.failures, old.losses, old.lost, old.due_at)
             is not (new.status, new.rev, new.updated_at, new.attempt, new.failures, new.losses, new.lost, new.due_at)
-            or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.chain, old.was)
-            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.chain, new.was)
+            or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.transition_count, old.previous_status)
+            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.transition_count, new.previous_status)
             or (old.rowid, old.reason, old.timeout_at) is not (new.rowid, new.reason, new.timeout_at)
             or new.result is not null or new.error is not null or new.last_error is not null
             or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
@@ -692,7 +693,7 @@ end;
 create trigger tenure_jobs_delete before delete on tenure_jobs
 begin
     select case
-        when (select writer from tenure_gate) is not 'retention'
+        when (select writer from tenure_writer) is not 'retention'
             then raise(abort, 'tenure: only retention removes a job; use tenure prune')
         when old.finished_at is null
             then raise(abort, 'tenure: only a job that has ended can be removed')
@@ -700,13 +701,13 @@ begin
 end;
 
 create trigger tenure_events_insert before insert on tenure_events
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_events where job_id = new.job_id and rev = new.rev)
     or (new.position > 0 and exists (select 1 from tenure_events where position = new.position))
     or (new.commits = 1 and exists (select 1 from tenure_events where job_id = new.job_id and commits = 1))
 begin
     select case
-        when (select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import'
+        when (select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import'
             then raise(abort, 'tenure: only the store writes events')
         else raise(abort, 'tenure: a revision has one event and a job one commit; nothing replaces an event')
     end;
@@ -722,20 +723,20 @@ begin
             then raise(abort, 'tenure: the log never changes')
         when new.detail is not old.detail and (
             new.detail is not null
-            or not ifnull((select writer from tenure_gate) in ('retention', 'erasure'), 0)
+            or not ifnull((select writer from tenure_writer) in ('retention', 'erasure'), 0)
         )
             then raise(abort, 'tenure: the log never changes; only retention and erasure empty the detail of an event')
     end;
 end;
 
 create trigger tenure_events_delete before delete on tenure_events
-when (select writer from tenure_gate) is not 'retention'
+when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes events, with their whole job; use tenure prune');
 end;
 
 create trigger tenure_policies_insert before insert on tenure_policies
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_policies where id = new.id or body = new.body)
 begin
     select raise(abort, 'tenure: only the store adds a policy, and nothing replaces one');
@@ -752,7 +753,7 @@ begin
 end;
 
 create trigger tenure_claims_insert before insert on tenure_claims
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_claims where request_id = new.request_id)
 begin
     select raise(abort, 'tenure: only the store writes claims, and nothing replaces one');
@@ -764,38 +765,38 @@ begin
 end;
 
 create trigger tenure_claims_delete before delete on tenure_claims
-when (select writer from tenure_gate) is not 'retention'
+when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes claims, with their jobs');
 end;
 
-create trigger tenure_answers_insert before insert on tenure_answers
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
-    or exists (select 1 from tenure_answers where request_id = new.request_id)
+create trigger tenure_deduplicated_requests_insert before insert on tenure_deduplicated_requests
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_deduplicated_requests where request_id = new.request_id)
 begin
-    select raise(abort, 'tenure: only the store writes answers, and nothing replaces one');
+    select raise(abort, 'tenure: only the store writes deduplicated requests, and nothing replaces one');
 end;
 
-create trigger tenure_answers_update before update on tenure_answers
+create trigger tenure_deduplicated_requests_update before update on tenure_deduplicated_requests
 begin
-    select raise(abort, 'tenure: an answer never changes');
+    select raise(abort, 'tenure: a deduplicated request never changes');
 end;
 
-create trigger tenure_answers_delete before delete on tenure_answers
-when (select writer from tenure_gate) is not 'retention'
+create trigger tenure_deduplicated_requests_delete before delete on tenure_deduplicated_requests
+when (select writer from tenure_writer) is not 'retention'
 begin
-    select raise(abort, 'tenure: only retention removes answers, with their job');
+    select raise(abort, 'tenure: only retention removes deduplicated requests, with their job');
 end;
 
 create trigger tenure_signals_insert before insert on tenure_signals
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_signals where job_id = new.job_id and rev = new.rev)
 begin
     select raise(abort, 'tenure: only the store writes signals, and nothing replaces one');
 end;
 
 create trigger tenure_signals_update before update on tenure_signals
-when (select writer from tenure_gate) is not 'erasure'
+when (select writer from tenure_writer) is not 'erasure'
     or new.payload is not 'null'
     or (old.job_id, old.rev, old.name, old.at) is not (new.job_id, new.rev, new.name, new.at)
 begin
@@ -803,21 +804,21 @@ begin
 end;
 
 create trigger tenure_signals_delete before delete on tenure_signals
-when (select writer from tenure_gate) is not 'retention'
+when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes signals, with their job');
 end;
 
 create trigger tenure_dead_letters_insert before insert on tenure_dead_letters
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
-    or (new.handled_at is not null and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or (new.handled_at is not null and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_dead_letters where job_id = new.job_id)
 begin
     select raise(abort, 'tenure: only the store writes dead letters, and nothing replaces one');
 end;
 
 create trigger tenure_dead_letters_update before update on tenure_dead_letters
-when case (select writer from tenure_gate)
+when case (select writer from tenure_writer)
         when 'store' then old.handled_at is not null or new.handled_at is null or old.last_error is not new.last_error
         when 'erasure' then new.last_error is not 'null'
             or (old.handled_at, old.handled_as) is not (new.handled_at, new.handled_as)
@@ -828,17 +829,17 @@ when case (select writer from tenure_gate)
     or (old.last_owner, old.last_lease_expires_at, old.correlation_id)
     is not (new.last_owner, new.last_lease_expires_at, new.correlation_id)
 begin
-    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it, and whoever deals with it marks it once');
+    select raise(abort, 'tenure: a dead letter never changes; only erasure empties it, and it is marked as handled once');
 end;
 
 create trigger tenure_dead_letters_delete before delete on tenure_dead_letters
-when (select writer from tenure_gate) is not 'retention'
+when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes dead letters, with their job');
 end;
 
 create trigger tenure_operator_log_insert before insert on tenure_operator_log
-when ((select writer from tenure_gate) is not 'store' and (select writer from tenure_gate) is not 'import')
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or exists (select 1 from tenure_operator_log where id = new.id)
 begin
     select raise(abort, 'tenure: only the store writes the operators'' log, and nothing replaces an entry');

@@ -1,3 +1,0 @@
--- Nobody writes any more: what is committed is always a closed gate.
-update tenure_gate
-set writer = null

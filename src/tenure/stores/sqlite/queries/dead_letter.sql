@@ -1,6 +1,0 @@
--- The record that a dead-lettered job left. No row means that it is none.
-select
-    job_id, reason_code, stage, last_error, attempts, at, last_owner, last_lease_expires_at, correlation_id,
-    handled_at, handled_as
-from tenure_dead_letters
-where job_id = :job_id

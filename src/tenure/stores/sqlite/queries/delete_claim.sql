@@ -1,8 +1,0 @@
--- Forget a claim once none of its jobs is kept.
-delete from tenure_claims
-where request_id = :request_id
-    and not exists (
-        select 1
-        from json_each(job_ids) won
-        join tenure_jobs job on job.id = won.value
-    )

@@ -1,7 +1,0 @@
--- Jobs that ended before a moment, the longest ago first.
-select id
-from tenure_jobs indexed by tenure_jobs_finished
-where finished_at is not null
-    and finished_at <= :before
-order by finished_at
-limit :limit

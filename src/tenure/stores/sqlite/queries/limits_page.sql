@@ -1,6 +1,0 @@
--- A page of what keys have spent, in the order of queues and keys, after the given one.
-select queue, key, spent, until_at
-from tenure_limits
-where (queue, key) > (:queue, :key)
-order by queue, key
-limit :limit

@@ -1,3 +1,0 @@
--- Note what an operator did.
-insert into tenure_operator_log (at, actor, action, job_id, detail)
-values (:at, :actor, :action, :job_id, :detail)

@@ -1,6 +1,0 @@
--- A page of what operators did, in the order in which they did it, after the given entry.
-select id, at, actor, action, job_id, detail
-from tenure_operator_log
-where id > :id
-order by id
-limit :limit

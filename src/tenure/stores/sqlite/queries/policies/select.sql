@@ -1,0 +1,4 @@
+-- One policy. No row: the file has lost it.
+select body
+from tenure_policies
+where id = :id

@@ -1,4 +1,0 @@
--- Lets a queue go on, if it is paused.
-update tenure_queues
-set paused_at = null, updated_at = :now
-where name = :name and paused_at is not null

@@ -1,0 +1,3 @@
+-- Deletes a schedule. No row: there is none of this name.
+delete from tenure_schedules
+where name = :name

@@ -1,8 +1,0 @@
--- How many jobs of each kind in each queue have each status, and how long those that are due have been. Reads all jobs.
-select
-    queue, kind, status, count(*),
-    count(case when owner is null and finished_at is null and committed_at is null and due_at <= :now then 1 end),
-    min(case when owner is null and finished_at is null and committed_at is null and due_at <= :now then due_at end)
-from tenure_jobs
-group by queue, kind, status
-order by queue, kind, status
