@@ -1,4 +1,4 @@
-"""What the tests with real processes share: a database of each kind with a table for effects, and a crew."""
+"""What the tests with real processes share: a database of each kind with a table for effects, and a processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tenure.stores.contract import Store
 from tests.chaos.checking import prepare_effects
-from tests.chaos.processes import Crew
+from tests.chaos.processes import WorkerProcesses
 from tests.support.databases import Database
 
 
@@ -22,13 +22,13 @@ async def store(database: Database) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def crew(database: Database, tmp_path: Path) -> Iterator[Crew]:
+def processes(database: Database, tmp_path: Path) -> Iterator[WorkerProcesses]:
     """Worker processes that end with the test. What they said is shown where it fails."""
-    folder = tmp_path / "crew"
+    folder = tmp_path / "processes"
     folder.mkdir()
-    crew = Crew(database, folder)
+    processes = WorkerProcesses(database, folder)
     try:
-        yield crew
+        yield processes
     finally:
-        crew.dismiss()
-        print(crew.report())
+        processes.close()
+        print(processes.report())

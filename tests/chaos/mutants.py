@@ -28,7 +28,7 @@ def match_by_id_alone() -> None:
     _trust_for_ever()
     _believe_that_it_is_ours()
     decide._require_lease = lambda job, operation, actor: None
-    _replace(results, "judge", _without_lease)
+    _replace(results, "decide_at", _without_lease)
     _unguard_sql()
 
 

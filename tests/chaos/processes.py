@@ -106,7 +106,7 @@ class WorkerProcess:
         """Whether it ended with an error of its own."""
         return (self.exit_code or 0) > 0
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         if self.exit_code is None:
             for last in (signal.SIGKILL, signal.SIGCONT):
                 os.kill(self.process.pid, last)
@@ -114,7 +114,7 @@ class WorkerProcess:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether nobody keeps the file's write lock: who lives writes for moments only."""
+    """Whether the file's write lock is free; a live worker holds it only briefly."""
     with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as connection:
         try:
             connection.execute("begin immediate")
@@ -124,7 +124,7 @@ def _is_free(path: Path) -> bool:
         return True
 
 
-class Crew:
+class WorkerProcesses:
     """The worker processes of one test, and the notes that they exchange with it."""
 
     def __init__(self, database: Database, folder: Path) -> None:
@@ -132,15 +132,15 @@ class Crew:
         self.notes = Notes(folder)
         self.workers: list[WorkerProcess] = []
 
-    def hire(self, name: str, **facts: Any) -> WorkerProcess:
-        """Start a worker. It is brought up in its own time; `up` waits for that."""
+    def start(self, name: str, **facts: Any) -> WorkerProcess:
+        """Start a worker, without waiting for it; `up` does."""
         program = Program(database=self.database.url, folder=str(self._folder), name=name, **facts)
         worker = WorkerProcess(program, self._folder / f"{name}.log")
         self.workers.append(worker)
         return worker
 
     async def up(self, *workers: WorkerProcess) -> None:
-        """Wait until they are there, and in a position to work."""
+        """Wait until these workers claim jobs."""
         for worker in workers:
             await worker.says("takes jobs of")
 
@@ -150,12 +150,12 @@ class Crew:
             f"there is a note {name!r}",
             seconds=seconds,
         )
-        assert self.notes.are_there(name), f"a worker failed before anybody left a note {name!r}"
+        assert self.notes.are_there(name), f"a worker failed before there was a note {name!r}"
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         for worker in self.workers:
-            worker.dismiss()
+            worker.close()
 
     def report(self) -> str:
-        """What they said, for whoever looks into a failure."""
+        """The logs of all workers, shown when a test fails."""
         return "\n".join(f"--- {worker} (exit {worker.exit_code}):\n{worker.log[-6000:]}" for worker in self.workers)

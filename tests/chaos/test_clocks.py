@@ -19,7 +19,7 @@ from tests.chaos.checking import (
     of_type,
     queue,
 )
-from tests.chaos.processes import Crew
+from tests.chaos.processes import WorkerProcesses
 from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("LC-05", "SM-02"), pytest.mark.timeout(150)]
@@ -31,10 +31,12 @@ POLICY: dict[str, object] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds"
 AHEAD_OR_BEHIND = pytest.mark.parametrize("off", [HOUR_SECONDS, -HOUR_SECONDS], ids=["ahead", "behind"])
 
 
-async def test_nobody_takes_a_job_whose_lease_runs_however_wrong_the_clocks_are(store: Store, crew: Crew) -> None:
+async def test_nobody_takes_a_job_whose_lease_runs_however_wrong_the_clocks_are(
+    store: Store, processes: WorkerProcesses
+) -> None:
     ids = await queue(store, "nap", 4, policy=POLICY, seconds=3 * LEASE_SECONDS)
     staff = [
-        crew.hire(name, clock_off_seconds=off, scan_seconds=SCAN_SECONDS, concurrency=2, claims_most=2)
+        processes.start(name, clock_off_seconds=off, scan_seconds=SCAN_SECONDS, concurrency=2, claims_most=2)
         for name, off in (("ahead", HOUR_SECONDS), ("behind", -HOUR_SECONDS))
     ]
     await ended(store, ids)
@@ -48,18 +50,19 @@ async def test_nobody_takes_a_job_whose_lease_runs_however_wrong_the_clocks_are(
     await check_everything(store)
 
 
+@pytest.mark.deep
 @AHEAD_OR_BEHIND
 @pytest.mark.requirement("WC-10")
 async def test_nobody_holds_a_job_for_ever_however_wrong_the_clocks_are(
-    off: float, database: Database, store: Store, crew: Crew
+    off: float, database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     """One dies with its job, and the other one, wrong by as much in the other direction, takes it over in time."""
     policy = {**POLICY, "max_attempts": 5}
     [job_id] = await queue(store, "nap_at_first", policy=policy, seconds=120.0)
-    victim = crew.hire("victim", clock_off_seconds=off)
-    await crew.noted(f"begun-{job_id}-1")
-    survivor = crew.hire("survivor", clock_off_seconds=-off, scan_seconds=SCAN_SECONDS)
-    await crew.up(survivor)
+    victim = processes.start("victim", clock_off_seconds=off)
+    await processes.noted(f"begun-{job_id}-1")
+    survivor = processes.start("survivor", clock_off_seconds=-off, scan_seconds=SCAN_SECONDS)
+    await processes.up(survivor)
     victim.kill9()
     await ended(store, [job_id])
     events = await history(store, job_id)

@@ -24,7 +24,7 @@ from tenure.lifecycle.statuses import LIVE
 from tenure.stores.contract import EventFilter, JobFilter, Store
 from tenure.testing.driver import Driver
 from tests.chaos.checking import check_applied_once, check_everything, ended, queue
-from tests.chaos.processes import Crew, WorkerProcess, until
+from tests.chaos.processes import WorkerProcess, WorkerProcesses, until
 from tests.support.databases import Database
 from tests.support.postgres import OTHERS, PostgresServer, database_of
 
@@ -52,9 +52,9 @@ def database(server: PostgresServer) -> Database:
     return Database(server.create_database())
 
 
-async def staffed(crew: Crew) -> list[WorkerProcess]:
-    workers = [crew.hire(f"worker-{number}", concurrency=PLACES) for number in range(WORKERS)]
-    await crew.up(*workers)
+async def staffed(processes: WorkerProcesses) -> list[WorkerProcess]:
+    workers = [processes.start(f"worker-{number}", concurrency=PLACES) for number in range(WORKERS)]
+    await processes.up(*workers)
     return workers
 
 
@@ -114,9 +114,9 @@ class Enqueuer:
 
 @pytest.mark.requirement("EL-05", "EL-08", "SM-02", "SM-03")
 async def test_a_server_that_is_killed_under_load_loses_no_acknowledged_job_and_doubles_none(
-    server: PostgresServer, database: Database, store: Store, crew: Crew
+    server: PostgresServer, database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    workers = await staffed(crew)
+    workers = await staffed(processes)
     client = Enqueuer(store)
     enqueuing = asyncio.create_task(client.live())
     try:
@@ -157,19 +157,19 @@ async def check_back(store: Store, before: float) -> None:
         print(f"before {before:.2f} per second, after it {max(seen):.2f}")
 
 
-async def check_all_well(store: Store, crew: Crew) -> None:
+async def check_all_well(store: Store, processes: WorkerProcesses) -> None:
     """Nobody had to be started again, and the log is in order. It is read once nobody writes any more: what a worker
     had sent before it was killed, the server still does, and then ends its session."""
-    assert [worker.exit_code for worker in crew.workers] == [None] * WORKERS
-    crew.dismiss()
+    assert [worker.exit_code for worker in processes.workers] == [None] * WORKERS
+    processes.close()
     await store.close()
-    await until(lambda: crew.database.rows(OTHERS) == [(0,)], "nobody is connected any more")
+    await until(lambda: processes.database.rows(OTHERS) == [(0,)], "nobody is connected any more")
     await store.open()
     await check_everything(store)
 
 
 async def busy_as_ever(store: Store) -> float:
-    """The rate that an undisturbed crew comes to."""
+    """The rate that an undisturbed processes comes to."""
     await queue(
         store, "nap", int(WORKERS * PLACES * (BACK_SECONDS + 20) / NAP_SECONDS), policy=POLICY, seconds=NAP_SECONDS
     )
@@ -179,21 +179,23 @@ async def busy_as_ever(store: Store) -> float:
     return found
 
 
+@pytest.mark.deep
 async def test_work_goes_on_when_all_backends_were_terminated(
-    server: PostgresServer, database: Database, store: Store, crew: Crew
+    server: PostgresServer, database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    await staffed(crew)
+    await staffed(processes)
     before = await busy_as_ever(store)
     with psycopg.connect(server.dsn(), autocommit=True) as administrator:
         assert _terminate_all(administrator, database) > WORKERS
     await check_back(store, before)
-    await check_all_well(store, crew)
+    await check_all_well(store, processes)
 
 
+@pytest.mark.deep
 async def test_work_goes_on_after_nobody_could_connect_for_a_while(
-    server: PostgresServer, database: Database, store: Store, crew: Crew
+    server: PostgresServer, database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    workers = await staffed(crew)
+    workers = await staffed(processes)
     before = await busy_as_ever(store)
     with ExitStack() as grabbed:
         administrator = grabbed.enter_context(psycopg.connect(server.dsn(), autocommit=True))
@@ -205,7 +207,7 @@ async def test_work_goes_on_after_nobody_could_connect_for_a_while(
         for worker in workers:
             await worker.says("too many clients")
     await check_back(store, before)
-    await check_all_well(store, crew)
+    await check_all_well(store, processes)
 
 
 def _terminate_all(administrator: psycopg.Connection, database: Database) -> int:

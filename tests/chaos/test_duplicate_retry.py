@@ -24,7 +24,7 @@ from tests.chaos.checking import (
     of_type,
     queue,
 )
-from tests.chaos.processes import Crew, WorkerProcess, until
+from tests.chaos.processes import WorkerProcess, WorkerProcesses, until
 from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("EL-07"), pytest.mark.timeout(150)]
@@ -36,27 +36,27 @@ REFUSED = dict.fromkeys(("commit block", "heartbeat", "progress", "commit", "com
 
 
 async def paused_past_its_lease(
-    crew: Crew, store: Store, *, ending: str = "return", **facts: object
+    processes: WorkerProcesses, store: Store, *, ending: str = "return", **facts: object
 ) -> tuple[WorkerProcess, UUID]:
     """A worker that was stopped in the middle of its job, and the job. It goes on the moment that it is continued."""
     [job_id] = await queue(store, "duplicate", policy=POLICY, ending=ending)
-    first = crew.hire("first", scan_seconds=SCAN_SECONDS, claims_most=1, **facts)
-    await crew.noted("begun-1")
-    first.pause(crew.database)
-    crew.notes.leave("go-1")
+    first = processes.start("first", scan_seconds=SCAN_SECONDS, claims_most=1, **facts)
+    await processes.noted("begun-1")
+    first.pause(processes.database)
+    processes.notes.leave("go-1")
     return first, job_id
 
 
-async def taken_over(crew: Crew, store: Store, job_id: UUID) -> WorkerProcess:
+async def taken_over(processes: WorkerProcesses, store: Store, job_id: UUID) -> WorkerProcess:
     """Another worker, once it has begun with the second attempt."""
-    second = crew.hire("second", scan_seconds=SCAN_SECONDS)
-    await crew.noted("begun-2")
+    second = processes.start("second", scan_seconds=SCAN_SECONDS)
+    await processes.noted("begun-2")
     return second
 
 
-async def check_second_alone(crew: Crew, store: Store, database: Database, job_id: UUID) -> None:
+async def check_second_alone(processes: WorkerProcesses, store: Store, database: Database, job_id: UUID) -> None:
     """The second attempt's result and effect stand, and the first one wrote nothing after it had lost its lease."""
-    first, second = crew.workers[0], crew.workers[1]
+    first, second = processes.workers[0], processes.workers[1]
     await check_applied_once(store, database, [job_id])
     events = await history(store, job_id)
     assert (await store.read([job_id]))[job_id].result == "2"
@@ -80,64 +80,66 @@ async def check_first_stopped(first: WorkerProcess) -> None:
 
 @pytest.mark.requirement("LC-05", "EL-05", "EL-08", "SM-02", "SM-03")
 async def test_a_paused_worker_cannot_write_once_another_has_done_its_job(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    first, job_id = await paused_past_its_lease(crew, store)
-    await taken_over(crew, store, job_id)
-    crew.notes.leave("go-2")
+    first, job_id = await paused_past_its_lease(processes, store)
+    await taken_over(processes, store, job_id)
+    processes.notes.leave("go-2")
     await ended(store, [job_id])
     before = await history(store, job_id)
 
     first.resume()
-    await crew.noted("answers")
+    await processes.noted("answers")
 
-    assert load(crew.notes.read("answers")) == REFUSED
+    assert load(processes.notes.read("answers")) == REFUSED
     await check_first_stopped(first)
     assert await history(store, job_id) == before
-    await check_second_alone(crew, store, database, job_id)
+    await check_second_alone(processes, store, database, job_id)
 
 
 @pytest.mark.requirement("LC-05", "EL-08", "SM-02", "SM-03")
 async def test_a_paused_worker_cannot_write_while_another_is_at_its_job(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    first, job_id = await paused_past_its_lease(crew, store)
-    await taken_over(crew, store, job_id)
+    first, job_id = await paused_past_its_lease(processes, store)
+    await taken_over(processes, store, job_id)
 
     first.resume()
-    await crew.noted("answers")
-    assert load(crew.notes.read("answers")) == REFUSED
+    await processes.noted("answers")
+    assert load(processes.notes.read("answers")) == REFUSED
     await check_first_stopped(first)
     assert effects(database) == Counter()
 
-    crew.notes.leave("go-2")
+    processes.notes.leave("go-2")
     await ended(store, [job_id])
-    await check_second_alone(crew, store, database, job_id)
+    await check_second_alone(processes, store, database, job_id)
 
 
+@pytest.mark.deep
 async def test_an_error_of_the_paused_worker_is_not_held_against_the_other_one(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    first, job_id = await paused_past_its_lease(crew, store, ending="error")
-    await taken_over(crew, store, job_id)
+    first, job_id = await paused_past_its_lease(processes, store, ending="error")
+    await taken_over(processes, store, job_id)
 
     first.resume()
-    await crew.noted("first-is-over")
+    await processes.noted("first-is-over")
     await check_first_stopped(first)
 
-    crew.notes.leave("go-2")
+    processes.notes.leave("go-2")
     [job] = await ended(store, [job_id])
     assert job.failures == 1, "the loss counts, the error of somebody without a lease does not"
-    await check_second_alone(crew, store, database, job_id)
+    await check_second_alone(processes, store, database, job_id)
 
 
+@pytest.mark.deep
 @pytest.mark.requirement("WC-10")
 async def test_a_worker_that_took_its_own_job_back_by_recovery_cannot_finish_it(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     """The other one never recovers anything: it is A itself that finds its job without an owner when it wakes up."""
-    first, job_id = await paused_past_its_lease(crew, store)
-    crew.hire("second", recovers=False, claims_after_note="may-claim")
+    first, job_id = await paused_past_its_lease(processes, store)
+    processes.start("second", recovers=False, claims_after_note="may-claim")
     lost = (await store.read([job_id]))[job_id].lease_expires_at
     assert lost is not None
 
@@ -145,14 +147,14 @@ async def test_a_worker_that_took_its_own_job_back_by_recovery_cannot_finish_it(
         return await store.now() > lost
 
     await until(lease_is_over, "A's lease has run out")
-    crew.notes.leave("may-claim")
+    processes.notes.leave("may-claim")
     first.resume()
-    await crew.noted("answers")
-    assert load(crew.notes.read("answers")) == REFUSED
+    await processes.noted("answers")
+    assert load(processes.notes.read("answers")) == REFUSED
     await check_first_stopped(first)
 
-    await crew.noted("begun-2")
-    crew.notes.leave("go-2")
+    await processes.noted("begun-2")
+    processes.notes.leave("go-2")
     await ended(store, [job_id])
     [stall] = of_type(await history(store, job_id), EventType.STALLED)
     assert first.signed(stall.actor), "somebody else was faster, so that this is not what was tried"
@@ -160,18 +162,19 @@ async def test_a_worker_that_took_its_own_job_back_by_recovery_cannot_finish_it(
     assert (await store.read([job_id]))[job_id].result == "2"
 
 
+@pytest.mark.deep
 async def test_a_woken_worker_stops_the_work_that_is_no_longer_its_own_and_goes_on_with_other_work(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     [job_id] = await queue(store, "nap_at_first", policy=POLICY, seconds=120.0)
-    first = crew.hire("first", concurrency=1)
-    await crew.noted(f"begun-{job_id}-1")
+    first = processes.start("first", concurrency=1)
+    await processes.noted(f"begun-{job_id}-1")
     first.pause(database)
-    second = crew.hire("second", scan_seconds=SCAN_SECONDS, claims_most=1)
+    second = processes.start("second", scan_seconds=SCAN_SECONDS, claims_most=1)
     await ended(store, [job_id])
 
     first.resume()
-    await crew.noted(f"cancelled-{job_id}-1")
+    await processes.noted(f"cancelled-{job_id}-1")
     await check_first_stopped(first)
     [other] = await queue(store, "pay", policy=POLICY)
     await ended(store, [other])
@@ -181,31 +184,32 @@ async def test_a_woken_worker_stops_the_work_that_is_no_longer_its_own_and_goes_
 
 
 async def test_the_proof_fails_for_a_worker_that_matches_by_id_alone(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    first, job_id = await paused_past_its_lease(crew, store, mutant="match_by_id_alone")
-    await taken_over(crew, store, job_id)
+    first, job_id = await paused_past_its_lease(processes, store, mutant="match_by_id_alone")
+    await taken_over(processes, store, job_id)
 
     first.resume()
-    await crew.noted("answers")
-    assert load(crew.notes.read("answers"))["commit block"] == "accepted", "the mutant is not one"
+    await processes.noted("answers")
+    assert load(processes.notes.read("answers"))["commit block"] == "accepted", "the mutant is not one"
 
-    crew.notes.leave("go-2")
+    processes.notes.leave("go-2")
     await ended(store, [job_id])
     with pytest.raises(AssertionError, match=r"was written by .* under attempt 2"):
         await check_everything(store)
 
 
+@pytest.mark.deep
 async def test_the_proof_fails_for_a_worker_whose_effect_does_not_depend_on_its_mark(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    first, job_id = await paused_past_its_lease(crew, store, mutant="keep_the_effect_without_the_mark")
-    await taken_over(crew, store, job_id)
-    crew.notes.leave("go-2")
+    first, job_id = await paused_past_its_lease(processes, store, mutant="keep_the_effect_without_the_mark")
+    await taken_over(processes, store, job_id)
+    processes.notes.leave("go-2")
     await ended(store, [job_id])
 
     first.resume()
-    await crew.noted("answers")
+    await processes.noted("answers")
     assert effects(database) == Counter({str(job_id): 2})
     with pytest.raises(AssertionError):
         await check_applied_once(store, database, [job_id])

@@ -7,7 +7,7 @@ import pytest
 from tenure.lifecycle.records import EventType
 from tenure.stores.contract import Store
 from tests.chaos.checking import check_applied_once, ended, history, of_type, queue
-from tests.chaos.processes import Crew, until
+from tests.chaos.processes import WorkerProcesses, until
 from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-05"), pytest.mark.timeout(150)]
@@ -18,15 +18,15 @@ LONG, SHORT = 2, 24
 
 
 async def test_what_is_not_done_within_the_grace_is_handed_back_and_finished_by_another(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     long = await queue(store, "nap_at_first", LONG, policy=POLICY, seconds=120.0)
     short = await queue(store, "pay", SHORT, policy=POLICY, seconds=0.2)
-    first = crew.hire("first", concurrency=LONG + 4, grace_seconds=1.0)
+    first = processes.start("first", concurrency=LONG + 4, grace_seconds=1.0)
     for job_id in long:
-        await crew.noted(f"begun-{job_id}-1")
-    second = crew.hire("second", concurrency=4)
-    await crew.up(second)
+        await processes.noted(f"begun-{job_id}-1")
+    second = processes.start("second", concurrency=4)
+    await processes.up(second)
 
     first.ask_to_stop()
     assert await first.ended() == 0
@@ -47,10 +47,10 @@ async def test_what_is_not_done_within_the_grace_is_handed_back_and_finished_by_
 
 
 async def test_what_can_be_done_within_the_grace_is_done_by_the_one_that_stops(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     ids = await queue(store, "pay", 5 * SHORT, policy=POLICY, seconds=0.4)
-    first = crew.hire("first", concurrency=6, grace_seconds=60.0)
+    first = processes.start("first", concurrency=6, grace_seconds=60.0)
     await first.says("takes jobs of")
 
     async def some_are_done() -> bool:
@@ -63,22 +63,24 @@ async def test_what_can_be_done_within_the_grace_is_done_by_the_one_that_stops(
     jobs = (await store.read(ids)).values()
     assert not any(job.leased for job in jobs), "it left something behind"
     assert any(job.attempt == 0 for job in jobs), "it went on claiming"
-    crew.hire("second", concurrency=SHORT)
+    processes.start("second", concurrency=SHORT)
     done = await ended(store, ids)
     assert {(job.failures, job.attempt) for job in done} == {(0, 1)}
     await check_applied_once(store, database, ids)
 
 
-async def test_a_second_signal_hands_everything_back_at_once(database: Database, store: Store, crew: Crew) -> None:
+async def test_a_second_signal_hands_everything_back_at_once(
+    database: Database, store: Store, processes: WorkerProcesses
+) -> None:
     long = await queue(store, "nap_at_first", LONG, policy=POLICY, seconds=120.0)
-    first = crew.hire("first", grace_seconds=100.0)
+    first = processes.start("first", grace_seconds=100.0)
     for job_id in long:
-        await crew.noted(f"begun-{job_id}-1")
+        await processes.noted(f"begun-{job_id}-1")
     first.ask_to_stop()
     await first.says("stops;")
     first.ask_to_stop()
     assert await first.ended() == 0
-    crew.hire("second")
+    processes.start("second")
     jobs = await ended(store, long)
     assert {job.failures for job in jobs} == {0}
     await check_applied_once(store, database, long)

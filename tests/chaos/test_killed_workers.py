@@ -11,7 +11,7 @@ import pytest
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.stores.contract import Store
 from tests.chaos.checking import check_applied_once, check_recovered_in_time, ended, history, of_type, queue
-from tests.chaos.processes import Crew, WorkerProcess
+from tests.chaos.processes import WorkerProcess, WorkerProcesses
 from tests.chaos.program import Point
 from tests.support.databases import Database
 
@@ -40,25 +40,29 @@ COMMITTED = (Point.AFTER_COMMIT, Point.BEFORE_COMPLETION)
 Seen = list[tuple[Job, list[Event]]]
 
 
-async def finished_by_another(crew: Crew, store: Store) -> dict[Point, Seen]:
+async def finished_by_another(processes: WorkerProcesses, store: Store) -> dict[Point, Seen]:
     """The jobs and their logs by the point at which their first worker died. Each victim has a queue of its own; one
     survivor, which is there all the time, sees to all of them."""
     ids = {point: await queue(store, "pay", JOBS, policy=POLICY, to=point) for point in POINTS}
-    survivor = crew.hire("survivor", queues=POINTS, scan_seconds=SCAN_SECONDS, claims_after_note="victims-are-dead")
-    await crew.up(survivor)
-    victims = [crew.hire(point, queues=(point,), concurrency=JOBS, dies_at=point, recovers=False) for point in POINTS]
+    survivor = processes.start(
+        "survivor", queues=POINTS, scan_seconds=SCAN_SECONDS, claims_after_note="victims-are-dead"
+    )
+    await processes.up(survivor)
+    victims = [
+        processes.start(point, queues=(point,), concurrency=JOBS, dies_at=point, recovers=False) for point in POINTS
+    ]
     assert [await victim.ended() for victim in victims] == [KILLED] * len(victims)
-    crew.notes.leave("victims-are-dead")
+    processes.notes.leave("victims-are-dead")
     await ended(store, [job_id for of_one in ids.values() for job_id in of_one])
     assert survivor.exit_code is None
     return {point: [(job, await history(store, job.id)) for job in await ended(store, ids[point])] for point in POINTS}
 
 
 async def test_every_job_of_a_worker_that_is_killed_at_any_point_ends_right_and_once(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    by_point = await finished_by_another(crew, store)
-    survivor, *victims = crew.workers
+    by_point = await finished_by_another(processes, store)
+    survivor, *victims = processes.workers
     await check_applied_once(store, database, [job.id for seen in by_point.values() for job, _ in seen])
     for (point, seen), victim in zip(by_point.items(), victims, strict=True):
         assert {job.result for job, _ in seen} == {'"paid"'}, point
@@ -100,10 +104,10 @@ def check_reconciled(seen: Seen, *, survivor: WorkerProcess, victim: WorkerProce
 
 @pytest.mark.requirement("WC-05")
 async def test_a_worker_that_is_started_after_the_only_other_one_died_finishes_its_jobs(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     ids = await queue(store, "pay", JOBS, policy=POLICY)
-    assert await crew.hire("victim", concurrency=JOBS, dies_at=Point.INSIDE_COMMIT).ended() == KILLED
-    crew.hire("successor", scan_seconds=SCAN_SECONDS)
+    assert await processes.start("victim", concurrency=JOBS, dies_at=Point.INSIDE_COMMIT).ended() == KILLED
+    processes.start("successor", scan_seconds=SCAN_SECONDS)
     await ended(store, ids)
     await check_applied_once(store, database, ids)

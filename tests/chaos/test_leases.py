@@ -11,7 +11,7 @@ from tenure.lifecycle.records import Event, EventType, Timeouts
 from tenure.lifecycle.statuses import FAILED, SUCCEEDED
 from tenure.stores.contract import Store
 from tests.chaos.checking import check_everything, ended, history, lease_end, of_type, queue
-from tests.chaos.processes import Crew, until
+from tests.chaos.processes import WorkerProcesses, until
 from tests.support.databases import Database
 
 pytestmark = pytest.mark.timeout(150)
@@ -28,25 +28,26 @@ def check_run_once(events: list[Event]) -> None:
 
 
 @pytest.mark.requirement("SM-05")
-async def test_a_busy_loop_of_three_leases_does_not_lose_its_lease(store: Store, crew: Crew) -> None:
+async def test_a_busy_loop_of_three_leases_does_not_lose_its_lease(store: Store, processes: WorkerProcesses) -> None:
     """Another worker looks for lost jobs all the while."""
     [job_id] = await queue(store, "spin", policy=KEPT, seconds=3 * LEASE_SECONDS)
-    crew.hire("busy", claims_most=1)
+    processes.start("busy", claims_most=1)
     await until(lambda: _claimed(store, job_id), "it is claimed")
-    crew.hire("watching")
+    processes.start("watching")
     await ended(store, [job_id])
     check_run_once(await history(store, job_id))
     await check_everything(store)
 
 
+@pytest.mark.deep
 @pytest.mark.requirement("SM-05")
 async def test_a_job_that_sleeps_for_five_leases_is_run_once_and_renews_at_half_of_the_time_left(
-    store: Store, crew: Crew
+    store: Store, processes: WorkerProcesses
 ) -> None:
     often = {**KEPT, "heartbeat_seconds": LEASE_SECONDS / 3}
     ids = await queue(store, "nap", policy=KEPT, seconds=5 * LEASE_SECONDS)
     ids += await queue(store, "nap", policy=often, seconds=3 * LEASE_SECONDS)
-    crew.hire("sleeper")
+    processes.start("sleeper")
     await ended(store, ids)
     for job_id in ids:
         events = await history(store, job_id)
@@ -69,13 +70,13 @@ def check_renewals(events: list[Event]) -> None:
 @pytest.mark.requirement("SM-05", "EH-03")
 @pytest.mark.parametrize("kind", ["hang", "hang_in_a_thread"])
 async def test_a_job_that_hangs_ends_at_its_threshold_and_its_worker_goes_on(
-    kind: str, store: Store, crew: Crew
+    kind: str, store: Store, processes: WorkerProcesses
 ) -> None:
     """It has one place only: the next job can be run once the hung one has been given up."""
     limit_seconds = 2.0
     policy = {**KEPT, "timeouts": Timeouts(running_seconds=limit_seconds)}
     [hung] = await queue(store, kind, policy=policy)
-    worker = crew.hire("worker", concurrency=1)
+    worker = processes.start("worker", concurrency=1)
     await until(lambda: _claimed(store, hung), "it is claimed")
     [waiting] = await queue(store, "nap", policy=KEPT, seconds=0.0)
     [job, other] = await ended(store, [hung, waiting])
@@ -92,16 +93,17 @@ async def test_a_job_that_hangs_ends_at_its_threshold_and_its_worker_goes_on(
     await check_everything(store)
 
 
+@pytest.mark.deep
 @pytest.mark.requirement("SM-06")
 async def test_two_missed_heartbeats_under_a_lease_that_still_runs_make_an_orphan(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     policy: dict[str, object] = {"lease_seconds": 60.0, "heartbeat_seconds": 0.5, "max_attempts": 5}
     [job_id] = await queue(store, "nap_at_first", policy=policy, seconds=120.0)
-    silent = crew.hire("silent")
-    await crew.noted(f"begun-{job_id}-1")
+    silent = processes.start("silent")
+    await processes.noted(f"begun-{job_id}-1")
     silent.pause(database)
-    crew.hire("other")
+    processes.start("other")
     [job] = await ended(store, [job_id])
     assert job.status is SUCCEEDED
     events = await history(store, job_id)

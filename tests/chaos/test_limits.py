@@ -19,7 +19,7 @@ from tenure.lifecycle.statuses import LEASED
 from tenure.stores.contract import Store
 from tenure.testing.driver import OPERATOR, Driver
 from tests.chaos.checking import check_everything, ended
-from tests.chaos.processes import Crew, until
+from tests.chaos.processes import WorkerProcesses, until
 from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-02", "WC-05"), pytest.mark.timeout(240)]
@@ -39,13 +39,14 @@ async def fill(store: Store) -> list[UUID]:
     return [one.job.id for one in await store.enqueue(enqueues)]
 
 
+@pytest.mark.deep
 async def test_no_limit_is_ever_passed_and_none_is_left_unused_whoever_dies(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     rules = QueueLimits(concurrency_max=CONCURRENCY, key_concurrency_max=KEY_CONCURRENCY, rate=RATE, fair=True)
     await store.queues.put("default", rules, actor=OPERATOR)
-    workers = [crew.hire(f"worker-{number}", concurrency=CONCURRENCY) for number in range(WORKERS)]
-    await crew.up(*workers)
+    workers = [processes.start(f"worker-{number}", concurrency=CONCURRENCY) for number in range(WORKERS)]
+    await processes.up(*workers)
     ids = await fill(store)
 
     async def so_many_are_done(count: int) -> bool:

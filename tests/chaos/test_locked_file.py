@@ -10,7 +10,7 @@ import pytest
 
 from tenure.stores.contract import Store
 from tests.chaos.checking import check_applied_once, ended, queue
-from tests.chaos.processes import Crew, until
+from tests.chaos.processes import WorkerProcesses, until
 from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-05", "EL-08", "SM-02"), pytest.mark.timeout(150)]
@@ -26,11 +26,11 @@ def database(tmp_path: Path) -> Database:
 
 
 async def test_a_file_that_is_locked_past_all_leases_loses_no_job_and_doubles_none(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     ids = await queue(store, "pay", JOBS, policy=POLICY, seconds=0.3)
-    workers = [crew.hire(name) for name in ("one", "two")]
-    await crew.up(*workers)
+    workers = [processes.start(name) for name in ("one", "two")]
+    await processes.up(*workers)
 
     async def some_are_held() -> bool:
         return any(job.leased for job in (await store.read(ids)).values())

@@ -11,7 +11,7 @@ from tenure.lifecycle.statuses import QUEUED, SUCCEEDED
 from tenure.stores.contract import Store
 from tenure.testing.driver import Driver
 from tests.chaos.checking import check_everything, of_type
-from tests.chaos.processes import Crew, until
+from tests.chaos.processes import WorkerProcesses, until
 from tests.chaos.program import Point
 from tests.support.databases import Database
 
@@ -26,7 +26,7 @@ POLICY: dict[str, object] = {"lease_seconds": 1.0, "max_attempts": 5}
 
 
 async def orphans(store: Store, count: int) -> list[UUID]:
-    """Jobs whose worker is gone, of a kind that none of the crew can run, under leases that have all run out."""
+    """Jobs whose worker is gone, of a kind that none of the processes can run, under leases that have all run out."""
     drive = Driver(store)
     ids: set[UUID] = set()
     for start in range(0, count, 500):
@@ -61,12 +61,14 @@ async def winners(store: Store, ids: list[UUID]) -> list[str]:
 
 
 @pytest.mark.requirement("SM-02", "SM-03")
-async def test_of_two_recovery_workers_one_wins_each_of_a_thousand_orphans(store: Store, crew: Crew) -> None:
+async def test_of_two_recovery_workers_one_wins_each_of_a_thousand_orphans(
+    store: Store, processes: WorkerProcesses
+) -> None:
     """Both have read the first 500 before either of them writes."""
     ids = await orphans(store, ORPHANS)
-    both = [crew.hire(name, recovers_after_readers=2) for name in ("one", "two")]
+    both = [processes.start(name, recovers_after_readers=2) for name in ("one", "two")]
     await taken_back(store, ids)
-    assert len(crew.notes.all("read-by-")) == 2, "they did not race"
+    assert len(processes.notes.all("read-by-")) == 2, "they did not race"
     found = await winners(store, ids)
     assert len(found) == ORPHANS
     assert all(any(worker.signed(actor) for worker in both) for actor in found)
@@ -74,15 +76,16 @@ async def test_of_two_recovery_workers_one_wins_each_of_a_thousand_orphans(store
     await check_everything(store)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("point", [Point.AFTER_FIRST_RECOVERY, Point.AMID_RECOVERY])
 async def test_when_a_recovery_worker_is_killed_in_its_work_another_finishes(
-    point: Point, store: Store, crew: Crew
+    point: Point, store: Store, processes: WorkerProcesses
 ) -> None:
     """Dead after its first batch, or while that is being written: then it is there whole, or not at all."""
     ids = await orphans(store, TWO_BATCHES)
-    victim = crew.hire("victim", dies_at=point)
+    victim = processes.start("victim", dies_at=point)
     assert await victim.ended() == KILLED
-    other = crew.hire("other")
+    other = processes.start("other")
     await taken_back(store, ids)
     found = await winners(store, ids)
     # By the log, and only now: what a killed process has sent, its server may still be writing.
@@ -93,25 +96,25 @@ async def test_when_a_recovery_worker_is_killed_in_its_work_another_finishes(
 
 
 async def test_a_recovery_worker_that_was_paused_after_looking_harms_nobody(
-    database: Database, store: Store, crew: Crew
+    database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     """It goes on with what it read long ago: by then others have taken the jobs back, and run them."""
     drive = Driver(store)
     await store.enqueue([drive.enqueue("nap", policy=POLICY, payload='{"seconds":0}') for _ in range(20)])
     ids = [job.id for job in await drive.claim(limit=20, kinds=("nap",), worker="ghost")]
-    late = crew.hire("late", claims_most=0, recovers_after_readers=2)
-    await crew.noted("read-by-late")
+    late = processes.start("late", claims_most=0, recovers_after_readers=2)
+    await processes.noted("read-by-late")
     late.pause(database)
-    crew.hire("prompt", scan_seconds=0.2)
+    processes.start("prompt", scan_seconds=0.2)
 
     async def all_are_done() -> bool:
         return all(job.status is SUCCEEDED for job in (await store.read(ids)).values())
 
     await until(all_are_done, "the prompt one has seen to all of them")
     before = await store.history(ids)
-    crew.notes.leave("read-by-somebody-else")
+    processes.notes.leave("read-by-somebody-else")
     late.resume()
-    await crew.noted("late-has-written")
+    await processes.noted("late-has-written")
     assert await store.history(ids) == before
     assert late.exit_code is None
     assert "could not help" not in late.log

@@ -17,7 +17,7 @@ from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.stores.contract import JobFilter, Store
 from tenure.testing.driver import OPERATOR
 from tests.chaos.checking import check_everything, history
-from tests.chaos.processes import Crew, WorkerProcess, until
+from tests.chaos.processes import WorkerProcess, WorkerProcesses, until
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -95,10 +95,12 @@ async def until_has_fired(store: Store, worker: WorkerProcess) -> None:
     await until(has, f"{worker} has fired", seconds=60)
 
 
-async def test_each_due_time_is_fired_once_by_three_schedulers_of_which_one_is_killed(store: Store, crew: Crew) -> None:
+async def test_each_due_time_is_fired_once_by_three_schedulers_of_which_one_is_killed(
+    store: Store, processes: WorkerProcesses
+) -> None:
     first = await scheduled(store)
-    staff = [crew.hire(name, scan_seconds=SCAN_SECONDS) for name in ("one", "two", "three")]
-    await crew.up(*staff)
+    staff = [processes.start(name, scan_seconds=SCAN_SECONDS) for name in ("one", "two", "three")]
+    await processes.up(*staff)
     await until_has_fired(store, staff[0])
     staff[0].kill9()
     before = len(await fired(store))
@@ -109,10 +111,13 @@ async def test_each_due_time_is_fired_once_by_three_schedulers_of_which_one_is_k
     await all_done(store)
 
 
-async def test_each_due_time_is_fired_once_where_nobody_was_there_for_a_while(store: Store, crew: Crew) -> None:
+@pytest.mark.deep
+async def test_each_due_time_is_fired_once_where_nobody_was_there_for_a_while(
+    store: Store, processes: WorkerProcesses
+) -> None:
     """The only scheduler is killed, and the next ones make up for what was due meanwhile, at once and both together."""
     first = await scheduled(store)
-    lonely = crew.hire("lonely", scan_seconds=SCAN_SECONDS)
+    lonely = processes.start("lonely", scan_seconds=SCAN_SECONDS)
     await until_fired(store, 2)
     lonely.kill9()
     gap_from = await store.now()
@@ -121,7 +126,7 @@ async def test_each_due_time_is_fired_once_where_nobody_was_there_for_a_while(st
         return await store.now() - gap_from > 3 * SECOND
 
     await until(some_are_missed, "three due times are missed")
-    await crew.up(*(crew.hire(name, scan_seconds=SCAN_SECONDS) for name in ("left", "right")))
+    await processes.up(*(processes.start(name, scan_seconds=SCAN_SECONDS) for name in ("left", "right")))
 
     async def made_up_for() -> bool:
         last_at = (await record_of(store)).last_at
@@ -133,13 +138,16 @@ async def test_each_due_time_is_fired_once_where_nobody_was_there_for_a_while(st
     await all_done(store)
 
 
-async def test_schedulers_whose_clocks_are_wrong_fire_by_the_databases_clock(store: Store, crew: Crew) -> None:
+@pytest.mark.deep
+async def test_schedulers_whose_clocks_are_wrong_fire_by_the_databases_clock(
+    store: Store, processes: WorkerProcesses
+) -> None:
     first = await scheduled(store)
     staff = [
-        crew.hire(name, scan_seconds=SCAN_SECONDS, clock_off_seconds=off)
+        processes.start(name, scan_seconds=SCAN_SECONDS, clock_off_seconds=off)
         for name, off in (("ahead", 3600.0), ("behind", -3600.0), ("right", 0.0))
     ]
-    await crew.up(*staff)
+    await processes.up(*staff)
     await until_fired(store, 5)
     last = await stopped(store)
     now = await store.now()

@@ -31,7 +31,14 @@ LARGE = '"' + "x" * 4000 + '"'
 
 
 @pytest.mark.requirement("LC-10")
-@pytest.mark.parametrize("name", ["add many", "commit block", "add and checkpoint"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "add many",
+        pytest.param("commit block", marks=pytest.mark.deep),
+        pytest.param("add and checkpoint", marks=pytest.mark.deep),
+    ],
+)
 async def test_a_file_that_may_not_grow_is_reported_and_loses_nothing(
     name: str, tmp_path: Path, mortals: Mortals
 ) -> None:

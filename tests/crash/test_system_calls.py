@@ -20,6 +20,7 @@ CALLS_MAX = 300
 BY_NAME = {act.name: act for act in ACTS}
 CLOSING = BY_NAME["add and close"]
 BLOCK = BY_NAME["commit block"]
+TRACED = [pytest.param(CLOSING, id="add-and-close"), pytest.param(BLOCK, id="commit-block", marks=pytest.mark.deep)]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,7 +36,7 @@ def file(tmp_path: Path) -> SqlitePlace:
 
 
 @pytest.mark.requirement("LC-07", "LC-10")
-@pytest.mark.parametrize("act", [CLOSING, BLOCK], ids=lambda act: act.name.replace(" ", "-"))
+@pytest.mark.parametrize("act", TRACED)
 async def test_a_writer_that_dies_at_any_system_call_leaves_all_or_nothing(
     act: Act, file: SqlitePlace, mortals: Mortals
 ) -> None:
@@ -64,7 +65,7 @@ async def die_at_each(call: str, made: Plan, file: SqlitePlace, mortals: Mortals
     raise AssertionError(f"it makes more than {CALLS_MAX} calls of {call}")
 
 
-@pytest.mark.parametrize("act", [CLOSING, BLOCK], ids=lambda act: act.name.replace(" ", "-"))
+@pytest.mark.parametrize("act", TRACED)
 @pytest.mark.parametrize(("calls", "error"), [(SYNCS, "EIO"), (WRITES, "ENOSPC")], ids=["sync-EIO", "disk-full"])
 async def test_a_system_call_that_fails_is_reported_and_loses_nothing(
     act: Act, calls: tuple[str, ...], error: str, file: SqlitePlace, mortals: Mortals

@@ -98,10 +98,10 @@ def test_without_any_fault_nothing_is_lost_and_nothing_is_repeated() -> None:
 
 def test_a_broken_guard_is_found_and_the_run_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "_require_lease", lambda *_: None)
-    monkeypatch.setattr(deciding, "judge", _judge_without_lease)
+    monkeypatch.setattr(deciding, "decide_at", _decide_without_lease)
     from tenure.stores.contract import results
 
-    monkeypatch.setattr(results, "judge", _judge_without_lease)
+    monkeypatch.setattr(results, "decide_at", _decide_without_lease)
     failing = next(islice((r for r in simulate_all(range(200), Options()) if r.problem is not None), 1), None)
     assert failing is not None, "200 runs without fencing, and nothing was noticed"
     small = shrunk(failing)
@@ -135,5 +135,5 @@ def test_a_due_time_that_is_fired_twice_is_noticed(monkeypatch: pytest.MonkeyPat
     assert "fired twice ['2030-" in str(failing[0].problem)
 
 
-def _judge_without_lease(job: object, operations: object, actor: object, *, request_id: str, **_: object) -> object:
+def _decide_without_lease(job: object, operations: object, actor: object, *, request_id: str, **_: object) -> object:
     return deciding.decide_chain(job, operations, actor, request_id=request_id)  # type: ignore[arg-type]
