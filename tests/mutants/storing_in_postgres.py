@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: heartbeat without revision",
-        "`heartbeat.sql` does not compare the revision",
+        "`renew_leases.sql` does not compare the revision",
         StoreVerdicts(OperationType.HEARTBEAT, "postgres"),
         r"rev='(stale|future)'",
         postgres_heartbeat_without_revision,
@@ -153,14 +153,14 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: heartbeat without token",
-        "`heartbeat.sql` does not ask whose lease it is",
+        "`renew_leases.sql` does not ask whose lease it is",
         StoreVerdicts(OperationType.HEARTBEAT, "postgres"),
         r"holder='(former|stranger)'",
         postgres_heartbeat_without_token,
     ),
     Mutant(
         "PostgreSQL: a heartbeat revives an expired lease",
-        "`heartbeat.sql` does not ask whether the lease still runs",
+        "`renew_leases.sql` does not ask whether the lease still runs",
         StoreVerdicts(OperationType.HEARTBEAT, "postgres"),
         r"expired.*holder='owner'.*Applied",
         postgres_heartbeat_revives,

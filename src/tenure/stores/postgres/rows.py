@@ -1,4 +1,4 @@
-"""Rows of PostgreSQL as records, and back."""
+"""Decodes rows into records, and encodes batches as arrays. It reads and writes no row itself."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _STATUS = {status.value: status for status in Status}
 _TYPE = {type_.value: type_ for type_ in EventType}
+_ORIGIN = tuple(name for name in Origin.__struct_fields__ if name not in ("policy", "payload", "tags"))
 _MUTABLE = tuple(
     name for name in Job.__struct_fields__ if name not in ("origin", "status", "token", "created_at", "updated_at")
 )
@@ -48,21 +49,10 @@ def _origin(row: asyncpg.Record, policies: Policies) -> Origin:
     if policy is None:
         raise RowPoisoned(row["id"], f"its row cannot be read: there is no policy {row['policy_id']}")
     return Origin(
-        id=row["id"],
-        kind=row["kind"],
-        payload=row["payload"] or "null",
         policy=policy,
-        queue=row["queue"],
-        priority=row["priority"],
-        dedupe_key=row["dedupe_key"],
-        request_id=row["request_id"],
-        correlation_id=row["correlation_id"],
-        trace=row["trace"],
-        submitted_by=row["submitted_by"],
+        payload=row["payload"] or "null",
         tags=None if tags is None else _tags(row["id"], tags),
-        partition_key=row["partition_key"],
-        parent_id=row["parent_id"],
-        redrive_of=row["redrive_of"],
+        **{name: row[name] for name in _ORIGIN},
     )
 
 
@@ -101,15 +91,15 @@ def decoded(rows: Iterable[asyncpg.Record], decode: Callable[[asyncpg.Record], J
 
 
 class Claimed:
-    """Makes the records of rows that one claim has just taken: what is not read is known to be empty, or follows from
-    the time of the claim, which nearly all of them share."""
+    """Decodes the rows that one claim has won: a column that is not returned is null, or follows from the time of the
+    claim, which nearly all rows share."""
 
     def __init__(self, policies: Policies, status: Status, *, owner: str, token: UUID) -> None:
         self._policies, self._status, self._owner, self._token = policies, status, owner, token
         self._ends: dict[tuple[datetime, int], LeaseEnds] = {}
 
     def job(self, row: asyncpg.Record) -> Job:
-        # By their places in `claimed.sql`, which is much faster than by their names.
+        # By position in `parts/claimed.sql`, which is much faster than by name.
         (
             job_id, kind, queue, priority, payload, policy_id, dedupe_key, request_id, correlation_id, trace,
             submitted_by, tags, partition_key, parent_id, redrive_of, created_at, at, rev, attempt, failures, losses,
@@ -213,19 +203,9 @@ def execution_from(row: asyncpg.Record) -> Execution:
 
 
 def dead_letter_from(row: asyncpg.Record) -> DeadLetter:
-    return DeadLetter(
-        job_id=row["job_id"],
-        reason_code=ReasonCode(row["reason_code"]),
-        stage=Stage(row["stage"]),
-        last_error=row["last_error"] or "null",
-        attempts=row["attempts"],
-        at=row["at"],
-        last_owner=row["last_owner"],
-        last_lease_expires_at=row["last_lease_expires_at"],
-        correlation_id=row["correlation_id"],
-        handled_at=row["handled_at"],
-        handled_as=row["handled_as"],
-    )
+    facts = {name: row[name] for name in DeadLetter.__struct_fields__}
+    codes = {"reason_code": ReasonCode(row["reason_code"]), "stage": Stage(row["stage"])}
+    return DeadLetter(**{**facts, **codes, "last_error": row["last_error"] or "null"})
 
 
 def artifact_from(row: asyncpg.Record) -> ArtifactRecord:
