@@ -1,7 +1,7 @@
-"""First steps: declare a job, queue it, run it with a worker inside the same program, and see what happened to it.
+"""First steps: declare a job, enqueue it, run it with a worker in the same program, and print its events.
 
-Run it as `python examples/first_steps.py`. It needs nothing but tenure, and leaves `first_steps.db` behind to look at:
-`tenure jobs ls --database sqlite:///first_steps.db`. In earnest the worker is a process of its own,
+Run it as `python examples/first_steps.py`. It needs only tenure, and leaves `first_steps.db` behind:
+`tenure jobs ls --database sqlite:///first_steps.db`. In production the worker is a separate process,
 `tenure worker first_steps:app`.
 """
 
@@ -17,7 +17,7 @@ app = tenure.App("sqlite:///first_steps.db")
 @app.job(max_attempts=3, backoff=tenure.Backoff(base_seconds=0.1))
 async def greet(ctx: tenure.Context, name: str) -> str:
     if ctx.attempt == 1:
-        raise tenure.TransientError("not yet")  # It is tried again, after a pause.
+        raise tenure.TransientError("not yet")  # Retried after the backoff.
     return f"hello, {name}"
 
 

@@ -82,3 +82,14 @@ def test_every_decision_has_a_title_a_status_and_its_three_parts_and_is_listed(p
     assert [part in text for part in ("**Context.**", "**Choice.**", "**Cost.**")] == [True, True, True]
     listed = (page.parent / "index.md").read_text(encoding="utf-8")
     assert f"| [{title[1]}]({page.name}) | {title[2]} | {title[3]}" in listed
+
+
+def test_every_function_that_a_store_is_said_to_get_exists() -> None:
+    page = (DOCS / "internals" / "store_contract.md").read_text(encoding="utf-8")
+    table = page.partition("| function | returns |")[2].partition("\n\n")[0]
+    names = {
+        name for cell in re.findall(r"`([^`]+)`", table) for name in re.findall(r"^(?:Change\.)?(\w+)(?=\(|$)", cell)
+    }
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    assert len(names) >= 10
+    assert [name for name in sorted(names) if not re.search(rf"\bdef {name}\(", source)] == []
