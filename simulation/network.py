@@ -32,7 +32,7 @@ from tenure.stores.contract import (
     Subscription,
     Transaction,
     WorkerRecord,
-    hints,
+    wakeups_of,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class WiredStore:
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         what = "apply " + ",".join(operation.type for request in requests for operation in request.operations)
         outcomes = await self._wire.ask(what, lambda: self._store.apply(requests))
-        self._world.ring(hints(outcomes))
+        self._world.ring(wakeups_of(outcomes))
         self._world.answered(outcomes)
         return outcomes
 

@@ -72,7 +72,7 @@ async def opened(store: Store) -> AsyncIterator[Store]:
 
 async def export(store: Store, file: Path) -> list[bytes]:
     """Write it; all lines between header and footer."""
-    async with store.archive.reading() as snapshot:
+    async with store.archive.snapshot() as snapshot:
         lines = [line async for line in Exporter(snapshot).lines()]
     file.write_bytes(b"".join(lines))
     return lines[1:-1]
@@ -197,11 +197,11 @@ async def test_a_young_server_is_given_as_many_numbers_as_the_log_needs(
     monkeypatch.setattr(asyncpg.Connection, "execute", watched)
     async with opened(PostgresStore.from_url(url)) as target:
         now = _transactions(postgres_target)
-        async with target.archive.restoring(runs=now + 1500):
+        async with target.archive.restore(runs=now + 1500):
             pass
         assert now + 1500 < _transactions(postgres_target)
         assert sent.count(PASS) in (1, 2), "others may have used some up meanwhile"
-        async with target.archive.restoring(runs=5):
+        async with target.archive.restore(runs=5):
             pass
         assert sent.count(PASS) <= 2, "numbers are used up only where they are needed"
 

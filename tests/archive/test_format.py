@@ -33,7 +33,7 @@ from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Policy, Timeouts
 from tenure.stores import Store
 from tenure.stores.contract import ArtifactRecord
-from tenure.stores.contract.archive import RUN_LENGTH_MAX, Kept, Runs
+from tenure.stores.contract.archive import RUN_LENGTH_MAX, ArchivedJob, Runs
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.contract.archive import bare, lived, read_all, seen
 from tenure.testing.driver import Driver
@@ -50,7 +50,7 @@ def a_life() -> ModelStore:
 
 
 async def lines_of(store: Store) -> list[bytes]:
-    async with store.archive.reading() as snapshot:
+    async with store.archive.snapshot() as snapshot:
         return [line async for line in Exporter(snapshot).lines()]
 
 
@@ -106,7 +106,7 @@ async def test_a_policy_that_leaves_something_open_leaves_it_open_there_too() ->
     """None is not the default of each of its fields, so that it has to be written."""
     drive = Driver(ModelStore(ManualClock()))
     job = await drive.add(policy={"timeouts": Timeouts(running_seconds=None)})
-    line = read(1, job_line(Kept(job=job)))
+    line = read(1, job_line(ArchivedJob(job=job)))
     assert isinstance(line, JobLine)
     assert line.job.policy == Policy(timeouts=Timeouts(running_seconds=None))
 

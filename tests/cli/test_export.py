@@ -392,7 +392,7 @@ def test_the_page_on_exports_names_every_field_that_a_file_can_have(exported: Pa
             assert f"`{name}`" in PAGE, f"docs/guides/export.md does not speak of {name}, of {kind} lines"
 
 
-OPAQUE = {"rules", "spent", "policy", "tags", "counts", "schedule"}
+OPAQUE = {"limits", "spent", "policy", "tags", "counts", "schedule"}
 """Fields whose inside is told of elsewhere."""
 
 

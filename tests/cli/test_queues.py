@@ -16,7 +16,7 @@ def queues(database: Database, *arguments: str) -> Answer:
 
 async def rules_of(database: Database, name: str = "mail") -> QueueLimits | None:
     async with database.opened() as store:
-        return next((queue.rules for queue in await store.queues.known() if queue.name == name), None)
+        return next((queue.limits for queue in await store.queues.known() if queue.name == name), None)
 
 
 async def test_rules_are_set_one_by_one_and_taken_away_again(database: Database) -> None:
@@ -24,7 +24,7 @@ async def test_rules_are_set_one_by_one_and_taken_away_again(database: Database)
         pass
     answer = queues(database, "set", "mail", "--concurrency", "10", "--rate", "100/m", "--json")
     assert answer.code == 0, answer
-    assert answer.json["rules"]["concurrency_max"] == 10
+    assert answer.json["limits"]["concurrency_max"] == 10
     assert queues(database, "set", "mail", "--key-concurrency", "2", "--key-rate", "5/1.5s", "--fair").code == 0
     assert await rules_of(database) == QueueLimits(
         concurrency_max=10, key_concurrency_max=2, rate=Rate(100, 60), key_rate=Rate(5, 1.5), fair=True

@@ -77,7 +77,7 @@ async def write() -> None:
     await store.migrate()
     await store.open()
     await _live(Driver(store))
-    async with store.archive.reading() as snapshot:
+    async with store.archive.snapshot() as snapshot:
         lines = [line async for line in Exporter(snapshot).lines()]
     await store.close()
     EVERYTHING.write_bytes(b"".join(lines))

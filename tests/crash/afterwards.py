@@ -115,7 +115,7 @@ def told(answer: Any) -> Any:
         case MigrationRecord():
             return answer.number
         case QueueRecord():
-            return f"{answer.name}: {answer.rules}, {'paused' if answer.paused_at else 'open'}"
+            return f"{answer.name}: {answer.limits}, {'paused' if answer.paused_at else 'open'}"
     return answer
 
 

@@ -48,7 +48,7 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import Actor, Event, EventType, Job, ReasonCode, Role, Stage
 from tenure.lifecycle.statuses import Status
 from tenure.seams import SystemRandom
-from tenure.stores.contract import Applied, Failure, Outcome, Repeated, Request, Store, settle
+from tenure.stores.contract import Applied, Failure, Outcome, Repeated, Request, Store, decide_request
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
@@ -166,7 +166,7 @@ async def test_every_combination_has_the_verdict_of_the_requirements(situation: 
     wrong: list[str] = []
     for case in CASES:
         request = request_of(case, job, stand, "r")
-        found = settle(job, request, logged=logged_before(case, job), now=clock.now())
+        found = decide_request(job, request, logged=logged_before(case, job), now=clock.now())
         expected = verdict(situation.facts, case.asked)
         if answer_of(found) != expected:
             wrong.append(f"{case.asked}: {answer_of(found)} instead of {expected}")

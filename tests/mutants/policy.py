@@ -95,11 +95,11 @@ def two_commits(edits: Edits) -> None:
 
 
 def another_body_is_accepted(edits: Edits) -> None:
-    edits.python(contract.settle, "if same_request(request.operations, logged):", "if True:")
+    edits.python(contract.decide_request, "if same_request(request.operations, logged):", "if True:")
 
 
 def repetition_is_done_again(edits: Edits) -> None:
-    edits.python(contract.settle, "if logged:", "if False:")
+    edits.python(contract.decide_request, "if logged:", "if False:")
 
 
 def unseeded_jitter(edits: Edits) -> None:

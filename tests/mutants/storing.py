@@ -101,7 +101,7 @@ def sqlite_other_enqueue_under_a_used_id(edits: Edits) -> None:
 
 
 def secret_is_shown(edits: Edits) -> None:
-    edits.python(contract.without_secret, "token is None or", "True or")
+    edits.python(contract.without_token, "token is None or", "True or")
 
 
 MUTANTS = (

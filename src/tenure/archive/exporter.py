@@ -20,7 +20,7 @@ from tenure.archive.format import (
     record_line,
 )
 from tenure.lifecycle.records import Event, Job
-from tenure.stores.contract.archive import SHELVES, Snapshot
+from tenure.stores.contract.archive import ARCHIVE_RECORDS, Snapshot
 from tenure.vocabularies import Vocabulary, translate
 from tenure.vocabularies.vocabulary import histories
 
@@ -72,8 +72,8 @@ class Exporter:
         )
 
     async def _record_lines(self) -> KindsAndLines:
-        for kind in SHELVES:
-            async for records in self._snapshot.shelf(kind, limit=RECORDS_PER_PAGE):
+        for kind in ARCHIVE_RECORDS:
+            async for records in self._snapshot.records(kind, limit=RECORDS_PER_PAGE):
                 for record in records:
                     yield record_line(record)
         async for events in self._snapshot.log(limit=EVENTS_PER_PAGE):
@@ -90,7 +90,7 @@ class Exporter:
     async def _translated_lines(self) -> KindsAndLines:
         """Each job in each vocabulary, followed by its events."""
         async for page in self._snapshot.jobs(limit=JOBS_PER_PAGE):
-            logs = await self._snapshot.histories([record.job.id for record in page])
+            logs = await self._snapshot.history([record.job.id for record in page])
             for record in page:
                 for line in self._translated(record.job, logs[record.job.id]):
                     yield line

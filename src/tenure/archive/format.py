@@ -22,18 +22,18 @@ from tenure.lifecycle.records import Actor, DeadLetter, Event, Job, Role
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.contract import Artifact, ArtifactRecord, EnqueueRequest, OutboxMessage, SignalRecord
 from tenure.stores.contract.archive import (
-    AnswerRecord,
+    ArchivedJob,
+    ArchiveRecord,
     ClaimRecord,
-    Kept,
-    KeySpent,
+    DeduplicatedRequest,
+    KeyRateUsage,
     MessageRecord,
     OperatorRecord,
     QueueState,
-    Shelved,
     StreamRecord,
 )
-from tenure.stores.schedule_validation import check_next, check_schedule
-from tenure.stores.validation import check_artifacts, check_enqueue, check_message
+from tenure.stores.schedule_validation import validate_next, validate_schedule
+from tenure.stores.validation import validate_artifacts, validate_enqueue, validate_message
 
 FORMAT = "tenure-export"
 TRANSLATED_FORMAT = "tenure-translated"
@@ -84,7 +84,7 @@ class QueueLine(_Line, frozen=True, tag="queue"):
 
 
 class RateUsageLine(_Line, frozen=True, tag="rate_usage"):
-    rate_usage: KeySpent
+    rate_usage: KeyRateUsage
 
 
 class ScheduleLine(_Line, frozen=True, tag="schedule"):
@@ -107,11 +107,11 @@ class JobLine(_Line, frozen=True, tag="job"):
     job: Job
     dead_letter: DeadLetter | None = None
     signals: tuple[SignalRecord, ...] = ()
-    deduplicated_requests: tuple[AnswerRecord, ...] = ()
+    deduplicated_requests: tuple[DeduplicatedRequest, ...] = ()
 
     @property
-    def record(self) -> Kept:
-        return Kept(
+    def record(self) -> ArchivedJob:
+        return ArchivedJob(
             job=self.job, dead_letter=self.dead_letter, signals=self.signals, answers=self.deduplicated_requests
         )
 
@@ -185,7 +185,7 @@ def event_line(event: Event) -> bytes:
     return encode_line("event", {"event": fields})
 
 
-def record_line(record: Shelved) -> tuple[str, bytes]:
+def record_line(record: ArchiveRecord) -> tuple[str, bytes]:
     """The kind and the line of a record outside of jobs."""
     kind = _KIND[type(record)]
     fields = _set_fields(record)
@@ -194,7 +194,7 @@ def record_line(record: Shelved) -> tuple[str, bytes]:
     return kind, encode_line(kind, {kind: fields})
 
 
-def job_line(record: Kept) -> bytes:
+def job_line(record: ArchivedJob) -> bytes:
     """A job with its dead letter, signals and deduplicated requests. Only fields of its policy can be null."""
     fields = _set_fields(record.job)
     fields.pop("token", None)
@@ -231,18 +231,18 @@ def check(line: Line) -> None:
             _check_job(line)
         case ArtifactLine():
             record, body = line.artifact, line.content()
-            check_artifacts([Artifact(name=record.name, media_type=record.media_type, body=body)])
+            validate_artifacts([Artifact(name=record.name, media_type=record.media_type, body=body)])
             if len(body) != record.bytes:
                 raise ValueError(f"the artifact {record.name!r} has {len(body)} bytes instead of {record.bytes}")
         case MessageLine(message=one):
-            check_message(
+            validate_message(
                 OutboxMessage(id=one.id, topic=one.topic, body=one.body, aggregate=one.aggregate, headers=one.headers)
             )
         case QueueLine(queue=queue):
             check_name(queue.name, "queue")
         case ScheduleLine(schedule=one):
-            check_schedule(one.schedule, next_at=one.next_at, expected_rev=one.rev, actor=_EXPORTER)
-            check_next(one.next_at, one.last_at)
+            validate_schedule(one.schedule, next_at=one.next_at, expected_rev=one.rev, actor=_EXPORTER)
+            validate_next(one.next_at, one.last_at)
     for name, at in _timestamps(line):
         if at.utcoffset() is None:
             raise ValueError(f"{name} has no time zone")
@@ -252,7 +252,7 @@ def _check_job(line: JobLine) -> None:
     job = line.job
     if job.token is not None:
         raise ValueError("the job has a lease token, which no export has")
-    check_enqueue(EnqueueRequest(job.origin, _EXPORTER))
+    validate_enqueue(EnqueueRequest(job.origin, _EXPORTER))
     for name in ("committed_result", "result", "partial_result", "error", "last_error"):
         if (text := getattr(job, name)) is not None:
             check_content(text, name)
@@ -327,9 +327,9 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
-def record_of(line: RecordLine) -> Shelved:
+def record_of(line: RecordLine) -> ArchiveRecord:
     """The record of a line."""
-    record: Shelved = getattr(line, kind_of(line))
+    record: ArchiveRecord = getattr(line, kind_of(line))
     return record
 
 
@@ -338,11 +338,11 @@ def kind_of(line: Line) -> str:
     return str(line.__struct_config__.tag)
 
 
-_KIND: dict[type[Shelved], str] = {
+_KIND: dict[type[ArchiveRecord], str] = {
     OperatorRecord: "operator",
     ClaimRecord: "claim",
     QueueState: "queue",
-    KeySpent: "rate_usage",
+    KeyRateUsage: "rate_usage",
     ScheduleRecord: "schedule",
     StreamRecord: "stream",
     MessageRecord: "message",

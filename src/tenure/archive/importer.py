@@ -35,7 +35,7 @@ from tenure.archive.format import (
 from tenure.lifecycle.records import Event, EventType
 from tenure.lifecycle.statuses import DEAD_LETTERED
 from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
-from tenure.stores.contract.archive import ArchiveStore, Kept, NotRestored, Restoring, Runs, Shelved
+from tenure.stores.contract.archive import ArchivedJob, ArchiveRecord, ArchiveStore, NotRestored, Restore, Runs
 
 BATCH_LENGTH = 500
 BATCH_BYTES = 4 * 1024 * 1024
@@ -187,7 +187,7 @@ async def import_checked(
     archive: ArchiveStore, path: Path, summary: ArchiveSummary, *, report: ReportProgress | None = None
 ) -> None:
     """Import a file that `check_file` has accepted."""
-    async with archive.restoring(runs=summary.runs) as restoring:
+    async with archive.restore(runs=summary.runs) as restoring:
         importer = _Importer(restoring, path)
         for number, line, size in read_lines(path, step="writing", report=report):
             await importer.add(number, line, size)
@@ -197,11 +197,11 @@ async def import_checked(
 class _Importer:
     """Writes the lines of one file in batches."""
 
-    def __init__(self, restoring: Restoring, path: Path) -> None:
+    def __init__(self, restoring: Restore, path: Path) -> None:
         self._restoring, self._path = restoring, path
-        self._records: _Batch[Shelved] = _Batch()
+        self._records: _Batch[ArchiveRecord] = _Batch()
         self._events: _Batch[Event] = _Batch()
-        self._jobs: _Batch[Kept] = _Batch()
+        self._jobs: _Batch[ArchivedJob] = _Batch()
         self._events_of_jobs = 0
         self._events_of_log = 0
 
@@ -221,7 +221,7 @@ class _Importer:
                     await self._write_jobs()
             case ArtifactLine(artifact=artifact):
                 await self._write_jobs()
-                await _name_line(self._restoring.artifact(artifact, line.content()), [number])
+                await _name_line(self._restoring.write_artifact(artifact, line.content()), [number])
             case Header() | Footer():
                 return
             case _:
@@ -234,29 +234,29 @@ class _Importer:
         await self._write_events()
         await self._write_jobs()
         if self._events_of_jobs != self._events_of_log:
-            job_id = await self._restoring.stray()
+            job_id = await self._restoring.missing_job()
             assert job_id is not None, "there are more events than those of all jobs"
             raise BrokenArchive(self._line_of(job_id, 1) or 1, f"the job of this event, {job_id}, is not in the file")
 
     async def _write_records(self) -> None:
         records, lines = self._records.take()
         if records:
-            await _name_line(self._restoring.shelve(records), lines)
+            await _name_line(self._restoring.write_records(records), lines)
 
     async def _write_events(self) -> None:
         events, lines = self._events.take()
         if events:
-            await _name_line(self._restoring.log(events), lines)
+            await _name_line(self._restoring.write_events(events), lines)
 
     async def _write_jobs(self) -> None:
         records, lines = self._jobs.take()
         if records:
             await self._verify(records, lines)
-            await _name_line(self._restoring.jobs(records), lines)
+            await _name_line(self._restoring.write_jobs(records), lines)
 
-    async def _verify(self, records: Sequence[Kept], lines: Sequence[int]) -> None:
+    async def _verify(self, records: Sequence[ArchivedJob], lines: Sequence[int]) -> None:
         """Refuse a job that its events do not replay to, with the line of the wrong event where there is one."""
-        histories = await self._restoring.histories([record.job.id for record in records])
+        histories = await self._restoring.history([record.job.id for record in records])
         for record, line in zip(records, lines, strict=True):
             for problem in problems_with(record, histories[record.job.id]):
                 event_line = None if problem.rev is None else self._line_of(record.job.id, problem.rev)
@@ -270,7 +270,7 @@ class _Importer:
         return None
 
 
-def problems_with(record: Kept, events: Sequence[Event]) -> list[Problem]:
+def problems_with(record: ArchivedJob, events: Sequence[Event]) -> list[Problem]:
     """Every contradiction between a job, its events, its dead letter, its signals and the lifecycle."""
     job = record.job
     found = problems_of(job, events)

@@ -53,7 +53,7 @@ async def _export(
         if lines % PROGRESS_LINES == 0:
             display.show(f"{kind}: {counted(lines, 'line')}", fraction)
 
-    async with opened(database) as store, store.archive.reading() as snapshot:
+    async with opened(database) as store, store.archive.snapshot() as snapshot:
         exporter = Exporter(snapshot, chosen=chosen, report=report)
         async for line in exporter.lines():
             target.write(line)

@@ -94,7 +94,7 @@ def set_(*, database: str, as_json: bool, queue: str, fair: bool | None, **limit
 
 
 async def _changed(store: Store, name: str, given: dict[str, Any]) -> QueueRecord:
-    before = next((known.rules for known in await store.queues.known() if known.name == name), NO_LIMITS)
+    before = next((known.limits for known in await store.queues.known() if known.name == name), NO_LIMITS)
     return await store.queues.put(name, msgspec.structs.replace(before, **given), actor=operator())
 
 
@@ -148,16 +148,16 @@ def _print_queue(record: QueueRecord, *, as_json: bool) -> None:
 
 
 def _row(queue: QueueRecord) -> tuple[object, ...]:
-    rules: QueueLimits = queue.rules
+    limits: QueueLimits = queue.limits
     return (
         queue.name,
         queue.paused_at,
         queue.held,
-        rules.concurrency_max,
-        rules.key_concurrency_max,
-        _rate(rules.rate),
-        _rate(rules.key_rate),
-        "yes" if rules.fair else None,
+        limits.concurrency_max,
+        limits.key_concurrency_max,
+        _rate(limits.rate),
+        _rate(limits.key_rate),
+        "yes" if limits.fair else None,
     )
 
 

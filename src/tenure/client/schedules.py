@@ -27,7 +27,7 @@ from tenure.lifecycle.schedules import (
 )
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
-from tenure.stores.schedule_validation import check_schedule
+from tenure.stores.schedule_validation import validate_schedule
 
 if TYPE_CHECKING:
     from tenure.stores import Store
@@ -71,7 +71,7 @@ def schedule_of(
 def checked(schedule: Schedule) -> Schedule:
     """The schedule, if every store could hold it and its time zone is known here."""
     nobody = Actor(Role.CLIENT, "nobody")
-    check_schedule(schedule, next_at=None, expected_rev=0, actor=nobody)
+    validate_schedule(schedule, next_at=None, expected_rev=0, actor=nobody)
     zone_of(schedule.timezone)
     return msgspec.structs.replace(schedule, grace_seconds=float(schedule.grace_seconds))
 

@@ -10,22 +10,21 @@ import msgspec
 from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule, ScheduleRecord
 from tenure.stores.contract.archive import (
+    ArchiveRecord,
     ClaimRecord,
-    KeySpent,
+    KeyRateUsage,
     MessageRecord,
     OperatorRecord,
     QueueState,
-    Shelved,
     StreamRecord,
 )
-from tenure.stores.limits import RULE_COLUMNS, rules_of, spent_of, spent_text
-from tenure.stores.limits import columns_of as rule_columns
+from tenure.stores.limits import LIMIT_COLUMNS, decode_limits, decode_usage, encode_usage, limit_columns
 
-FIRST_PAGES: Mapping[type[Shelved], tuple[str, dict[str, object]]] = {
+FIRST_PAGES: Mapping[type[ArchiveRecord], tuple[str, dict[str, object]]] = {
     OperatorRecord: ("operators_page", {"id": 0}),
     ClaimRecord: ("claims_page", {"request_id": ""}),
     QueueState: ("queues_page", {"name": ""}),
-    KeySpent: ("limits_page", {"queue": "", "key": ""}),
+    KeyRateUsage: ("limits_page", {"queue": "", "key": ""}),
     ScheduleRecord: ("schedules_page", {"name": ""}),
     StreamRecord: ("streams_page", {"aggregate": ""}),
     MessageRecord: ("messages_page", {"aggregate": "", "sequence": 0}),
@@ -39,13 +38,13 @@ _MOVING = tuple(name for name in ScheduleRecord.__struct_fields__ if name != "sc
 _encode = msgspec.json.encode
 
 
-def columns_of(record: Shelved) -> dict[str, Any]:
+def columns_of(record: ArchiveRecord) -> dict[str, Any]:
     """The columns of a record; a schedule's policy is still the policy itself."""
     match record:
         case QueueState():
             return _queue_columns(record)
-        case KeySpent():
-            return msgspec.structs.asdict(record) | {"spent": spent_text(record.spent)}
+        case KeyRateUsage():
+            return msgspec.structs.asdict(record) | {"spent": encode_usage(record.spent)}
         case ScheduleRecord(schedule=schedule):
             tags = None if schedule.tags is None else _encode(schedule.tags, order="sorted").decode()
             facts = {name: getattr(schedule, name) for name in _PLAIN} | {"policy": schedule.policy, "tags": tags}
@@ -53,13 +52,13 @@ def columns_of(record: Shelved) -> dict[str, Any]:
     return msgspec.structs.asdict(record)
 
 
-def facts_of(kind: type[Shelved], row: Mapping[str, Any], policy: Policy | None) -> dict[str, Any]:
+def facts_of(kind: type[ArchiveRecord], row: Mapping[str, Any], policy: Policy | None) -> dict[str, Any]:
     """The fields of a record, from a row whose moments are moments."""
     if kind is QueueState:
         return _queue_facts(row)
     facts = dict(row)
-    if kind is KeySpent:
-        facts["spent"] = spent_of(row["spent"])
+    if kind is KeyRateUsage:
+        facts["spent"] = decode_usage(row["spent"])
     if kind is ScheduleRecord:
         tags = None if row["tags"] is None else msgspec.json.decode(row["tags"])
         schedule = {name: row[name] for name in _PLAIN} | {"policy": policy, "tags": tags}
@@ -68,10 +67,10 @@ def facts_of(kind: type[Shelved], row: Mapping[str, Any], policy: Policy | None)
 
 
 def _queue_columns(state: QueueState) -> dict[str, Any]:
-    facts = {name: getattr(state, name) for name in _OF_QUEUE} | rule_columns(state.rules)
-    return facts | {"spent": None if state.spent is None else spent_text(state.spent)}
+    facts = {name: getattr(state, name) for name in _OF_QUEUE} | limit_columns(state.limits)
+    return facts | {"spent": None if state.spent is None else encode_usage(state.spent)}
 
 
 def _queue_facts(row: Mapping[str, Any]) -> dict[str, Any]:
-    facts = {name: row[name] for name in _OF_QUEUE} | {"rules": rules_of([row[name] for name in RULE_COLUMNS])}
-    return facts | {"spent": None if row["spent"] is None else spent_of(row["spent"])}
+    facts = {name: row[name] for name in _OF_QUEUE} | {"limits": decode_limits([row[name] for name in LIMIT_COLUMNS])}
+    return facts | {"spent": None if row["spent"] is None else decode_usage(row["spent"])}

@@ -48,25 +48,25 @@ from tenure.stores.contract import (
     Subscription,
     Transaction,
     WorkerRecord,
-    hints,
     is_homogeneous,
-    released,
+    released_queues,
+    wakeups_of,
 )
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.schema import require_fit
 from tenure.stores.validation import (
     REASON_LENGTH_MAX,
-    check_after,
-    check_age,
-    check_claim,
-    check_dead_letter_filter,
-    check_enqueues,
-    check_event_filter,
-    check_job_filter,
-    check_page,
-    check_request,
-    check_resolution,
-    check_worker,
+    validate_after,
+    validate_age,
+    validate_claim,
+    validate_dead_letter_filter,
+    validate_enqueues,
+    validate_event_filter,
+    validate_job_filter,
+    validate_page,
+    validate_request,
+    validate_resolution,
+    validate_worker,
 )
 
 CONFLICTS_MAX = 20
@@ -185,7 +185,7 @@ class BaseStore(ABC):
         if not requests:
             return []
         homogeneous = is_homogeneous(requests)
-        check_enqueues(requests, alike=homogeneous)
+        validate_enqueues(requests, alike=homogeneous)
         require_outside(self)
         results, notified = await self._enqueue(requests, homogeneous=homogeneous, after=after)
         distinct = results[:1] if isinstance(results, HomogeneousResults) else results
@@ -194,7 +194,7 @@ class BaseStore(ABC):
         return results
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
-        check_claim(request)
+        validate_claim(request)
         require_outside(self)
         result = await self._claim(request)
         if self._limited_queues or result.limited_queues:
@@ -205,19 +205,19 @@ class BaseStore(ABC):
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
-            check_request(request)
+            validate_request(request)
         require_outside(self)
         outcomes = await self._apply(requests)
-        names = hints(outcomes)
+        names = wakeups_of(outcomes)
         if self._limited_queues:
-            names |= released(outcomes) & self._limited_queues
+            names |= released_queues(outcomes) & self._limited_queues
         if names:
             self.wake(names)
         return outcomes
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        check_page(limit)
-        check_after(after)
+        validate_page(limit)
+        validate_after(after)
         return self._quarantine.decoded(await self._reads.recoverable(limit=limit, after=after))
 
     # Reads.
@@ -226,21 +226,21 @@ class BaseStore(ABC):
         return await self._reads.read(job_ids)
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
-        check_page(limit)
-        check_after(after)
-        check_job_filter(wanted)
+        validate_page(limit)
+        validate_after(after)
+        validate_job_filter(wanted)
         return await self._reads.find(wanted, after=after, limit=limit)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._reads.history(job_ids)
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        check_page(limit)
-        check_event_filter(wanted)
+        validate_page(limit)
+        validate_event_filter(wanted)
         return await self._reads.events(wanted, after=after, limit=limit)
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        check_page(limit)
+        validate_page(limit)
         return await self._reads.tail(after=after, limit=limit)
 
     async def end(self) -> str:
@@ -255,9 +255,9 @@ class BaseStore(ABC):
     async def dead_letters(
         self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
     ) -> DeadLetterPage:
-        check_page(limit)
-        check_after(after)
-        check_dead_letter_filter(wanted)
+        validate_page(limit)
+        validate_after(after)
+        validate_dead_letter_filter(wanted)
         return await self._reads.dead_letters(wanted, after=after, limit=limit)
 
     async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
@@ -281,7 +281,7 @@ class BaseStore(ABC):
     # Workers and retention.
 
     async def register(self, worker: WorkerRecord) -> None:
-        check_worker(worker)
+        validate_worker(worker)
         require_outside(self)
         await self._registration.register(worker)
 
@@ -290,12 +290,12 @@ class BaseStore(ABC):
         await self._registration.unregister(worker_id)
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        check_age(older_than_seconds, limit)
+        validate_age(older_than_seconds, limit)
         require_outside(self)
         return await self._retention.prune(older_than_seconds=older_than_seconds, limit=limit, actor=actor)
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        check_age(older_than_seconds, limit)
+        validate_age(older_than_seconds, limit)
         require_outside(self)
         return await self._retention.blank(older_than_seconds=older_than_seconds, limit=limit, actor=actor)
 
@@ -305,6 +305,6 @@ class BaseStore(ABC):
         return await self._retention.erase(job_id, reason=reason, actor=actor)
 
     async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
-        check_resolution(job_ids, how)
+        validate_resolution(job_ids, how)
         require_outside(self)
         return await self._retention.resolve_dead_letters(job_ids, how=how, actor=actor)

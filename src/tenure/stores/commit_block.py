@@ -29,9 +29,15 @@ from tenure.stores.contract import (
     OutboxMessage,
     Outcome,
     Request,
-    hints,
+    wakeups_of,
 )
-from tenure.stores.validation import check_artifacts, check_enqueue, check_message, check_request, check_sql
+from tenure.stores.validation import (
+    validate_artifacts,
+    validate_enqueue,
+    validate_message,
+    validate_request,
+    validate_sql,
+)
 
 T = TypeVar("T")
 
@@ -112,18 +118,18 @@ class BaseCommitBlock(ABC):
 
     async def execute(self, sql: str, *values: Any) -> int:
         """Run one statement of the caller's. How many rows it touched."""
-        return await self._step(lambda: self._execute(check_sql(sql), values))
+        return await self._step(lambda: self._execute(validate_sql(sql), values))
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         """The rows of one query of the caller's, by column name."""
-        return await self._step(lambda: self._fetch(check_sql(sql), values))
+        return await self._step(lambda: self._fetch(validate_sql(sql), values))
 
     async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         """The jobs that these requests led to, as the store's own `add` would answer."""
 
         async def add() -> list[EnqueueResult]:
             for request in requests:
-                check_enqueue(request)
+                validate_enqueue(request)
             added = await self._add(requests) if requests else []
             self._queues.update(one.job.queue for one in added if one.created)
             return added
@@ -136,7 +142,7 @@ class BaseCommitBlock(ABC):
 
         async def keep() -> None:
             for message in messages:
-                check_message(message)
+                validate_message(message)
             self._messages += [(message, job) for message in messages]
 
         await self._step(keep)
@@ -149,7 +155,7 @@ class BaseCommitBlock(ABC):
         """
 
         async def attach() -> None:
-            check_artifacts(artifacts)
+            validate_artifacts(artifacts)
             if artifacts and not (await self._attach(job, artifacts)).committed:
                 self._to_be_committed.add(job.id)
 
@@ -159,7 +165,7 @@ class BaseCommitBlock(ABC):
         """Change one job, under the same guards and with the same answers as the store's own `apply`."""
 
         async def apply() -> Outcome:
-            check_request(request)
+            validate_request(request)
             outcome = await self._perform(request)
             self._outcomes.append(outcome)
             if isinstance(outcome, Applied) and any(step.commits for step in outcome.change.planned):
@@ -219,7 +225,7 @@ class BaseCommitBlock(ABC):
                 # Another task is in the middle of something that nobody will keep.
                 self._abandon()
             await self._let_go()
-        if error is None and (names := self._queues | hints(self._outcomes)):
+        if error is None and (names := self._queues | wakeups_of(self._outcomes)):
             self.store.wake(names)
 
     async def _leave(self) -> None:

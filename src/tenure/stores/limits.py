@@ -1,7 +1,7 @@
-"""Choosing among due jobs by the rules of their queues: the same for every store.
+"""Choosing among due jobs by the limits of their queues: the same for every store.
 
 The choice is a conversation. It asks a store what it needs to know, one question after the other, all inside the
-claim's transaction and under a lock on the queues that have rules, so that two claims never spend one permit. It never
+claim's transaction and under a lock on the queues that have limits, so that two claims never spend one permit. It never
 looks at more than so many jobs and keys, however many there are.
 """
 
@@ -39,11 +39,11 @@ KEY_ROUNDS = 10
 """How many keys are looked at and asked for at once, and how often, before the next claim goes on from there."""
 
 
-class RuledQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue with rules as a claim finds it."""
+class LimitedQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue with limits as a claim finds it."""
 
     name: str
-    rules: QueueLimits = NO_LIMITS
+    limits: QueueLimits = NO_LIMITS
     paused: bool = False
     turn: str = ""
     """The key whose turn was last; the empty text comes before all of them."""
@@ -73,23 +73,23 @@ class OfKeys(msgspec.Struct, frozen=True):
     each: int
 
 
-class HeldOf(msgspec.Struct, frozen=True):
+class LeasedByKey(msgspec.Struct, frozen=True):
     """How many jobs of a queue are claimed or running. Answer: counts by key."""
 
     queue: str
 
 
-class SpentOf(msgspec.Struct, frozen=True):
+class UsageByKey(msgspec.Struct, frozen=True):
     """What these keys of a queue have spent. Answer: by key, without those that have spent nothing."""
 
     queue: str
     keys: tuple[str, ...]
 
 
-Question = InOrder | Keys | OfKeys | HeldOf | SpentOf
+Question = InOrder | Keys | OfKeys | LeasedByKey | UsageByKey
 Asking = Generator[Question, Any, "Choice"]
 
-RULE_COLUMNS = (
+LIMIT_COLUMNS = (
     "concurrency_max",
     "key_concurrency_max",
     "rate_count",
@@ -98,11 +98,11 @@ RULE_COLUMNS = (
     "key_rate_seconds",
     "fair",
 )
-"""The columns in which a store keeps the rules of a queue."""
+"""The columns in which a store keeps the limits of a queue."""
 
 
-def rules_of(columns: Sequence[Any]) -> QueueLimits:
-    """The rules in these columns."""
+def decode_limits(columns: Sequence[Any]) -> QueueLimits:
+    """The limits in these columns."""
     concurrency_max, key_concurrency_max, count, seconds, key_count, key_seconds, fair = columns
     return QueueLimits(
         concurrency_max=concurrency_max,
@@ -113,47 +113,49 @@ def rules_of(columns: Sequence[Any]) -> QueueLimits:
     )
 
 
-def columns_of(rules: QueueLimits) -> dict[str, Any]:
-    """The columns of these rules, by name."""
-    rates = [(None, None) if rate is None else (rate.count, rate.seconds) for rate in (rules.rate, rules.key_rate)]
-    values = (rules.concurrency_max, rules.key_concurrency_max, *rates[0], *rates[1], rules.fair)
-    return dict(zip(RULE_COLUMNS, values, strict=True))
+def limit_columns(limits: QueueLimits) -> dict[str, Any]:
+    """The columns of these limits, by name."""
+    rates = [(None, None) if rate is None else (rate.count, rate.seconds) for rate in (limits.rate, limits.key_rate)]
+    values = (limits.concurrency_max, limits.key_concurrency_max, *rates[0], *rates[1], limits.fair)
+    return dict(zip(LIMIT_COLUMNS, values, strict=True))
 
 
-spent_of = msgspec.json.Decoder(RateUsage).decode
+decode_usage = msgspec.json.Decoder(RateUsage).decode
 
 
-def spent_text(spent: RateUsage) -> str:
-    """How a store keeps what was spent; `spent_of` reads it."""
+def encode_usage(spent: RateUsage) -> str:
+    """How a store keeps what was spent; `decode_usage` reads it."""
     return msgspec.json.encode(spent).decode()
 
 
 class Choice:
     """The jobs to be claimed, in order, and what is to be noted once they are."""
 
-    def __init__(self, chosen: list[Candidate], gates: Mapping[str, Admission], walked_to: Mapping[str, str]) -> None:
-        self.chosen, self._gates, self._walked_to = chosen, gates, walked_to
+    def __init__(
+        self, chosen: list[Candidate], admissions: Mapping[str, Admission], walked_to: Mapping[str, str]
+    ) -> None:
+        self.chosen, self._admissions, self._walked_to = chosen, admissions, walked_to
 
     @property
     def again_at(self) -> datetime | None:
         """When it is worth asking again, if a rate kept jobs back."""
-        return min((gate.retry_at for gate in self._gates.values() if gate.retry_at is not None), default=None)
+        return min((one.retry_at for one in self._admissions.values() if one.retry_at is not None), default=None)
 
     def notes(self, taken: Iterable[UUID], at: datetime) -> list[Note]:
         """What the claim must write down about each queue, if these of the chosen were taken at that moment."""
         ids = set(taken)
-        notes = [self._note(queue, gate, ids, at) for queue, gate in self._gates.items()]
+        notes = [self._note(queue, admission, ids, at) for queue, admission in self._admissions.items()]
         return [note for note in notes if note is not None]
 
-    def _note(self, queue: str, gate: Admission, ids: set[UUID], at: datetime) -> Note | None:
+    def _note(self, queue: str, admission: Admission, ids: set[UUID], at: datetime) -> Note | None:
         started = [one for one in self.chosen if one.queue == queue and one.id in ids]
         turn = self._walked_to.get(queue)
-        if gate.limits.fair:
+        if admission.limits.fair:
             turn = next((one.key for one in reversed(started) if one.key is not None), turn)
-        spent, by_key = gate.usage_after(started, at), gate.key_usage_after(started, at)
+        spent, by_key = admission.usage_after(started, at), admission.key_usage_after(started, at)
         if turn is None and spent is None and not by_key:
             return None
-        rate = gate.limits.key_rate
+        rate = admission.limits.key_rate
         until = {key: over_at for key, one in by_key.items() if rate and (over_at := one.over_at(rate)) is not None}
         return Note(queue=queue, turn=turn, spent=spent, spent_by_key=by_key, until=until)
 
@@ -180,70 +182,70 @@ def answered(asking: Asking, answer: Callable[[Question], Any]) -> Choice:
         return choice
 
 
-def choose(queues: Sequence[str], limit: int, *, ruled: Mapping[str, RuledQueue], now: datetime) -> Asking:
-    """Choose up to `limit` due jobs of these queues, by priority and age except where a queue's own rules say
+def choose(queues: Sequence[str], limit: int, *, limited: Mapping[str, LimitedQueue], now: datetime) -> Asking:
+    """Choose up to `limit` due jobs of these queues, by priority and age except where a queue's own limits say
     otherwise."""
-    gates: dict[str, Admission] = {}
+    admissions: dict[str, Admission] = {}
     walked_to: dict[str, str] = {}
     offers: list[Iterable[Candidate]] = []
     for queue in dict.fromkeys(queues):
-        here = ruled.get(queue)
+        here = limited.get(queue)
         if here is None:
             offers.append((yield InOrder(queue, limit)))
         elif not here.paused:
-            gate = gates[queue] = yield from _gate(here, now)
-            offers.append((yield from _offers(here, gate, limit, walked_to)))
-    chosen = batch(merge(*offers, key=candidate_order), limit, admits=lambda one: _admitted(one, gates))
-    return Choice(chosen, gates, walked_to)
+            admission = admissions[queue] = yield from _admission(here, now)
+            offers.append((yield from _offers(here, admission, limit, walked_to)))
+    chosen = batch(merge(*offers, key=candidate_order), limit, admits=lambda one: _admitted(one, admissions))
+    return Choice(chosen, admissions, walked_to)
 
 
-def _admitted(one: Candidate, gates: Mapping[str, Admission]) -> bool:
-    gate = gates.get(one.queue)
-    return gate is None or gate.admit(one.key)
+def _admitted(one: Candidate, admissions: Mapping[str, Admission]) -> bool:
+    admission = admissions.get(one.queue)
+    return admission is None or admission.admit(one.key)
 
 
-def _gate(here: RuledQueue, now: datetime) -> Generator[Question, Any, Admission]:
-    held = (yield HeldOf(here.name)) if here.rules.counts_leased else {}
-    return Admission(here.rules, now, leased=held, usage=here.spent)
+def _admission(here: LimitedQueue, now: datetime) -> Generator[Question, Any, Admission]:
+    held = (yield LeasedByKey(here.name)) if here.limits.counts_leased else {}
+    return Admission(here.limits, now, leased=held, usage=here.spent)
 
 
 def _offers(
-    here: RuledQueue, gate: Admission, limit: int, walked_to: dict[str, str]
+    here: LimitedQueue, admission: Admission, limit: int, walked_to: dict[str, str]
 ) -> Generator[Question, Any, Iterable[Candidate]]:
-    if gate.room == 0:
+    if admission.room == 0:
         return []
     first: list[Candidate]
-    if not here.rules.by_key:
+    if not here.limits.by_key:
         first = yield InOrder(here.name, limit)
         return first
-    if here.rules.fair:
+    if here.limits.fair:
         keyless = [one for one in (yield InOrder(here.name, WALK_FAIR)) if one.key is None]
-        keys, candidates = yield from _round(here, gate, limit, walked_to)
+        keys, candidates = yield from _round(here, admission, limit, walked_to)
         return round_robin([*candidates, *keyless[:limit]], keys)
-    wanted = limit if gate.room is None else min(limit, gate.room)
+    wanted = limit if admission.room is None else min(limit, admission.room)
     for many in (min(WALK, GLANCE * wanted), WALK):
         first = yield InOrder(here.name, many)
-        yield from _learn_spent(here, gate, [one.key for one in first if one.key is not None])
-        if len(first) < many or gate.could_admit(wanted, (one.key for one in first)):
+        yield from _learn_spent(here, admission, [one.key for one in first if one.key is not None])
+        if len(first) < many or admission.could_admit(wanted, (one.key for one in first)):
             return first
     # So many jobs of keys that may not go stand in front that those of others are looked for by their keys.
-    _, more = yield from _round(here, gate, limit, walked_to)
+    _, more = yield from _round(here, admission, limit, walked_to)
     known = {one.id for one in first}
     return sorted([*first, *(one for one in more if one.id not in known)], key=candidate_order)
 
 
 def _round(
-    here: RuledQueue, gate: Admission, limit: int, walked_to: dict[str, str]
+    here: LimitedQueue, admission: Admission, limit: int, walked_to: dict[str, str]
 ) -> Generator[Question, Any, tuple[list[str], list[Candidate]]]:
     """The keys that may go next, from the one whose turn was last, and the first jobs of each.
 
     Jobs may wait under a key of which none is due, or none of our kinds: so it goes on until enough are found.
     """
-    looked = _Looked(here.name, gate, limit)
+    looked = _Looked(here.name, admission, limit)
     after, wrapped = here.turn, not here.turn
     for _ in range(KEY_ROUNDS):
         found: list[str] = yield Keys(here.name, after, KEYS)
-        yield from _learn_spent(here, gate, found)
+        yield from _learn_spent(here, admission, found)
         yield from looked.at(found)
         if looked.enough:
             break
@@ -260,20 +262,20 @@ def _round(
 class _Looked:
     """The first jobs of keys that may go, as far as they were looked at."""
 
-    def __init__(self, queue: str, gate: Admission, limit: int) -> None:
-        self._queue, self._gate, self._limit = queue, gate, limit
-        self._wanted = limit if gate.room is None else min(limit, gate.room)
+    def __init__(self, queue: str, admission: Admission, limit: int) -> None:
+        self._queue, self._admission, self._limit = queue, admission, limit
+        self._wanted = limit if admission.room is None else min(limit, admission.room)
         self._deep: list[str] = []
         self.keys: dict[str, None] = {}
         self.candidates: list[Candidate] = []
 
     @property
     def enough(self) -> bool:
-        return self._gate.could_admit(self._wanted, (one.key for one in self.candidates))
+        return self._admission.could_admit(self._wanted, (one.key for one in self.candidates))
 
     def at(self, found: Sequence[str]) -> Generator[Question, Any, None]:
         """Look at these keys, a few at a time, until there is enough."""
-        fresh = [key for key in found if key not in self.keys and self._gate.admits_key(key)]
+        fresh = [key for key in found if key not in self.keys and self._admission.admits_key(key)]
         for start in range(0, len(fresh), max(self._limit, KEYS_LEAST)):
             if self.enough:
                 return
@@ -292,6 +294,6 @@ class _Looked:
             self.candidates = [*others, *(yield OfKeys(self._queue, tuple(self._deep), self._limit))]
 
 
-def _learn_spent(here: RuledQueue, gate: Admission, keys: Iterable[str]) -> Generator[Question, Any, None]:
-    if here.rules.key_rate is not None and (asked := tuple(dict.fromkeys(keys))):
-        gate.add_key_usage((yield SpentOf(here.name, asked)))
+def _learn_spent(here: LimitedQueue, admission: Admission, keys: Iterable[str]) -> Generator[Question, Any, None]:
+    if here.limits.key_rate is not None and (asked := tuple(dict.fromkeys(keys))):
+        admission.add_key_usage((yield UsageByKey(here.name, asked)))

@@ -13,14 +13,14 @@ from tenure.lifecycle.json_text import check_datetime, check_integer, check_name
 from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.schedules import Firing, Missed, Schedule, Source, triggered_job_of
 from tenure.stores.contract import EnqueueRequest
-from tenure.stores.validation import check_enqueue
+from tenure.stores.validation import validate_enqueue
 
 REV_MAX = 2**31 - 1
 _NOBODY = Actor(Role.CLIENT, "nobody")
 _NO_JOB = UUID(int=0)
 
 
-def check_schedule(schedule: Schedule, *, next_at: datetime | None, expected_rev: int, actor: Actor) -> None:
+def validate_schedule(schedule: Schedule, *, next_at: datetime | None, expected_rev: int, actor: Actor) -> None:
     """Refuse a schedule that could not be written down, or whose jobs could not be added."""
     check_name(schedule.name, "name")
     check_text(schedule.cron, "cron")
@@ -29,24 +29,24 @@ def check_schedule(schedule: Schedule, *, next_at: datetime | None, expected_rev
     check_seconds(schedule.grace_seconds, "grace_seconds")
     _check_choice(schedule.missed, "missed", get_args(Missed))
     _check_choice(schedule.source, "source", get_args(Source))
-    check_enqueue(EnqueueRequest(triggered_job_of(schedule, job_id=_NO_JOB), _NOBODY))
+    validate_enqueue(EnqueueRequest(triggered_job_of(schedule, job_id=_NO_JOB), _NOBODY))
     if next_at is not None:
         check_datetime(next_at, "next_at")
     check_integer(expected_rev, "expected_rev", least=0, most=REV_MAX)
     check_text(actor.name, "actor")
 
 
-def check_firing(firing: Firing, requests: Sequence[EnqueueRequest]) -> None:
+def validate_firing(firing: Firing, requests: Sequence[EnqueueRequest]) -> None:
     """Refuse a firing that would go back, or jobs that could not be added."""
     check_name(firing.name, "name")
     check_datetime(firing.until, "until")
     if firing.next_at is not None and check_datetime(firing.next_at, "next_at") <= firing.until:
         raise InvalidInput("next_at", "must be after the due times that are fired")
     for request in requests:
-        check_enqueue(request)
+        validate_enqueue(request)
 
 
-def check_next(next_at: datetime | None, last_at: datetime | None) -> None:
+def validate_next(next_at: datetime | None, last_at: datetime | None) -> None:
     """Refuse a next due time that is not after the last."""
     if next_at is not None and last_at is not None and next_at <= last_at:
         raise InvalidInput("next_at", f"is {next_at}, and must be after the last due time, {last_at}")

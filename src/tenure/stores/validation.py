@@ -45,30 +45,30 @@ PID_MAX = 2**31 - 1
 CONCURRENCY_MAX = 1_000_000
 
 
-def check_page(limit: int) -> None:
+def validate_page(limit: int) -> None:
     """Refuse a page that could not be meant."""
     check_integer(limit, "limit", least=1, most=PAGE_LIMIT_MAX)
 
 
-def check_after(after: UUID | None) -> None:
+def validate_after(after: UUID | None) -> None:
     """Refuse a place to go on from that no page gave."""
     if after is not None and not isinstance(after, UUID):
         raise InvalidInput("after", f"must be the id of a job, not {after!r}")
 
 
-def check_age(older_than_seconds: float, limit: int) -> timedelta:
+def validate_age(older_than_seconds: float, limit: int) -> timedelta:
     """How long ago something must have ended to be forgotten."""
-    check_page(limit)
+    validate_page(limit)
     return timedelta(seconds=check_seconds(older_than_seconds, "older_than_seconds", most=AGE_SECONDS_MAX))
 
 
 _OPTIONAL_TEXTS = ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key")
 
 
-def check_enqueues(requests: Sequence[EnqueueRequest], *, alike: bool) -> None:
+def validate_enqueues(requests: Sequence[EnqueueRequest], *, alike: bool) -> None:
     """Refuse what no store could hold or nobody could mean, before anything is written."""
     for request in requests[:1] if alike else requests:
-        check_enqueue(request)
+        validate_enqueue(request)
     if alike:
         for request in requests[1:]:
             _check_id(request.origin.id)
@@ -80,7 +80,7 @@ def _check_id(job_id: Any) -> None:
         raise InvalidInput("id", f"must be a UUID, not {job_id!r}")
 
 
-def check_enqueue(request: EnqueueRequest) -> None:
+def validate_enqueue(request: EnqueueRequest) -> None:
     """The same for one."""
     origin = request.origin
     if request.actor.role is not Role.CLIENT:
@@ -110,7 +110,7 @@ def _check_tags(tags: Any) -> None:
         check_text(value, f"tags.{key}")
 
 
-def check_job_filter(wanted: JobFilter) -> None:
+def validate_job_filter(wanted: JobFilter) -> None:
     """Refuse a filter that could match nothing for a reason of its own."""
     for name in ("correlation_id", "dedupe_key", "submitted_by"):
         if (text := getattr(wanted, name)) is not None:
@@ -125,7 +125,7 @@ def check_job_filter(wanted: JobFilter) -> None:
             check_datetime(moment, name)
 
 
-def check_dead_letter_filter(wanted: DeadLetterFilter) -> None:
+def validate_dead_letter_filter(wanted: DeadLetterFilter) -> None:
     """The same for dead letters."""
     if wanted.correlation_id is not None:
         check_text(wanted.correlation_id, "correlation_id")
@@ -136,7 +136,7 @@ def check_dead_letter_filter(wanted: DeadLetterFilter) -> None:
             check_datetime(moment, name)
 
 
-def check_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
+def validate_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
     """Refuse a way of dealing with dead letters that there is none of."""
     for job_id in job_ids:
         if not isinstance(job_id, UUID):
@@ -145,7 +145,7 @@ def check_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
         raise InvalidInput("how", f"is {how!r}, and must be one of {', '.join(get_args(Resolution))}")
 
 
-def check_event_filter(wanted: EventFilter) -> None:
+def validate_event_filter(wanted: EventFilter) -> None:
     """The same for events."""
     if wanted.correlation_id is not None:
         check_text(wanted.correlation_id, "correlation_id")
@@ -154,7 +154,7 @@ def check_event_filter(wanted: EventFilter) -> None:
             check_datetime(moment, name)
 
 
-def check_claim(request: ClaimRequest) -> None:
+def validate_claim(request: ClaimRequest) -> None:
     """Refuse a claim that could not be meant."""
     check_integer(request.limit, "limit", least=1, most=CLAIM_LIMIT_MAX)
     check_text(request.request_id, "request_id")
@@ -168,7 +168,7 @@ def check_claim(request: ClaimRequest) -> None:
         check_name(kind, "kinds")
 
 
-def check_request(request: Request) -> None:
+def validate_request(request: Request) -> None:
     """Refuse a request that could not be meant."""
     check_text(request.request_id, "request_id")
     check_text(request.actor.name, "actor")
@@ -185,14 +185,14 @@ def check_request(request: Request) -> None:
             check_content(content, operation.type)
 
 
-def check_sql(sql: Any) -> str:
+def validate_sql(sql: Any) -> str:
     """A statement of the caller's own: text that a database can be sent."""
     if not isinstance(sql, str) or not sql.strip() or "\x00" in sql:
         raise InvalidInput("sql", f"must be one statement as text, not {sql!r}")
     return sql
 
 
-def check_message(message: OutboxMessage) -> None:
+def validate_message(message: OutboxMessage) -> None:
     """Refuse a message that no store could hold."""
     if not isinstance(message.id, UUID):
         raise InvalidInput("id", f"must be a UUID, not {message.id!r}")
@@ -203,7 +203,7 @@ def check_message(message: OutboxMessage) -> None:
         check_content(message.headers, "headers")
 
 
-def check_artifacts(artifacts: Sequence[Artifact]) -> None:
+def validate_artifacts(artifacts: Sequence[Artifact]) -> None:
     """Refuse artifacts that no store could hold, and a name that is given twice."""
     names: set[str] = set()
     for artifact in artifacts:
@@ -219,7 +219,7 @@ def check_artifacts(artifacts: Sequence[Artifact]) -> None:
         names.add(artifact.name)
 
 
-def check_worker(worker: WorkerRecord) -> None:
+def validate_worker(worker: WorkerRecord) -> None:
     """Refuse a worker that could not be written down."""
     check_name(worker.id, "worker")
     check_text(worker.host, "host")

@@ -17,7 +17,7 @@ import pytest
 
 from tenure.errors import DeadlinePassed, GuardViolated, InvalidInput, StoreUnavailable
 from tenure.lifecycle.operations import Cancel, Commit, Heartbeat
-from tenure.stores.contract import Applied, Busy, JobFilter, Repeated, hint_for
+from tenure.stores.contract import Applied, Busy, JobFilter, Repeated, worker_wakeup
 from tenure.stores.postgres import commit_block as block_module
 from tenure.stores.postgres.connections import Address
 from tenure.stores.postgres.store import PostgresStore
@@ -342,7 +342,7 @@ async def test_who_waits_for_work_is_told_after_the_commit_and_not_after_a_rollb
     job = await drive.running()
     other = PostgresStore.from_url(dsn)
     await other.open()
-    async with other.wakeups(["mail"]) as queue, other.wakeups([hint_for("worker-1")]) as worker:
+    async with other.wakeups(["mail"]) as queue, other.wakeups([worker_wakeup("worker-1")]) as worker:
         assert await queue.wait(10), "a new listener is told to look once"
         assert await worker.wait(10)
         with pytest.raises(KeyError):

@@ -18,7 +18,7 @@ import pytest
 from tenure.errors import DeadlinePassed, GuardViolated, InvalidInput, StoreError, StoreUnavailable
 from tenure.lifecycle.operations import Cancel, Commit, Complete
 from tenure.seams import Seams
-from tenure.stores.contract import hint_for
+from tenure.stores.contract import worker_wakeup
 from tenure.stores.sqlite import connect
 from tenure.stores.sqlite.commit_block import BLOCK_SHARE
 from tenure.stores.sqlite.connect import BUSY_SECONDS
@@ -323,7 +323,7 @@ async def test_what_others_committed_before_is_seen_and_the_gate_is_closed_outsi
 
 async def test_who_waits_for_work_is_told_after_the_commit_and_not_after_a_rollback(drive: Driver) -> None:
     job = await drive.running()
-    names = ["mail", hint_for("worker-1")]
+    names = ["mail", worker_wakeup("worker-1")]
     async with drive.store.wakeups(names[:1]) as queue, drive.store.wakeups(names[1:]) as worker:
         with pytest.raises(KeyError):
             async with drive.store.transaction(deadline_seconds=1) as tx:

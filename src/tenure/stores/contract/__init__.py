@@ -6,7 +6,7 @@ elsewhere, proves itself with `tenure.testing.contract.StoreContract`.
 
 from __future__ import annotations
 
-from tenure.stores.contract.archive import ArchiveStore, NotEmpty, NotRestored, Restoring, Snapshot
+from tenure.stores.contract.archive import ArchiveStore, NotEmpty, NotRestored, Restore, Snapshot
 from tenure.stores.contract.protocols import (
     ApplyStore,
     ClaimStore,
@@ -47,8 +47,8 @@ from tenure.stores.contract.requests import (
     EnqueueResult,
     HomogeneousResults,
     Request,
+    disjoint_batches,
     is_homogeneous,
-    waves,
 )
 from tenure.stores.contract.results import (
     Applied,
@@ -56,12 +56,12 @@ from tenure.stores.contract.results import (
     Failure,
     Outcome,
     Repeated,
-    hint_for,
-    hints,
-    released,
-    settle,
-    shown,
-    without_secret,
+    decide_request,
+    redacted,
+    released_queues,
+    wakeups_of,
+    without_token,
+    worker_wakeup,
 )
 from tenure.stores.contract.schedules import FiringStore, ScheduleStore, Soonest
 
@@ -100,7 +100,7 @@ __all__ = [
     "Repeated",
     "Request",
     "Resolution",
-    "Restoring",
+    "Restore",
     "RetentionStore",
     "ScheduleStore",
     "SchemaState",
@@ -115,12 +115,12 @@ __all__ = [
     "TransactionStore",
     "WakeupStore",
     "WorkerRecord",
-    "hint_for",
-    "hints",
+    "decide_request",
+    "disjoint_batches",
     "is_homogeneous",
-    "released",
-    "settle",
-    "shown",
-    "waves",
-    "without_secret",
+    "redacted",
+    "released_queues",
+    "wakeups_of",
+    "without_token",
+    "worker_wakeup",
 ]

@@ -19,7 +19,7 @@ from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecor
 RUN_LENGTH_MAX = 1000
 
 
-class AnswerRecord(msgspec.Struct, frozen=True, kw_only=True):
+class DeduplicatedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An enqueue that another job answered, as it had the dedupe key."""
 
     request_id: str
@@ -79,14 +79,14 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     """What was said of a queue, whose turn was last in it, and what it has spent of its rate."""
 
     name: str
-    rules: QueueLimits
+    limits: QueueLimits
     paused_at: datetime | None = None
     turn: str = ""
     spent: RateUsage | None = None
     updated_at: datetime
 
 
-class KeySpent(msgspec.Struct, frozen=True, kw_only=True):
+class KeyRateUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What a key of a queue has spent of its rate, and until when that matters."""
 
     queue: str
@@ -95,27 +95,27 @@ class KeySpent(msgspec.Struct, frozen=True, kw_only=True):
     until_at: datetime
 
 
-Shelved = OperatorRecord | ClaimRecord | QueueState | KeySpent | ScheduleRecord | StreamRecord | MessageRecord
+ArchiveRecord = OperatorRecord | ClaimRecord | QueueState | KeyRateUsage | ScheduleRecord | StreamRecord | MessageRecord
 """What stands beside the jobs. Each kind has an order of its own, which is the same in every store."""
 
-SHELVES: tuple[type[Shelved], ...] = (
+ARCHIVE_RECORDS: tuple[type[ArchiveRecord], ...] = (
     OperatorRecord,
     ClaimRecord,
     QueueState,
-    KeySpent,
+    KeyRateUsage,
     ScheduleRecord,
     StreamRecord,
     MessageRecord,
 )
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class ArchivedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job without the secret of its lease, and what belongs to it; of artifacts all but their bodies."""
 
     job: Job
     dead_letter: DeadLetter | None = None
     signals: tuple[SignalRecord, ...] = ()
-    answers: tuple[AnswerRecord, ...] = ()
+    answers: tuple[DeduplicatedRequest, ...] = ()
     artifacts: tuple[ArtifactRecord, ...] = ()
 
 
@@ -126,15 +126,15 @@ class Totals(msgspec.Struct, frozen=True):
     events: int
 
 
-class Histories(Protocol):
+class HistoryReader(Protocol):
     """Whoever can tell what happened to jobs."""
 
-    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         """Each job's events in the order of revisions; an empty list for an id that has none."""
         ...
 
 
-class Snapshot(Histories, Protocol):
+class Snapshot(HistoryReader, Protocol):
     """A database as it was when the snapshot was taken, whatever others write meanwhile. It comes in pages."""
 
     @property
@@ -149,7 +149,7 @@ class Snapshot(Histories, Protocol):
 
     async def totals(self) -> Totals: ...
 
-    def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
+    def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         """What stands beside the jobs, in the order of its kind."""
         ...
 
@@ -157,14 +157,14 @@ class Snapshot(Histories, Protocol):
         """All events in the order of the log, without their positions."""
         ...
 
-    def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
+    def jobs(self, *, limit: int) -> AsyncIterator[Sequence[ArchivedJob]]:
         """All jobs in the order of ids."""
         ...
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None: ...
 
 
-class Restoring(Histories, Protocol):
+class Restore(HistoryReader, Protocol):
     """What is being written into an empty database: all of it takes effect together at the end, or none.
 
     First what stands beside the jobs, then the log in its order, then the jobs, each after all of its events. A record
@@ -172,17 +172,17 @@ class Restoring(Histories, Protocol):
     restores has made sure that each job is what its events say.
     """
 
-    async def shelve(self, records: Sequence[Shelved]) -> None: ...
+    async def write_records(self, records: Sequence[ArchiveRecord]) -> None: ...
 
-    async def log(self, events: Sequence[Event]) -> None: ...
+    async def write_events(self, events: Sequence[Event]) -> None: ...
 
-    async def jobs(self, kept: Sequence[Kept]) -> None:
+    async def write_jobs(self, kept: Sequence[ArchivedJob]) -> None:
         """Whoever held one of them holds it no longer: its lease gets a token that nobody knows."""
         ...
 
-    async def artifact(self, record: ArtifactRecord, body: bytes) -> None: ...
+    async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None: ...
 
-    async def stray(self) -> UUID | None:
+    async def missing_job(self) -> UUID | None:
         """A job that events tell of and that is not there."""
         ...
 
@@ -190,11 +190,11 @@ class Restoring(Histories, Protocol):
 class ArchiveStore(Protocol):
     """The part of whoever moves a whole database."""
 
-    def reading(self) -> AbstractAsyncContextManager[Snapshot]:
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         """A snapshot. Writers go on meanwhile, and what they write is not in it."""
         ...
 
-    def restoring(self, *, runs: int) -> AbstractAsyncContextManager[Restoring]:
+    def restore(self, *, runs: int) -> AbstractAsyncContextManager[Restore]:
         """Write into this database, which must be migrated and empty (NotEmpty). Left with an error, or never left, it
         stays empty. `runs` is what `Runs` counts in the log that will be written."""
         ...

@@ -59,7 +59,7 @@ class WakeupStore(Protocol):
     """The part of whoever waits for something to happen."""
 
     def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
-        """Hints for these queues, and for the names of `hint_for`."""
+        """Hints for these queues, and for the names of `worker_wakeup`."""
         ...
 
 

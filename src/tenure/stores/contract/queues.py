@@ -15,7 +15,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A queue of which something is known beyond its jobs."""
 
     name: str
-    rules: QueueLimits
+    limits: QueueLimits
     paused_at: datetime | None
     updated_at: datetime
     held: int = 0
@@ -32,7 +32,7 @@ class QueueStore(Protocol):
         """All that are written down, in the order of their names."""
         ...
 
-    async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
+    async def put(self, name: str, limits: QueueLimits, *, actor: Actor) -> QueueRecord:
         """Give a queue these rules instead of those that it had. A paused one stays paused."""
         ...
 

@@ -136,7 +136,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.job.rev if isinstance(self.job, Job) else self.expected_rev
 
 
-def waves(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
+def disjoint_batches(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
     """The requests with their places, such that no wave has two for one job: a job's second request is decided upon
     what its first has left."""
     placed = list(enumerate(requests))

@@ -30,7 +30,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     @property
     def job(self) -> Job:
         """The record after the change, as its actor may see it."""
-        return without_secret(self.change.after(self.at, renewed=self.renewed), self.change.actor)
+        return without_token(self.change.after(self.at, renewed=self.renewed), self.change.actor)
 
 
 class Repeated(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +58,9 @@ class Failure(msgspec.Struct, frozen=True):
 Outcome = Applied | Repeated | Busy | Failure
 
 
-def settle(current: Job | None, request: Request, *, logged: Sequence[Event], now: datetime) -> Change | Outcome:
+def decide_request(
+    current: Job | None, request: Request, *, logged: Sequence[Event], now: datetime
+) -> Change | Outcome:
     """The verdict on the current row (with its token): the change to write, or the answer to give instead.
 
     A request id that the log knows wins over everything else: what was applied is a success for ever.
@@ -66,7 +68,7 @@ def settle(current: Job | None, request: Request, *, logged: Sequence[Event], no
     if current is None:
         return Failure(JobNotFound(request.job_id))
     if logged:
-        seen = without_secret(current, request.actor)
+        seen = without_token(current, request.actor)
         if same_request(request.operations, logged):
             return Repeated(seen)
         return Failure(RequestIdReused(request.request_id, current=seen))
@@ -81,17 +83,17 @@ def settle(current: Job | None, request: Request, *, logged: Sequence[Event], no
         )
     except Refused as refusal:
         if refusal.current is not None:
-            refusal.current = without_secret(refusal.current, request.actor)
+            refusal.current = without_token(refusal.current, request.actor)
         return Failure(refusal)
 
 
-def shown(change: Change) -> Change:
+def redacted(change: Change) -> Change:
     """The change as its actor may see it: the token of somebody else's lease is not part of it."""
-    seen = without_secret(change.before, change.actor)
+    seen = without_token(change.before, change.actor)
     return change if seen is change.before else msgspec.structs.replace(change, before=seen)
 
 
-def without_secret(job: Job, actor: Actor | None = None) -> Job:
+def without_token(job: Job, actor: Actor | None = None) -> Job:
     """The record as this actor may see it: the token only if it is their own."""
     token = job.token
     if token is None or (actor is not None and (actor.token is token or actor.token == token)):
@@ -99,9 +101,9 @@ def without_secret(job: Job, actor: Actor | None = None) -> Job:
     return msgspec.structs.replace(job, token=None)
 
 
-def hints(outcomes: Iterable[Outcome]) -> set[str]:
+def wakeups_of(outcomes: Iterable[Outcome]) -> set[str]:
     """Who should look: the queues in which a change left a job that a claim may take, and the workers whose job was
-    changed by somebody else, under the name that `hint_for` gives them."""
+    changed by somebody else, under the name that `worker_wakeup` gives them."""
     names: set[str] = set()
     for outcome in outcomes:
         if isinstance(outcome, Applied):
@@ -109,11 +111,11 @@ def hints(outcomes: Iterable[Outcome]) -> set[str]:
             if change.planned[-1].to_status in READY:
                 names.add(before.queue)
             if before.owner is not None and change.guard is not ClockGuard.LIVE_LEASE:
-                names.add(hint_for(before.owner))
+                names.add(worker_wakeup(before.owner))
     return names
 
 
-def released(outcomes: Iterable[Outcome]) -> set[str]:
+def released_queues(outcomes: Iterable[Outcome]) -> set[str]:
     """The queues in which a change has let go of a job that was held."""
     return {
         outcome.change.before.queue
@@ -122,6 +124,6 @@ def released(outcomes: Iterable[Outcome]) -> set[str]:
     }
 
 
-def hint_for(worker: str) -> str:
+def worker_wakeup(worker: str) -> str:
     """The name under which a worker is told that somebody changed a job of its own: a cancel, or a lease revoked."""
     return f"worker:{worker}"

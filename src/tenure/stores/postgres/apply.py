@@ -9,7 +9,7 @@ from tenure.errors import Refused
 from tenure.lifecycle.decide import Change, decide_chain
 from tenure.lifecycle.records import Job
 from tenure.stores.base import CONFLICTS_MAX, conflicts_exhausted
-from tenure.stores.contract import Failure, Outcome, Request, settle, waves
+from tenure.stores.contract import Failure, Outcome, Request, decide_request, disjoint_batches
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.connections import Fetches
@@ -25,7 +25,7 @@ class PostgresApplier:
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         """The outcome of each request, in order. Several for one job follow each other."""
         outcomes: dict[int, Outcome] = {}
-        for wave in waves(requests):
+        for wave in disjoint_batches(requests):
             await self._round(wave, outcomes)
         return [outcomes[number] for number in range(len(requests))]
 
@@ -69,7 +69,7 @@ class PostgresApplier:
             number, request = asked[ordinal - 1]
             current = None if found[0]["id"] is None else row.job_from(found[0], policies, with_token=True)
             logged = [row.logged_from(answer) for answer in found if answer["event_rev"] is not None]
-            verdict = settle(current, request, logged=logged, now=found[0]["now"])
+            verdict = decide_request(current, request, logged=logged, now=found[0]["now"])
             if isinstance(verdict, Change):
                 changes[number] = verdict
             else:

@@ -14,7 +14,7 @@ from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
 from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job
 from tenure.lifecycle.statuses import RETRY, WAITING
 from tenure.lifecycle.transitions import ClockGuard
-from tenure.stores.contract import Applied, Busy, Failure, Outcome, shown
+from tenure.stores.contract import Applied, Busy, Failure, Outcome, redacted
 from tenure.stores.postgres.connections import ABOUT_A_ROW, Fetches
 from tenure.stores.postgres.rows import arrays, once
 from tenure.stores.quarantine import Bisection
@@ -87,26 +87,26 @@ class ChangeBatches:
         by_id = {change.before.id: change for change in changes}
         for row in await self._fetches.fetch("jobs/apply", {**apply_parameters(changes), "in_block": self._in_block}):
             if row["id"] is not None:
-                answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"], row["renewed"])
+                answers[row["id"]] = Applied(redacted(by_id[row["id"]]), row["updated_at"], row["renewed"])
 
     async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         [answer] = await self._fetches.fetch("jobs/complete", completion_parameters(changes))
         if answer["ids"] is None:
             at = answer["now"]
-            answers.update({change.before.origin.id: Applied(shown(change), at) for change in changes})
+            answers.update({change.before.origin.id: Applied(redacted(change), at) for change in changes})
             return
         by_id = {change.before.origin.id: change for change in changes}
         for job_id, at in zip(answer["ids"], answer["ats"], strict=True):
             if job_id is not None:
-                answers[job_id] = Applied(shown(by_id[job_id]), at)
+                answers[job_id] = Applied(redacted(by_id[job_id]), at)
 
     async def _renew(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
         for row in await self._fetches.fetch("jobs/renew_leases", heartbeat_parameters(changes)):
             if row["locked"]:
-                answers[row["id"]] = Busy(shown(by_id[row["id"]]).before)
+                answers[row["id"]] = Busy(redacted(by_id[row["id"]]).before)
             elif row["id"] is not None:
-                answers[row["id"]] = Applied(shown(by_id[row["id"]]), row["updated_at"], row["renewed"])
+                answers[row["id"]] = Applied(redacted(by_id[row["id"]]), row["updated_at"], row["renewed"])
 
 
 def message_of(problem: Exception) -> str:

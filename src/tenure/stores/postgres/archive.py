@@ -22,18 +22,18 @@ from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
 from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord
 from tenure.stores.contract.archive import (
-    AnswerRecord,
+    ArchivedJob,
+    ArchiveRecord,
     ClaimRecord,
-    Kept,
-    KeySpent,
+    DeduplicatedRequest,
+    KeyRateUsage,
     MessageRecord,
     NotEmpty,
     NotRestored,
     OperatorRecord,
     QueueState,
-    Restoring,
+    Restore,
     Runs,
-    Shelved,
     Snapshot,
     StreamRecord,
     Totals,
@@ -64,13 +64,13 @@ _TABLES: Mapping[type[msgspec.Struct], str] = {
     OperatorRecord: "operator_log",
     ClaimRecord: "claims",
     QueueState: "queues",
-    KeySpent: "rate_usage",
+    KeyRateUsage: "rate_usage",
     ScheduleRecord: "schedules",
     StreamRecord: "streams",
     MessageRecord: "outbox",
     DeadLetter: "dead_letters",
     SignalRecord: "signals",
-    AnswerRecord: "deduplicated_requests",
+    DeduplicatedRequest: "deduplicated_requests",
 }
 _OF_THE_LOG = ("correlation_id", "trace", "position")
 """Fields of an event that are no columns of its row."""
@@ -86,7 +86,7 @@ class PostgresArchive:
         self._connections, self._address, self._seams = connections, address, seams
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
         async with (
             self._connections.session() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -97,7 +97,7 @@ class PostgresArchive:
             yield PostgresSnapshot(connection, at=at)
 
     @asynccontextmanager
-    async def restoring(self, *, runs: int) -> AsyncIterator[Restoring]:
+    async def restore(self, *, runs: int) -> AsyncIterator[Restore]:
         async with self._connections.session() as connection:
             await _let_pass(connection, runs)
             async with connection.transaction(isolation=ISOLATION):
@@ -106,7 +106,7 @@ class PostgresArchive:
                 if held := [found["name"] for found in await fetch(connection, "archive/select_nonempty_tables", {})]:
                     raise NotEmpty(self._address.shown, held)
                 mine = await connection.fetchval("select pg_current_xact_id()::text::bigint")
-                yield PostgresRestoring(connection, self._seams, first_tx=mine - runs)
+                yield PostgresRestore(connection, self._seams, first_tx=mine - runs)
 
 
 class PostgresSnapshot:
@@ -125,7 +125,7 @@ class PostgresSnapshot:
         )
         return Totals(found["jobs"], found["events"])
 
-    async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
+    async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         _, after = FIRST_PAGES[kind]
         sql = _select_page(_TABLES[kind], tuple(after))
         while page := await self._connection.fetch(sql, *after.values(), limit):
@@ -139,21 +139,21 @@ class PostgresSnapshot:
             after = {key: page[-1][key] for key in after}
             yield [row.event_from(found) for found in page]
 
-    async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
+    async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[ArchivedJob]]:
         after: UUID | None = None
         while page := await self._fetch("jobs/select_page", {**_NO_FILTER, "after": after, "limit": limit}):
             jobs = await jobs_of(self._policies, page)
             after = jobs[-1].id
             yield await self._kept(jobs)
 
-    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await _histories(self._connection, job_ids)
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
         found = await self._fetch("artifacts/select", {"job_id": job_id, "name": name})
         return Artifact(**found[0]) if found else None
 
-    async def _kept(self, jobs: Sequence[Job]) -> list[Kept]:
+    async def _kept(self, jobs: Sequence[Job]) -> list[ArchivedJob]:
         ids = {"ids": [job.id for job in jobs]}
         letters = {
             found["job_id"]: row.dead_letter_from(found) for found in await self._fetch("dead_letters/select", ids)
@@ -161,10 +161,10 @@ class PostgresSnapshot:
         signals: defaultdict[UUID, list[SignalRecord]] = defaultdict(list)
         for found in await self._fetch("signals/select", ids):
             signals[found["job_id"]].append(row.signal_from(found))
-        answers = _by_job(await self._fetch("deduplicated_requests/select", ids), AnswerRecord)
+        answers = _by_job(await self._fetch("deduplicated_requests/select", ids), DeduplicatedRequest)
         artifacts = _by_job(await self._fetch("artifacts/select_records", ids), ArtifactRecord)
         return [
-            Kept(
+            ArchivedJob(
                 job=job,
                 dead_letter=letters.get(job.id),
                 signals=tuple(signals[job.id]),
@@ -178,7 +178,7 @@ class PostgresSnapshot:
         return await fetch(self._connection, name, values)
 
 
-class PostgresRestoring:
+class PostgresRestore:
     """One transaction that writes as an import."""
 
     def __init__(self, connection: Session, seams: Seams, *, first_tx: int) -> None:
@@ -186,15 +186,15 @@ class PostgresRestoring:
         self._runs = Runs()
         self._policies = PostgresPolicies(Within(connection, import_goes_on=True))
 
-    async def shelve(self, records: Sequence[Shelved]) -> None:
+    async def write_records(self, records: Sequence[ArchiveRecord]) -> None:
         for kind in dict.fromkeys(type(record) for record in records):
             places = [place for place, record in enumerate(records) if type(record) is kind]
             await self._insert(_TABLES[kind], [await self._columns(records[place]) for place in places], places)
 
-    async def log(self, events: Sequence[Event]) -> None:
+    async def write_events(self, events: Sequence[Event]) -> None:
         await self._insert("events", [self._event_facts(event) for event in events], range(len(events)))
 
-    async def jobs(self, kept: Sequence[Kept]) -> None:
+    async def write_jobs(self, kept: Sequence[ArchivedJob]) -> None:
         facts = [await self._job_facts(one.job) for one in kept]
         letters = [(place, one.dead_letter) for place, one in enumerate(kept) if one.dead_letter is not None]
         signals = [(place, signal) for place, one in enumerate(kept) for signal in one.signals]
@@ -204,7 +204,7 @@ class PostgresRestoring:
         await self._insert_of_jobs("deduplicated_requests", kept, answers)
         await self._insert("jobs", facts, range(len(kept)))
 
-    async def artifact(self, record: ArtifactRecord, body: bytes) -> None:
+    async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None:
         values = {**_facts(record), "body": body}
         places = ", ".join(f"${number}" for number in range(1, len(values) + 1))
         sql = f"insert into tenure.artifacts ({', '.join(values)}) values ({places})"  # noqa: S608  names of columns of ours
@@ -214,15 +214,15 @@ class PostgresRestoring:
         except asyncpg.PostgresError as problem:
             raise _refusal(problem, 0) from problem
 
-    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await _histories(self._connection, job_ids)
 
-    async def stray(self) -> UUID | None:
+    async def missing_job(self) -> UUID | None:
         found = await fetch(self._connection, "events/select_orphan", {})
         return found[0]["job_id"] if found else None
 
     async def _insert_of_jobs(
-        self, table: str, kept: Sequence[Kept], placed: Sequence[tuple[int, msgspec.Struct]], *, erased: str = ""
+        self, table: str, kept: Sequence[ArchivedJob], placed: Sequence[tuple[int, msgspec.Struct]], *, erased: str = ""
     ) -> None:
         """What erasure has emptied is null here, and the text `null` in records."""
         facts = [_facts(record) for _, record in placed]
@@ -246,7 +246,7 @@ class PostgresRestoring:
                 await self._insert(table, [one], [place])
             raise refusal from problem
 
-    async def _columns(self, record: Shelved) -> dict[str, Any]:
+    async def _columns(self, record: ArchiveRecord) -> dict[str, Any]:
         columns = columns_of(record)
         if (policy := columns.pop("policy", None)) is not None:
             columns["policy_id"] = await self._policies.number(policy)
@@ -339,7 +339,7 @@ def _by_job(found: Iterable[asyncpg.Record], kind: type[T]) -> defaultdict[UUID,
     return records
 
 
-def _shelved(kind: type[Shelved], found: asyncpg.Record, policies: Mapping[int, Policy]) -> Shelved:
+def _shelved(kind: type[ArchiveRecord], found: asyncpg.Record, policies: Mapping[int, Policy]) -> ArchiveRecord:
     row_ = dict(found)
     policy = policies[row_["policy_id"]] if "policy_id" in row_ else None
     return msgspec.convert(facts_of(kind, row_, policy), kind)

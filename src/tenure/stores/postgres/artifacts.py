@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import Artifact, without_secret
+from tenure.stores.contract import Artifact, without_token
 from tenure.stores.postgres.connections import Fetches
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.reads import jobs_by_id
@@ -21,7 +21,7 @@ async def insert_artifacts(
     if current is None:
         raise JobNotFound(job.id)
     if job.token is None or current.token != job.token:
-        raise LeaseLost(without_secret(current), "attach")
+        raise LeaseLost(without_token(current), "attach")
     values = {
         "job_id": job.id,
         "attempt": job.attempt,

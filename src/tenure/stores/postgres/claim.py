@@ -21,23 +21,23 @@ from tenure.lifecycle.records import CONTRACT_VERSION, Job
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
 from tenure.seams import Clock
 from tenure.stores.base import ClaimResult
-from tenure.stores.contract import ClaimRequest, without_secret
+from tenure.stores.contract import ClaimRequest, without_token
 from tenure.stores.limits import (
-    RULE_COLUMNS,
+    LIMIT_COLUMNS,
     Asking,
     Choice,
-    HeldOf,
     InOrder,
     Keys,
+    LeasedByKey,
+    LimitedQueue,
     Note,
     OfKeys,
     Question,
-    RuledQueue,
-    SpentOf,
+    UsageByKey,
     choose,
-    rules_of,
-    spent_of,
-    spent_text,
+    decode_limits,
+    decode_usage,
+    encode_usage,
 )
 from tenure.stores.postgres.apply_batch import POISON, message_of
 from tenure.stores.postgres.connections import Connections, Session, fetch
@@ -123,7 +123,7 @@ class PostgresClaims:
             raise RequestIdReused(request.request_id)
         won = previous["won_job_ids"]
         jobs = await jobs_by_id(self._connections, self._policies, won, with_token=True)
-        return [without_secret(jobs[job_id], request.actor) for job_id in won if job_id in jobs]
+        return [without_token(jobs[job_id], request.actor) for job_id in won if job_id in jobs]
 
     async def _answer(self, request: ClaimRequest, queues: tuple[str, ...], waits: list[float]) -> Answer:
         claimer = self._watermarks.of(queues, request.kinds)
@@ -209,7 +209,7 @@ async def claim_within_limits(session: Session, queues: tuple[str, ...], values:
     excluded = list(values["excluded"])
     for rounds_left in reversed(range(ROUNDS_MAX)):
         known = {**values, "excluded": excluded}
-        choice = await _choose(session, choose(queues, values["limit"], ruled=limited, now=now), known)
+        choice = await _choose(session, choose(queues, values["limit"], limited=limited, now=now), known)
         chosen = [one.id for one in choice.chosen]
         answer = Answer.of(await fetch(session, "jobs/claim", {**known, "chosen": chosen}))
         if answer.rows or answer.is_repeated or not chosen or not rounds_left:
@@ -223,15 +223,15 @@ async def claim_within_limits(session: Session, queues: tuple[str, ...], values:
     raise AssertionError("the last round returns")
 
 
-async def _lock_limited_queues(session: Session, queues: tuple[str, ...]) -> tuple[dict[str, RuledQueue], datetime]:
+async def _lock_limited_queues(session: Session, queues: tuple[str, ...]) -> tuple[dict[str, LimitedQueue], datetime]:
     rows = await fetch(session, "queues/lock_limited", {"queues": list(queues)})
     limited = {
-        row["name"]: RuledQueue(
+        row["name"]: LimitedQueue(
             name=row["name"],
-            rules=limits_from(row),
+            limits=limits_from(row),
             paused=row["paused_at"] is not None,
             turn=row["turn"],
-            spent=RateUsage() if row["spent"] is None else spent_of(row["spent"]),
+            spent=RateUsage() if row["spent"] is None else decode_usage(row["spent"]),
         )
         for row in rows
         if row["name"] is not None
@@ -241,7 +241,7 @@ async def _lock_limited_queues(session: Session, queues: tuple[str, ...]) -> tup
 
 def limits_from(row: asyncpg.Record) -> QueueLimits:
     """The limits of a row of `queues`."""
-    return rules_of([row[name] for name in RULE_COLUMNS])
+    return decode_limits([row[name] for name in LIMIT_COLUMNS])
 
 
 async def _choose(session: Session, asking: Asking, values: dict[str, Any]) -> Choice:
@@ -264,10 +264,10 @@ async def _answer(session: Session, question: Question, values: dict[str, Any]) 
             return [row["key"] for row in await fetch(session, "jobs/select_partitions", asked)]
         case OfKeys():
             return [Candidate(*row) for row in await fetch(session, "jobs/select_due_of_partitions", asked)]
-        case HeldOf():
+        case LeasedByKey():
             return {row["key"]: row["held"] for row in await fetch(session, "jobs/count_leased_by_partition", asked)}
-        case SpentOf():
-            return {row["key"]: spent_of(row["spent"]) for row in await fetch(session, "rate_usage/select", asked)}
+        case UsageByKey():
+            return {row["key"]: decode_usage(row["spent"]) for row in await fetch(session, "rate_usage/select", asked)}
 
 
 def _noted(note: Note) -> dict[str, Any]:
@@ -275,9 +275,9 @@ def _noted(note: Note) -> dict[str, Any]:
     return {
         "queue": note.queue,
         "turn": note.turn,
-        "spent": None if note.spent is None else spent_text(note.spent),
+        "spent": None if note.spent is None else encode_usage(note.spent),
         "keys": keys,
-        "spents": [spent_text(note.spent_by_key[key]) for key in keys],
+        "spents": [encode_usage(note.spent_by_key[key]) for key in keys],
         "untils": [note.until[key] for key in keys],
     }
 

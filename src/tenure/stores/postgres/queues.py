@@ -13,7 +13,7 @@ from tenure.lifecycle.json_text import check_name, encode
 from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
-from tenure.stores.limits import columns_of
+from tenure.stores.limits import limit_columns
 from tenure.stores.postgres.claim import limits_from
 from tenure.stores.postgres.connections import CONFLICTS_MAX, Connections, Session, fetch
 
@@ -27,8 +27,8 @@ class PostgresQueues:
     async def known(self) -> list[QueueRecord]:
         return [queue_from(row) for row in await self._connections.fetch("queues/select", {"name": None})]
 
-    async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
-        return await self._certain("queues/put", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
+    async def put(self, name: str, limits: QueueLimits, *, actor: Actor) -> QueueRecord:
+        return await self._certain("queues/put", name, actor, limit_columns(limits), limits=msgspec.to_builtins(limits))
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
         return await self._certain("queues/pause", name, actor, {})
@@ -77,7 +77,7 @@ def queue_from(row: asyncpg.Record) -> QueueRecord:
     """The record of a row of `queues`."""
     return QueueRecord(
         name=row["name"],
-        rules=limits_from(row),
+        limits=limits_from(row),
         paused_at=row["paused_at"],
         updated_at=row["updated_at"],
         held=row["held"],

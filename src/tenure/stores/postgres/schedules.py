@@ -20,8 +20,8 @@ from tenure.stores.contract.schedules import Soonest
 from tenure.stores.postgres.connections import ABOUT_A_ROW, REUSED_STATE, Connections
 from tenure.stores.postgres.enqueue import added_of, enqueue_parameters
 from tenure.stores.postgres.policies import PostgresPolicies
-from tenure.stores.schedule_validation import check_firing, check_schedule
-from tenure.stores.validation import check_page
+from tenure.stores.schedule_validation import validate_firing, validate_schedule
+from tenure.stores.validation import validate_page
 
 _ALWAYS = datetime(1, 1, 2, tzinfo=UTC)
 _PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))
@@ -40,7 +40,7 @@ class PostgresSchedules:
     async def put(
         self, schedule: Schedule, *, next_at: datetime | None, paused: bool, expected_rev: int, actor: Actor
     ) -> ScheduleRecord | None:
-        check_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
+        validate_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
         require_outside(self._store)
         values = {
             **{name: getattr(schedule, name) for name in _PLAIN},
@@ -70,21 +70,21 @@ class PostgresSchedules:
         return records[0] if records else None
 
     async def known(self, *, after: str | None = None, limit: int = 1000) -> list[ScheduleRecord]:
-        check_page(limit)
+        validate_page(limit)
         rows = await self._connections.fetch(
             "schedules/select_page", {"name": None, "after": after or "", "limit": limit}
         )
         return await self._records(rows)
 
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
-        check_page(limit)
+        validate_page(limit)
         after_at, after_name = after or (_ALWAYS, "")
         values = {"after_at": after_at, "after_name": after_name, "limit": limit}
         rows = await self._connections.fetch("schedules/select_next", values)
         return Soonest(rows[0]["now"], await self._records(row for row in rows if row["name"] is not None))
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
-        check_firing(firing, requests)
+        validate_firing(firing, requests)
         require_outside(self._store)
         numbers = [await self._policies.number(request.origin.policy) for request in requests]
         moved = {name: getattr(firing, name) for name in ("name", "rev", "until", "next_at")}

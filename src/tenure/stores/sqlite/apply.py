@@ -18,7 +18,7 @@ from tenure.errors import RowPoisoned, TenureError
 from tenure.lifecycle.decide import Change, effective_at, expand, renewal_due
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
-from tenure.stores.contract import Applied, Failure, Outcome, Request, settle, shown, waves
+from tenure.stores.contract import Applied, Failure, Outcome, Request, decide_request, disjoint_batches, redacted
 from tenure.stores.quarantine import Bisection
 from tenure.stores.sqlite.rows import (
     Row,
@@ -106,7 +106,7 @@ AnyWrite = Write | HomogeneousWrite
 def apply(session: Session, requests: Sequence[Request]) -> list[Outcome]:
     """The outcome of each request, in order. Requests for the same job are applied one after the other."""
     outcomes: dict[int, Outcome] = {}
-    for wave in waves(requests):
+    for wave in disjoint_batches(requests):
         outcomes.update(_apply_wave(session, wave))
     return [outcomes[index] for index in range(len(requests))]
 
@@ -124,13 +124,13 @@ def _apply_wave(session: Session, wave: Sequence[tuple[int, Request]]) -> dict[i
         if isinstance(job, RowPoisoned):
             outcomes[index] = Failure(job)
             continue
-        verdict = settle(job, request, logged=logged.get(key, ()), now=session.now)
+        verdict = decide_request(job, request, logged=logged.get(key, ()), now=session.now)
         if isinstance(verdict, Failure) and _surely_new(request):
-            verdict = settle(job, request, logged=_logged(session, [request]).get(key, ()), now=session.now)
+            verdict = decide_request(job, request, logged=_logged(session, [request]).get(key, ()), now=session.now)
         if isinstance(verdict, Change):
             at, renewed = _timing(verdict, session.now)
             writes.append(prepare(verdict, at, renewed=renewed))
-            applied[index] = Applied(shown(verdict), at, renewed)
+            applied[index] = Applied(redacted(verdict), at, renewed)
         else:
             outcomes[index] = verdict
     for (index, success), problem in zip(applied.items(), write_changes(session, writes), strict=True):

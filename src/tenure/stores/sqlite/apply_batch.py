@@ -17,7 +17,7 @@ from tenure.errors import Refused
 from tenure.lifecycle.decide import Change, decide_chain
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Actor, Job
-from tenure.stores.contract import Applied, Outcome, Request, shown
+from tenure.stores.contract import Applied, Outcome, Request, redacted
 from tenure.stores.sqlite.apply import POISON, SharedWrite, apply, prepare
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import Row, text
@@ -33,7 +33,7 @@ async def apply_batch(connections: SqliteConnections, requests: Sequence[Request
         return outcomes
     rest = iter(outcomes)
     return [
-        next(rest) if (change := completions.changes.get(index)) is None else Applied(shown(change), at)
+        next(rest) if (change := completions.changes.get(index)) is None else Applied(redacted(change), at)
         for index in range(len(requests))
     ]
 

@@ -24,17 +24,17 @@ from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
 from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord
 from tenure.stores.contract.archive import (
-    AnswerRecord,
+    ArchivedJob,
+    ArchiveRecord,
     ClaimRecord,
-    Kept,
-    KeySpent,
+    DeduplicatedRequest,
+    KeyRateUsage,
     MessageRecord,
     NotEmpty,
     NotRestored,
     OperatorRecord,
     QueueState,
-    Restoring,
-    Shelved,
+    Restore,
     Snapshot,
     StreamRecord,
     Totals,
@@ -62,19 +62,19 @@ from tenure.stores.sqlite.writer_thread import ConnectionRunner
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T", DeadLetter, SignalRecord, AnswerRecord, ArtifactRecord)
+T = TypeVar("T", DeadLetter, SignalRecord, DeduplicatedRequest, ArtifactRecord)
 
 TABLES: Mapping[type[msgspec.Struct], str] = {
     OperatorRecord: "operator_log",
     ClaimRecord: "claims",
     QueueState: "queues",
-    KeySpent: "rate_usage",
+    KeyRateUsage: "rate_usage",
     ScheduleRecord: "schedules",
     StreamRecord: "streams",
     MessageRecord: "outbox",
     DeadLetter: "dead_letters",
     SignalRecord: "signals",
-    AnswerRecord: "deduplicated_requests",
+    DeduplicatedRequest: "deduplicated_requests",
     ArtifactRecord: "artifacts",
 }
 """The table of each record that an archive holds besides jobs and events."""
@@ -87,17 +87,17 @@ class SqliteArchive:
         self._connections, self._path = connections, connections.path
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
         async with self._connected(read_only=True) as connection:
             totals = await connection.run(_begin_reading)
             yield SqliteSnapshot(connection, at=self._connections.clock(), totals=totals)
 
     @asynccontextmanager
-    async def restoring(self, *, runs: int) -> AsyncIterator[Restoring]:
+    async def restore(self, *, runs: int) -> AsyncIterator[Restore]:
         async with self._connected(read_only=False) as connection:
             await connection.run(_begin_restoring, where=self._path)
             try:
-                yield SqliteRestoring(connection, self._connections.seams)
+                yield SqliteRestore(connection, self._connections.seams)
                 await connection.run(_commit)
             except BaseException:
                 await connection.run(_roll_back)
@@ -155,7 +155,7 @@ class SqliteSnapshot:
     async def totals(self) -> Totals:
         return self._totals
 
-    async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
+    async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         _, after = FIRST_PAGES[kind]
         while page := await self._run(_select_page, kind, after, limit):
             after = {key: page[-1][key] for key in after}
@@ -167,29 +167,29 @@ class SqliteSnapshot:
             after = page.position
             yield page.events
 
-    async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
+    async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[ArchivedJob]]:
         after: UUID | None = None
         while page := await self._run(_select_jobs, after=after, limit=limit):
             after = page[-1].job.id
             yield page
 
-    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._run(reads.history, job_ids)
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
         return await self._run(read_artifact, job_id, name)
 
 
-class SqliteRestoring:
+class SqliteRestore:
     """One write transaction as the writer `import`."""
 
     def __init__(self, connection: _ArchiveConnection, seams: Seams) -> None:
         self._run, self._seams = connection.run, seams
 
-    async def shelve(self, records: Sequence[Shelved]) -> None:
+    async def write_records(self, records: Sequence[ArchiveRecord]) -> None:
         await self._write([partial(_restore_record, record=record) for record in records])
 
-    async def log(self, events: Sequence[Event]) -> None:
+    async def write_events(self, events: Sequence[Event]) -> None:
         rows = [astuple(encode_event(event, text(event.job_id))) for event in events]
         try:
             await self._write([partial(_insert_events, rows=rows)])
@@ -197,17 +197,17 @@ class SqliteRestoring:
             await self._write([partial(_insert_events, rows=[row]) for row in rows])
             raise
 
-    async def jobs(self, kept: Sequence[Kept]) -> None:
+    async def write_jobs(self, kept: Sequence[ArchivedJob]) -> None:
         await self._write([partial(_restore_job, kept=one, token=self._token(one.job)) for one in kept])
 
-    async def artifact(self, record: ArtifactRecord, body: bytes) -> None:
+    async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None:
         values = encode_record(record) | {"body": body}
         await self._write([partial(_insert, table="artifacts", values=values)])
 
-    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._run(reads.history, job_ids)
 
-    async def stray(self) -> UUID | None:
+    async def missing_job(self) -> UUID | None:
         return await self._run(_orphan)
 
     async def _write(self, steps: Sequence[Callable[[Session], None]]) -> None:
@@ -230,7 +230,7 @@ def _write_steps(session: Session, steps: Sequence[Callable[[Session], None]]) -
     session.release("restoring")
 
 
-def _restore_record(session: Session, record: Shelved) -> None:
+def _restore_record(session: Session, record: ArchiveRecord) -> None:
     columns = columns_of(record)
     if (policy := columns.pop("policy", None)) is not None:
         columns["policy_id"] = session.policy_id(policy)
@@ -238,7 +238,7 @@ def _restore_record(session: Session, record: Shelved) -> None:
     _insert(session, TABLES[type(record)], values)
 
 
-def _restore_job(session: Session, kept: Kept, token: str | None) -> None:
+def _restore_job(session: Session, kept: ArchivedJob, token: str | None) -> None:
     letters = () if kept.dead_letter is None else (kept.dead_letter,)
     for record in (*letters, *kept.signals, *kept.answers):
         _insert(session, TABLES[type(record)], encode_record(record))
@@ -263,29 +263,29 @@ def _orphan(session: Session) -> UUID | None:
 
 
 def _select_page(
-    session: Session, kind: type[Shelved], after: Mapping[str, object], limit: int
+    session: Session, kind: type[ArchiveRecord], after: Mapping[str, object], limit: int
 ) -> list[dict[str, Any]]:
     """The rows of a record's table that follow the key `after`, in the order of the key."""
     statement = select_page(TABLES[kind], tuple(after))
     return list(named_rows(session.connection.execute(statement, {**after, "limit": limit})))
 
 
-def _decode_page(session: Session, kind: type[Shelved], rows: Sequence[dict[str, Any]]) -> list[Shelved]:
-    found: list[Shelved] = []
+def _decode_page(session: Session, kind: type[ArchiveRecord], rows: Sequence[dict[str, Any]]) -> list[ArchiveRecord]:
+    found: list[ArchiveRecord] = []
     for row in rows:
         policy = session.policy(row["policy_id"]) if "policy_id" in row else None
         found.append(msgspec.convert(facts_of(kind, row, policy), kind))
     return found
 
 
-def _select_jobs(session: Session, *, after: UUID | None, limit: int) -> list[Kept]:
+def _select_jobs(session: Session, *, after: UUID | None, limit: int) -> list[ArchivedJob]:
     jobs = reads.find(session, JobFilter(), after=after, limit=limit).jobs
     letters = _of_jobs(session, jobs, DeadLetter, "at")
     signals = _of_jobs(session, jobs, SignalRecord, "rev")
-    answers = _of_jobs(session, jobs, AnswerRecord, "request_id")
+    answers = _of_jobs(session, jobs, DeduplicatedRequest, "request_id")
     artifacts = _of_jobs(session, jobs, ArtifactRecord, "name")
     return [
-        Kept(
+        ArchivedJob(
             job=job,
             dead_letter=next(iter(letters[job.id]), None),
             signals=signals[job.id],

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tenure.errors import InvalidInput, LeaseLost
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import Artifact, ArtifactRecord, without_secret
+from tenure.stores.contract import Artifact, ArtifactRecord, without_token
 from tenure.stores.sqlite.rows import decode_records, micros
 from tenure.stores.sqlite.session import Session
 
@@ -16,7 +16,7 @@ def attach(session: Session, job: Job, artifacts: Sequence[Artifact]) -> Job:
     """Insert artifacts of an attempt whose lease is still the job's. Returns the current job."""
     current = session.job(str(job.id))
     if job.token is None or current.token != job.token:
-        raise LeaseLost(without_secret(current), "attach")
+        raise LeaseLost(without_token(current), "attach")
     for artifact in artifacts:
         parameters = {
             "job_id": str(job.id),

@@ -20,8 +20,8 @@ from tenure.lifecycle.decide import decide_chain
 from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
 from tenure.stores.base import ClaimResult
-from tenure.stores.contract import ClaimRequest, without_secret
-from tenure.stores.limits import RuledQueue
+from tenure.stores.contract import ClaimRequest, without_token
+from tenure.stores.limits import LimitedQueue
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.sqlite.apply import (
     AnyWrite,
@@ -71,7 +71,7 @@ class _ClaimRun:
         self.limited_queues = frozenset(limited)
         return self._claim_within_limits(limited) if limited else self._lease(self._choose())
 
-    def _claim_within_limits(self, limited: dict[str, RuledQueue]) -> bool:
+    def _claim_within_limits(self, limited: dict[str, LimitedQueue]) -> bool:
         now, room = self._session.now, self._request.limit - len(self.claimed)
         choice = choose_within_limits(self._session, self._request, room, limited, self._quarantine)
         if choice.again_at is not None:
@@ -177,7 +177,7 @@ def _repeated(session: Session, request: ClaimRequest, *, body: str, ids: str) -
     for row in session.execute("jobs/select", {"ids": ids}):
         job = read_row(session, row)
         if isinstance(job, Job):
-            jobs[row[0]] = without_secret(job, request.actor)
+            jobs[row[0]] = without_token(job, request.actor)
     return [jobs[id_] for id_ in _ids(ids) if id_ in jobs]
 
 

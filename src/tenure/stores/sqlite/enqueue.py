@@ -12,7 +12,7 @@ from msgspec.structs import asdict, astuple
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.records import Job, origin_digests
-from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_secret
+from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_token
 from tenure.stores.sqlite.rows import Row, encode_event, encode_job, encode_new_job, micros, text
 from tenure.stores.sqlite.session import Session
 
@@ -89,7 +89,7 @@ def _enqueue_one(session: Session, request: EnqueueRequest) -> EnqueueResult:
     if existing is None and (existing := _duplicate(session, request)) is not None:
         _record_deduplication(session, request, existing)
     if existing is not None:
-        return EnqueueResult(without_secret(existing), created=False)
+        return EnqueueResult(without_token(existing), created=False)
     return _insert(session, [request])[0]
 
 
@@ -105,7 +105,7 @@ def _enqueued_before(session: Session, request: EnqueueRequest) -> Job | None:
     job_id, digest, detail = row
     existing = session.job(job_id)
     if digest != origin.digest() or detail != request.detail:
-        raise RequestIdReused(request.request_id, current=without_secret(existing))
+        raise RequestIdReused(request.request_id, current=without_token(existing))
     return existing
 
 

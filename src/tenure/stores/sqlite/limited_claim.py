@@ -11,19 +11,19 @@ from tenure.lifecycle.limits import Candidate, RateUsage
 from tenure.stores.contract import ClaimRequest
 from tenure.stores.limits import (
     Choice,
-    HeldOf,
     InOrder,
     Keys,
+    LeasedByKey,
+    LimitedQueue,
     Note,
     OfKeys,
     Question,
-    RuledQueue,
-    SpentOf,
+    UsageByKey,
     answered,
     choose,
-    rules_of,
-    spent_of,
-    spent_text,
+    decode_limits,
+    decode_usage,
+    encode_usage,
 )
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.sqlite.lanes import lanes
@@ -31,27 +31,27 @@ from tenure.stores.sqlite.rows import id_of, json_list, micros, timestamp
 from tenure.stores.sqlite.session import Session
 
 
-def limited_queues(session: Session, queues: Sequence[str]) -> dict[str, RuledQueue]:
+def limited_queues(session: Session, queues: Sequence[str]) -> dict[str, LimitedQueue]:
     """Those of the queues that have limits or are paused."""
     return {
-        name: RuledQueue(
+        name: LimitedQueue(
             name=name,
-            rules=rules_of(rules),
+            limits=decode_limits(limits),
             paused=paused_at is not None,
             turn=turn,
-            spent=RateUsage() if spent is None else spent_of(spent),
+            spent=RateUsage() if spent is None else decode_usage(spent),
         )
-        for name, paused_at, *rules, turn, spent in session.execute(
+        for name, paused_at, *limits, turn, spent in session.execute(
             "queues/select_limited", {"queues": json_list(queues)}
         )
     }
 
 
 def choose_within_limits(
-    session: Session, request: ClaimRequest, limit: int, limited: dict[str, RuledQueue], quarantine: Quarantine
+    session: Session, request: ClaimRequest, limit: int, limited: dict[str, LimitedQueue], quarantine: Quarantine
 ) -> Choice:
     """The jobs that the limits allow now."""
-    choosing = choose(request.queues, limit, ruled=limited, now=session.now)
+    choosing = choose(request.queues, limit, limited=limited, now=session.now)
     return answered(choosing, _LimitReads(session, request.kinds, quarantine).answer)
 
 
@@ -71,11 +71,11 @@ class _LimitReads:
                 return [key for (key,) in self._rows("jobs/select_partitions", msgspec.structs.asdict(question))]
             case OfKeys(queue, keys, each):
                 return [candidate for key in keys for candidate in self._of_partition(queue, key, each)]
-            case HeldOf(queue):
+            case LeasedByKey(queue):
                 return dict(self._rows("jobs/count_leased_by_partition", {"queue": queue}))
-            case SpentOf(queue, keys):
+            case UsageByKey(queue, keys):
                 rows = self._rows("rate_usage/select", {"queue": queue, "keys": json_list(keys)})
-                return {key: spent_of(spent) for key, spent in rows}
+                return {key: decode_usage(spent) for key, spent in rows}
 
     def _in_order(self, queue: str, limit: int) -> list[Candidate]:
         found: list[Candidate] = []
@@ -103,11 +103,11 @@ class _LimitReads:
 def record_usage(session: Session, notes: Iterable[Note]) -> None:
     """Record the rate usage, and the partition that was served last."""
     for note in notes:
-        spent = None if note.spent is None else spent_text(note.spent)
+        spent = None if note.spent is None else encode_usage(note.spent)
         session.execute("queues/update_usage", {"queue": note.queue, "turn": note.turn, "spent": spent})
         for key, usage in note.spent_by_key.items():
             until_at = micros(note.until[key])
-            parameters = {"queue": note.queue, "key": key, "spent": spent_text(usage), "until_at": until_at}
+            parameters = {"queue": note.queue, "key": key, "spent": encode_usage(usage), "until_at": until_at}
             session.execute("rate_usage/upsert", parameters)
         if note.spent_by_key:
             session.execute("rate_usage/delete_expired", {"queue": note.queue, "now": micros(session.now)})

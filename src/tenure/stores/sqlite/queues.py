@@ -11,7 +11,7 @@ from tenure.lifecycle.json_text import check_name
 from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
-from tenure.stores.limits import columns_of, rules_of
+from tenure.stores.limits import decode_limits, limit_columns
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import micros, optional_timestamp, timestamp
 from tenure.stores.sqlite.session import Session
@@ -26,8 +26,8 @@ class SqliteQueues:
     async def known(self) -> list[QueueRecord]:
         return await self._read(list_queues)
 
-    async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
-        [record] = await self._change("put", name, actor, columns_of(rules), rules=msgspec.to_builtins(rules))
+    async def put(self, name: str, limits: QueueLimits, *, actor: Actor) -> QueueRecord:
+        [record] = await self._change("put", name, actor, limit_columns(limits), limits=msgspec.to_builtins(limits))
         return record
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
@@ -57,12 +57,12 @@ def list_queues(session: Session, name: str | None = None) -> list[QueueRecord]:
     return [
         QueueRecord(
             name=queue,
-            rules=rules_of(rules),
+            limits=decode_limits(limits),
             paused_at=optional_timestamp(paused_at),
             updated_at=timestamp(updated_at),
             held=leased,
         )
-        for queue, paused_at, *rules, updated_at, leased in session.execute("queues/select", {"name": name})
+        for queue, paused_at, *limits, updated_at, leased in session.execute("queues/select", {"name": name})
     ]
 
 

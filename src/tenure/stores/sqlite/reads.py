@@ -25,7 +25,7 @@ from tenure.stores.contract import (
     SignalRecord,
     Stats,
     WorkerRecord,
-    without_secret,
+    without_token,
 )
 from tenure.stores.sqlite.apply import read_row
 from tenure.stores.sqlite.artifacts import list_artifacts, read_artifact
@@ -136,7 +136,7 @@ def _recoverable(session: Session, *, after: UUID | None, limit: int) -> list[Jo
     with closing(session.execute("jobs/select_recoverable", parameters)) as rows:
         for row in rows:
             job = read_row(session, row)
-            found.append(without_secret(job) if isinstance(job, Job) else job)
+            found.append(without_token(job) if isinstance(job, Job) else job)
             jobs += isinstance(job, Job)
             if jobs == limit:
                 break
@@ -220,7 +220,7 @@ def _decoded(session: Session, rows: Iterable[Row]) -> Iterable[Job]:
         job = read_row(session, row)
         if isinstance(job, RowPoisoned):
             raise job
-        yield without_secret(job)
+        yield without_token(job)
 
 
 def _page(rows: Iterable[Row], after: str | None) -> EventPage:

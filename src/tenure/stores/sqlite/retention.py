@@ -9,7 +9,7 @@ from uuid import UUID
 from tenure.errors import IllegalTransition
 from tenure.lifecycle.records import Actor, Job
 from tenure.lifecycle.transitions import allowed_from
-from tenure.stores.contract import Resolution, without_secret
+from tenure.stores.contract import Resolution, without_token
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import json_list, micros
 from tenure.stores.sqlite.session import Session
@@ -72,7 +72,7 @@ def _erase(session: Session, job_id: str, *, reason: str, actor: Actor) -> Job:
     job = session.job(job_id)
     if job.live:
         allowed = allowed_from(job.status, committed=job.committed)
-        raise IllegalTransition(without_secret(job), "erase", allowed=allowed, why="only when it has ended")
+        raise IllegalTransition(without_token(job), "erase", allowed=allowed, why="only when it has ended")
     if job.erased_at is not None:
         return job
     with session.writing_as("erasure"):

@@ -15,12 +15,12 @@ from tenure.lifecycle.records import Actor
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
-from tenure.stores.schedule_validation import check_firing, check_next, check_schedule
+from tenure.stores.schedule_validation import validate_firing, validate_next, validate_schedule
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.enqueue import enqueue
 from tenure.stores.sqlite.rows import encode_value, micros, named_rows, optional_micros
 from tenure.stores.sqlite.session import Session
-from tenure.stores.validation import check_page
+from tenure.stores.validation import validate_page
 
 _FIRST_AT = datetime(1, 1, 2, tzinfo=UTC)
 _PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))
@@ -38,7 +38,7 @@ class SqliteSchedules:
     async def put(
         self, schedule: Schedule, *, next_at: datetime | None, paused: bool, expected_rev: int, actor: Actor
     ) -> ScheduleRecord | None:
-        check_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
+        validate_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
         return await self._write(_put, schedule, next_at=next_at, paused=paused, expected_rev=expected_rev, actor=actor)
 
     async def remove(self, name: str, *, actor: Actor) -> bool:
@@ -48,15 +48,15 @@ class SqliteSchedules:
         return await self._read(_get, name)
 
     async def known(self, *, after: str | None = None, limit: int = 1000) -> list[ScheduleRecord]:
-        check_page(limit)
+        validate_page(limit)
         return await self._read(_select, "schedules/select_page", {"name": None, "after": after or "", "limit": limit})
 
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
-        check_page(limit)
+        validate_page(limit)
         return await self._read(_soonest, after or (_FIRST_AT, ""), limit)
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
-        check_firing(firing, requests)
+        validate_firing(firing, requests)
         results = await self._write(_fire, firing, requests)
         self._wake({result.job.queue for result in results or () if result.created})
         return results
@@ -75,7 +75,7 @@ def _put(
     current = _get(session, schedule.name)
     if (current.rev if current else 0) != expected_rev:
         return None
-    check_next(next_at, None if current is None else current.last_at)
+    validate_next(next_at, None if current is None else current.last_at)
     parameters = {name: encode_value(getattr(schedule, name)) for name in _PLAIN} | {
         "tags": None if schedule.tags is None else encode(dict(schedule.tags)),
         "policy_id": session.policy_id(schedule.policy),

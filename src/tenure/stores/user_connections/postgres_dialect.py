@@ -26,9 +26,9 @@ from tenure.stores.contract import (
     OutboxMessage,
     Outcome,
     Request,
-    settle,
-    shown,
-    without_secret,
+    decide_request,
+    redacted,
+    without_token,
 )
 from tenure.stores.postgres.connections import GUARD_STATE, REUSED_STATE
 from tenure.stores.postgres.enqueue import enqueue_parameters, new_job
@@ -80,7 +80,7 @@ class PostgresDialect:
             if one.created:
                 job = new_job(request, one.created_at)
             elif (row := reply.met.get(one.job_id)) is not None:
-                job = without_secret(_decode_job(row))
+                job = without_token(_decode_job(row))
             else:
                 raise errors.JobNotFound(one.job_id)
             results.append(EnqueueResult(job, created=one.created))
@@ -99,7 +99,7 @@ class PostgresDialect:
         for _ in range(CONFLICTS_MAX):
             reply = await _commit(user, request, change, content)
             if change is not None and reply.at is not None:
-                return Applied(shown(change), reply.at)
+                return Applied(redacted(change), reply.at)
             assert reply.now is not None, "a reply without a mark has the row and the clock"
             try:
                 current = None if reply.job is None else _decode_job(reply.job)
@@ -107,7 +107,7 @@ class PostgresDialect:
                 return Failure(error)
             if current is not None and request.rev is not None and current.rev < request.rev:
                 raise _stale_snapshot(request)
-            decision = settle(current, request, logged=reply.logged, now=reply.now)
+            decision = decide_request(current, request, logged=reply.logged, now=reply.now)
             if not isinstance(decision, Change):
                 return decision
             change = decision

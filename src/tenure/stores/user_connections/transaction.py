@@ -14,7 +14,7 @@ from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, Failure, OutboxMessage, Outcome, Request
 from tenure.stores.user_connections.detect import detect
 from tenure.stores.user_connections.sqlite_dialect import DEADLINE_SECONDS_MAX, SqliteDialect
-from tenure.stores.validation import check_artifacts, check_enqueue, check_message, check_request
+from tenure.stores.validation import validate_artifacts, validate_enqueue, validate_message, validate_request
 
 if TYPE_CHECKING:
     from tenure.stores.user_connections.postgres_dialect import PostgresDialect
@@ -41,26 +41,26 @@ class UserTransaction:
     async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         """Add jobs, all or none. Other transactions see them once the user's transaction is committed."""
         for request in requests:
-            check_enqueue(request)
+            validate_enqueue(request)
         return await (await self._dialect()).enqueue(self.connection, requests)
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
         """Write these messages with the commit mark."""
         for message in messages:
-            check_message(message)
+            validate_message(message)
         self._messages += messages
         if len({message.id for message in self._messages}) < len(self._messages):
             raise InvalidInput("id", "two messages have the same id; make a new id for each message")
 
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
         """Write these artifacts with the commit mark."""
-        check_artifacts([*self._artifacts, *artifacts])
+        validate_artifacts([*self._artifacts, *artifacts])
         self._artifacts += artifacts
 
     async def apply(self, request: Request) -> Outcome:
         """Write the commit mark of one job, as the owner of its lease, with the messages and artifacts. Unless the
         outcome is Applied, nothing was written. InvalidInput: a message id or an artifact name was used before."""
-        check_request(request)
+        validate_request(request)
         if [operation.type for operation in request.operations] != [OperationType.COMMIT]:
             operations = "+".join(operation.type for operation in request.operations)
             raise InvalidInput("operations", f"are {operations}; a user's transaction takes a single commit")

@@ -18,7 +18,7 @@ from tenure.lifecycle.records import Event, Job, Policy, ReasonCode, Stage
 from tenure.lifecycle.schedules import Schedule
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import Artifact, JobFilter, NotEmpty, NotRestored, OutboxMessage, Store
-from tenure.stores.contract.archive import SHELVES, Kept, Restoring, Runs, Shelved
+from tenure.stores.contract.archive import ARCHIVE_RECORDS, ArchivedJob, ArchiveRecord, Restore, Runs
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
@@ -34,21 +34,21 @@ LATE = datetime(2999, 1, 1, tzinfo=UTC)
 class Read(msgspec.Struct):
     """All that an archive gave."""
 
-    shelved: list[Shelved]
+    shelved: list[ArchiveRecord]
     log: list[Event]
-    jobs: list[Kept]
+    jobs: list[ArchivedJob]
     bodies: dict[tuple[UUID, str], Artifact | None]
 
 
 async def read_all(store: Store, *, limit: int = 3) -> Read:
-    async with store.archive.reading() as snapshot:
+    async with store.archive.snapshot() as snapshot:
         totals = await snapshot.totals()
-        shelved = [one for kind in SHELVES for one in await joined(snapshot.shelf(kind, limit=limit))]
+        shelved = [one for kind in ARCHIVE_RECORDS for one in await joined(snapshot.records(kind, limit=limit))]
         log, jobs = await joined(snapshot.log(limit=limit)), await joined(snapshot.jobs(limit=limit))
         assert (totals.jobs, totals.events) == (len(jobs), len(log))
         made = [(kept.job.id, artifact.name) for kept in jobs for artifact in kept.artifacts]
         bodies = {(job_id, name): await snapshot.artifact(job_id, name) for job_id, name in made}
-        assert await snapshot.histories([kept.job.id for kept in jobs]) == by_job(log, await snapshot.histories([]))
+        assert await snapshot.history([kept.job.id for kept in jobs]) == by_job(log, await snapshot.history([]))
         return Read(shelved, log, jobs, bodies)
 
 
@@ -83,22 +83,22 @@ def bare(events: Sequence[Event]) -> list[Event]:
 
 
 @asynccontextmanager
-async def restored(store: Store, read: Read) -> AsyncIterator[Restoring]:
+async def restored(store: Store, read: Read) -> AsyncIterator[Restore]:
     """Everything is written when this begins, and takes effect when it ends."""
     runs = Runs()
     for event in read.log:
         runs.place(event)
-    async with store.archive.restoring(runs=runs.count) as restoring:
-        await restoring.shelve(read.shelved)
+    async with store.archive.restore(runs=runs.count) as restoring:
+        await restoring.write_records(read.shelved)
         for first in range(0, len(read.log), 7):
-            await restoring.log(read.log[first : first + 7])
-        await restoring.jobs(read.jobs)
+            await restoring.write_events(read.log[first : first + 7])
+        await restoring.write_jobs(read.jobs)
         for kept in read.jobs:
             for record in kept.artifacts:
                 made = read.bodies[kept.job.id, record.name]
                 assert made is not None
-                await restoring.artifact(record, made.body)
-        assert await restoring.stray() is None
+                await restoring.write_artifact(record, made.body)
+        assert await restoring.missing_job() is None
         yield restoring
 
 
@@ -185,7 +185,7 @@ class ArchiveContract:
 
     async def test_a_snapshot_does_not_see_what_is_written_while_it_is_read(self, drive: Driver) -> None:
         jobs = [await drive.add() for _ in range(4)]
-        async with drive.store.archive.reading() as snapshot:
+        async with drive.store.archive.snapshot() as snapshot:
             pages = snapshot.jobs(limit=1)
             first = await anext(pages)
             [running] = await drive.claim()

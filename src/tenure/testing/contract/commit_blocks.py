@@ -22,7 +22,7 @@ from tenure.lifecycle.operations import Cancel, Commit, Complete, Heartbeat, Pro
 from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
 from tenure.seams import SYSTEM
-from tenure.stores.contract import Applied, Failure, JobFilter, Repeated, Store, Transaction, without_secret
+from tenure.stores.contract import Applied, Failure, JobFilter, Repeated, Store, Transaction, without_token
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.outbox_and_artifacts import artifact, message
 from tenure.testing.driver import CLIENT, OPERATOR, Driver
@@ -79,7 +79,7 @@ class TransactionContract:
             assert isinstance(outcome, Applied)
             assert (await drive.job(job.id)).rev == job.rev, "it shows before it is committed"
             assert await drive.store.read([request.origin.id]) == {}
-        assert await drive.job(job.id) == without_secret(outcome.job)
+        assert await drive.job(job.id) == without_token(outcome.job)
         assert (await drive.job(job.id)).committed_result == "7"
         assert await drive.job(request.origin.id) == added.job
         assert [made.name for made in await drive.store.artifacts(job.id)] == ["report.txt"]

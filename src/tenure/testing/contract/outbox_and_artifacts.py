@@ -12,7 +12,7 @@ import pytest
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
 from tenure.lifecycle.operations import Cancel, Commit, Complete, Progress
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import Applied, Artifact, OutboxMessage, without_secret
+from tenure.stores.contract import Applied, Artifact, OutboxMessage, without_token
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, OPERATOR, Driver
 
@@ -76,7 +76,7 @@ class BelongingsContract:
 
     async def test_only_the_holder_of_the_lease_attaches(self, drive: Driver) -> None:
         job = await drive.running()
-        for record, error in ((without_secret(job), LeaseLost), (of_another_job(job, drive), JobNotFound)):
+        for record, error in ((without_token(job), LeaseLost), (of_another_job(job, drive), JobNotFound)):
             with pytest.raises(error):
                 async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                     await tx.attach(record, [artifact()])

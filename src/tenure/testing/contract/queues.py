@@ -40,10 +40,10 @@ class QueueContract:
         assert not await queues.forget("mail", actor=OPERATOR)
         rules = QueueLimits(concurrency_max=3, key_rate=Rate(10, 1), fair=True)
         put = await queues.put("mail", rules, actor=OPERATOR)
-        assert (put.name, put.rules, put.paused_at, put.held) == ("mail", rules, None, 0)
+        assert (put.name, put.limits, put.paused_at, put.held) == ("mail", rules, None, 0)
         clock.advance(5)
         paused = await queues.pause("mail", actor=OPERATOR)
-        assert (paused.rules, paused.paused_at) == (rules, await drive.store.now())
+        assert (paused.limits, paused.paused_at) == (rules, await drive.store.now())
         await queues.pause("audit", actor=OPERATOR)
         assert [queue.name for queue in await queues.known()] == ["audit", "mail"]
         assert await queues.forget("mail", actor=OPERATOR)
@@ -55,11 +55,11 @@ class QueueContract:
         assert (await queues.pause("mail", actor=OPERATOR)).paused_at == paused.paused_at
         await self.rule(drive, "mail", concurrency_max=3, rate=Rate(10, 60))
         put = await queues.put("mail", QueueLimits(key_concurrency_max=2), actor=OPERATOR)
-        assert put.rules == QueueLimits(key_concurrency_max=2)
+        assert put.limits == QueueLimits(key_concurrency_max=2)
         assert put.paused_at == paused.paused_at
         resumed = await queues.resume("mail", actor=OPERATOR)
         assert resumed is not None
-        assert (resumed.paused_at, resumed.rules) == (None, QueueLimits(key_concurrency_max=2))
+        assert (resumed.paused_at, resumed.limits) == (None, QueueLimits(key_concurrency_max=2))
 
     @pytest.mark.parametrize("name", ["", " mail", "a\x00b", "a" * 300])
     async def test_a_queue_that_cannot_be_is_refused(self, drive: Driver, name: str) -> None:

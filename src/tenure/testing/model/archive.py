@@ -21,16 +21,16 @@ from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.seams import SYSTEM
 from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, QueueRecord
 from tenure.stores.contract.archive import (
-    AnswerRecord,
+    ArchivedJob,
+    ArchiveRecord,
     ClaimRecord,
-    Kept,
-    KeySpent,
+    DeduplicatedRequest,
+    KeyRateUsage,
     MessageRecord,
     NotEmpty,
     NotRestored,
     QueueState,
-    Restoring,
-    Shelved,
+    Restore,
     Snapshot,
     StreamRecord,
     Totals,
@@ -53,14 +53,14 @@ class ModelArchive:
         self._model = model
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
         yield ModelSnapshot(self._model.copy(), at=await self._model.now())
 
     @asynccontextmanager
-    async def restoring(self, *, runs: int) -> AsyncIterator[Restoring]:
+    async def restore(self, *, runs: int) -> AsyncIterator[Restore]:
         self._require_empty()
         copy = self._model.copy()
-        yield ModelRestoring(copy)
+        yield ModelRestore(copy)
         self._require_empty()
         self._model.become(copy)
 
@@ -83,7 +83,7 @@ class ModelSnapshot:
     async def totals(self) -> Totals:
         return Totals(len(self._model._rows), len(self._model._log))
 
-    async def shelf(self, kind: type[Shelved], *, limit: int) -> AsyncIterator[Sequence[Shelved]]:
+    async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         for page in _pages(sorted(self._shelf(kind), key=str), limit):
             yield page
 
@@ -91,17 +91,17 @@ class ModelSnapshot:
         for page in _pages(self._model._log, limit):
             yield page
 
-    async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[Kept]]:
+    async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[ArchivedJob]]:
         for page in _pages(self._model._rows_after(None), limit):
             yield [await self._kept(job.id) for job in page]
 
-    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._model.history(job_ids)
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
         return await self._model.artifact(job_id, name)
 
-    def _shelf(self, kind: type[Shelved]) -> list[Shelved]:
+    def _shelf(self, kind: type[ArchiveRecord]) -> list[ArchiveRecord]:
         model, at = self._model, START
         if kind is ClaimRecord:
             won = model._claims.items()
@@ -116,36 +116,36 @@ class ModelSnapshot:
             return [*model._schedules.values()]
         if kind is QueueState:
             return [_queue_state(book) for book in model._books.values()]
-        if kind is KeySpent:
+        if kind is KeyRateUsage:
             return [
-                KeySpent(queue=queue, key=key, spent=spent, until_at=at)
+                KeyRateUsage(queue=queue, key=key, spent=spent, until_at=at)
                 for queue, book in model._books.items()
                 for key, spent in book.spent_by_key.items()
             ]
         return []
 
-    async def _kept(self, job_id: UUID) -> Kept:
+    async def _kept(self, job_id: UUID) -> ArchivedJob:
         model = self._model
         answers = [(name, answer) for name, answer in sorted(model._answers.items()) if answer.job_id == job_id]
-        return Kept(
+        return ArchivedJob(
             job=(await model.read([job_id]))[job_id],
             dead_letter=await model.dead_letter(job_id),
             signals=tuple(await model.signals(job_id)),
             answers=tuple(
-                AnswerRecord(request_id=name, job_id=job_id, digest=one.body[0], detail=one.body[1], at=START)
+                DeduplicatedRequest(request_id=name, job_id=job_id, digest=one.body[0], detail=one.body[1], at=START)
                 for name, one in answers
             ),
             artifacts=tuple(await model.artifacts(job_id)),
         )
 
 
-class ModelRestoring:
+class ModelRestore:
     """Fills a copy."""
 
     def __init__(self, model: ModelStore) -> None:
         self._model = model
 
-    async def shelve(self, records: Sequence[Shelved]) -> None:
+    async def write_records(self, records: Sequence[ArchiveRecord]) -> None:
         for record in records:
             if isinstance(record, ClaimRecord):
                 self._model._claims[record.request_id] = WonClaim(record.body, record.job_ids)
@@ -156,18 +156,18 @@ class ModelRestoring:
                 self._model._schedules[record.name] = record
             elif isinstance(record, QueueState):
                 self._model._books[record.name] = _book(record)
-            elif isinstance(record, KeySpent):
+            elif isinstance(record, KeyRateUsage):
                 book = self._model._books[record.queue]
                 spent = book.spent_by_key | {record.key: record.spent}
                 self._model._books[record.queue] = msgspec.structs.replace(book, spent_by_key=spent)
 
-    async def log(self, events: Sequence[Event]) -> None:
+    async def write_events(self, events: Sequence[Event]) -> None:
         for place, event in enumerate(events):
             if any(there.rev == event.rev for there in self._model._histories.get(event.job_id, ())):
                 raise NotRestored(place, "a revision has one event")
             self._model._append([event])
 
-    async def jobs(self, kept: Sequence[Kept]) -> None:
+    async def write_jobs(self, kept: Sequence[ArchivedJob]) -> None:
         model = self._model
         for place, one in enumerate(kept):
             job_id, history = one.job.id, model._histories.get(one.job.id, [])
@@ -184,25 +184,25 @@ class ModelRestoring:
                 model._signals[job_id] = list(one.signals)
             model._answers |= {its.request_id: Answer((its.digest, its.detail), job_id) for its in one.answers}
 
-    async def artifact(self, record: ArtifactRecord, body: bytes) -> None:
+    async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None:
         made = Artifact(name=record.name, media_type=record.media_type, body=body)
         self._model._artifacts[record.job_id, record.name] = (record, made)
 
-    async def histories(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
+    async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._model.history(job_ids)
 
-    async def stray(self) -> UUID | None:
+    async def missing_job(self) -> UUID | None:
         return next((job_id for job_id in self._model._histories if job_id not in self._model._rows), None)
 
 
 def _queue_state(book: RuleBook) -> QueueState:
     record, spent = book.record, book.spent if book.spent != RateUsage() else None
-    facts = {name: getattr(record, name) for name in ("name", "rules", "paused_at", "updated_at")}
+    facts = {name: getattr(record, name) for name in ("name", "limits", "paused_at", "updated_at")}
     return QueueState(turn=book.turn, spent=spent, **facts)
 
 
 def _book(state: QueueState) -> RuleBook:
-    facts = {name: getattr(state, name) for name in ("name", "rules", "paused_at", "updated_at")}
+    facts = {name: getattr(state, name) for name in ("name", "limits", "paused_at", "updated_at")}
     return RuleBook(record=QueueRecord(**facts), turn=state.turn, spent=state.spent or RateUsage())
 
 

@@ -10,8 +10,8 @@ import msgspec
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
 from tenure.lifecycle.records import Job
 from tenure.stores.commit_block import require_outside
-from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, WorkerRecord, without_secret
-from tenure.stores.validation import check_worker
+from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, WorkerRecord, without_token
+from tenure.stores.validation import validate_worker
 from tenure.testing.clock import ManualClock
 
 
@@ -39,7 +39,7 @@ class Belongings:
         if current is None:
             raise JobNotFound(job.id)
         if job.token is None or current.token != job.token:
-            raise LeaseLost(without_secret(current), "attach")
+            raise LeaseLost(without_token(current), "attach")
         for artifact in artifacts:
             if (job.id, artifact.name) in self._artifacts:
                 problem = f"job {job.id} has one named {artifact.name!r} already; take another name"
@@ -66,7 +66,7 @@ class Belongings:
         self._artifacts = {key: kept for key, kept in self._artifacts.items() if key[0] not in job_ids}
 
     async def register(self, worker: WorkerRecord) -> None:
-        check_worker(worker)
+        validate_worker(worker)
         require_outside(self)
         now = self._clock.now()
         before = self._workers.get(worker.id)

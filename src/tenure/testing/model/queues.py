@@ -21,14 +21,14 @@ from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import ClaimRequest, QueueRecord
 from tenure.stores.limits import (
     Choice,
-    HeldOf,
     InOrder,
     Keys,
+    LeasedByKey,
+    LimitedQueue,
     Note,
     OfKeys,
     Question,
-    RuledQueue,
-    SpentOf,
+    UsageByKey,
     answered,
     choose,
 )
@@ -47,8 +47,8 @@ class RuleBook(msgspec.Struct, frozen=True, kw_only=True):
     spent_by_key: dict[str, RateUsage] = {}
 
     @property
-    def ruled(self) -> bool:
-        return self.record.paused_at is not None or self.record.rules != NO_LIMITS
+    def limited(self) -> bool:
+        return self.record.paused_at is not None or self.record.limits != NO_LIMITS
 
 
 class ModelQueues:
@@ -60,8 +60,8 @@ class ModelQueues:
     async def known(self) -> list[QueueRecord]:
         return [self._shown(self._books[name]) for name in sorted(self._books)]
 
-    async def put(self, name: str, rules: QueueLimits, *, actor: Actor) -> QueueRecord:
-        return self._keep(self._there(name), rules=rules)
+    async def put(self, name: str, limits: QueueLimits, *, actor: Actor) -> QueueRecord:
+        return self._keep(self._there(name), limits=limits)
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
         book = self._there(name)
@@ -78,7 +78,7 @@ class ModelQueues:
     def _there(self, name: str) -> RuleBook:
         check_name(name, "queue")
         require_outside(self._model)
-        record = QueueRecord(name=name, rules=NO_LIMITS, paused_at=None, updated_at=self._clock.now())
+        record = QueueRecord(name=name, limits=NO_LIMITS, paused_at=None, updated_at=self._clock.now())
         return self._books.get(name, RuleBook(record=record))
 
     def _keep(self, book: RuleBook, **changed: Any) -> QueueRecord:
@@ -98,21 +98,21 @@ def choice_by_rules(
     request: ClaimRequest, books: dict[str, RuleBook], jobs: Iterable[Job], now: datetime
 ) -> Choice | None:
     """The jobs that the rules let through; None where no queue has any."""
-    ruled = {
-        name: RuledQueue(
+    limited = {
+        name: LimitedQueue(
             name=name,
-            rules=book.record.rules,
+            limits=book.record.limits,
             paused=book.record.paused_at is not None,
             turn=book.turn,
             spent=book.spent,
         )
         for name, book in books.items()
-        if name in request.queues and book.ruled
+        if name in request.queues and book.limited
     }
-    if not ruled:
+    if not limited:
         return None
     here = [job for job in jobs if job.queue in request.queues]
-    asking = choose(request.queues, request.limit, ruled=ruled, now=now)
+    asking = choose(request.queues, request.limit, limited=limited, now=now)
     return answered(asking, lambda question: _answer(question, request, books, here, now))
 
 
@@ -129,9 +129,9 @@ def _answer(
         case OfKeys(_, keys, each):
             due = _due(mine, request, now)
             return [one for key in keys for one in [one for one in due if one.key == key][:each]]
-        case HeldOf():
+        case LeasedByKey():
             return Counter(job.origin.partition_key for job in mine if job.leased)
-        case SpentOf(queue, keys):
+        case UsageByKey(queue, keys):
             spent = books[queue].spent_by_key
             return {key: spent[key] for key in keys if key in spent}
 

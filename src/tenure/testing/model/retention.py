@@ -13,8 +13,8 @@ from tenure.lifecycle.records import BLANKABLE, Actor, Event, Job
 from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
 from tenure.lifecycle.transitions import allowed_from
 from tenure.stores.commit_block import require_outside
-from tenure.stores.contract import Resolution, SignalRecord, without_secret
-from tenure.stores.validation import check_after, check_age, check_resolution
+from tenure.stores.contract import Resolution, SignalRecord, without_token
+from tenure.stores.validation import validate_after, validate_age, validate_resolution
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.content import Belongings
 from tenure.testing.model.rows import Answer, Body, superseded
@@ -35,13 +35,13 @@ class Forgetting(Belongings):
         self._signals: dict[UUID, list[SignalRecord]] = {}
 
     def _rows_after(self, after: UUID | None) -> list[Job]:
-        check_after(after)
+        validate_after(after)
         ordered = sorted(self._rows.values(), key=lambda job: job.id.bytes)
         return [job for job in ordered if after is None or job.id.bytes > after.bytes]
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
         require_outside(self)
-        limit_at = self._clock.now() - check_age(older_than_seconds, limit)
+        limit_at = self._clock.now() - validate_age(older_than_seconds, limit)
         ended = [job for job in self._rows_after(None) if job.finished_at is not None and job.finished_at <= limit_at]
         gone = {job.id for job in sorted(ended, key=lambda job: job.finished_at or limit_at)[:limit]}
         for job_id in gone:
@@ -55,7 +55,7 @@ class Forgetting(Belongings):
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
         require_outside(self)
-        limit_at = self._clock.now() - check_age(older_than_seconds, limit)
+        limit_at = self._clock.now() - validate_age(older_than_seconds, limit)
         old = [event for history in self._histories.values() for event in superseded(history) if event.at <= limit_at]
         chosen = {event.id for event in sorted(old, key=lambda event: event.position or "")[:limit]}
         self._replace_events(msgspec.structs.replace(event, detail=None) for event in old if event.id in chosen)
@@ -68,7 +68,7 @@ class Forgetting(Belongings):
             raise JobNotFound(job_id)
         if job.live:
             allowed = allowed_from(job.status, committed=job.committed)
-            raise IllegalTransition(without_secret(job), "erase", allowed=allowed, why="only when it has ended")
+            raise IllegalTransition(without_token(job), "erase", allowed=allowed, why="only when it has ended")
         if job.erased_at is None:
             self._erase(job)
         return self._rows[job_id]
@@ -89,7 +89,7 @@ class Forgetting(Belongings):
         self._signals[job.id] = [msgspec.structs.replace(signal, payload=ERASED) for signal in kept]
 
     async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
-        check_resolution(job_ids, how)
+        validate_resolution(job_ids, how)
         require_outside(self)
         letters = [self._dead_letters[job_id] for job_id in set(job_ids) if job_id in self._dead_letters]
         open_ = [letter for letter in letters if letter.handled_at is None]

@@ -18,7 +18,7 @@ from tenure.stores.contract import (
     EventFilter,
     JobFilter,
     Tally,
-    without_secret,
+    without_token,
 )
 
 POSITION_DIGITS = 12
@@ -45,7 +45,7 @@ def same_answer(request: EnqueueRequest, rows: dict[UUID, Job], answers: dict[st
     if answer is None:
         return None
     if answer.body != body_of(request):
-        raise RequestIdReused(request.request_id, current=without_secret(rows[answer.job_id]))
+        raise RequestIdReused(request.request_id, current=without_token(rows[answer.job_id]))
     return rows[answer.job_id]
 
 
@@ -55,7 +55,7 @@ def same_enqueue(request: EnqueueRequest, rows: dict[UUID, Job], bodies: dict[UU
     by_request_id = (job for job in rows.values() if wanted is not None and job.origin.request_id == wanted)
     job = next(by_request_id, None) or rows.get(request.origin.id)
     if job is not None and bodies[job.id] != body_of(request):
-        raise RequestIdReused(request.request_id, current=without_secret(job))
+        raise RequestIdReused(request.request_id, current=without_token(job))
     return job
 
 

@@ -12,8 +12,8 @@ from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
 from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
-from tenure.stores.schedule_validation import check_firing, check_next, check_schedule
-from tenure.stores.validation import check_page
+from tenure.stores.schedule_validation import validate_firing, validate_next, validate_schedule
+from tenure.stores.validation import validate_page
 from tenure.testing.clock import ManualClock
 
 Rows = dict[str, ScheduleRecord]
@@ -33,13 +33,13 @@ class ModelSchedules:
     async def put(
         self, schedule: Schedule, *, next_at: datetime | None, paused: bool, expected_rev: int, actor: Actor
     ) -> ScheduleRecord | None:
-        check_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
+        validate_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
         require_outside(self._store)
         there = self._rows.get(schedule.name)
         if (there.rev if there else 0) != expected_rev:
             return None
         last_at = None if there is None else there.last_at
-        check_next(next_at, last_at)
+        validate_next(next_at, last_at)
         now = self._clock.now()
         record = ScheduleRecord(
             schedule=schedule,
@@ -60,11 +60,11 @@ class ModelSchedules:
         return self._rows.get(name)
 
     async def known(self, *, after: str | None = None, limit: int = 1000) -> list[ScheduleRecord]:
-        check_page(limit)
+        validate_page(limit)
         return [self._rows[name] for name in sorted(self._rows) if name > (after or "")][:limit]
 
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
-        check_page(limit)
+        validate_page(limit)
         waiting = {
             (record.next_at, record.name): record
             for record in self._rows.values()
@@ -74,7 +74,7 @@ class ModelSchedules:
         return Soonest(self._clock.now(), behind[:limit])
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
-        check_firing(firing, requests)
+        validate_firing(firing, requests)
         require_outside(self._store)
         there = self._rows.get(firing.name)
         if there is None or there.rev != firing.rev or there.paused_at is not None or there.next_at is None:

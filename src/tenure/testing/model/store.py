@@ -45,19 +45,19 @@ from tenure.stores.contract import (
     Stats,
     Subscription,
     Transaction,
-    settle,
-    shown,
-    without_secret,
+    decide_request,
+    redacted,
+    without_token,
 )
 from tenure.stores.findings import SEEN_SECONDS, nobody_runs, paused
 from tenure.stores.validation import (
-    check_claim,
-    check_dead_letter_filter,
-    check_enqueue,
-    check_event_filter,
-    check_job_filter,
-    check_page,
-    check_request,
+    validate_claim,
+    validate_dead_letter_filter,
+    validate_enqueue,
+    validate_event_filter,
+    validate_job_filter,
+    validate_page,
+    validate_request,
 )
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.archive import ModelArchive
@@ -156,7 +156,7 @@ class ModelStore(Forgetting):
         self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
     ) -> list[EnqueueResult]:
         for request in requests:
-            check_enqueue(request)
+            validate_enqueue(request)
         if after is not None:
             await after
         require_outside(self)
@@ -168,7 +168,7 @@ class ModelStore(Forgetting):
             if there is None and (there := same_dedupe(request, rows.values())) is not None:
                 remembered[request.request_id] = Answer(body_of(request), there.id)
             if there is not None:
-                answers.append(EnqueueResult(without_secret(there), created=False))
+                answers.append(EnqueueResult(without_token(there), created=False))
                 continue
             event, job = request.decide(self._clock.now())
             rows[job.id], bodies[job.id] = job, body_of(request)
@@ -183,7 +183,7 @@ class ModelStore(Forgetting):
     async def prepare(self) -> None: ...
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
-        check_claim(request)
+        validate_claim(request)
         require_outside(self)
         body, won = request.body(), self._claims.get(request.request_id)
         if won is None:
@@ -192,7 +192,7 @@ class ModelStore(Forgetting):
                 self._claims[request.request_id] = won
         if won.body != body:
             raise RequestIdReused(request.request_id)
-        return [without_secret(self._rows[job_id], request.actor) for job_id in won.job_ids if job_id in self._rows]
+        return [without_token(self._rows[job_id], request.actor) for job_id in won.job_ids if job_id in self._rows]
 
     def _take(self, request: ClaimRequest) -> list[Job]:
         now = self._clock.now()
@@ -221,7 +221,7 @@ class ModelStore(Forgetting):
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
-            check_request(request)
+            validate_request(request)
         require_outside(self)
         return [self._perform(request) for request in requests]
 
@@ -230,7 +230,7 @@ class ModelStore(Forgetting):
 
     def _perform(self, request: Request) -> Outcome:
         logged = [event for event in self._histories.get(request.job_id, ()) if event.request_id == request.request_id]
-        verdict = settle(self._rows.get(request.job_id), request, logged=logged, now=self._clock.now())
+        verdict = decide_request(self._rows.get(request.job_id), request, logged=logged, now=self._clock.now())
         return self._write(verdict, self._clock.now()) if isinstance(verdict, Change) else verdict
 
     def _write(self, change: Change, now: datetime) -> Applied:
@@ -247,7 +247,7 @@ class ModelStore(Forgetting):
                     job_id=after.id, rev=event.rev, name=operation.name, payload=operation.payload, at=at
                 )
                 self._signals.setdefault(after.id, []).append(signal)
-        return Applied(shown(change), at, renewed)
+        return Applied(redacted(change), at, renewed)
 
     def _letter(self, operation: DeadLetter, job: Job, event: Event) -> DeadLetterRecord:
         leases = [past for past in self._histories[job.id] if past.type in (EventType.CLAIMED, EventType.HEARTBEAT)]
@@ -275,27 +275,27 @@ class ModelStore(Forgetting):
     # Recovering
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        check_page(limit)
+        validate_page(limit)
         now = self._clock.now()
         found = [job for job in self._rows_after(after) if needs_attention(job, now)]
-        return [without_secret(job) for job in found[:limit]]
+        return [without_token(job) for job in found[:limit]]
 
     # Reading
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
-        return {job_id: without_secret(self._rows[job_id]) for job_id in job_ids if job_id in self._rows}
+        return {job_id: without_token(self._rows[job_id]) for job_id in job_ids if job_id in self._rows}
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
-        check_job_filter(wanted)
-        check_page(limit)
-        found = [without_secret(job) for job in self._rows_after(after) if job_matches(job, wanted)]
+        validate_job_filter(wanted)
+        validate_page(limit)
+        found = [without_token(job) for job in self._rows_after(after) if job_matches(job, wanted)]
         return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return {job_id: list(self._histories.get(job_id, ())) for job_id in job_ids}
 
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        check_event_filter(wanted)
+        validate_event_filter(wanted)
         return self._page(lambda event: event_matches(event, wanted), after=after, limit=limit)
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
@@ -305,7 +305,7 @@ class ModelStore(Forgetting):
         return position(self._log[-1].position if self._log else None)
 
     def _page(self, wanted: Callable[[Event], bool], *, after: str | None, limit: int) -> EventPage:
-        check_page(limit)
+        validate_page(limit)
         begin = position(after)
         first = bisect_right(self._log, begin, key=lambda event: event.position or "")
         found = list(islice(filter(wanted, self._log[first:]), limit))
@@ -320,8 +320,8 @@ class ModelStore(Forgetting):
     async def dead_letters(
         self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
     ) -> DeadLetterPage:
-        check_dead_letter_filter(wanted)
-        check_page(limit)
+        validate_dead_letter_filter(wanted)
+        validate_page(limit)
         buried = [(self._dead_letters[job.id], job) for job in self._rows_after(after) if job.id in self._dead_letters]
         found = [letter for letter, job in buried if letter_matches(letter, job, wanted)]
         return DeadLetterPage(found[:limit], found[limit - 1].job_id if len(found) > limit else None)

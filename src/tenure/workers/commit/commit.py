@@ -42,7 +42,7 @@ from tenure.stores.contract import (
     TransactionStore,
 )
 from tenure.stores.user_connections import UserTransaction
-from tenure.stores.validation import check_artifacts
+from tenure.stores.validation import validate_artifacts
 from tenure.workers.commit.portal import Bridge, Step
 from tenure.workers.leases import Lease
 from tenure.workers.reconnect import ReconnectBackoff
@@ -214,7 +214,7 @@ class Committer:
         """Keep an artifact for the commit, or refuse it where the mistake is made."""
         if self._held.job.committed:
             raise self._committed("attach", "artifacts go along with the commit")
-        check_artifacts([*self.artifacts, artifact])
+        validate_artifacts([*self.artifacts, artifact])
         self.artifacts.append(artifact)
 
     @asynccontextmanager

@@ -17,7 +17,7 @@ from tenure.lifecycle.operations import Heartbeat
 from tenure.lifecycle.records import Job
 from tenure.observe.log_context import job_fields
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, WakeupStore, hint_for
+from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, WakeupStore, worker_wakeup
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
 from tenure.workers.reconnect import ReconnectBackoff
 
@@ -69,7 +69,7 @@ class LeaseRenewer:
         outage = ReconnectBackoff(self._seams)
         while True:
             try:
-                async with self._store.wakeups((hint_for(self._worker),)) as wakeups:
+                async with self._store.wakeups((worker_wakeup(self._worker),)) as wakeups:
                     while True:
                         if await wakeups.wait(60.0):
                             await self.look()
