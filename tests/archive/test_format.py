@@ -438,7 +438,7 @@ FORGERIES: tuple[tuple[Damage, str], ...] = (
     (no_dead_letter, "its dead-letter record is missing"),
     (a_dead_letter_of_one_that_lives, "it has a dead letter, though it is waiting"),
     (another_signal, "the signal is not the one that was sent"),
-    (events_of_nobody, "which is not in the file"),
+    (events_of_nobody, "is not in the file"),
     (an_event_twice, "a revision has one event"),
 )
 

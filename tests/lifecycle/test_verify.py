@@ -292,7 +292,7 @@ async def test_the_walk_finds_jobs_without_events_and_events_without_a_job(clock
         (eventless[0].id, ProblemType.NO_EVENTS),
         (rowless[0].id, ProblemType.NO_JOB),
     ]
-    assert tally.problems[1].message == "the log has 5 events of it, and there is no such job"
+    assert tally.problems[1].message == "the log has 5 events of this job, which does not exist"
 
 
 async def test_a_job_that_moves_on_while_it_is_read_is_no_problem(clock: ManualClock) -> None:

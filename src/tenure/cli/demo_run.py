@@ -20,7 +20,7 @@ from tenure.cli import demo_app
 from tenure.cli.logging_setup import log_to_file
 from tenure.cli.output import NoProgress, ProgressDisplay, counted
 from tenure.cli.verify import verify_store
-from tenure.cli.worker import WorkerOptions
+from tenure.cli.worker import WorkerCommandOptions
 from tenure.cli.worker_processes import worker_command
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED, RUNNING, SUCCEEDED, TERMINAL
@@ -175,13 +175,13 @@ class Demo:
             return None
         pid, at, held = self._victim
         histories = await store.history(held)
-        recovered = [moment for history in histories.values() if (moment := _recovered_at(history, since=at))]
+        recovered = [time for history in histories.values() if (time := _recovered_at(history, since=at))]
         ended = [job.finished_at for job_id in held if (job := jobs.get(job_id)) and job.finished_at]
         return KilledWorker(
             pid=pid,
             held=len(held),
-            recovered_seconds=max(((moment - at).total_seconds() for moment in recovered), default=0.0),
-            ended_seconds=max(((moment - at).total_seconds() for moment in ended), default=0.0),
+            recovered_seconds=max(((time - at).total_seconds() for time in recovered), default=0.0),
+            ended_seconds=max(((time - at).total_seconds() for time in ended), default=0.0),
         )
 
     def _print(self, line: str) -> None:
@@ -192,7 +192,7 @@ class Demo:
 
 def start_worker(database: str, log: IO[bytes]) -> Start:
     """Starts a worker process as `tenure worker` does, with short intervals and its log in a file."""
-    options = WorkerOptions(
+    options = WorkerCommandOptions(
         target="tenure.cli.demo_app:app",
         queues=demo_app.QUEUE,
         concurrency=CONCURRENCY,
@@ -233,7 +233,7 @@ def effect_problems(jobs: dict[UUID, Job], effects: dict[UUID, int]) -> list[str
         "had more than one effect": sorted(job_id for job_id, times in effects.items() if times > 1),
         "had an effect and did not succeed": sorted(effects.keys() - due),
     }
-    return [f"{counted(len(ids), 'job')} {says}: {_some(ids)}" for says, ids in found.items() if ids]
+    return [f"{counted(len(ids), 'job')} {problem}: {_some(ids)}" for problem, ids in found.items() if ids]
 
 
 def _some(names: Sequence[object]) -> str:

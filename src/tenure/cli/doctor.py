@@ -79,11 +79,11 @@ async def clock_skew(store: ReadStore, clock: Clock) -> Finding:
     """The difference between both clocks, by the reading with the shortest round trip."""
     trip, ahead = min([await _reading(store, clock) for _ in range(CLOCK_READINGS)])
     direction = "ahead of" if ahead > 0 else "behind"
-    says = f"the database's clock is {abs(ahead):.3f} s {direction} this machine's (± {trip / 2:.3f} s)"
+    message = f"the database's clock is {abs(ahead):.3f} s {direction} this machine's (± {trip / 2:.3f} s)"
     if abs(ahead) - trip / 2 <= SKEW_SECONDS_MAX:
-        return Finding("ok", "clock", says)
+        return Finding("ok", "clock", message)
     advice = "jobs use the database's clock and are not affected; synchronise both clocks to compare logs"
-    return Finding("warning", "clock", says, advice)
+    return Finding("warning", "clock", message, advice)
 
 
 async def _reading(store: ReadStore, clock: Clock) -> tuple[float, float]:
@@ -108,8 +108,8 @@ def _schema(state: SchemaState) -> list[Finding]:
     known = f"{len(state.applied)} of {state.code_version} migrations are applied"
     findings = []
     if state.min_code_version > state.code_version:
-        says = f"the database needs schema version {state.min_code_version}; this tenure has {state.code_version}"
-        findings.append(Finding("error", SCHEMA, says, "upgrade tenure"))
+        message = f"the database needs schema version {state.min_code_version}; this tenure has {state.code_version}"
+        findings.append(Finding("error", SCHEMA, message, "upgrade tenure"))
     if state.changed:
         numbers = ", ".join(f"{number:04d}" for number in state.changed)
         advice = "install the tenure that migrated this database"

@@ -41,7 +41,7 @@ GC_THRESHOLDS = (50_000, 20, 20)
 log = logging.getLogger("tenure.worker")
 
 
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command, which a supervisor passes on to its worker processes."""
 
     target: str
@@ -103,7 +103,7 @@ def worker(*, processes: int, supervised: int | None, **given: Any) -> int:
     The first SIGTERM or SIGINT stops the worker: it claims no more jobs, waits for running jobs for the grace time,
     releases the rest, and exits with 0. The second one aborts: exit code 130 (SIGINT) or 143 (SIGTERM).
     """
-    options = WorkerOptions(**given)
+    options = WorkerCommandOptions(**given)
     color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     configure_logging(options.log_level, as_json=options.as_json, color=color)
     if processes > 1 and supervised is None:
@@ -130,7 +130,7 @@ def reduce_garbage_collection() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-async def _run_worker(app: App, options: WorkerOptions, supervisor: ControlChannel | None) -> int:
+async def _run_worker(app: App, options: WorkerCommandOptions, supervisor: ControlChannel | None) -> int:
     """Run one worker to its end; the exit code."""
     worker = app.worker(
         queues=tuple(name.strip() for name in options.queues.split(",")),
@@ -210,7 +210,7 @@ async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _run_until_stopped(
-    app: App, worker: Worker, options: WorkerOptions, supervisor: ControlChannel | None
+    app: App, worker: Worker, options: WorkerCommandOptions, supervisor: ControlChannel | None
 ) -> None:
     started_at_seconds = SYSTEM.clock.monotonic_seconds()
     send_metrics = supervisor is not None and options.metrics is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tenure.cli.metrics import serve_metrics
 from tenure.cli.output import Exit
 from tenure.cli.stop_signals import StopSignals
-from tenure.cli.worker import WorkerOptions, in_background, log_stopped, process_gauges, show_summary
+from tenure.cli.worker import WorkerCommandOptions, in_background, log_stopped, process_gauges, show_summary
 from tenure.cli.worker_summary import WorkerSummary
 from tenure.errors import StoreUnavailable
 from tenure.observe.metrics import RESTARTS
@@ -34,7 +34,7 @@ OUTPUT_BYTES = 65_536
 log = logging.getLogger("tenure.worker")
 
 
-def worker_command(options: WorkerOptions, *, channel: int, again: bool) -> Sequence[str]:
+def worker_command(options: WorkerCommandOptions, *, channel: int, again: bool) -> Sequence[str]:
     """The command of one worker process, with the descriptor of its control channel.
 
     A replacement (`again`) waits for a database that cannot be reached, as the replaced worker would have done.
@@ -43,7 +43,7 @@ def worker_command(options: WorkerOptions, *, channel: int, again: bool) -> Sequ
     return [sys.executable, "-m", "tenure", "worker", f"--supervised={channel}", *wait, *options.arguments()]
 
 
-async def supervise(options: WorkerOptions, processes: int) -> int:
+async def supervise(options: WorkerCommandOptions, processes: int) -> int:
     """Run this many worker processes until they are stopped; the exit code."""
     is_drawn = sys.stderr.isatty() and not options.as_json
     output = ForwardedOutput() if is_drawn else None
