@@ -1,4 +1,8 @@
-"""In which order jobs are claimed, and how many go together."""
+"""The order in which due jobs are claimed, and how many of them one claim takes.
+
+This is the only definition of the claim order. The model sorts by it; the stores sort in SQL, and the contract kit
+compares their claims of generated jobs with it (`ClaimContract.test_generated_jobs_are_claimed_in_claim_order`).
+"""
 
 from __future__ import annotations
 

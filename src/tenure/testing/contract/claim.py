@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from itertools import product
 from uuid import UUID
 
 import pytest
 
 from tenure.errors import RequestIdReused
+from tenure.lifecycle.claim_order import claim_order
 from tenure.lifecycle.operations import Complete, Release, Retry, Stall, Suspend
 from tenure.lifecycle.records import Job, Role
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
@@ -63,6 +65,30 @@ class ClaimContract:
         clock.advance(10)
         claimed = await drive.claim(limit=10)
         expected = [urgent, *sorted((first, second), key=lambda job: job.id.bytes), third, late, low]
+        assert ids(claimed) == ids(expected)
+
+    @pytest.mark.parametrize("stride", [7, 11, 13])
+    async def test_generated_jobs_are_claimed_in_claim_order(
+        self, drive: Driver, clock: DatabaseClock, stride: int
+    ) -> None:
+        queues = ("a", "b", "c")
+        facts = list(product(queues, range(-2, 3), (0, 1000, 2000, 600_000)))
+        jobs: list[Job] = []
+        for start in range(0, len(facts), 10):
+            # A stride without a common divisor visits every combination once, in an order of its own.
+            some = [facts[place * stride % len(facts)] for place in range(start, start + 10)]
+            requests = [
+                drive.enqueue(queue=queue, priority=priority, delay_ms=delay_ms) for queue, priority, delay_ms in some
+            ]
+            jobs += [result.job for result in await drive.store.enqueue(requests)]
+            clock.advance(1)
+        clock.advance(10)
+        now = await drive.store.now()
+        expected = sorted((job for job in jobs if job.due_at is not None and job.due_at <= now), key=claim_order)
+        claimed: list[Job] = []
+        while batch := await drive.claim(queues=queues, limit=stride):
+            claimed += batch
+        assert len(expected) == 45
         assert ids(claimed) == ids(expected)
 
     async def test_a_claim_takes_at_most_its_limit(self, drive: Driver) -> None:
