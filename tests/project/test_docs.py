@@ -84,7 +84,7 @@ def test_every_decision_has_a_title_a_status_and_its_three_parts_and_is_listed(p
     assert f"| [{title[1]}]({page.name}) | {title[2]} | {title[3]}" in listed
 
 
-def test_every_function_that_a_store_is_said_to_get_exists() -> None:
+def test_every_function_listed_for_stores_exists() -> None:
     page = (DOCS / "internals" / "store_contract.md").read_text(encoding="utf-8")
     table = page.partition("| function | returns |")[2].partition("\n\n")[0]
     names = {

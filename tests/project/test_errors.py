@@ -1,4 +1,4 @@
-"""Errors carry their facts, and say what to do next."""
+"""Errors carry their facts as attributes, and their messages state the remedy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_conflict_carries_the_current_record_and_both_revisions() -> None:
     assert "revision 3, not 2" in str(error)
 
 
-def test_the_tree_is_what_its_drawing_says() -> None:
+def test_the_tree_matches_its_drawing() -> None:
     drawn = [line.strip("│├└─ ").split()[0] for line in (errors.__doc__ or "").splitlines() if "─" in line]
     known = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TenureError)}
     assert set(drawn) == known - {"TenureError"}
@@ -64,11 +64,11 @@ def test_the_tree_is_what_its_drawing_says() -> None:
     assert not issubclass(StoreError, Refused)
 
 
-def test_a_role_without_authority_is_told_who_has_it() -> None:
+def test_a_refused_role_is_given_the_roles_that_have_authority() -> None:
     assert "only runner, gateway may" in str(
         NotAuthorised(JOB, "complete", role="client", allowed=["runner", "gateway"])
     )
 
 
-def test_a_lost_lease_says_to_stop() -> None:
+def test_the_remedy_of_a_lost_lease_is_to_stop_the_work() -> None:
     assert "stop the work" in str(LeaseLost(JOB, "heartbeat"))

@@ -1,4 +1,4 @@
-"""The generated pages are what their sources say, and a requirement that nobody asked for is noticed."""
+"""The generated pages match their sources, and an unknown requirement is an error."""
 
 from __future__ import annotations
 

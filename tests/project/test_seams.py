@@ -1,4 +1,4 @@
-"""The world's clock, chance, threads and processes, as they are handed to everyone else."""
+"""The system's clock, randomness, threads and processes behind the seams."""
 
 from __future__ import annotations
 
