@@ -13,7 +13,7 @@ from tenure.lifecycle.records import Timeouts
 
 if TYPE_CHECKING:
     from simulation.random_streams import Chance
-    from tenure.client.job_function import Prepared
+    from tenure.client.job_function import PreparedCall
 
 LEASE_SECONDS = 6.0
 Sleep = Callable[[float], Awaitable[None]]
@@ -77,13 +77,13 @@ def declare(app: App, sleep: Sleep) -> None:
         return seconds
 
 
-def app_effect(app: App, of: str) -> Prepared[str]:
+def app_effect(app: App, of: str) -> PreparedCall[str]:
     from tenure.client.job_function import JobFunction
 
     return JobFunction(app, app.kinds["effect"]).request(of)
 
 
-def a_call(app: App, chance: Chance) -> Prepared[object]:
+def a_call(app: App, chance: Chance) -> PreparedCall[object]:
     """One call of one of the jobs, by chance."""
     from tenure.client.job_function import JobFunction
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from simulation.invariants import Broken
 from simulation.random_streams import Chance
-from tenure.jobs.time_zones import zone_of
+from tenure.jobs.time_zones import time_zone
 from tenure.lifecycle.cron import due_times, parse_cron
 from tenure.lifecycle.records import Actor, Job, Policy, Role
 from tenure.lifecycle.schedules import DUE_TAG, SCHEDULE_TAG, Missed, Schedule, next_time
@@ -33,7 +33,7 @@ class Ticks:
 
     async def begin(self, store: Store) -> None:
         for schedule in self._schedules:
-            next_at = next_time(schedule, now=START, last_at=None, zone=zone_of(schedule.timezone))
+            next_at = next_time(schedule, now=START, last_at=None, zone=time_zone(schedule.timezone))
             await store.schedules.put(schedule, next_at=next_at, paused=False, expected_rev=0, actor=FATE)
 
     async def settled(self, store: Store, until: datetime) -> bool:
@@ -56,7 +56,7 @@ class Ticks:
             record = await store.schedules.get(schedule.name)
             assert record is not None, "nobody removes it"
             reached = START if record.last_at is None else record.last_at
-            when, zone = parse_cron(schedule.cron), zone_of(schedule.timezone)
+            when, zone = parse_cron(schedule.cron), time_zone(schedule.timezone)
             due = [_stamp(moment) for moment in due_times(when, zone, after=START, until=max(until, reached))]
             fired = Counter(
                 (job.origin.tags or {})[DUE_TAG]

@@ -20,7 +20,7 @@ from simulation.random_streams import Chance
 from simulation.schedules import Ticks
 from simulation.virtual_loop import Begun, DatabaseClock, Node, VirtualLoop, in_node
 from tenure.app import App
-from tenure.client.admin import Operator
+from tenure.client.admin import JobAdmin
 from tenure.errors import LeaseLost, Refused, RevisionConflict, StoreUnavailable
 from tenure.lifecycle.records import Event
 from tenure.seams import Seams, SystemSpawner
@@ -271,7 +271,7 @@ class World:
     async def _enqueue(self, node: Node) -> None:
         chance = self.chance.of("calls")
         store = self._wired(node, chance.of("wire"))
-        operator = Operator(store, actor=self.app.client, seams=self.app.seams)
+        operator = JobAdmin(store, actor=self.app.client, seams=self.app.seams)
         self.acknowledged: list[Any] = []
         calls = 0
         while calls + self._scheduled < self.options.jobs or self.operations < OPERATIONS_LEAST:

@@ -1,4 +1,4 @@
-"""The front door: declare jobs, put them into the queue, look at them and cancel them."""
+"""The App: declare jobs and schedules, enqueue, cancel and redrive jobs, run workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from tenure.client.admin import MANY, CancelReport, Operator, RedriveReport
+from tenure.client.admin import MANY, CancelReport, JobAdmin, RedriveReport
 from tenure.client.handle import Handle
-from tenure.client.job_function import EnqueueOptions, Enqueuer, JobFunction, Prepared
+from tenure.client.job_function import EnqueueOptions, Enqueuer, JobFunction, PreparedCall
 from tenure.client.queues import AppQueues
-from tenure.client.schedules import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, schedule_of
+from tenure.client.schedules import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, make_schedule
 from tenure.client.sync import BackgroundLoop
 from tenure.errors import InvalidInput, StoreError, UnknownKind
 from tenure.jobs.context import Context, inside_commit
@@ -43,13 +43,13 @@ R = TypeVar("R")
 
 ENQUEUE_BATCH = 1000
 UNKNOWN = "(unknown)"
-"""What stands for all names that are no kind's, where refusals are counted."""
+"""The kind under which rejections of undeclared kinds are counted."""
 
 log = logging.getLogger("tenure")
 
 
-class Declares(Protocol):
-    """Turns a function into a job: async or plain, with its run as first parameter or without."""
+class JobDecorator(Protocol):
+    """Declares a function as a job: async or sync, with or without a Context as first parameter."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> JobFunction[P, R]: ...
@@ -62,7 +62,7 @@ class Declares(Protocol):
 
 
 class App:
-    """Jobs of one program on one database.
+    """The jobs of one program on one database.
 
     >>> app = App("sqlite:///jobs.db")
     >>> @app.job(max_attempts=3)
@@ -85,15 +85,15 @@ class App:
         self.database = database_url(database, environment)
         self.seams = seams
         self.version = version
-        """The version of this program, which the provenance of its jobs names."""
+        """The version of this program, for the provenance of its jobs."""
         self.middleware = tuple(middleware)
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
         self.kinds: dict[str, JobDefinition[..., Any]] = {}
-        self.declared: dict[str, Schedule] = {}
+        self.declared_schedules: dict[str, Schedule] = {}
         """The schedules that the code declares, by name."""
         self.rejections: Counter[str] = Counter()
-        """Enqueues that were refused before anything was queued, by kind; names that are no kind's, all in one."""
+        """The number of rejected enqueues by kind; undeclared kinds are counted together."""
         self._stores: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Store]] = WeakKeyDictionary()
 
     def job(
@@ -115,12 +115,11 @@ class App:
         isolation: Isolation | None = None,
         memory_bytes_max: int | None = None,
         upgrade: Upgrade | None = None,
-    ) -> Declares:
-        """Declare a job. Its kind is the function's name unless `kind` gives another.
+    ) -> JobDecorator:
+        """Declare a job. Its kind is the name of the function, unless `kind` is given.
 
-        Jobs that were queued under one of the `aliases` are run too; `upgrade` turns their arguments, and any that no
-        longer fit, into those of today. Errors in `fail_on` are not tried again, those in `retry_on` are, whatever
-        else their class says.
+        Jobs that were enqueued under one of the `aliases` run too; `upgrade` converts their arguments, and others that
+        no longer validate. Errors of `fail_on` are not retried, errors of `retry_on` are, whatever their class implies.
         """
         policy = Policy(
             max_attempts=max_attempts,
@@ -144,38 +143,42 @@ class App:
         )
 
         def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
-            declared: JobDefinition[..., Any] = JobDefinition(function, name=kind or function.__name__, options=options)
-            self._register(declared)
-            return JobFunction(self, declared)
+            definition: JobDefinition[..., Any] = JobDefinition(
+                function, name=kind or function.__name__, options=options
+            )
+            self._register(definition)
+            return JobFunction(self, definition)
 
-        return cast(Declares, declare)
+        return cast(JobDecorator, declare)
 
-    def _register(self, kind: JobDefinition[..., Any]) -> None:
-        for name in (kind.name, *kind.options.aliases):
-            if name in self.kinds:
-                other = self.kinds[name].function
-                raise InvalidInput("kind", f"{name!r} is declared already, by {other.__module__}.{other.__qualname__}")
-        self.kinds.update(dict.fromkeys((kind.name, *kind.options.aliases), kind))
+    def _register(self, definition: JobDefinition[..., Any]) -> None:
+        kinds = (definition.name, *definition.options.aliases)
+        for kind in kinds:
+            if kind in self.kinds:
+                other = self.kinds[kind].function
+                problem = f"{kind!r} is declared already, by {other.__module__}.{other.__qualname__}"
+                raise InvalidInput("kind", f"{problem}; use another kind")
+        self.kinds.update(dict.fromkeys(kinds, definition))
 
-    async def enqueue_many(self, requests: Iterable[Prepared[R]]) -> list[Handle[R]]:
-        """Queue many calls, a thousand in one round trip; each thousand is taken whole or not at all.
+    async def enqueue_many(self, requests: Iterable[PreparedCall[R]]) -> list[Handle[R]]:
+        """Enqueue many calls in batches of a thousand, each in one transaction.
 
-        A generator is asked for the next thousand while the one before is being written.
+        A generator makes the next batch while the previous one is written.
         """
         store = await self.store()
-        left = iter(requests)
+        remaining = iter(requests)
         handles: list[Handle[R]] = []
-        # The oldest is being written; the other waits for it, ready to be.
-        writing: deque[tuple[list[Prepared[R]], asyncio.Task[Sequence[EnqueueResult]]]] = deque()
+        # The first is being written; the second waits for it.
+        writing: deque[tuple[list[PreparedCall[R]], asyncio.Task[Sequence[EnqueueResult]]]] = deque()
         try:
-            while batch := list(islice(left, ENQUEUE_BATCH)):
+            while batch := list(islice(remaining, ENQUEUE_BATCH)):
                 if len(batch) < ENQUEUE_BATCH and not writing:
                     return self._handles(batch, await store.enqueue([one.enqueue for one in batch]))
                 before = writing[-1][1] if writing else None
                 adding = store.enqueue([one.enqueue for one in batch], after=before)
                 writing.append((batch, self.seams.spawn.task(adding, name="tenure-enqueue")))
-                # Around the loop, so that it sets out before the next requests are made; and once more, since uvloop
-                # hands to the system at the end of a turn what was written in it.
+                # One iteration of the event loop, so that the write starts before the next requests are made; and a
+                # second one, because uvloop sends at the end of an iteration.
                 for _ in range(2):
                     await self.seams.clock.sleep(0)
                 if before is not None:
@@ -188,67 +191,67 @@ class App:
                 handles += self._handles(batch, await task)
             return handles
         except BaseException:
-            # Whoever makes the requests may have failed. What was sent before that is seen to its end.
+            # The generator may have failed. Batches that were sent are awaited.
             if writing:
                 done, _ = await asyncio.wait([task for _, task in writing])
                 for task in done:
-                    # What it says is said already, or comes second.
+                    # Retrieved, so that asyncio does not log it: the first error is raised.
                     task.cancelled() or task.exception()
             raise
 
-    def _handles(self, batch: Sequence[Prepared[R]], added: Sequence[EnqueueResult]) -> list[Handle[R]]:
-        return [Handle(self, a.job, p.kind, created=a.created) for a, p in zip(added, batch, strict=True)]
+    def _handles(self, batch: Sequence[PreparedCall[R]], added: Sequence[EnqueueResult]) -> list[Handle[R]]:
+        return [Handle(self, a.job, p.definition, created=a.created) for a, p in zip(added, batch, strict=True)]
 
     async def submit(self, kind: str, payload: str, *, options: EnqueueOptions | None = None) -> Handle[Any]:
-        """Queue a call that came as a name and JSON text, from the command line or the network."""
-        known = self.kinds.get(kind)
-        if known is None:
+        """Enqueue a call by kind and JSON text, for example from the command line."""
+        definition = self.kinds.get(kind)
+        if definition is None:
             raise self.rejected(kind, UnknownKind(kind, self.kinds))
-        enqueuer: Enqueuer[..., Any] = Enqueuer(self, known, options or EnqueueOptions())
-        [handle] = await self.enqueue_many([enqueuer.request_of(payload)])
+        enqueuer: Enqueuer[..., Any] = Enqueuer(self, definition, options or EnqueueOptions())
+        [handle] = await self.enqueue_many([enqueuer.request_from_json(payload)])
         return handle
 
     def rejected(self, kind: str, refusal: InvalidInput) -> InvalidInput:
-        """A refusal before anything was queued, which is counted and logged."""
+        """Count and log a rejection: nothing was enqueued."""
         self.rejections[kind if kind in self.kinds else UNKNOWN] += 1
-        log.warning("a job was refused before it was queued: %s", refusal)
+        log.warning("enqueue of %s rejected: %s", kind, refusal)
         return refusal
 
     def metrics(self) -> MetricsSnapshot:
-        """What this program has counted at its front door: the enqueues that were refused."""
+        """Return the counts of rejected enqueues of this program."""
         from tenure.observe.meter import rejections
 
         return rejections(self.rejections, self.kinds)
 
     async def cancel(self, job_id: UUID, *, hard: bool = False, reason: str = "requested") -> Job:
-        """End a job. Softly: one that nobody holds ends at once, a running one is told. Hard: now, whoever holds it."""
-        return await (await self.operator()).cancel(job_id, hard=hard, reason=reason)
+        """Cancel a job: at once if it is not leased, otherwise by a request to its worker. `hard` revokes the lease."""
+        return await (await self.admin()).cancel(job_id, hard=hard, reason=reason)
 
     async def cancel_many(
         self, wanted: JobFilter, *, hard: bool = False, reason: str = "requested", limit: int = MANY
     ) -> CancelReport:
-        """Cancel every live job that matches, each as `cancel` does. What is left as it was is said, and why."""
-        return await (await self.operator()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
+        """Cancel every live job that matches, each as `cancel` does. The report lists the skipped jobs with reasons."""
+        return await (await self.admin()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
 
     async def redrive(self, job_id: UUID) -> EnqueueResult:
-        """A new job that does again what a dead-lettered, failed or halted one was to do; asked twice, the same one."""
-        return await (await self.operator()).redrive(job_id)
+        """Enqueue the work of a dead-lettered, failed or halted job as a new job. Repeated, it returns that job."""
+        return await (await self.admin()).redrive(job_id)
 
     async def redrive_many(self, wanted: DeadLetterFilter | JobFilter, *, limit: int = MANY) -> RedriveReport:
         """Redrive every open dead letter that matches; with a JobFilter, every failed or halted job that matches."""
-        return await (await self.operator()).redrive_many(wanted, limit=limit)
+        return await (await self.admin()).redrive_many(wanted, limit=limit)
 
     async def discard(self, job_id: UUID) -> DeadLetter:
-        """Note that a dead letter needs no more attention. Nothing is removed."""
-        return await (await self.operator()).discard(job_id)
+        """Resolve a dead letter as discarded. Nothing is removed."""
+        return await (await self.admin()).discard(job_id)
 
     async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
-        """A page of the jobs that match, oldest first."""
+        """Return a page of the jobs that match, oldest first."""
         return await (await self.store()).find(wanted, after=after, limit=limit)
 
     @property
     def queues(self) -> AppQueues:
-        """Pausing queues, and their rules: `await app.queues.put("mail", concurrency_max=10)`."""
+        """Pauses and limits of queues: `await app.queues.put("mail", concurrency_max=10)`."""
         return AppQueues(self.store, self.client)
 
     def schedule(
@@ -261,29 +264,29 @@ class App:
         missed: Missed = "one",
         grace_seconds: float = GRACE_SECONDS,
     ) -> Schedule:
-        """Declare that a call is to be enqueued again and again: `app.schedule(send.request("ada"), "0 9 * * 1-5")`.
+        """Declare a schedule of a call: `app.schedule(send.request("ada"), "0 9 * * 1-5")`.
 
-        `cron` is a cron expression on the wall clock of `timezone`, or an interval such as `every 30s`. It is written
-        down when a worker starts, unless somebody has changed it at run time. It is named after the job's kind, unless
-        it is given a `name`. `missed` says what becomes of due times at which no worker was there: `one` job for all
-        of them, `all`, or `skip` those that are over for longer than `grace_seconds`.
+        `cron` is a cron expression on the wall clock of `timezone`, or an interval such as `every 30s`. A worker writes
+        the schedule at its start, unless it was changed at run time. Its name is the job's kind, unless `name` is
+        given. `missed` determines the jobs for due times at which no worker ran: `one` for all of them, `all`, or
+        `skip` those that are older than `grace_seconds`.
         """
-        schedule = schedule_of(
+        schedule = make_schedule(
             call, cron, name=name, timezone=timezone, missed=missed, grace_seconds=grace_seconds, source="code"
         )
-        if schedule.name in self.declared:
-            raise InvalidInput("name", f"there is a schedule {schedule.name!r} already; give this one another name")
-        self.declared[schedule.name] = schedule
+        if schedule.name in self.declared_schedules:
+            raise InvalidInput("name", f"schedule {schedule.name!r} is declared already; use another name")
+        self.declared_schedules[schedule.name] = schedule
         return schedule
 
     @property
     def schedules(self) -> AppSchedules:
-        """Schedules at run time: put, edit, pause, resume, trigger and remove them."""
+        """Administration of schedules: put, edit, pause, resume, trigger, remove."""
         return AppSchedules(self.store, self.client, seams=self.seams)
 
-    async def operator(self) -> Operator:
-        """What operators do, in this app's name."""
-        return Operator(await self.store(), actor=self.client, seams=self.seams)
+    async def admin(self) -> JobAdmin:
+        """Administration of jobs under the name of this app."""
+        return JobAdmin(await self.store(), actor=self.client, seams=self.seams)
 
     def worker(
         self,
@@ -295,9 +298,9 @@ class App:
         scan_seconds: float = 5.0,
         metrics: bool = False,
     ) -> Worker:
-        """A worker for this app's jobs, to be run on the running event loop: `await app.worker().run()`.
+        """Return a worker for this app's jobs on the running event loop: `await app.worker().run()`.
 
-        With `metrics` it counts what `worker.metrics()` shows. On the command line: `tenure worker module:app`.
+        With `metrics` it counts what `worker.metrics()` returns. On the command line: `tenure worker module:app`.
         """
         from tenure.workers.worker import Worker, WorkerOptions
 
@@ -317,30 +320,30 @@ class App:
             options=options,
             layers=self.middleware,
             user_transactions=self.user_transaction,
-            schedules=tuple(self.declared.values()),
+            schedules=tuple(self.declared_schedules.values()),
         )
 
     def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> HarnessMode:
-        """For tests: jobs live in memory and run when told to, by a clock that moves only when told to.
+        """Return a test harness: jobs are in memory, and run when the test calls for it, on a manual clock.
 
         async with app.testing() as harness:
             handle = await send.enqueue("ada")
             await harness.drain()
 
-        In plain tests: `with app.testing() as harness:`, `enqueue_sync` and `harness.drain_sync()`. With mode `inline`
-        each job is run before its enqueue returns. Afterwards the app is as it was before.
+        In sync tests: `with app.testing() as harness:`, `enqueue_sync` and `harness.drain_sync()`. With mode `inline`
+        each job runs before its enqueue returns. At the end the app uses its own database again.
         """
         from tenure.testing.harness.mode import HarnessMode
 
         return HarnessMode(self, mode=mode, now=now)
 
     async def store(self) -> Store:
-        """The open store of the running event loop."""
+        """Return the open store of the running event loop."""
         if inside_commit.get() is not None:
             raise StoreError(
-                "inside `ctx.commit()` everything must go through its transaction, or it would not take effect with "
-                "it: use `tx.execute(…)`, `tx.fetch(…)`, `tx.enqueue(job.request(…))` or `tx.outbox(…)`; with a "
-                "connection of your own also `job.within(conn).enqueue(…)`"
+                "inside `ctx.commit()` this call would not be part of the transaction; use `tx.execute(…)`, "
+                "`tx.fetch(…)`, `tx.enqueue(job.request(…))` or `tx.outbox(…)`, and with a connection of your own "
+                "also `job.within(conn).enqueue(…)`"
             )
         loop = asyncio.get_running_loop()
         pid, store = self._stores.get(loop, (0, None))
@@ -354,7 +357,7 @@ class App:
         return UserTransaction(connection, self.database, seams=self.seams)
 
     async def open_store(self) -> Store:
-        """A new store, opened; whoever asked for it closes it. A new SQLite file is given its schema."""
+        """Open a new store, which the caller closes. A new SQLite file is migrated."""
         store = store_for(self.database, seams=self.seams)
         if self.database.startswith("sqlite") and not (await store.schema()).applied:
             await store.migrate()
@@ -362,19 +365,19 @@ class App:
         return store
 
     async def _store_for_work(self) -> Store:
-        """A store for a worker, which has several: each would have a memory of its own."""
+        """Open a store for a worker. A worker opens several, so a database in memory is refused."""
         store = await self.open_store()
         if ":memory:" in self.database:
             await store.close()
             raise InvalidInput(
                 "database",
-                "is in the memory of one store, where a worker would see none of the jobs; use a file, "
-                "sqlite:///jobs.db, or `app.testing()` in tests",
+                "is in the memory of one store, and a worker opens others; use a file such as sqlite:///jobs.db, or "
+                "`app.testing()` in tests",
             )
         return store
 
     async def close(self) -> None:
-        """Let go of the running event loop's store."""
+        """Close the store of the running event loop."""
         pid, store = self._stores.pop(asyncio.get_running_loop(), (0, None))
         if store is not None and pid == os.getpid():
             await store.close()

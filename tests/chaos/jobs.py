@@ -96,7 +96,7 @@ def _apply(ctx: Context) -> None:
 
 def _asked_of_the_store(ctx: Context, operation: Operation) -> Callable[[], Any]:
     """Ask the store itself, past all that the worker knows by now, in the worker's own name and with its own token."""
-    run: Any = ctx._run
+    run: Any = ctx._attempt
 
     def ask() -> None:
         asked: Future[Job] = asyncio.run_coroutine_threadsafe(

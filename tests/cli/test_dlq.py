@@ -170,7 +170,7 @@ async def test_all_dead_letters_that_match_are_redriven(database: Database) -> N
     assert (some.code, some.err) == (0, "")
     assert some.out.startswith("1 redriven, 0 before, 0 left as they were\nthere are more")
     rest = dlq(database, *chosen, "--yes", "--json")
-    assert (rest.code, rest.json) == (0, {"left": [], "more": False, "redriven": 2, "before": 0})
+    assert (rest.code, rest.json) == (0, {"skipped": [], "more": False, "redriven": 2, "already_redriven": 0})
     assert (await redrives(database)).keys() == {str(job.id) for job in mails}
     assert await open_letters(database) == [str(bill.id)]
 
@@ -185,15 +185,15 @@ async def test_dead_letters_are_discarded_by_id_and_by_filter(database: Database
     assert dlq(database, "redrive", str(redriven.id)).code == 0
     answer = dlq(database, "discard", str(one.id), str(failed.id), str(redriven.id))
     assert (answer.code, answer.out) == (1, f"{one.id} discarded\n")
-    assert "it is no dead letter" in answer.err
-    assert "it was redriven before" in answer.err
+    assert "it is not a dead letter" in answer.err
+    assert "it was redriven already" in answer.err
     assert await open_letters(database) == [str(two.id), str(late.id)]
     as_json = dlq(database, "discard", str(one.id), "--json")
     assert (as_json.code, as_json.json["jobs"][0]["handled_as"]) == (0, "discarded")
     many = dlq(database, "discard", "--all", "--reason", "validation_failed", "--yes")
     assert (many.code, many.out) == (0, "1 discarded, 0 left as they were\n")
     assert await open_letters(database) == [str(late.id)]
-    assert dlq(database, "discard", "--all", "--yes", "--json").json == {"left": [], "more": False, "discarded": 1}
+    assert dlq(database, "discard", "--all", "--yes", "--json").json == {"skipped": [], "more": False, "discarded": 1}
 
 
 async def test_a_person_is_asked_before_many_are_discarded(database: Database) -> None:

@@ -274,8 +274,8 @@ async def test_all_that_match_are_cancelled_and_what_is_left_is_counted(database
     assert (some.code, some.err) == (0, "")
     assert some.out.startswith("2 cancelled, 0 asked to end, 0 left as they were\nthere are more")
     answer = jobs(database, *chosen, "--yes", "--json")
-    assert (answer.code, answer.json["cancelled"], answer.json["asked"], answer.json["more"]) == (1, 1, 1, False)
-    assert [left["job_id"] for left in answer.json["left"]] == [str(committed.id)]
+    assert (answer.code, answer.json["cancelled"], answer.json["requested"], answer.json["more"]) == (1, 1, 1, False)
+    assert [skipped["job_id"] for skipped in answer.json["skipped"]] == [str(committed.id)]
     in_words = jobs(database, *chosen, "--yes")
     assert (in_words.code, in_words.out) == (1, "0 cancelled, 1 asked to end, 1 left as they were\n")
     assert "its effect has been applied" in in_words.err

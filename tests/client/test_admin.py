@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import tenure
-from tenure.client.admin import PAGE, ROUNDS_MAX, DeadLetterFilter, JobFilter, Left, Operator
+from tenure.client.admin import PAGE, ROUNDS_MAX, DeadLetterFilter, JobAdmin, JobFilter, SkippedJob
 from tenure.errors import (
     AlreadyCommitted,
     IllegalTransition,
@@ -59,8 +59,8 @@ class Overtaken:
             await self._happenings.pop(0)()
         return await self._store.apply(requests)
 
-    def operator(self) -> Operator:
-        return Operator(cast(Store, self), actor=OPERATOR)
+    def admin(self) -> JobAdmin:
+        return JobAdmin(cast(Store, self), actor=OPERATOR)
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def drive(store: Store) -> Driver:
 
 
 @pytest.fixture
-def operator(store: Store) -> Operator:
-    return Operator(store, actor=OPERATOR)
+def admin(store: Store) -> JobAdmin:
+    return JobAdmin(store, actor=OPERATOR)
 
 
 async def ended(drive: Driver, operation: Operation, **facts: Any) -> Job:
@@ -84,62 +84,62 @@ async def ended(drive: Driver, operation: Operation, **facts: Any) -> Job:
 
 
 @pytest.mark.requirement("SM-10")
-async def test_a_soft_cancel_ends_at_once_what_nobody_holds(drive: Driver, operator: Operator) -> None:
+async def test_a_soft_cancel_ends_at_once_what_nobody_holds(drive: Driver, admin: JobAdmin) -> None:
     stalled = await drive.apply(await drive.running(), Release())
     waiting = await drive.apply(await drive.running(kind="nap"), Suspend())
     for job in (await drive.add(), stalled, waiting):
-        cancelled = await operator.cancel(job.id, reason="not needed")
+        cancelled = await admin.cancel(job.id, reason="not needed")
         assert (cancelled.status, cancelled.reason) == (CANCELLED, "not needed")
         assert (await drive.types_of(job.id))[-2:] == ["cancel_requested", "cancelled"]
         assert (await drive.events_of(job.id))[-1].actor == "client:operator"
 
 
 @pytest.mark.requirement("SM-10")
-async def test_a_soft_cancel_tells_whoever_holds_the_job(drive: Driver, operator: Operator) -> None:
+async def test_a_soft_cancel_tells_whoever_holds_the_job(drive: Driver, admin: JobAdmin) -> None:
     for job in (await drive.claimed(), await drive.running()):
-        asked = await operator.cancel(job.id)
+        asked = await admin.cancel(job.id)
         assert (asked.status, asked.cancel_requested, asked.token) == (job.status, True, None)
         assert (await drive.apply(job.id, Cancel(), actor=runner(job))).status is CANCELLED
 
 
 @pytest.mark.requirement("SM-10")
-async def test_a_hard_cancel_ends_the_job_whoever_holds_it(drive: Driver, operator: Operator) -> None:
+async def test_a_hard_cancel_ends_the_job_whoever_holds_it(drive: Driver, admin: JobAdmin) -> None:
     running = await drive.running()
-    assert (await operator.cancel(running.id, hard=True)).status is CANCELLED
-    assert (await operator.cancel((await drive.add()).id, hard=True)).status is CANCELLED
+    assert (await admin.cancel(running.id, hard=True)).status is CANCELLED
+    assert (await admin.cancel((await drive.add()).id, hard=True)).status is CANCELLED
     refused = await drive.refuse(running, Complete("1"))
     assert "stop the work" in str(refused)
 
 
-async def test_what_has_ended_or_is_committed_cannot_be_cancelled(drive: Driver, operator: Operator) -> None:
+async def test_what_has_ended_or_is_committed_cannot_be_cancelled(drive: Driver, admin: JobAdmin) -> None:
     done, committed = await ended(drive, Complete("1")), await ended(drive, Commit("1"))
     for hard in (False, True):
         with pytest.raises(IllegalTransition, match="none, the status is terminal"):
-            await operator.cancel(done.id, hard=hard)
+            await admin.cancel(done.id, hard=hard)
         with pytest.raises(AlreadyCommitted):
-            await operator.cancel(committed.id, hard=hard)
+            await admin.cancel(committed.id, hard=hard)
     assert (await drive.job(done.id)).rev == done.rev
     assert (await drive.job(committed.id)).rev == committed.rev
     with pytest.raises(JobNotFound):
-        await operator.cancel(drive.random.job_id())
+        await admin.cancel(drive.random.job_id())
 
 
 async def test_a_job_that_is_claimed_just_before_its_soft_cancel_is_told_instead(store: Store, drive: Driver) -> None:
     job = await drive.add()
-    asked = await Overtaken(store, drive.claim).operator().cancel(job.id)
+    asked = await Overtaken(store, drive.claim).admin().cancel(job.id)
     assert (asked.status, asked.cancel_requested) == (RUNNING, True)
     assert (await drive.types_of(job.id)) == ["enqueued", "claimed", "started", "cancel_requested"]
 
 
 async def test_a_job_that_is_let_go_of_just_before_it_is_told_ends_at_once(store: Store, drive: Driver) -> None:
     job = await drive.running()
-    cancelled = await Overtaken(store, lambda: drive.apply(job, Release())).operator().cancel(job.id)
+    cancelled = await Overtaken(store, lambda: drive.apply(job, Release())).admin().cancel(job.id)
     assert cancelled.status is CANCELLED
 
 
 async def test_the_heartbeats_of_a_busy_owner_do_not_hold_up_a_cancel(store: Store, drive: Driver) -> None:
     job = await drive.running()
-    asked = await Overtaken(store, lambda: drive.apply(job, Heartbeat())).operator().cancel(job.id)
+    asked = await Overtaken(store, lambda: drive.apply(job, Heartbeat())).admin().cancel(job.id)
     assert (asked.rev, asked.cancel_requested) == (job.rev + 2, True)
 
 
@@ -148,7 +148,7 @@ async def test_a_job_that_ends_just_before_its_cancel_is_refused_as_ended(store:
         job = await drive.running()
         overtaken = Overtaken(store, partial(drive.apply, job, Complete("1")))
         with pytest.raises(IllegalTransition, match="is succeeded"):
-            await overtaken.operator().cancel(job.id, hard=hard)
+            await overtaken.admin().cancel(job.id, hard=hard)
         assert (await drive.job(job.id)).status is SUCCEEDED
 
 
@@ -162,25 +162,25 @@ async def test_a_job_that_never_stays_in_the_same_hands_is_given_up_with_a_clear
         await drive.apply(held, Release())
 
     overtaken = Overtaken(store, *[claim_and_release] * ROUNDS_MAX)
-    with pytest.raises(StoreError, match="changed hands 10 times"):
-        await overtaken.operator().cancel(job.id)
+    with pytest.raises(StoreError, match="was claimed or released 10 times"):
+        await overtaken.admin().cancel(job.id)
     assert (await drive.job(job.id)).status is STALLED
 
 
 @pytest.mark.requirement("SM-10")
-async def test_many_are_cancelled_by_filter_and_what_was_left_is_said(drive: Driver, operator: Operator) -> None:
+async def test_many_are_cancelled_by_filter_and_what_was_left_is_said(drive: Driver, admin: JobAdmin) -> None:
     waiting = [await drive.add(tags={"tenant": "x"}) for _ in range(3)]
     running = await drive.running(tags={"tenant": "x"})
     committed = await drive.apply(await drive.running(tags={"tenant": "x"}), Commit("1"))
     done = await ended(drive, Complete("1"), tags={"tenant": "x"})
     others = await drive.add(tags={"tenant": "y"})
 
-    report = await operator.cancel_many(JobFilter(tags={"tenant": "x"}), reason="tenant left")
+    report = await admin.cancel_many(JobFilter(tags={"tenant": "x"}), reason="tenant left")
 
-    assert (report.cancelled, report.asked, report.more) == (3, 1, False)
-    [left] = report.left
-    assert left.job_id == committed.id
-    assert "its effect has been applied" in left.why
+    assert (report.cancelled, report.requested, report.more) == (3, 1, False)
+    [skipped] = report.skipped
+    assert skipped.job_id == committed.id
+    assert "its effect has been applied" in skipped.reason
     assert [(await drive.job(job.id)).reason for job in waiting] == ["tenant left"] * 3
     assert (await drive.job(running.id)).cancel_requested
     assert (await drive.job(done.id)).rev == done.rev
@@ -188,26 +188,26 @@ async def test_many_are_cancelled_by_filter_and_what_was_left_is_said(drive: Dri
 
 
 @pytest.mark.requirement("SM-10")
-async def test_many_are_cancelled_hard(drive: Driver, operator: Operator) -> None:
+async def test_many_are_cancelled_hard(drive: Driver, admin: JobAdmin) -> None:
     running = [await drive.running() for _ in range(2)]
     await drive.add()
-    report = await operator.cancel_many(JobFilter(statuses=(RUNNING,)), hard=True)
-    assert (report.cancelled, report.asked, report.left) == (2, 0, ())
+    report = await admin.cancel_many(JobFilter(statuses=(RUNNING,)), hard=True)
+    assert (report.cancelled, report.requested, report.skipped) == (2, 0, ())
     assert [(await drive.job(job.id)).status for job in running] == [CANCELLED] * 2
 
 
-async def test_many_are_taken_page_by_page_up_to_the_limit(store: Store, drive: Driver, operator: Operator) -> None:
+async def test_many_are_taken_page_by_page_up_to_the_limit(store: Store, drive: Driver, admin: JobAdmin) -> None:
     await store.enqueue([drive.enqueue() for _ in range(PAGE + 7)])
-    few = await operator.cancel_many(JobFilter(), limit=3)
+    few = await admin.cancel_many(JobFilter(), limit=3)
     assert (few.cancelled, few.more) == (3, True)
-    page = await operator.cancel_many(JobFilter(), limit=PAGE)
+    page = await admin.cancel_many(JobFilter(), limit=PAGE)
     assert (page.cancelled, page.more) == (PAGE, True)
-    rest = await operator.cancel_many(JobFilter(), limit=4)
+    rest = await admin.cancel_many(JobFilter(), limit=4)
     assert (rest.cancelled, rest.more) == (4, False)
-    assert (await operator.cancel_many(JobFilter())).cancelled == 0
+    assert (await admin.cancel_many(JobFilter())).cancelled == 0
     for limit in (0, -1, True):
         with pytest.raises(InvalidInput, match="limit"):
-            await operator.cancel_many(JobFilter(), limit=limit)
+            await admin.cancel_many(JobFilter(), limit=limit)
 
 
 async def test_what_is_added_while_many_are_cancelled_is_not_for_them(store: Store, drive: Driver) -> None:
@@ -217,7 +217,7 @@ async def test_what_is_added_while_many_are_cancelled_is_not_for_them(store: Sto
     async def add_another() -> None:
         added.append(await drive.add())
 
-    report = await Overtaken(store, add_another).operator().cancel_many(JobFilter())
+    report = await Overtaken(store, add_another).admin().cancel_many(JobFilter())
     assert (report.cancelled, report.more) == (PAGE + 1, False)
     assert (await drive.job(added[0].id)).status is QUEUED
 
@@ -225,15 +225,15 @@ async def test_what_is_added_while_many_are_cancelled_is_not_for_them(store: Sto
 async def test_some_of_many_that_change_hands_meanwhile_are_decided_upon_anew(store: Store, drive: Driver) -> None:
     jobs = [await drive.add() for _ in range(5)]
     overtaken = Overtaken(store, lambda: drive.claim(limit=2))
-    report = await overtaken.operator().cancel_many(JobFilter())
-    assert (report.cancelled, report.asked, report.left) == (3, 2, ())
+    report = await overtaken.admin().cancel_many(JobFilter())
+    assert (report.cancelled, report.requested, report.skipped) == (3, 2, ())
     states = [(await drive.job(job.id)).status for job in jobs]
     assert (states.count(CANCELLED), states.count(RUNNING)) == (3, 2)
 
 
-async def test_a_filter_on_what_has_ended_cancels_nothing(operator: Operator) -> None:
-    with pytest.raises(InvalidInput, match="succeeded has ended"):
-        await operator.cancel_many(JobFilter(statuses=(QUEUED, SUCCEEDED)))
+async def test_a_filter_on_what_has_ended_cancels_nothing(admin: JobAdmin) -> None:
+    with pytest.raises(InvalidInput, match="succeeded jobs have ended"):
+        await admin.cancel_many(JobFilter(statuses=(QUEUED, SUCCEEDED)))
 
 
 # Redrive.
@@ -245,7 +245,7 @@ REDRIVABLE: list[Operation] = [BURIED, Fail(ERROR), Halt("too dear", "[1]")]
 @pytest.mark.requirement("SM-11")
 @pytest.mark.parametrize("end", REDRIVABLE, ids=lambda end: end.type.value)
 async def test_a_redrive_is_a_new_job_linked_to_the_old_which_does_not_change(
-    drive: Driver, operator: Operator, end: Operation
+    drive: Driver, admin: JobAdmin, end: Operation
 ) -> None:
     facts: dict[str, Any] = {
         "payload": '{"to":"ada"}',
@@ -260,7 +260,7 @@ async def test_a_redrive_is_a_new_job_linked_to_the_old_which_does_not_change(
     old = await ended(drive, end, policy={"max_attempts": 2}, **facts)
     before = await drive.seen(old.id)
 
-    again = await operator.redrive(old.id)
+    again = await admin.redrive(old.id)
 
     assert again.created
     kept = ("kind", "payload", "policy", "priority", *facts)
@@ -272,68 +272,68 @@ async def test_a_redrive_is_a_new_job_linked_to_the_old_which_does_not_change(
 
 
 @pytest.mark.requirement("SM-11")
-async def test_a_job_is_redriven_once_however_often_it_is_asked_for(drive: Driver, operator: Operator) -> None:
+async def test_a_job_is_redriven_once_however_often_it_is_asked_for(drive: Driver, admin: JobAdmin) -> None:
     old = await ended(drive, Fail(ERROR))
-    first = await operator.redrive(old.id)
+    first = await admin.redrive(old.id)
     [running] = await drive.claim()
     assert running.id == first.job.id
     await drive.apply(running, Fail(ERROR))
-    second = await operator.redrive(old.id)
+    second = await admin.redrive(old.id)
     assert (second.created, second.job.id, second.job.status) == (False, first.job.id, FAILED)
-    third = await operator.redrive(first.job.id)
+    third = await admin.redrive(first.job.id)
     assert (third.created, third.job.origin.redrive_of) == (True, first.job.id)
 
 
-async def test_what_succeeded_was_cancelled_lives_or_is_gone_is_not_redriven(drive: Driver, operator: Operator) -> None:
-    cancelled = await operator.cancel((await drive.add()).id)
-    with pytest.raises(IllegalTransition, match="somebody wanted its end; enqueue it anew"):
-        await operator.redrive(cancelled.id)
+async def test_what_succeeded_was_cancelled_lives_or_is_gone_is_not_redriven(drive: Driver, admin: JobAdmin) -> None:
+    cancelled = await admin.cancel((await drive.add()).id)
+    with pytest.raises(IllegalTransition, match="it was cancelled on request; enqueue it again"):
+        await admin.redrive(cancelled.id)
     for job in (await ended(drive, Complete("1")), await drive.running(), await drive.add()):
-        with pytest.raises(IllegalTransition, match="only a dead-lettered, failed or halted job"):
-            await operator.redrive(job.id)
+        with pytest.raises(IllegalTransition, match="only dead-lettered, failed and halted jobs"):
+            await admin.redrive(job.id)
     with pytest.raises(JobNotFound):
-        await operator.redrive(drive.random.job_id())
+        await admin.redrive(drive.random.job_id())
     assert (await drive.store.find(JobFilter())).jobs[-1].origin.redrive_of is None
 
 
-async def test_an_erased_job_is_not_redriven(store: Store, drive: Driver, operator: Operator) -> None:
+async def test_an_erased_job_is_not_redriven(store: Store, drive: Driver, admin: JobAdmin) -> None:
     old = await ended(drive, Fail(ERROR))
     await store.erase(old.id, reason="asked", actor=OPERATOR)
     with pytest.raises(IllegalTransition, match="its content was erased"):
-        await operator.redrive(old.id)
+        await admin.redrive(old.id)
 
 
-async def test_a_job_whose_dedupe_key_is_taken_is_not_redriven(drive: Driver, operator: Operator) -> None:
+async def test_a_job_whose_dedupe_key_is_taken_is_not_redriven(drive: Driver, admin: JobAdmin) -> None:
     old = await ended(drive, Fail(ERROR), dedupe_key="ada")
     live = await drive.add(dedupe_key="ada")
-    with pytest.raises(IllegalTransition, match=f"job {live.id} has its dedupe key"):
-        await operator.redrive(old.id)
+    with pytest.raises(IllegalTransition, match=f"live job {live.id} has the same dedupe key"):
+        await admin.redrive(old.id)
 
 
-async def test_a_request_id_that_somebody_else_has_used_is_said(drive: Driver, operator: Operator) -> None:
+async def test_a_request_id_that_somebody_else_has_used_is_said(drive: Driver, admin: JobAdmin) -> None:
     old, fine = await ended(drive, Fail(ERROR)), await ended(drive, Fail(ERROR))
     await drive.add(request_id=f"redrive.{old.id}")
     with pytest.raises(RequestIdReused):
-        await operator.redrive(old.id)
-    report = await operator.redrive_many(JobFilter())
-    assert (report.redriven, [left.job_id for left in report.left]) == (1, [old.id])
-    assert (await operator.redrive(fine.id)).created is False
+        await admin.redrive(old.id)
+    report = await admin.redrive_many(JobFilter())
+    assert (report.redriven, [skipped.job_id for skipped in report.skipped]) == (1, [old.id])
+    assert (await admin.redrive(fine.id)).created is False
 
 
 @pytest.mark.requirement("SM-11")
-async def test_a_redriven_dead_letter_is_dealt_with(store: Store, drive: Driver, operator: Operator) -> None:
+async def test_a_redriven_dead_letter_is_dealt_with(store: Store, drive: Driver, admin: JobAdmin) -> None:
     old = await ended(drive, BURIED)
-    await operator.redrive(old.id)
+    await admin.redrive(old.id)
     letter = await store.dead_letter(old.id)
     assert letter is not None
     assert (letter.handled_as, letter.handled_at is not None) == ("redriven", True)
     assert (await store.dead_letters(DeadLetterFilter())).letters == []
-    await operator.redrive(old.id)
+    await admin.redrive(old.id)
     assert await store.dead_letter(old.id) == letter
 
 
 @pytest.mark.requirement("SM-11")
-async def test_many_dead_letters_are_redriven_by_filter(store: Store, drive: Driver, operator: Operator) -> None:
+async def test_many_dead_letters_are_redriven_by_filter(store: Store, drive: Driver, admin: JobAdmin) -> None:
     wanted = [await ended(drive, BURIED, kind="mail") for _ in range(3)]
     erased = await ended(drive, BURIED, kind="mail")
     await store.erase(erased.id, reason="asked", actor=OPERATOR)
@@ -341,28 +341,28 @@ async def test_many_dead_letters_are_redriven_by_filter(store: Store, drive: Dri
     other = await ended(drive, late, kind="mail")
     await ended(drive, Fail(ERROR), kind="mail")
 
-    report = await operator.redrive_many(DeadLetterFilter(reason_codes=(ReasonCode.VALIDATION_FAILED,)))
+    report = await admin.redrive_many(DeadLetterFilter(reason_codes=(ReasonCode.VALIDATION_FAILED,)))
 
-    assert (report.redriven, report.before, report.more) == (3, 0, False)
-    assert [left.job_id for left in report.left] == [erased.id]
+    assert (report.redriven, report.already_redriven, report.more) == (3, 0, False)
+    assert [skipped.job_id for skipped in report.skipped] == [erased.id]
     links = {job.origin.redrive_of for job in (await store.find(JobFilter(statuses=(QUEUED,)))).jobs}
     assert links == {job.id for job in wanted}
     still_open = {letter.job_id for letter in (await store.dead_letters(DeadLetterFilter())).letters}
     assert still_open == {erased.id, other.id}
-    again = await operator.redrive_many(DeadLetterFilter(reason_codes=(ReasonCode.VALIDATION_FAILED,)))
-    assert (again.redriven, again.before, len(again.left)) == (0, 0, 1)
+    again = await admin.redrive_many(DeadLetterFilter(reason_codes=(ReasonCode.VALIDATION_FAILED,)))
+    assert (again.redriven, again.already_redriven, len(again.skipped)) == (0, 0, 1)
 
 
-async def test_many_failed_and_halted_jobs_are_redriven_by_filter(drive: Driver, operator: Operator) -> None:
+async def test_many_failed_and_halted_jobs_are_redriven_by_filter(drive: Driver, admin: JobAdmin) -> None:
     await ended(drive, Fail(ERROR))
     await ended(drive, Halt("too dear", "[1]"))
     await ended(drive, BURIED)
-    first = await operator.redrive_many(JobFilter(), limit=1)
-    assert (first.redriven, first.before, first.more) == (1, 0, True)
-    rest = await operator.redrive_many(JobFilter())
-    assert (rest.redriven, rest.before, rest.more) == (1, 1, False)
-    with pytest.raises(InvalidInput, match="dead letters are chosen by a DeadLetterFilter"):
-        await operator.redrive_many(JobFilter(statuses=(FAILED, CANCELLED)))
+    first = await admin.redrive_many(JobFilter(), limit=1)
+    assert (first.redriven, first.already_redriven, first.more) == (1, 0, True)
+    rest = await admin.redrive_many(JobFilter())
+    assert (rest.redriven, rest.already_redriven, rest.more) == (1, 1, False)
+    with pytest.raises(InvalidInput, match="select dead letters by a DeadLetterFilter"):
+        await admin.redrive_many(JobFilter(statuses=(FAILED, CANCELLED)))
 
 
 # Discard.
@@ -370,44 +370,44 @@ async def test_many_failed_and_halted_jobs_are_redriven_by_filter(drive: Driver,
 
 @pytest.mark.requirement("SM-11")
 async def test_a_discarded_dead_letter_stays_and_needs_no_attention(
-    store: Store, drive: Driver, operator: Operator
+    store: Store, drive: Driver, admin: JobAdmin
 ) -> None:
     job = await ended(drive, BURIED)
-    letter = await operator.discard(job.id)
+    letter = await admin.discard(job.id)
     assert (letter.handled_as, letter.last_error) == ("discarded", ERROR)
     assert (await store.dead_letters(DeadLetterFilter())).letters == []
     assert (await store.dead_letters(DeadLetterFilter(handled=True))).letters == [letter]
-    assert await operator.discard(job.id) == letter
+    assert await admin.discard(job.id) == letter
     assert await drive.job(job.id) == job
 
 
-async def test_only_a_dead_letter_that_was_not_redriven_is_discarded(drive: Driver, operator: Operator) -> None:
-    with pytest.raises(IllegalTransition, match="it is no dead letter"):
-        await operator.discard((await ended(drive, Fail(ERROR))).id)
+async def test_only_a_dead_letter_that_was_not_redriven_is_discarded(drive: Driver, admin: JobAdmin) -> None:
+    with pytest.raises(IllegalTransition, match="it is not a dead letter"):
+        await admin.discard((await ended(drive, Fail(ERROR))).id)
     with pytest.raises(JobNotFound):
-        await operator.discard(drive.random.job_id())
+        await admin.discard(drive.random.job_id())
     redriven = await ended(drive, BURIED)
-    await operator.redrive(redriven.id)
-    with pytest.raises(IllegalTransition, match="it was redriven before"):
-        await operator.discard(redriven.id)
+    await admin.redrive(redriven.id)
+    with pytest.raises(IllegalTransition, match="it was redriven already"):
+        await admin.discard(redriven.id)
 
 
-async def test_a_discarded_dead_letter_can_still_be_redriven_by_its_id(drive: Driver, operator: Operator) -> None:
+async def test_a_discarded_dead_letter_can_still_be_redriven_by_its_id(drive: Driver, admin: JobAdmin) -> None:
     job = await ended(drive, BURIED)
-    await operator.discard(job.id)
-    assert (await operator.redrive_many(DeadLetterFilter())).redriven == 0
-    assert (await operator.redrive(job.id)).created
+    await admin.discard(job.id)
+    assert (await admin.redrive_many(DeadLetterFilter())).redriven == 0
+    assert (await admin.redrive(job.id)).created
 
 
 @pytest.mark.requirement("SM-11")
-async def test_many_dead_letters_are_discarded_by_filter(store: Store, drive: Driver, operator: Operator) -> None:
+async def test_many_dead_letters_are_discarded_by_filter(store: Store, drive: Driver, admin: JobAdmin) -> None:
     jobs = [await ended(drive, BURIED, kind="mail") for _ in range(3)]
     other = await ended(drive, BURIED, kind="bill")
-    some = await operator.discard_many(DeadLetterFilter(kinds=("mail",)), limit=2)
+    some = await admin.discard_many(DeadLetterFilter(kinds=("mail",)), limit=2)
     assert (some.discarded, some.more) == (2, True)
-    rest = await operator.discard_many(DeadLetterFilter(kinds=("mail",), handled=True))
+    rest = await admin.discard_many(DeadLetterFilter(kinds=("mail",), handled=True))
     assert (rest.discarded, rest.more) == (1, False)
-    assert rest.left == tuple(Left(job.id, "it was discarded before") for job in jobs[:2])
+    assert rest.skipped == tuple(SkippedJob(job.id, "it was discarded already") for job in jobs[:2])
     assert [letter.job_id for letter in (await store.dead_letters(DeadLetterFilter())).letters] == [other.id]
 
 
@@ -416,18 +416,18 @@ async def test_many_dead_letters_are_discarded_by_filter(store: Store, drive: Dr
 
 @pytest.mark.requirement("WC-12", "WC-13")
 async def test_the_provenance_of_an_ended_job_names_the_version_of_the_program_that_ran_it(
-    store: Store, drive: Driver, operator: Operator
+    store: Store, drive: Driver, admin: JobAdmin
 ) -> None:
     at = await store.now()
     facts: dict[str, Any] = {"host": "h", "pid": 1, "queues": ("default",), "kinds": ("mail",), "concurrency": 1}
     await store.register(WorkerRecord(id="worker-1", version="2.1", started_at=at, seen_at=at, **facts))
     running = await drive.running(policy={"max_attempts": 3})
     with pytest.raises(NotYet, match="it is running"):
-        await operator.provenance(running.id)
+        await admin.provenance(running.id)
     await drive.apply(running, Retry(ERROR, delay_seconds=0))
     await drive.claim(worker="stranger")
-    await operator.cancel(running.id, hard=True, reason="enough")
-    story = await operator.provenance(running.id)
+    await admin.cancel(running.id, hard=True, reason="enough")
+    story = await admin.provenance(running.id)
     assert [(one.owner, one.code_version, one.error) for one in story.attempts] == [
         ("worker-1", "2.1", ERROR),
         ("stranger", None, None),
@@ -435,7 +435,7 @@ async def test_the_provenance_of_an_ended_job_names_the_version_of_the_program_t
     assert (story.outcome.status, story.outcome.by, story.outcome.reason) == (CANCELLED, "client:operator", "enough")
     assert msgspec.json.encode(story)
     with pytest.raises(JobNotFound):
-        await operator.provenance(drive.random.job_id())
+        await admin.provenance(drive.random.job_id())
 
 
 async def test_an_app_does_all_of_this_in_its_own_name(database: Database) -> None:

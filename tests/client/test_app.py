@@ -10,7 +10,7 @@ import pytest
 
 import tenure
 from tenure.app import UNKNOWN
-from tenure.client.job_function import Prepared
+from tenure.client.job_function import PreparedCall
 from tenure.errors import (
     InvalidInput,
     JobCancelled,
@@ -127,7 +127,7 @@ async def test_whoever_fails_to_make_a_request_leaves_whole_thousands(app: tenur
     def work(n: int) -> int:
         return n
 
-    def calls() -> Iterator[Prepared[int]]:
+    def calls() -> Iterator[PreparedCall[int]]:
         yield from map(work.request, range(2500))
         raise LookupError("no more addresses")
 
@@ -221,7 +221,7 @@ async def test_a_new_sqlite_file_is_ready_at_once_and_a_new_postgres_database_is
 SYNC = """
 import os, sys
 import tenure
-from tenure.client.job_function import Prepared
+from tenure.client.job_function import PreparedCall
 
 app = tenure.App(sys.argv[1])
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import psycopg
 
 import tenure
-from tenure.client.admin import Operator
+from tenure.client.admin import JobAdmin
 from tenure.seams import Seams
 from tenure.stores import Store
 from tenure.stores.postgres.store import PostgresStore
@@ -60,8 +60,8 @@ class Place:
         """One scan of the recovery worker."""
         return await RecoveryWorker(self.store, Seams(clock=ManualClock()), name="mender").scan()
 
-    def operator(self) -> Operator:
-        return Operator(self.store, actor=OPERATOR)
+    def operator(self) -> JobAdmin:
+        return JobAdmin(self.store, actor=OPERATOR)
 
     def by_hand(self, statement: str, **values: Any) -> None:
         """SQL of somebody with a shell on the database, guards and all. `{jobs}` and `{events}` stand for our tables,

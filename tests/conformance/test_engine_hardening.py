@@ -93,7 +93,7 @@ async def test_what_cannot_be_valid_is_refused_counted_and_logged_and_nothing_is
         with pytest.raises(refusal):
             await app.submit(kind, payload)
     assert app.rejections == {UNKNOWN: 1, "BUILD_SCENE": 3}
-    assert len([record for record in caplog.records if "refused before it was queued" in record.getMessage()]) == 4
+    assert len([record for record in caplog.records if "rejected: " in record.getMessage()]) == 4
     assert (await app.find(tenure.JobFilter())).jobs == []
 
 

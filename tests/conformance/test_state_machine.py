@@ -366,7 +366,7 @@ async def test_every_transition_is_counted_and_waits_and_run_times_have_their_qu
         handles = [await work.enqueue(name) for name in ("slow", "quick", *errors)]
         await eventually(lambda: is_renewed(store, handles[0].id), seconds=60)
         renewed.set()
-        for handle in (*handles, tenure.Handle(app, orphan, work.kind, created=True)):
+        for handle in (*handles, tenure.Handle(app, orphan, work.definition, created=True)):
             await handle.wait(60)
         seen = worker.metrics() + app.metrics()
     counted = {

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.errors import InvalidInput
-from tenure.jobs.time_zones import zone_of
+from tenure.jobs.time_zones import time_zone
 from tenure.lifecycle.records import Origin, Policy
 from tenure.lifecycle.schedules import (
     FIRED_MOST,
@@ -100,7 +100,7 @@ CRONS = st.sampled_from(["every 7s", "*/5 * * * *", "30 2 * * *", "0 */3 * * 1-5
 def test_however_the_clock_jumps_no_due_time_comes_twice_and_none_goes_back(
     missed: Missed, cron: str, jumps: list[int]
 ) -> None:
-    zone = zone_of("Europe/Berlin")
+    zone = time_zone("Europe/Berlin")
     now = START
     one = schedule(cron=cron, missed=missed)
     state = record(cron=cron, missed=missed, last_at=None, next_at=next_time(one, now=now, last_at=None, zone=zone))
@@ -146,7 +146,9 @@ def test_the_job_of_a_due_time_has_one_name_whatever_else_changes() -> None:
     due = datetime.fromisoformat("2026-10-25T02:30:00+02:00")
     jobs = [
         job_of(one, due.astimezone(zone), job_id=UUID(int=number))
-        for number, (one, zone) in enumerate([(schedule(), UTC), (schedule(payload="[]"), zone_of("Asia/Kolkata"))], 1)
+        for number, (one, zone) in enumerate(
+            [(schedule(), UTC), (schedule(payload="[]"), time_zone("Asia/Kolkata"))], 1
+        )
     ]
     assert {job.request_id for job in jobs} == {"cron:tick:2026-10-25T00:30:00Z"}
     assert jobs[0].tags == {"tenure.schedule": "tick", "tenure.due": "2026-10-25T00:30:00Z"}

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 import tenure
-from tenure.client.job_function import Enqueuer, Prepared
+from tenure.client.job_function import Enqueuer, PreparedCall
 from tenure.testing.harness.harness import Harness
 from tenure.testing.harness.report import HarnessReport
 
@@ -103,10 +103,10 @@ async def enqueue_with_options(session: object) -> None:
 
 async def enqueue_many() -> None:
     """Calls of one kind keep their type; a mixture has what they share."""
-    assert_type(plain_without_context.request(1), Prepared[int | None])
+    assert_type(plain_without_context.request(1), PreparedCall[int | None])
     same = await app.enqueue_many(plain_with_context.request(name) for name in ("ada", "bob"))
     assert_type(same, list[tenure.Handle[dict[str, int]]])
-    mixed: list[Prepared[Any]] = [plain_with_context.request("ada"), async_without_context.request(1)]
+    mixed: list[PreparedCall[Any]] = [plain_with_context.request("ada"), async_without_context.request(1)]
     assert_type(await app.enqueue_many(mixed), list[tenure.Handle[Any]])
     assert_type(await app.submit("plain_with_context", '{"name":"ada"}'), tenure.Handle[Any])
 

@@ -171,7 +171,7 @@ class TestErrorsDecide:
         [job] = (await harness.drain()).jobs
         letter = await letter_of(app, job)
         assert (job.status, letter.stage) == ("dead_lettered", Stage.OUTPUT)
-        assert "cannot be written as JSON" in letter.last_error
+        assert "cannot be encoded as JSON" in letter.last_error
 
     async def test_every_end_that_is_no_success_is_logged(
         self, app: tenure.App, harness: Harness, caplog: pytest.LogCaptureFixture
@@ -340,7 +340,7 @@ class TestInput:
         with pytest.raises(UnknownKind):
             await app.submit("other", "{}")
         assert app.rejections == {"work": 5, UNKNOWN: 1}
-        assert len([r for r in caplog.records if "refused before it was queued" in r.getMessage()]) == 6
+        assert len([r for r in caplog.records if "rejected: " in r.getMessage()]) == 6
         assert (await app.find(JobFilter())).jobs == []
         assert (await harness.drain()).ran == ()
 

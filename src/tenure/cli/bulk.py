@@ -12,7 +12,7 @@ import click
 from tenure.cli.database import opened
 from tenure.cli.filters import operator
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line
-from tenure.client.admin import Operator
+from tenure.client.admin import JobAdmin
 from tenure.errors import Refused
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def confirm(action: str, count: int, noun: str, *, more: bool) -> None:
 
 
 async def change_each(
-    database: str, ids: Sequence[UUID], change: Callable[[Operator, UUID], Awaitable[Any]]
+    database: str, ids: Sequence[UUID], change: Callable[[JobAdmin, UUID], Awaitable[Any]]
 ) -> dict[UUID, Any]:
     """Change each id; the result of each, or its Refused."""
     results: dict[UUID, Any] = {}
     async with opened(database) as store:
-        acting = Operator(store, actor=operator())
+        acting = JobAdmin(store, actor=operator())
         for job_id in dict.fromkeys(ids):
             try:
                 results[job_id] = await change(acting, job_id)
@@ -82,9 +82,9 @@ def print_report(report: CancelReport | RedriveReport | DiscardReport, changed: 
     if as_json:
         print_json(report)
     else:
-        for left in report.left:
-            print_error(left.why)
-        print_line(f"{changed}, {len(report.left):,} unchanged")
+        for skipped in report.skipped:
+            print_error(skipped.reason)
+        print_line(f"{changed}, {len(report.skipped):,} unchanged")
         if report.more:
             print_line(MORE_LEFT)
-    return Exit.PROBLEMS if report.left else Exit.OK
+    return Exit.PROBLEMS if report.skipped else Exit.OK

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import tenure
-from tenure.app import Declares
-from tenure.client.job_function import Prepared
+from tenure.app import JobDecorator
+from tenure.client.job_function import PreparedCall
 from tenure.seams import SYSTEM
 
 QUEUE = "demo"
@@ -21,7 +21,7 @@ INSERT = "insert into effects (job, kind, attempt) values ($1, $2, $3)"
 app = tenure.App(name="demo", version="demo")
 
 
-def _declared(*, max_attempts: int = 5, dead_letter: bool = False) -> Declares:
+def _declared(*, max_attempts: int = 5, dead_letter: bool = False) -> JobDecorator:
     return app.job(
         queue=QUEUE,
         max_attempts=max_attempts,
@@ -68,11 +68,11 @@ async def refund(ctx: tenure.Context, number: int) -> None:
     raise RuntimeError(f"refund {number}: the account is closed")
 
 
-DOOMED = refund.kind.name
+DOOMED = refund.definition.name
 DOOMED_NUMBER = 13
 
 
-def call(number: int) -> Prepared[Any]:
+def call(number: int) -> PreparedCall[Any]:
     """The request of this number: most are quick, one in five fails once, one in ten is slow, one cannot succeed."""
     if number == DOOMED_NUMBER:
         return refund.request(number)

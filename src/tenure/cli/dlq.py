@@ -12,7 +12,7 @@ from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import dead_letter_filter, dead_letter_filters, job_id, many_options, operator, page_options
 from tenure.cli.job_output import abbreviate, print_attempts, print_dead_letter, print_job
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
-from tenure.client.admin import DiscardReport, Operator, RedriveReport
+from tenure.client.admin import DiscardReport, JobAdmin, RedriveReport
 from tenure.lifecycle.records import DeadLetter, Execution, Job
 from tenure.views.jobs import job_view, record_view
 
@@ -88,7 +88,7 @@ def show(*, database: str, as_json: bool, wanted: UUID) -> int:
 
 async def _read(database: str, wanted: UUID) -> tuple[Job, DeadLetter | None, list[Execution]]:
     async with opened(database) as store:
-        job = await Operator(store, actor=operator()).job(wanted)
+        job = await JobAdmin(store, actor=operator()).job(wanted)
         return job, await store.dead_letter(wanted), await store.executions(wanted)
 
 
@@ -112,7 +112,9 @@ def redrive(
         return print_each(results, _redriven_line, _redriven_fields, as_json=as_json)
     _confirm("redrive", database, yes=yes, **filters)
     report = run(_redrive_many(database, limit=limit, **filters))
-    return print_report(report, f"{report.redriven:,} redriven, {report.before:,} redriven before", as_json=as_json)
+    return print_report(
+        report, f"{report.redriven:,} redriven, {report.already_redriven:,} redriven before", as_json=as_json
+    )
 
 
 @dlq.command()
@@ -152,13 +154,13 @@ async def _count(database: str, **filters: Any) -> tuple[int, bool]:
 async def _redrive_many(database: str, *, limit: int, **filters: Any) -> RedriveReport:
     async with opened(database) as store:
         wanted = await dead_letter_filter(store, **filters)
-        return await Operator(store, actor=operator()).redrive_many(wanted, limit=limit)
+        return await JobAdmin(store, actor=operator()).redrive_many(wanted, limit=limit)
 
 
 async def _discard_many(database: str, *, limit: int, **filters: Any) -> DiscardReport:
     async with opened(database) as store:
         wanted = await dead_letter_filter(store, **filters)
-        return await Operator(store, actor=operator()).discard_many(wanted, limit=limit)
+        return await JobAdmin(store, actor=operator()).discard_many(wanted, limit=limit)
 
 
 def _redriven_line(job_id: UUID, result: EnqueueResult) -> str:

@@ -24,7 +24,7 @@ from tenure.cli.job_output import (
 from tenure.cli.output import Exit, counted, print_json, print_line, print_table
 from tenure.cli.tail import tail
 from tenure.cli.vocabulary import logs_of, print_job_page, print_translated_job, vocabulary_option
-from tenure.client.admin import CancelReport, Operator
+from tenure.client.admin import CancelReport, JobAdmin
 from tenure.errors import JobNotFound
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
@@ -113,7 +113,7 @@ def show(
 
 async def _job_and_log(database: str, wanted: UUID) -> tuple[Job, list[Event]]:
     async with opened(database) as store:
-        job = await Operator(store, actor=operator()).job(wanted)
+        job = await JobAdmin(store, actor=operator()).job(wanted)
         if not (log := (await logs_of(store, [job])).get(wanted)):
             raise JobNotFound(wanted)
         return job, log
@@ -121,7 +121,7 @@ async def _job_and_log(database: str, wanted: UUID) -> tuple[Job, list[Event]]:
 
 async def _details(database: str, wanted: UUID, *, with_events: bool, with_provenance: bool) -> JobDetails:
     async with opened(database) as store:
-        acting = Operator(store, actor=operator())
+        acting = JobAdmin(store, actor=operator())
         return JobDetails(
             job=await acting.job(wanted),
             executions=await store.executions(wanted),
@@ -195,14 +195,14 @@ def cancel(
         number, more = run(_count(database, **filters))
         confirm("cancel", number, "job", more=more)
     report = run(_cancel_many(database, hard=hard, reason=reason, limit=limit, **filters))
-    changed = f"{report.cancelled:,} cancelled, {report.asked:,} asked to stop"
+    changed = f"{report.cancelled:,} cancelled, {report.requested:,} asked to stop"
     return print_report(report, changed, as_json=as_json)
 
 
 async def _cancel_many(database: str, *, hard: bool, reason: str, limit: int, **filters: Any) -> CancelReport:
     async with opened(database) as store:
         wanted = await job_filter(store, **filters)
-        return await Operator(store, actor=operator()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
+        return await JobAdmin(store, actor=operator()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
 
 
 async def _count(database: str, **filters: Any) -> tuple[int, bool]:

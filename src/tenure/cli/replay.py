@@ -11,7 +11,7 @@ from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import TimeOrAge, job_id, operator, resolve_time, time_or_age
 from tenure.cli.job_output import print_events, print_job
 from tenure.cli.output import Exit, counted, format_value, print_error, print_json, print_line
-from tenure.client.admin import Operator
+from tenure.client.admin import JobAdmin
 from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.records import Event, Job
 from tenure.views.jobs import job_view, record_view
@@ -57,5 +57,5 @@ def replay(
 
 async def _read(database: str, wanted: UUID, at: TimeOrAge | None) -> tuple[Job, list[Event], datetime | None]:
     async with opened(database) as store:
-        job = await Operator(store, actor=operator()).job(wanted)
+        job = await JobAdmin(store, actor=operator()).job(wanted)
         return job, (await store.history([wanted]))[wanted], await resolve_time(store, at)

@@ -19,7 +19,7 @@ from tenure.lifecycle.records import Policy
 from tenure.views.schedules import schedule_view
 
 if TYPE_CHECKING:
-    from tenure.client.job_function import Prepared
+    from tenure.client.job_function import PreparedCall
     from tenure.stores.contract import Store
 
 HEADINGS = ("schedule", "cron", "timezone", "kind", "queue", "missed", "next", "last", "paused", "by")
@@ -114,7 +114,7 @@ def put(
     return Exit.OK
 
 
-def _call(target: str, kind: str, payload: str, given: dict[str, Any]) -> Prepared[Any]:
+def _call(target: str, kind: str, payload: str, given: dict[str, Any]) -> PreparedCall[Any]:
     """The enqueue request of the app's job for this payload. Moves `queue` and `priority` out of the given options."""
     from tenure.client.job_function import EnqueueOptions, Enqueuer
 
@@ -124,11 +124,11 @@ def _call(target: str, kind: str, payload: str, given: dict[str, Any]) -> Prepar
         raise UnknownKind(kind, app.kinds)
     options = EnqueueOptions(**{field: given.pop(field) for field in ("queue", "priority") if field in given})
     enqueuer: Enqueuer[..., Any] = Enqueuer(app, known, options)
-    return enqueuer.request_of(payload)
+    return enqueuer.request_from_json(payload)
 
 
 async def _put_call(
-    all_schedules: AppSchedules, name: str, call: Prepared[Any], given: dict[str, Any]
+    all_schedules: AppSchedules, name: str, call: PreparedCall[Any], given: dict[str, Any]
 ) -> ScheduleRecord:
     """Replace the definition. Times that are not given are those of the existing schedule."""
     existing = next((record.schedule for record in await all_schedules.list() if record.name == name), None)

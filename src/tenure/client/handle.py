@@ -1,4 +1,4 @@
-"""A job as its caller holds it: to wait for it, to read what became of it, to cancel it."""
+"""The handle of an enqueued job: wait for it, read its result and events, cancel it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-LOOK_SECONDS_LEAST, LOOK_SECONDS_MOST = 0.005, 0.25
-"""How often a waiting caller looks: soon at first, then more and more seldom."""
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.005, 0.25
+"""The interval between two reads of a waiting handle doubles from the minimum to the maximum."""
 
 
 class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
-    """One job. `created` is False where its dedupe key or request id led to a job that was there before."""
+    """One job. `created` is False if the dedupe key or request id belongs to a job that existed before."""
 
     _app: App
     job: Job
-    _kind: JobDefinition[..., R]
+    _definition: JobDefinition[..., R]
     created: bool
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
         return self.job.id
 
     async def refresh(self) -> Job:
-        """The record as it stands now."""
+        """Read the current record."""
         store = await self._app.store()
         job = (await store.read([self.id])).get(self.id)
         if job is None:
@@ -49,43 +49,43 @@ class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
         return job
 
     async def wait(self, timeout_seconds: float | None = None) -> Job:
-        """The record once the job has ended; TimeoutError when that takes longer, and the job goes on."""
+        """Wait until the job has ended, and return its record. TimeoutError: the job is still live, and continues."""
         clock = self._app.seams.clock
         ends_at_seconds = inf if timeout_seconds is None else clock.monotonic_seconds() + timeout_seconds
-        # The app's clock may be one that a test moves; a database that does not answer takes the world's time.
+        # The app's clock may be manual in a test; the timeout on real time covers a database that does not respond.
         async with asyncio.timeout(timeout_seconds):
-            pause = LOOK_SECONDS_LEAST
+            pause = POLL_SECONDS_MIN
             while (await self.refresh()).live:
                 left_seconds = ends_at_seconds - clock.monotonic_seconds()
                 if left_seconds <= 0:
                     raise TimeoutError
                 await clock.sleep(min(pause, left_seconds))
-                pause = min(2 * pause, LOOK_SECONDS_MOST)
+                pause = min(2 * pause, POLL_SECONDS_MAX)
         return self.job
 
     async def result(self, timeout_seconds: float | None = None) -> R:
-        """What the function returned; an error that says why there is nothing where the job did not succeed."""
+        """Wait, and return the result of the function. JobEnded: the job has ended without a result."""
         job = await self.wait(timeout_seconds)
         if job.status is SUCCEEDED and job.result is not None:
-            return self._kind.decoded_result(job.result)
-        raise ended(job)
+            return self._definition.decode_result(job.result)
+        raise end_error(job)
 
     async def events(self) -> list[Event]:
-        """Everything that happened to it, in order."""
+        """Read all events of the job, in order."""
         return (await (await self._app.store()).history([self.id]))[self.id]
 
     async def provenance(self) -> Provenance:
-        """How it came to its end: inputs, attempts, code versions, outcome; NotYet while it lives."""
-        return await (await self._app.operator()).provenance(self.id)
+        """Return inputs, attempts, code versions and outcome of the ended job. NotYet: it is live."""
+        return await (await self._app.admin()).provenance(self.id)
 
     async def cancel(self, *, hard: bool = False, reason: str = "requested") -> Job:
-        """Ask for its end, or with `hard` end it now."""
+        """Cancel the job as `App.cancel` does."""
         self.job = await self._app.cancel(self.id, hard=hard, reason=reason)
         return self.job
 
 
-def ended(job: Job) -> JobEnded:
-    """Why a job that has ended has no result."""
+def end_error(job: Job) -> JobEnded:
+    """Return the error of a job that has ended without a result."""
     if job.status is SUCCEEDED:
         return JobEnded(job, "succeeded, but its content was erased")
     if job.status is CANCELLED:

@@ -1,4 +1,4 @@
-"""Putting jobs into the queue: what a decorated function offers its callers, typed by its own signature."""
+"""The enqueue API of a declared job, typed by the signature of its function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one enqueue says beyond its arguments. None leaves what the declaration says."""
+    """Options of one enqueue. None leaves the value of the declaration."""
 
     queue: str | None = None
     priority: int | None = None
@@ -39,76 +39,76 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     partition_key: str | None = None
 
 
-class Prepared(msgspec.Struct, Generic[R], frozen=True, gc=False):
-    """A checked call that is not queued yet; `app.enqueue_many` takes a lot of them."""
+class PreparedCall(msgspec.Struct, Generic[R], frozen=True, gc=False):
+    """A validated call that is not enqueued yet. `app.enqueue_many` and `tx.enqueue` take such calls."""
 
     enqueue: EnqueueRequest
-    kind: Any
+    definition: Any
 
 
 class Enqueuer(Generic[P, R]):
-    """Queues calls of one function with the same options."""
+    """Enqueues calls of one job with the same options."""
 
-    def __init__(self, app: App, kind: JobDefinition[P, R], options: EnqueueOptions) -> None:
-        self._app, self._kind, self._options = app, kind, options
-        self._shared: tuple[Origin, int] | None = None
+    def __init__(self, app: App, definition: JobDefinition[P, R], options: EnqueueOptions) -> None:
+        self._app, self._definition, self._options = app, definition, options
+        self._template: tuple[Origin, int] | None = None
 
-    def request(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
-        """The call, checked against the function's signature, to be queued together with others."""
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> PreparedCall[R]:
+        """Validate a call against the signature of the function, to enqueue it together with others."""
         try:
-            payload = self._kind.payload(*args, **kwargs)
+            payload = self._definition.payload(*args, **kwargs)
         except InvalidInput as refusal:
-            raise self._app.rejected(self._kind.name, refusal) from None
-        return self._prepared(payload)
+            raise self._app.rejected(self._definition.name, refusal) from None
+        return self._prepare(payload)
 
-    def request_of(self, payload: str) -> Prepared[R]:
-        """The same for a call whose arguments came as JSON text, from the command line or the network."""
+    def request_from_json(self, payload: str) -> PreparedCall[R]:
+        """Validate a call whose arguments are JSON text, for example from the command line."""
         try:
-            checked = self._kind.parsed(payload)
+            validated = self._definition.payload_from_json(payload)
         except InvalidInput as refusal:
-            raise self._app.rejected(self._kind.name, refusal) from None
-        return self._prepared(checked)
+            raise self._app.rejected(self._definition.name, refusal) from None
+        return self._prepare(validated)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Queue the call. A refusal names the field, and nothing was queued."""
+        """Enqueue the call. InvalidInput: it names the field, and nothing was enqueued."""
         handles: list[Handle[R]] = await self._app.enqueue_many([self.request(*args, **kwargs)])
         return handles[0]
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """The same for code without an event loop."""
+        """Enqueue the call from code without an event loop."""
         prepared = self.request(*args, **kwargs)
         handles: list[Handle[R]] = self._app.background.run(lambda: self._app.enqueue_many([prepared]))
         return handles[0]
 
-    def within(self, connection: Any) -> Within[P, R]:
-        """The same inside a transaction of the caller's own: it is queued when that commits, and never if it does not.
+    def within(self, connection: Any) -> TransactionEnqueuer[P, R]:
+        """Enqueue in a transaction of the user: the job exists once that is committed.
 
         `connection` is one of psycopg, asyncpg, SQLAlchemy, sqlite3, aiosqlite or Django, to the app's own database.
         """
-        return Within(self, self._app.user_transaction(connection))
+        return TransactionEnqueuer(self, self._app.user_transaction(connection))
 
-    def handle(self, prepared: Prepared[R], added: Sequence[EnqueueResult]) -> Handle[R]:
-        """What the caller gets for a call that was queued alone."""
-        [one] = added
-        return Handle(self._app, one.job, prepared.kind, created=one.created)
+    def handle(self, prepared: PreparedCall[R], results: Sequence[EnqueueResult]) -> Handle[R]:
+        """Return the handle of a call that was enqueued alone."""
+        [one] = results
+        return Handle(self._app, one.job, prepared.definition, created=one.created)
 
-    def _prepared(self, payload: str) -> Prepared[R]:
-        template, delay_ms = self._template()
+    def _prepare(self, payload: str) -> PreparedCall[R]:
+        template, delay_ms = self._origin_template()
         origin = msgspec.structs.replace(template, id=self._app.seams.random.job_id(), payload=payload)
-        around = current_context.get()
-        if around is not None:
-            origin = _belonging_to(around.job, origin)
+        context = current_context.get()
+        if context is not None:
+            origin = _inherit(context.job, origin)
         if self._app.middleware:
             origin = around_enqueue(self._app.middleware, origin)
-        return Prepared(EnqueueRequest(origin, self._app.client, delay_ms), self._kind)
+        return PreparedCall(EnqueueRequest(origin, self._app.client, delay_ms), self._definition)
 
-    def _template(self) -> tuple[Origin, int]:
-        """What all calls with these options have in common; made when the first is."""
-        if self._shared is None:
-            options, declared = self._options, self._kind.options
+    def _origin_template(self) -> tuple[Origin, int]:
+        """Return the fields and the delay that all calls with these options share. Made with the first call."""
+        if self._template is None:
+            options, declared = self._options, self._definition.options
             origin = Origin(
                 id=self._app.seams.random.job_id(),
-                kind=self._kind.name,
+                kind=self._definition.name,
                 payload="null",
                 policy=declared.policy,
                 queue=declared.queue if options.queue is None else options.queue,
@@ -121,38 +121,38 @@ class Enqueuer(Generic[P, R]):
                 tags=options.tags,
                 partition_key=options.partition_key,
             )
-            self._shared = origin, milliseconds(check_seconds(options.delay_seconds, "delay_seconds"))
-        return self._shared
+            self._template = origin, milliseconds(check_seconds(options.delay_seconds, "delay_seconds"))
+        return self._template
 
 
-def _belonging_to(job: Job, origin: Origin) -> Origin:
-    """What a job enqueues is part of the same story, unless it says otherwise."""
-    story = job.origin
+def _inherit(job: Job, origin: Origin) -> Origin:
+    """Give the job that `job` enqueues its correlation id, trace and submitter, unless it has its own."""
+    parent = job.origin
     return msgspec.structs.replace(
         origin,
-        correlation_id=origin.correlation_id or story.correlation_id or str(job.id),
-        trace=origin.trace or story.trace,
-        submitted_by=origin.submitted_by or story.submitted_by,
+        correlation_id=origin.correlation_id or parent.correlation_id or str(job.id),
+        trace=origin.trace or parent.trace,
+        submitted_by=origin.submitted_by or parent.submitted_by,
     )
 
 
-class Within(Generic[P, R]):
-    """Queues calls inside a transaction that somebody else commits or rolls back.
+class TransactionEnqueuer(Generic[P, R]):
+    """Enqueues calls in a transaction of the user, who commits it or rolls it back.
 
-    Until then the handle's job is there for nobody else, not even for the handle's own look at it. Workers are not told
-    of it: they find it when they look, as they do every few moments.
+    Before the commit, only that transaction sees the job; `handle.refresh()` does not. No wake-up is sent: workers find
+    the job at their next poll.
     """
 
     def __init__(self, enqueuer: Enqueuer[P, R], user: UserTransaction) -> None:
         self._enqueuer, self._user = enqueuer, user
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Queue the call. A connection that is not asynchronous is used here, on the caller's thread, and blocks it."""
+        """Enqueue the call. A synchronous connection is used on the calling thread, and blocks it."""
         prepared = self._enqueuer.request(*args, **kwargs)
         return self._enqueuer.handle(prepared, await self._user.enqueue([prepared.enqueue]))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """The same for code without an event loop. An asynchronous connection is refused."""
+        """Enqueue the call on a synchronous connection. InvalidInput: the connection is asynchronous."""
         prepared = self._enqueuer.request(*args, **kwargs)
         enqueued = run_sync(
             self._user.connection, self._user.enqueue([prepared.enqueue]), instead="await ….within(…).enqueue(…)"
@@ -161,22 +161,22 @@ class Within(Generic[P, R]):
 
 
 class JobFunction(Enqueuer[P, R]):
-    """A declared job. Call `.function` to run it here and now; everything else goes through the queue."""
+    """A declared job. `function` is the function itself; the other methods enqueue."""
 
-    def __init__(self, app: App, kind: JobDefinition[P, R]) -> None:
-        super().__init__(app, kind, EnqueueOptions())
+    def __init__(self, app: App, definition: JobDefinition[P, R]) -> None:
+        super().__init__(app, definition, EnqueueOptions())
 
     @property
     def app(self) -> App:
         return self._app
 
     @property
-    def kind(self) -> JobDefinition[P, R]:
-        return self._kind
+    def definition(self) -> JobDefinition[P, R]:
+        return self._definition
 
     @property
     def function(self) -> Callable[..., Any]:
-        return self._kind.function
+        return self._definition.function
 
     def options(
         self,
@@ -192,7 +192,7 @@ class JobFunction(Enqueuer[P, R]):
         tags: Mapping[str, str] | None = None,
         partition_key: str | None = None,
     ) -> Enqueuer[P, R]:
-        """The same job with options for the next calls: `send.options(priority=5, delay_seconds=30).enqueue(…)`."""
+        """Return an enqueuer with options for its calls: `send.options(priority=5, delay_seconds=30).enqueue(…)`."""
         options = EnqueueOptions(
             queue=queue,
             priority=priority,
@@ -205,4 +205,4 @@ class JobFunction(Enqueuer[P, R]):
             tags=tags,
             partition_key=partition_key,
         )
-        return Enqueuer(self._app, self._kind, options)
+        return Enqueuer(self._app, self._definition, options)

@@ -1,4 +1,4 @@
-"""An app's queues: pausing them, and the rules by which they let jobs through."""
+"""Administration of queues: pause, resume, limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AppQueues", "QueueLimits", "QueueRecord", "Rate"]
 
 
 class AppQueues:
-    """What operators say about queues, for all workers and from the next claim on.
+    """Pauses and limits of queues. They apply to all workers from their next claim on.
 
     >>> from tenure import App, Rate
     >>> async def limit(app: App) -> None:
@@ -33,33 +33,33 @@ class AppQueues:
         key_rate: Rate | None = None,
         fair: bool = False,
     ) -> QueueRecord:
-        """Give a queue these rules instead of those that it had.
+        """Replace the limits of a queue.
 
-        At most `concurrency_max` of its jobs are held at once, and `key_concurrency_max` of each `partition_key`; at
-        most `rate.count` start in any `rate.seconds`, and `key_rate` says the same for each key. In a `fair` queue keys
-        take turns. Jobs without a key are not concerned by the rules for keys.
+        At most `concurrency_max` of its jobs are leased at once, and `key_concurrency_max` of each `partition_key`. At
+        most `rate.count` start in any `rate.seconds`, and `key_rate` limits each key in the same way. A `fair` queue
+        alternates between keys. Limits for keys do not apply to jobs without a key.
         """
-        rules = QueueLimits(
+        limits = QueueLimits(
             concurrency_max=concurrency_max,
             key_concurrency_max=key_concurrency_max,
             rate=rate,
             key_rate=key_rate,
             fair=fair,
         )
-        return await (await self._store()).queues.put(name, rules, actor=self._actor)
+        return await (await self._store()).queues.put(name, limits, actor=self._actor)
 
     async def pause(self, name: str) -> QueueRecord:
-        """Let nothing more be claimed from a queue. What runs goes on, and so does enqueuing."""
+        """Stop claims from a queue. Running jobs continue, and jobs can be enqueued."""
         return await (await self._store()).queues.pause(name, actor=self._actor)
 
     async def resume(self, name: str) -> QueueRecord | None:
-        """Let a paused queue go on. None when nothing was known of it."""
+        """Allow claims again. None: the queue has no record."""
         return await (await self._store()).queues.resume(name, actor=self._actor)
 
     async def forget(self, name: str) -> bool:
-        """Remove a queue's rules, and let it go on if it was paused. Whether there was anything to remove."""
+        """Remove the record of a queue, and with it its limits and its pause. False: there was none."""
         return await (await self._store()).queues.forget(name, actor=self._actor)
 
     async def list(self) -> Sequence[QueueRecord]:
-        """The queues that are paused or have rules, and how many of their jobs are held."""
+        """Return the queues that are paused or have limits, with the numbers of their leased jobs."""
         return await (await self._store()).queues.known()

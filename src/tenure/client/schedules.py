@@ -1,4 +1,4 @@
-"""An app's schedules: what is to be done again and again, declared in code, and looked after at run time."""
+"""Schedules: declared in code, and administered at run time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenure.client.job_function import Enqueuer, Prepared
+from tenure.client.job_function import Enqueuer, PreparedCall
 from tenure.errors import InvalidInput, StoreUnavailable
-from tenure.jobs.time_zones import zone_of
+from tenure.jobs.time_zones import time_zone
 from tenure.lifecycle.cron import due_times, parse_cron
 from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.schedules import (
@@ -32,16 +32,16 @@ from tenure.stores.schedule_validation import validate_schedule
 if TYPE_CHECKING:
     from tenure.stores import Store
 
-__all__ = ["GRACE_SECONDS", "AppSchedules", "Call", "Missed", "Schedule", "ScheduleRecord", "schedule_of", "upcoming"]
+__all__ = ["GRACE_SECONDS", "AppSchedules", "Call", "Missed", "Schedule", "ScheduleRecord", "make_schedule", "upcoming"]
 
 TRIES_MAX = 50
 PAGE = 500
 
-Call = Prepared[Any] | Enqueuer[[], Any]
-"""What a schedule enqueues: `send.request("ada")`, or a job that takes no arguments itself."""
+Call = PreparedCall[Any] | Enqueuer[[], Any]
+"""The call that a schedule enqueues: `send.request("ada")`, or a job without arguments."""
 
 
-def schedule_of(
+def make_schedule(
     call: Call,
     cron: str,
     *,
@@ -51,10 +51,12 @@ def schedule_of(
     grace_seconds: float = GRACE_SECONDS,
     source: Source,
 ) -> Schedule:
-    """The schedule that enqueues this call, checked: a refusal names the field. It is named after its job's kind."""
-    prepared = call if isinstance(call, Prepared) else call.request()
+    """Return a validated schedule of this call, by default named after the job's kind. InvalidInput names the field."""
+    prepared = call if isinstance(call, PreparedCall) else call.request()
     if prepared.enqueue.delay_ms:
-        raise InvalidInput("delay_seconds", "cannot be given: a schedule says itself when its jobs are due")
+        raise InvalidInput(
+            "delay_seconds", "is not allowed: the cron expression determines when jobs are due; remove it"
+        )
     origin = prepared.enqueue.origin
     schedule = template_of(
         origin,
@@ -65,29 +67,28 @@ def schedule_of(
         grace_seconds=grace_seconds,
         source=source,
     )
-    return checked(schedule)
+    return validated(schedule)
 
 
-def checked(schedule: Schedule) -> Schedule:
-    """The schedule, if every store could hold it and its time zone is known here."""
-    nobody = Actor(Role.CLIENT, "nobody")
-    validate_schedule(schedule, next_at=None, expected_rev=0, actor=nobody)
-    zone_of(schedule.timezone)
+def validated(schedule: Schedule) -> Schedule:
+    """Return the schedule, or raise InvalidInput if a store would refuse it or its time zone is unknown."""
+    validate_schedule(schedule, next_at=None, expected_rev=0, actor=Actor(Role.CLIENT, "validation"))
+    time_zone(schedule.timezone)
     return msgspec.structs.replace(schedule, grace_seconds=float(schedule.grace_seconds))
 
 
 def upcoming(schedule: Schedule, *, after: datetime, count: int) -> list[datetime]:
-    """The next due times of a schedule, in its own time zone."""
-    zone = zone_of(schedule.timezone)
+    """Return the next due times of a schedule, in its time zone."""
+    zone = time_zone(schedule.timezone)
     latest = datetime.max.replace(tzinfo=after.tzinfo)
     found = islice(due_times(parse_cron(schedule.cron), zone, after=after, until=latest), count)
-    return [moment.astimezone(zone) for moment in found]
+    return [at.astimezone(zone) for at in found]
 
 
 class AppSchedules:
-    """Schedules at run time. A change holds for the whole fleet, and from the next look of its schedulers on.
+    """Schedules at run time. A change applies to all workers from the next scan of their schedulers on.
 
-    What is changed here stays when a worker starts whose code declares otherwise.
+    It is kept when a worker starts whose code declares the schedule differently.
     """
 
     def __init__(self, store: Callable[[], Awaitable[Store]], actor: Actor, *, seams: Seams = SYSTEM) -> None:
@@ -103,7 +104,7 @@ class AppSchedules:
         missed: Missed = "one",
         grace_seconds: float = GRACE_SECONDS,
     ) -> ScheduleRecord:
-        """Write a schedule, or another definition of one. A pause stays; a due time that was fired never comes again.
+        """Create or replace a schedule. A pause is kept, and a due time that was fired is not fired again.
 
         >>> import asyncio
         >>> from tenure import App
@@ -117,7 +118,7 @@ class AppSchedules:
         >>> asyncio.run(nightly())
         '30 2 * * *'
         """
-        schedule = schedule_of(
+        schedule = make_schedule(
             call,
             cron,
             name=name,
@@ -126,7 +127,7 @@ class AppSchedules:
             grace_seconds=grace_seconds,
             source="operator",
         )
-        return await self._write(schedule.name, lambda there: (schedule, _is_paused(there)))
+        return await self._write(schedule.name, lambda record: (schedule, _is_paused(record)))
 
     async def edit(
         self,
@@ -140,36 +141,36 @@ class AppSchedules:
         queue: str | None = None,
         priority: int | None = None,
     ) -> ScheduleRecord:
-        """Change some of what a schedule says; None leaves it as it is. `payload` is JSON text, and not compared with
-        the job's function, which this program may not have."""
+        """Change fields of a schedule; None leaves a field as it is. `payload` is JSON text, and not validated against
+        the job's function, which this program may not contain."""
         given = {"cron": cron, "timezone": timezone, "missed": missed, "grace_seconds": grace_seconds}
         given |= {"payload": payload, "queue": queue, "priority": priority}
-        facts = {field: value for field, value in given.items() if value is not None}
+        changes = {field: value for field, value in given.items() if value is not None}
 
-        def edited(there: ScheduleRecord | None) -> tuple[Schedule, bool]:
-            before = self._found(name, there)
-            return checked(msgspec.structs.replace(before.schedule, **facts, source="operator")), _is_paused(there)
+        def edited(record: ScheduleRecord | None) -> tuple[Schedule, bool]:
+            before = self._existing(name, record)
+            return validated(msgspec.structs.replace(before.schedule, **changes, source="operator")), _is_paused(record)
 
         return await self._write(name, edited)
 
     async def pause(self, name: str) -> ScheduleRecord:
-        """Fire it no more. Due times that come meanwhile are let go."""
-        return await self._write(name, lambda there: (self._found(name, there).schedule, True))
+        """Stop firing a schedule. Due times during the pause are skipped."""
+        return await self._write(name, lambda record: (self._existing(name, record).schedule, True))
 
     async def resume(self, name: str) -> ScheduleRecord:
-        """Go on with the next due time from now."""
-        return await self._write(name, lambda there: (self._found(name, there).schedule, False))
+        """Fire again, from the next due time on."""
+        return await self._write(name, lambda record: (self._existing(name, record).schedule, False))
 
     async def remove(self, name: str) -> None:
-        """Remove it; its jobs stay. One that the code declares comes back when a worker starts: pause it instead."""
+        """Remove a schedule; its jobs stay. A worker whose code declares it writes it again: pause it instead."""
         if not await (await self._store()).schedules.remove(name, actor=self._actor):
-            self._found(name, None)
+            self._existing(name, None)
 
     async def get(self, name: str) -> ScheduleRecord:
-        return self._found(name, await (await self._store()).schedules.get(name))
+        return self._existing(name, await (await self._store()).schedules.get(name))
 
     async def list(self) -> Sequence[ScheduleRecord]:
-        """All of them, in the order of their names."""
+        """Return all schedules, in the order of their names."""
         schedules = (await self._store()).schedules
         found = page = await schedules.known(limit=PAGE)
         while len(page) == PAGE:
@@ -178,49 +179,50 @@ class AppSchedules:
         return found
 
     async def trigger(self, name: str) -> EnqueueResult:
-        """A job of the schedule now, besides those of its due times, also when it is paused."""
+        """Enqueue a job of the schedule now, besides those of its due times, also during a pause."""
         record = await self.get(name)
         origin = triggered_job_of(record.schedule, job_id=self._seams.random.job_id())
-        [added] = await (await self._store()).enqueue([EnqueueRequest(origin, self._actor)])
-        return added
+        [result] = await (await self._store()).enqueue([EnqueueRequest(origin, self._actor)])
+        return result
 
     async def _write(
         self, name: str, decide: Callable[[ScheduleRecord | None], tuple[Schedule, bool]]
     ) -> ScheduleRecord:
-        """Decide upon what is there, and again where somebody was faster: a firing, or another edit."""
+        """Decide on the current record, and write. After a concurrent firing or edit, decide again."""
         store = await self._store()
         for _ in range(TRIES_MAX):
-            there = await store.schedules.get(name)
-            schedule, paused = decide(there)
-            if there is not None and (there.schedule, _is_paused(there)) == (schedule, paused):
-                return there
+            record = await store.schedules.get(name)
+            schedule, paused = decide(record)
+            if record is not None and (record.schedule, _is_paused(record)) == (schedule, paused):
+                return record
             written = await store.schedules.put(
                 schedule,
-                next_at=await _next_at(store, there, schedule, paused=paused),
+                next_at=await _next_at(store, record, schedule, paused=paused),
                 paused=paused,
-                expected_rev=0 if there is None else there.rev,
+                expected_rev=0 if record is None else record.rev,
                 actor=self._actor,
             )
             if written is not None:
                 return written
-        raise StoreUnavailable(f"schedule {name!r} was changed by others {TRIES_MAX} times in a row; try again")
+        raise StoreUnavailable(f"schedule {name!r} changed concurrently {TRIES_MAX} times; try again")
 
-    def _found(self, name: str, record: ScheduleRecord | None) -> ScheduleRecord:
+    def _existing(self, name: str, record: ScheduleRecord | None) -> ScheduleRecord:
         if record is None:
+            problem = f"{name!r} does not exist"
             raise InvalidInput(
-                "schedule", f"there is no {name!r}; one that the code declares is written down when a worker starts"
+                "schedule", f"{problem}; a schedule that the code declares is written when a worker starts"
             )
         return record
 
 
-async def _next_at(store: Store, there: ScheduleRecord | None, schedule: Schedule, *, paused: bool) -> datetime | None:
-    goes_on = there is not None and same_times(there.schedule, schedule) and (paused or not _is_paused(there))
-    if there is not None and goes_on:
-        return there.next_at
-    last_at = None if there is None else there.last_at
-    found = next_time(schedule, now=await store.now(), last_at=last_at, zone=zone_of(schedule.timezone))
+async def _next_at(store: Store, record: ScheduleRecord | None, schedule: Schedule, *, paused: bool) -> datetime | None:
+    resumed = _is_paused(record) and not paused
+    if record is not None and same_times(record.schedule, schedule) and not resumed:
+        return record.next_at
+    last_at = None if record is None else record.last_at
+    found = next_time(schedule, now=await store.now(), last_at=last_at, zone=time_zone(schedule.timezone))
     if found is None:
-        raise InvalidInput("cron", f"{schedule.cron!r} names a time that never comes")
+        raise InvalidInput("cron", f"{schedule.cron!r} is never due; correct the expression")
     return found
 
 

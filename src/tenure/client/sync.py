@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for callers that have none. Made anew after a fork."""
+"""An event loop on a background thread, for code without an event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """Runs coroutines for plain code. The first call starts the thread; a child process gets one of its own."""
+    """Runs coroutines for synchronous code. The first call starts the thread; after a fork the child starts its own."""
 
     def __init__(self, spawn: Spawner) -> None:
         self._spawn = spawn
@@ -21,12 +21,12 @@ class BackgroundLoop:
         self._pid = os.getpid()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the coroutine. Refused inside a running loop, which it would block."""
+        """Run a coroutine and return its result. RuntimeError: the calling thread runs an event loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run_coroutine_threadsafe(make(), self._running()).result()
-        raise RuntimeError("this call would block the running event loop; use the async form and await it")
+        raise RuntimeError("this call would block the running event loop; use the async method and await it")
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._pid != os.getpid():

@@ -1,4 +1,4 @@
-"""What a job's function is told about its own run, and what it may do with it."""
+"""The context that a job function receives: its attempt, and what it may do in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AttemptHandle(Protocol):
-    """One attempt as its worker knows it. `job` is the record as last heard of."""
+    """An attempt on the side of its worker. `job` is the record that the worker has read last."""
 
     @property
     def job(self) -> Job: ...
@@ -37,27 +37,27 @@ class AttemptHandle(Protocol):
 
 
 class Context:
-    """The run that a function is part of: a first parameter annotated with this class receives it.
+    """The attempt that calls the function. A first parameter annotated with this class receives it.
 
     @app.job()
     async def send(ctx: tenure.Context, to: str) -> str:
         return f"{to}: attempt {ctx.attempt} of job {ctx.id}"
 
-    It is the same for async and for plain functions; nothing in it needs an event loop but `async with ctx.commit()`.
+    It is the same for async and sync functions. Only `async with ctx.commit()` needs an event loop.
     """
 
-    def __init__(self, run: AttemptHandle) -> None:
-        self._run = run
-        self._job = run.job
+    def __init__(self, attempt: AttemptHandle) -> None:
+        self._attempt = attempt
+        self._job = attempt.job
 
     @cached_property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """Writes to the log `tenure.job`, with the job, its attempt and its correlation id in each record."""
+        """A logger of `tenure.job` whose records have the job's id, kind, attempt and correlation id as fields."""
         return _JobLogger(self._job)
 
     @property
     def job(self) -> Job:
-        """The job's record as it was when this attempt began."""
+        """The record of the job at the start of this attempt."""
         return self._job
 
     @property
@@ -66,67 +66,67 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1 on."""
+        """The number of this attempt, from 1."""
         return self._job.attempt
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody has asked for the job's end. Tidy up, then `raise tenure.CancelRequested`."""
-        return self._run.job.cancel_requested
+        """Whether a cancel was requested. Clean up, then `raise tenure.CancelRequested`."""
+        return self._attempt.job.cancel_requested
 
     @property
     def lease_lost(self) -> bool:
-        """Whether the job is no longer ours: nothing that this run does can be recorded. Stop."""
-        return self._run.lost
+        """Whether this attempt has lost its lease: its outcome cannot be recorded. Stop."""
+        return self._attempt.lost
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker is about to stop. What is not done by the end of its grace time is handed back."""
-        return self._run.stopping
+        """Whether the worker is stopping. It releases jobs that are not done by the end of its grace time."""
+        return self._attempt.stopping
 
     def check(self) -> None:
-        """Raise where the run should end: LeaseLost when the job is no longer ours, CancelRequested when asked for.
+        """Raise LeaseLost if the lease was lost, and CancelRequested if a cancel was requested.
 
         for page in pages:
             ctx.check()
             index(page)
         """
-        if self._run.lost:
-            raise LeaseLost(self._run.job, "go on")
-        if self._run.job.cancel_requested:
-            raise CancelRequested("the job gives way to a request to cancel")
+        if self._attempt.lost:
+            raise LeaseLost(self._attempt.job, "continue")
+        if self._attempt.job.cancel_requested:
+            raise CancelRequested("the job ends because a cancel was requested")
 
     def progress(self, percent: int, message: str | None = None) -> None:
-        """Say how far the work has come, from 0 to 100. Returns at once; of several in a row the last is written."""
-        self._run.report(percent, message)
+        """Report progress from 0 to 100 percent. Returns at once; of several reports in a row the last is written."""
+        self._attempt.report(percent, message)
 
     def attach(self, name: str, body: bytes | str, *, media_type: str | None = None) -> None:
-        """Keep a named artifact. It becomes visible with the job's commit, and is dropped if there is none."""
+        """Attach a named artifact. It is written with the commit or completion of this attempt, or dropped."""
         text = isinstance(body, str)
         data = body.encode() if isinstance(body, str) else bytes(body)
         kind = media_type or ("text/plain; charset=utf-8" if text else "application/octet-stream")
-        self._run.attach(Artifact(name=name, media_type=kind, body=data))
+        self._attempt.attach(Artifact(name=name, media_type=kind, body=data))
 
     def commit(self, *, result: Any = None, conn: Any = None, deadline_seconds: float | None = None) -> CommitBlock:
-        """The boundary: everything inside takes effect together with the job's commit, at most once, or not at all.
+        """Open a commit block: all writes in it are committed with the job's commit mark, at most once, or rolled back.
 
         async with ctx.commit(result=draft.id) as tx:
             await tx.execute("insert into sent(address) values ($1)", to)
             tx.outbox("mail.sent", {"to": to}, aggregate=to)
 
-        Plain functions write `with ctx.commit(...) as tx:` and `tx.execute(...)`. With `conn` the mark goes into the
-        caller's own connection or session, which is then committed. The block must be left within `deadline_seconds`,
-        and always before the lease ends; otherwise it is rolled back whole.
+        Sync functions write `with ctx.commit(...) as tx:` and `tx.execute(...)`. With `conn` the commit mark is written
+        on the user's own connection or session, which is then committed. A block that is not left within
+        `deadline_seconds`, or before the lease ends, is rolled back.
         """
-        return self._run.commit(result=result, connection=conn, deadline_seconds=deadline_seconds)
+        return self._attempt.commit(result=result, connection=conn, deadline_seconds=deadline_seconds)
 
 
 current_context: ContextVar[Context | None] = ContextVar("tenure_context", default=None)
-"""The run that this code is part of, if it is part of one: what it enqueues belongs to the same trace."""
+"""The context of the attempt that runs this code. Jobs that it enqueues inherit trace and correlation id."""
 
 
 inside_commit: ContextVar[CommitBlock | None] = ContextVar("tenure_inside_commit", default=None)
-"""The commit block that this code is inside of, if any: there, the app's own calls would miss the transaction."""
+"""The commit block that this code is in. Calls of the app are refused there: they would not use its transaction."""
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):

@@ -1,4 +1,4 @@
-"""What a program wants to happen around every enqueue and every run: one class, two hooks, both optional."""
+"""Middleware: hooks around every enqueue and every attempt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.lifecycle.records import Origin
 
 
 class Middleware:
-    """Derive from it, override what you need, and give it to `App(middleware=[…])`. The first is the outermost.
+    """Base class for `App(middleware=[…])`. Override one or both methods. The first middleware is the outermost.
 
     class Tenants(tenure.Middleware):
         def enqueue(self, origin, proceed):
@@ -22,23 +22,23 @@ class Middleware:
     """
 
     def enqueue(self, origin: Origin, proceed: Callable[[Origin], Origin]) -> Origin:
-        """Around the making of a job: look at it, change it, or raise to refuse it. Nothing is queued yet."""
+        """Called before a job is enqueued. Return the origin, changed or not, or raise to refuse it."""
         return proceed(origin)
 
     async def run(self, ctx: Context, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Around the function's run, on the worker's event loop (for process jobs, in their process)."""
+        """Called around the function, on the worker's event loop, or in the process of a job with process isolation."""
         return await proceed()
 
 
 def around_enqueue(layers: Sequence[Middleware], origin: Origin) -> Origin:
-    """The origin after every layer has had its say."""
+    """Pass the origin through every layer."""
     if not layers:
         return origin
     return layers[0].enqueue(origin, lambda changed: around_enqueue(layers[1:], changed))
 
 
 async def around_run(layers: Sequence[Middleware], ctx: Context, call: Callable[[], Awaitable[Any]]) -> Any:
-    """What the function returns, through every layer."""
+    """Call the function through every layer, and return its result."""
     if not layers:
         return await call()
     return await layers[0].run(ctx, lambda: around_run(layers[1:], ctx, call))

@@ -1,4 +1,4 @@
-"""Where settings come from: defaults, then the environment, then what the program says."""
+"""Settings: an argument comes before the environment, which comes before the default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DATABASE_DEFAULT = "sqlite:///tenure.db"
 
 
 def database_url(given: str | None, environment: Mapping[str, str]) -> str:
-    """The database to use: the one given, else the environment's, else a file beside the program.
+    """Return the URL of the database: the argument, else `TENURE_DATABASE`, else a file in the working directory.
 
     >>> database_url(None, {})
     'sqlite:///tenure.db'

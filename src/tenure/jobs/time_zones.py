@@ -1,4 +1,4 @@
-"""Time zones by their names, from the machine's own data or from the package `tzdata`."""
+"""Time zones by IANA name, from the data of the system or of the package `tzdata`."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from functools import lru_cache
 
 from tenure.errors import InvalidInput
 
-WITNESS = "Europe/London"
-"""A zone that every collection has: where it is missing too, there is none."""
+PROBE = "Europe/London"
+"""A zone of every installation of the data. If it is missing, there is no data."""
 
 
 @lru_cache(maxsize=256)
-def zone_of(name: str) -> tzinfo:
-    """The zone of an IANA name such as `Europe/Berlin`; a refusal says whether the name or the data is missing."""
+def time_zone(name: str) -> tzinfo:
+    """Return the zone of an IANA name such as `Europe/Berlin`. InvalidInput: the name or the data is missing."""
     if name == "UTC":
         return UTC
     zone = _read(name)
     if zone is not None:
         return zone
-    if _read(WITNESS) is None:
+    if _read(PROBE) is None:
         raise InvalidInput(
             "timezone",
-            f"{name!r} cannot be looked up, since this machine has no time zone data; install the system's package "
+            f"{name!r} cannot be looked up, because this system has no time zone data; install the system's package "
             "or `pip install tzdata`",
         )
-    raise InvalidInput("timezone", f"{name!r} is not the IANA name of a time zone, such as Europe/Berlin or UTC")
+    raise InvalidInput("timezone", f"{name!r} is not an IANA name of a time zone; use one such as Europe/Berlin or UTC")
 
 
 def _read(name: str) -> tzinfo | None:
@@ -34,5 +34,5 @@ def _read(name: str) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
-        # Not known is a KeyError; a folder, an odd path or a file of something else are the others.
+        # KeyError: unknown. The others: a directory, an invalid path, or a file with other content.
         return None

@@ -97,7 +97,7 @@ class SqliteDialect:
     def _checked_file(self, connection: sqlite3.Connection) -> str:
         """Return the connection's file. InvalidInput: it is not the file of the app's store."""
         if self._path == MEMORY:
-            raise InvalidInput("connection", "cannot reach the app's jobs, which are in the store's memory; use a file")
+            raise InvalidInput("connection", "cannot reach the app's jobs, in the memory of its store; use a file")
         with _default_factories(connection):
             file = next((row[2] for row in connection.execute("pragma database_list") if row[1] == "main"), "")
         path = Path(self._path.removeprefix("/"))

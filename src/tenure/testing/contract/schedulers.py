@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tenure.jobs.time_zones import zone_of
+from tenure.jobs.time_zones import time_zone
 from tenure.lifecycle.cron import due_times, parse_cron
 from tenure.lifecycle.schedules import next_time
 from tenure.seams import SYSTEM
@@ -38,7 +38,7 @@ class SchedulerContract:
         crons = {"named": "15,45 1,2,3 * * *", "repeated": "*/20 * * * *"}
         for name, cron in crons.items():
             one = schedule(name, cron=cron, timezone=zone)
-            await put(drive, one, next_at=next_time(one, now=begin, last_at=None, zone=zone_of(zone)))
+            await put(drive, one, next_at=next_time(one, now=begin, last_at=None, zone=time_zone(zone)))
         crew = [Scheduler(drive.store, SYSTEM, name=f"worker-{number}") for number in range(3)]
         # Forward in steps, and now and then the database's clock is set back or jumps ahead.
         for minutes in (50, 50, 50, -70, 30, 60, -20, 10, 150, -100, 90, 70):
@@ -46,6 +46,6 @@ class SchedulerContract:
             await asyncio.gather(*(scheduler.scan() for scheduler in crew))  # noqa: TID251 - the kit's own tasks
         now = await drive.store.now()
         for name, cron in crons.items():
-            due = [*due_times(parse_cron(cron), zone_of(zone), after=begin, until=now)]
+            due = [*due_times(parse_cron(cron), time_zone(zone), after=begin, until=now)]
             assert due[0] < datetime.fromisoformat(change) < due[-1]
             assert await fired(drive, name) == [one.isoformat().replace("+00:00", "Z") for one in due]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tenure.client.handle import ended
+from tenure.client.handle import end_error
 from tenure.errors import TenureError
 from tenure.lifecycle.json_text import check_integer
 from tenure.lifecycle.records import Job
@@ -86,7 +86,7 @@ class Work:
             raise ran.error
         if ran.job.status in (RETRY, FAILED, DEAD_LETTERED):
             # The input or the output did not fit, so the function itself raised nothing.
-            raise ended(ran.job)
+            raise end_error(ran.job)
 
     def report(self) -> HarnessReport:
         return HarnessReport(tuple(self.ran))

@@ -86,7 +86,7 @@ class AttemptRun:
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
         return block_for(
             self.committer,
-            self.kind.encoded_result(result),
+            self.kind.encode_result(result),
             user=None if connection is None else self._user_transaction(connection),
             deadline_seconds=deadline_seconds,
             loop=self._site.loop,

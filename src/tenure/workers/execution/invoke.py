@@ -26,7 +26,7 @@ async def call(
     if job.cancel_requested:
         return Obeyed()
     try:
-        arguments = kind.call_arguments(job.origin.payload, queued_as=job.kind)
+        arguments = kind.call_arguments(job.origin.payload, enqueued_as=job.kind)
     except Exception as error:  # noqa: BLE001 - an upgrade is the user's own code
         return raised(error, _policy(kind), stage=Stage.INPUT)
     context = Context(run)
@@ -42,7 +42,7 @@ async def call(
     except BaseException as error:  # noqa: BLE001 - whatever a user's function raises is the outcome of its job
         return raised(error, _policy(kind))
     try:
-        return Returned(kind.encoded_result(value))
+        return Returned(kind.encode_result(value))
     except InvalidInput as error:
         return raised(error, _policy(kind), stage=Stage.OUTPUT)
 

@@ -58,7 +58,7 @@ class Runner:
         itself; few at a time, since each of these is an interpreter of its own."""
         place = run.kind.isolation
         suspect = run.held.job.losses > 0 and place != "process"
-        if suspect and "process" in self._isolations and run.kind.home is not None:
+        if suspect and "process" in self._isolations and run.kind.import_path is not None:
             return _Rationed(self._isolations["process"], self._rescues)
         return self._isolations[place]
 

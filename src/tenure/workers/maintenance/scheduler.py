@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from tenure.errors import InvalidInput, RequestIdReused, StoreUnavailable, TenureError
-from tenure.jobs.time_zones import zone_of
+from tenure.jobs.time_zones import time_zone
 from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.schedules import (
     Firing,
@@ -106,7 +106,7 @@ class Scheduler:
         if there is not None and same_times(there.schedule, schedule):
             return there.next_at
         last_at = None if there is None else there.last_at
-        return next_time(schedule, now=await self._store.now(), last_at=last_at, zone=zone_of(schedule.timezone))
+        return next_time(schedule, now=await self._store.now(), last_at=last_at, zone=time_zone(schedule.timezone))
 
     # Firing.
 
@@ -130,7 +130,7 @@ class Scheduler:
     async def _fire(self, record: ScheduleRecord, now: datetime) -> datetime | None:
         """Fire one schedule; when it is due next. One that cannot be fired, or not here, holds no other up."""
         try:
-            planned = firing(record, now=now, zone=zone_of(record.schedule.timezone))
+            planned = firing(record, now=now, zone=time_zone(record.schedule.timezone))
             assert planned is not None, "what is paused, or not due, is not fired"
             added = await self._send(planned, record.schedule)
         except StoreUnavailable:

@@ -66,7 +66,7 @@ class Declared(NamedTuple):
 def declared(module: str, name: str) -> Declared:
     """What a module has under this name. The name is one of the program's own; it never comes from the database."""
     found = getattr(importlib.import_module(module), name, None)
-    kind = getattr(found, "kind", None)
+    kind = getattr(found, "definition", None)
     if found is None or not isinstance(kind, JobDefinition):
         raise InvalidInput(
             f"{module}.{name}",
@@ -170,7 +170,7 @@ class ChildRun:
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
         return block_for(
             self.committer,
-            self._kind.encoded_result(result),
+            self._kind.encode_result(result),
             user=None if connection is None else self._user_transaction(connection),
             deadline_seconds=deadline_seconds,
             loop=self._loop,

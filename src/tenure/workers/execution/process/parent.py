@@ -257,13 +257,13 @@ def check_kinds(kinds: Mapping[str, JobDefinition[..., Any]]) -> None:
 
 def _check_home(kind: JobDefinition[..., Any]) -> None:
     where = f"{kind.function.__module__}.{kind.function.__qualname__}"
-    if kind.home is None:
+    if kind.import_path is None:
         raise InvalidInput(
             kind.name,
             f"isolation='process' starts the function in a fresh process, which cannot find {where}; "
             f"move the function to a module, at its top level and under its own name",
         )
-    if ":memory:" in child.declared(*kind.home).app.database:
+    if ":memory:" in child.declared(*kind.import_path).app.database:
         raise InvalidInput(
             kind.name,
             "isolation='process' needs a database that other processes see; use a file, sqlite:///jobs.db, in place "
@@ -272,8 +272,8 @@ def _check_home(kind: JobDefinition[..., Any]) -> None:
 
 
 def _home(kind: JobDefinition[..., Any]) -> tuple[str, str]:
-    assert kind.home is not None, "a kind without a home is not sent to a process"
-    return kind.home
+    assert kind.import_path is not None, "a kind without a home is not sent to a process"
+    return kind.import_path
 
 
 def home_of(kind: JobDefinition[..., Any]) -> tuple[str, str]:
