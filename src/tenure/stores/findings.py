@@ -1,4 +1,4 @@
-"""What `doctor` says in the same words of every store."""
+"""Findings of `doctor` that every store reports."""
 
 from __future__ import annotations
 

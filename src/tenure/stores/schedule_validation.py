@@ -1,4 +1,4 @@
-"""At a store's door: schedules that no store could hold, or nobody could mean, are refused alike by all of them."""
+"""Validation of schedules and firings, the same for every store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_JOB = UUID(int=0)
 
 
 def validate_schedule(schedule: Schedule, *, next_at: datetime | None, expected_rev: int, actor: Actor) -> None:
-    """Refuse a schedule that could not be written down, or whose jobs could not be added."""
+    """Validate a schedule, and the jobs that it would enqueue."""
     check_name(schedule.name, "name")
     check_text(schedule.cron, "cron")
     parse_cron(schedule.cron)
@@ -37,7 +37,7 @@ def validate_schedule(schedule: Schedule, *, next_at: datetime | None, expected_
 
 
 def validate_firing(firing: Firing, requests: Sequence[EnqueueRequest]) -> None:
-    """Refuse a firing that would go back, or jobs that could not be added."""
+    """Validate a firing, which must advance the schedule, and its jobs."""
     check_name(firing.name, "name")
     check_datetime(firing.until, "until")
     if firing.next_at is not None and check_datetime(firing.next_at, "next_at") <= firing.until:

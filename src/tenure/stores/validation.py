@@ -1,5 +1,4 @@
-"""At a store's door: what no store could hold, or nobody could mean, is refused alike by all of them, before anything
-is written."""
+"""Validation of requests, the same for every store, before anything is written."""
 
 from __future__ import annotations
 
@@ -46,18 +45,18 @@ CONCURRENCY_MAX = 1_000_000
 
 
 def validate_page(limit: int) -> None:
-    """Refuse a page that could not be meant."""
+    """Refuse a page size out of range."""
     check_integer(limit, "limit", least=1, most=PAGE_LIMIT_MAX)
 
 
 def validate_after(after: UUID | None) -> None:
-    """Refuse a place to go on from that no page gave."""
+    """Refuse a cursor that no page returned."""
     if after is not None and not isinstance(after, UUID):
         raise InvalidInput("after", f"must be the id of a job, not {after!r}")
 
 
 def validate_age(older_than_seconds: float, limit: int) -> timedelta:
-    """How long ago something must have ended to be forgotten."""
+    """The minimum age of what retention removes."""
     validate_page(limit)
     return timedelta(seconds=check_seconds(older_than_seconds, "older_than_seconds", most=AGE_SECONDS_MAX))
 
@@ -66,7 +65,7 @@ _OPTIONAL_TEXTS = ("dedupe_key", "request_id", "correlation_id", "trace", "submi
 
 
 def validate_enqueues(requests: Sequence[EnqueueRequest], *, alike: bool) -> None:
-    """Refuse what no store could hold or nobody could mean, before anything is written."""
+    """Validate each request; of homogeneous requests, the shared fields once."""
     for request in requests[:1] if alike else requests:
         validate_enqueue(request)
     if alike:
@@ -81,7 +80,7 @@ def _check_id(job_id: Any) -> None:
 
 
 def validate_enqueue(request: EnqueueRequest) -> None:
-    """The same for one."""
+    """Validate one request."""
     origin = request.origin
     if request.actor.role is not Role.CLIENT:
         raise NotAuthorised(None, OperationType.ENQUEUE, role=request.actor.role, allowed=[Role.CLIENT])
@@ -111,7 +110,7 @@ def _check_tags(tags: Any) -> None:
 
 
 def validate_job_filter(wanted: JobFilter) -> None:
-    """Refuse a filter that could match nothing for a reason of its own."""
+    """Validate a filter of jobs."""
     for name in ("correlation_id", "dedupe_key", "submitted_by"):
         if (text := getattr(wanted, name)) is not None:
             check_text(text, name)
@@ -126,7 +125,7 @@ def validate_job_filter(wanted: JobFilter) -> None:
 
 
 def validate_dead_letter_filter(wanted: DeadLetterFilter) -> None:
-    """The same for dead letters."""
+    """Validate a filter of dead letters."""
     if wanted.correlation_id is not None:
         check_text(wanted.correlation_id, "correlation_id")
     for text in (*wanted.queues, *wanted.kinds):
@@ -137,7 +136,7 @@ def validate_dead_letter_filter(wanted: DeadLetterFilter) -> None:
 
 
 def validate_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
-    """Refuse a way of dealing with dead letters that there is none of."""
+    """Refuse an unknown resolution."""
     for job_id in job_ids:
         if not isinstance(job_id, UUID):
             raise InvalidInput("job_ids", f"must be ids of jobs, not {job_id!r}")
@@ -146,7 +145,7 @@ def validate_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
 
 
 def validate_event_filter(wanted: EventFilter) -> None:
-    """The same for events."""
+    """Validate a filter of events."""
     if wanted.correlation_id is not None:
         check_text(wanted.correlation_id, "correlation_id")
     for name in ("since", "until"):
@@ -155,7 +154,7 @@ def validate_event_filter(wanted: EventFilter) -> None:
 
 
 def validate_claim(request: ClaimRequest) -> None:
-    """Refuse a claim that could not be meant."""
+    """Validate a claim."""
     check_integer(request.limit, "limit", least=1, most=CLAIM_LIMIT_MAX)
     check_text(request.request_id, "request_id")
     check_name(request.worker, "worker")
@@ -169,7 +168,7 @@ def validate_claim(request: ClaimRequest) -> None:
 
 
 def validate_request(request: Request) -> None:
-    """Refuse a request that could not be meant."""
+    """Validate an operation request."""
     check_text(request.request_id, "request_id")
     check_text(request.actor.name, "actor")
     if not request.operations:
@@ -178,7 +177,7 @@ def validate_request(request: Request) -> None:
         raise InvalidInput("operations", f"are {len(request.operations)}, and at most {CHAIN_MAX} go together")
     for operation in request.operations:
         if operation.type is OperationType.HEARTBEAT and len(request.operations) > 1:
-            raise InvalidInput("operations", "hold a heartbeat among others; it goes alone")
+            raise InvalidInput("operations", "a heartbeat cannot be combined with other operations")
         if operation.type is OperationType.CLAIM:
             raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
         if (content := operation.content()) is not None:
@@ -186,14 +185,14 @@ def validate_request(request: Request) -> None:
 
 
 def validate_sql(sql: Any) -> str:
-    """A statement of the caller's own: text that a database can be sent."""
+    """Validate a statement of the user."""
     if not isinstance(sql, str) or not sql.strip() or "\x00" in sql:
         raise InvalidInput("sql", f"must be one statement as text, not {sql!r}")
     return sql
 
 
 def validate_message(message: OutboxMessage) -> None:
-    """Refuse a message that no store could hold."""
+    """Validate an outbox message."""
     if not isinstance(message.id, UUID):
         raise InvalidInput("id", f"must be a UUID, not {message.id!r}")
     check_text(message.topic, "topic")
@@ -204,7 +203,7 @@ def validate_message(message: OutboxMessage) -> None:
 
 
 def validate_artifacts(artifacts: Sequence[Artifact]) -> None:
-    """Refuse artifacts that no store could hold, and a name that is given twice."""
+    """Validate artifacts, and refuse a repeated name."""
     names: set[str] = set()
     for artifact in artifacts:
         check_text(artifact.name, "artifact")
@@ -220,7 +219,7 @@ def validate_artifacts(artifacts: Sequence[Artifact]) -> None:
 
 
 def validate_worker(worker: WorkerRecord) -> None:
-    """Refuse a worker that could not be written down."""
+    """Validate a worker's registration."""
     check_name(worker.id, "worker")
     check_text(worker.host, "host")
     check_text(worker.version, "version")

@@ -1,4 +1,4 @@
-"""What a store is: the requests it takes, the answers it gives, and the parts of it that each role may hold.
+"""The contract of a store: its requests, its results, and the protocol that each role uses.
 
 A store keeps rows and events and writes nothing that `lifecycle` has not decided. Every store, also one written
 elsewhere, proves itself with `tenure.testing.contract.StoreContract`.

@@ -1,4 +1,4 @@
-"""The archive: all that a database holds, read as it was at one moment, and written back into an empty one."""
+"""The archive: a whole database, read at one point in time, and restored into an empty database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN_LENGTH_MAX = 1000
 
 
 class DeduplicatedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An enqueue that another job answered, as it had the dedupe key."""
+    """An enqueue that returned an existing job with its dedupe key."""
 
     request_id: str
     job_id: UUID
@@ -49,7 +49,7 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A message for the outside, and what has become of it."""
+    """An outbox message and its delivery."""
 
     aggregate: str
     sequence: int
@@ -96,7 +96,7 @@ class KeyRateUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ArchiveRecord = OperatorRecord | ClaimRecord | QueueState | KeyRateUsage | ScheduleRecord | StreamRecord | MessageRecord
-"""What stands beside the jobs. Each kind has an order of its own, which is the same in every store."""
+"""The records beside jobs and events. Each type has its own order, the same in every store."""
 
 ARCHIVE_RECORDS: tuple[type[ArchiveRecord], ...] = (
     OperatorRecord,
@@ -110,7 +110,7 @@ ARCHIVE_RECORDS: tuple[type[ArchiveRecord], ...] = (
 
 
 class ArchivedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job without the secret of its lease, and what belongs to it; of artifacts all but their bodies."""
+    """A job without its token, and its records; artifacts without their bodies."""
 
     job: Job
     dead_letter: DeadLetter | None = None
@@ -120,14 +120,14 @@ class ArchivedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """How much there is to be read."""
+    """The size of a snapshot."""
 
     jobs: int
     events: int
 
 
 class HistoryReader(Protocol):
-    """Whoever can tell what happened to jobs."""
+    """Reads the events of jobs."""
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         """Each job's events in the order of revisions; an empty list for an id that has none."""
@@ -135,7 +135,7 @@ class HistoryReader(Protocol):
 
 
 class Snapshot(HistoryReader, Protocol):
-    """A database as it was when the snapshot was taken, whatever others write meanwhile. It comes in pages."""
+    """A database at one point in time, read in pages, whatever other transactions write meanwhile."""
 
     @property
     def store(self) -> str:
@@ -150,7 +150,7 @@ class Snapshot(HistoryReader, Protocol):
     async def totals(self) -> Totals: ...
 
     def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
-        """What stands beside the jobs, in the order of its kind."""
+        """The records of one type, in its order."""
         ...
 
     def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
@@ -165,11 +165,10 @@ class Snapshot(HistoryReader, Protocol):
 
 
 class Restore(HistoryReader, Protocol):
-    """What is being written into an empty database: all of it takes effect together at the end, or none.
+    """Writes into an empty database, in one transaction.
 
-    First what stands beside the jobs, then the log in its order, then the jobs, each after all of its events. A record
-    that the database will not have is NotRestored; then the whole must be given up. Nothing is decided here: whoever
-    restores has made sure that each job is what its events say.
+    Records come first, then the log in its order, then the jobs. A record that the database refuses raises NotRestored,
+    and the restore must end. Nothing is decided here: the caller has verified each job against its events.
     """
 
     async def write_records(self, records: Sequence[ArchiveRecord]) -> None: ...
@@ -177,21 +176,21 @@ class Restore(HistoryReader, Protocol):
     async def write_events(self, events: Sequence[Event]) -> None: ...
 
     async def write_jobs(self, kept: Sequence[ArchivedJob]) -> None:
-        """Whoever held one of them holds it no longer: its lease gets a token that nobody knows."""
+        """A leased job gets a new, unknown token, so that its former owner has lost the lease."""
         ...
 
     async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None: ...
 
     async def missing_job(self) -> UUID | None:
-        """A job that events tell of and that is not there."""
+        """The id of a job that has events and no record."""
         ...
 
 
 class ArchiveStore(Protocol):
-    """The part of whoever moves a whole database."""
+    """Export and import of a whole database."""
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """A snapshot. Writers go on meanwhile, and what they write is not in it."""
+        """A snapshot. It does not block writers, and does not contain what they write meanwhile."""
         ...
 
     def restore(self, *, runs: int) -> AbstractAsyncContextManager[Restore]:

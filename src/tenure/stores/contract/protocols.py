@@ -1,4 +1,4 @@
-"""The parts of a store that each role may hold, and the whole of it."""
+"""The protocols of a store: one per role, and `Store` for all of them."""
 
 from __future__ import annotations
 
@@ -35,63 +35,62 @@ from tenure.stores.contract.schedules import ScheduleStore
 
 
 class Subscription(Protocol):
-    """Tells when work may have come. A hint: everything is correct without it, only later."""
+    """Waits for wake-ups. A wake-up affects latency alone: without it, workers find jobs by polling."""
 
     async def wait(self, timeout_seconds: float) -> bool:
-        """True when a hint came, False when the time was up."""
+        """True after a wake-up, False after the timeout."""
         ...
 
 
 class EnqueueStore(Protocol):
-    """The client's part: new jobs."""
+    """The client's part: it enqueues jobs."""
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
     ) -> Sequence[EnqueueResult]:
-        """All of them in one transaction, or none and an error. Answers in the order of the requests.
+        """Enqueue all requests in one transaction, or raise and enqueue none. Results are in the order of the requests.
 
-        Written only once `after` is done, and not at all if that fails; made ready meanwhile, as far as it can be.
+        The store writes once `after` is done, and nothing if `after` fails. It prepares the write meanwhile.
         """
         ...
 
 
 class WakeupStore(Protocol):
-    """The part of whoever waits for something to happen."""
+    """The part of a component that waits for jobs, or for changes of its own jobs."""
 
     def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
-        """Hints for these queues, and for the names of `worker_wakeup`."""
+        """Subscribe to these queues, and to names of `worker_wakeup`."""
         ...
 
 
 class ClaimStore(WakeupStore, Protocol):
-    """The pool's part: it takes jobs, and cannot end them."""
+    """The worker pool's part: it claims jobs, and cannot end them."""
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
-        """The jobs won, each with its token, in the order of claiming."""
+        """The jobs won, each with its token, in claim order."""
         ...
 
 
 class ApplyStore(Protocol):
-    """The part of whoever changes jobs that exist. What each role may ask for, `decide` says."""
+    """Operations on existing jobs. `decide` determines which role may do what."""
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
-        """What matched is applied; the rest is answered one by one, in the order of the requests."""
+        """Apply each request that is legal. The outcomes are in the order of the requests."""
         ...
 
 
 class Transaction(Protocol):
-    """One transaction of the database: the caller's own statements, and what tenure writes with them.
+    """One database transaction: the user's own statements, and what tenure writes with them.
 
-    Everything in it takes effect together when its context is left normally, or not at all. Values are `$1`, `$2`, …
-    on every store.
+    It commits when its context ends normally, and rolls back otherwise. Parameters are `$1`, `$2`, … on every store.
     """
 
     async def execute(self, sql: str, *values: Any) -> int:
-        """Run one statement of the caller's. How many rows it touched."""
+        """Run one statement of the user. Returns the number of rows that it touched."""
         ...
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        """The rows of one query of the caller's, by column name."""
+        """The rows of one query of the user, by column name."""
         ...
 
     async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
@@ -105,41 +104,41 @@ class Transaction(Protocol):
         ...
 
     async def apply(self, request: Request) -> Outcome:
-        """Change one job. Whatever is not Applied should make the caller leave with an error."""
+        """Apply one request. Unless the outcome is Applied, the caller should leave the context with an error."""
         ...
 
 
 class TransactionStore(Protocol):
-    """The runner's part where more than an outcome is to be written at once."""
+    """The runner's part for commits that write more than an outcome."""
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction that is rolled back, also by the database itself where it can, when it is open for longer."""
+        """A transaction that is rolled back after the deadline, by the database itself where it can."""
         ...
 
 
 class RegistrationStore(Protocol):
-    """A worker's part: it says that it is there, and what it can run."""
+    """A worker's part: its registration."""
 
     async def register(self, worker: WorkerRecord) -> None:
-        """Write the worker down, or that it was seen. `started_at` and `seen_at` are the database's own."""
+        """Register the worker, or update `seen_at`. The database sets `started_at` and `seen_at`."""
         ...
 
     async def unregister(self, worker_id: str) -> None:
-        """The worker stopped. Its row stays, since jobs name it."""
+        """Mark the worker as stopped. Its row stays, since jobs refer to it."""
         ...
 
 
 class RecoverableStore(ApplyStore, Protocol):
-    """Recovery's part: it also sees who needs it."""
+    """Recovery's part: it also finds the jobs that need recovery."""
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        """Held jobs whose lease expired, whose heartbeats are missing or whose time is up; queued jobs whose time is
-        up; stalled jobs that were lost or are committed. In the order of ids, after the given one."""
+        """Leased jobs whose lease, heartbeat deadline or timeout has passed; queued jobs whose timeout has passed;
+        stalled jobs that were lost or are committed. In the order of ids, after the given id."""
         ...
 
 
 class ReadStore(Protocol):
-    """What everyone may see. Tokens never are."""
+    """Reads for every role. They never return a token."""
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
 
@@ -152,11 +151,11 @@ class ReadStore(Protocol):
     async def events(self, wanted: EventFilter, *, after: str | None = None, limit: int = 1000) -> EventPage: ...
 
     async def tail(self, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        """The log from a position on, without gap or repetition, also when transactions commit late."""
+        """The log after a position, without gaps or repetitions, also when transactions commit late."""
         ...
 
     async def end(self) -> str:
-        """The log's position after everything that is written and settled now."""
+        """The log's position after all events that are committed now."""
         ...
 
     async def executions(self, job_id: UUID) -> list[Execution]: ...
@@ -180,38 +179,38 @@ class ReadStore(Protocol):
     async def signals(self, job_id: UUID) -> list[SignalRecord]: ...
 
     async def now(self) -> datetime:
-        """The database's clock, which decides."""
+        """The time of the database's clock, by which leases and due times are decided."""
         ...
 
 
 class RetentionStore(Protocol):
-    """The operator's part: what may be forgotten."""
+    """The operator's part: removal of jobs and details, and dead letters."""
 
     async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        """Remove whole terminal jobs, with all that belongs to them, that ended this long ago. How many."""
+        """Delete terminal jobs that ended this long ago, with all their records. Returns how many."""
         ...
 
     async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
         """Empty the detail of old progress events that `fold` no longer needs, because a later progress or claim of
-        the same job takes their place. How many."""
+        the same job replaces them. Returns how many."""
         ...
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
-        """Remove a terminal job's content while its history stays; written down in the operator's log.
+        """Remove a terminal job's content and keep its history. The operator's log records it.
 
         Payload and signals become `null`; tags, result, partial result, errors and progress become None; the details
         of its progress, retry_scheduled, failed and dead_lettered events are blanked; artifacts and steps go."""
         ...
 
     async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
-        """Note that somebody redrove or discarded these dead letters; how many were open. Nothing is removed."""
+        """Mark dead letters as redriven or discarded. Returns how many were open. Nothing is deleted."""
         ...
 
 
 class Store(
     EnqueueStore, ClaimStore, RecoverableStore, TransactionStore, RegistrationStore, ReadStore, RetentionStore, Protocol
 ):
-    """Everything, for whoever opens the store and hands its parts out."""
+    """All parts, for the component that opens the store."""
 
     @property
     def archive(self) -> ArchiveStore: ...
@@ -223,11 +222,11 @@ class Store(
     def schedules(self) -> ScheduleStore: ...
 
     async def open(self) -> None:
-        """Connect, and refuse a database that this code does not fit (SchemaMismatch)."""
+        """Connect. Raises SchemaMismatch if the schema does not fit this code."""
         ...
 
     async def prepare(self) -> None:
-        """Do beforehand what the first jobs of a worker would have to wait for. Nothing is changed by it."""
+        """Do in advance what the first jobs of a worker would wait for. It changes nothing."""
         ...
 
     async def close(self) -> None: ...
@@ -235,7 +234,7 @@ class Store(
     async def schema(self) -> SchemaState: ...
 
     async def migrate(self) -> list[MigrationRecord]:
-        """Apply what is pending, one after the other, and say what that was. Safe when several do it at once."""
+        """Apply the pending migrations in order, and return them. Safe when several processes migrate at once."""
         ...
 
     async def doctor(self) -> list[Finding]: ...

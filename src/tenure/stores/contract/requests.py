@@ -1,4 +1,4 @@
-"""What a store is asked to write: new jobs, claims, and operations on jobs that exist."""
+"""The requests of a store: enqueue, claim, and operations on existing jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenure.lifecycle.records import Actor, Event, Job, Origin, Role
 
 
 class EnqueueRequest(msgspec.Struct, frozen=True, gc=False):
-    """A new job. Its request id is the origin's own, or else the job's id, which the caller made."""
+    """A new job. Its request id is the origin's own, or else the job's id, which the client generated."""
 
     origin: Origin
     actor: Actor
@@ -41,7 +41,7 @@ _template = attrgetter(*(name for name in Origin.__struct_fields__ if name not i
 
 
 def is_homogeneous(requests: Sequence[EnqueueRequest]) -> bool:
-    """Whether the requests differ in nothing but their jobs' ids and payloads, as most that come together do."""
+    """Whether the requests differ only in their jobs' ids and payloads, as most batches do."""
     first = requests[0]
     same = _template(first.origin)
     return all(
@@ -51,18 +51,18 @@ def is_homogeneous(requests: Sequence[EnqueueRequest]) -> bool:
 
 
 class EnqueueResult(msgspec.Struct, frozen=True, gc=False):
-    """The job that an enqueue led to: a new one, or the one that was there under its request id or dedupe key."""
+    """The job of an enqueue: a new one, or the existing one with its request id or dedupe key."""
 
     job: Job
     created: bool
 
 
 class HomogeneousResults(Sequence[EnqueueResult]):
-    """New jobs that differ in their origins alone. Each record is made when it is asked for: whoever adds many has the
-    next on their way by then."""
+    """New jobs that differ only in their origins. Each record is created on access, so that a client that enqueues many
+    can send the next batch first."""
 
     def __init__(self, job: Job, requests: Sequence[EnqueueRequest]) -> None:
-        # Its own, since whoever asked may do with theirs what they like.
+        # A copy, since the caller may change its list.
         self._job, self._requests = job, tuple(requests)
 
     def __len__(self) -> int:
@@ -87,10 +87,10 @@ class HomogeneousResults(Sequence[EnqueueResult]):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Take up to `limit` due jobs, and start them in the same breath unless `start` is off.
+    """Claim up to `limit` due jobs, and start them in the same transaction unless `start` is off.
 
-    Idempotent by `request_id`: asked again, it returns the claim that it won. The token is the secret of every lease
-    won by this request; a job's lease is named by job and token together.
+    Idempotent by `request_id`: a repeated request returns the jobs that it won before. The token is the secret of
+    every lease won by this request; job id and token together identify a lease.
     """
 
     queues: tuple[str, ...]
@@ -107,7 +107,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
         return Actor(self.role, self.worker, self.token)
 
     def body(self) -> str:
-        """What makes this the same request when it comes again."""
+        """The content by which a repeated request is recognised."""
         return encode([self.queues, self.kinds, self.limit, self.worker, self.start, self.role.value])
 
 
@@ -132,13 +132,13 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def rev(self) -> int | None:
-        """The revision that the row must still have; None for whatever it is."""
+        """The revision that the row must have; None for any."""
         return self.job.rev if isinstance(self.job, Job) else self.expected_rev
 
 
 def disjoint_batches(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
-    """The requests with their places, such that no wave has two for one job: a job's second request is decided upon
-    what its first has left."""
+    """The requests with their indexes, in batches of which none has two requests for one job: the second request is
+    decided on the record that the first has left."""
     placed = list(enumerate(requests))
     if len({request.job_id for request in requests}) == len(placed):
         return [placed]

@@ -1,4 +1,4 @@
-"""What becomes of a request, who may see what of it, and who should be told."""
+"""The outcomes of requests, what their actors may see, and the wake-ups that follow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenure.stores.contract.requests import Request
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The change was written. `renewed` says whether a heartbeat moved the lease's end."""
+    """The change was written. `renewed`: a heartbeat extended the lease."""
 
     change: Change
     at: datetime
@@ -24,7 +24,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def status(self) -> Status:
-        """The job's status after the change, for whoever need not know the whole record."""
+        """The job's status after the change, without computing the whole record."""
         return self.change.planned[-1].to_status
 
     @property
@@ -44,13 +44,13 @@ class Repeated(msgspec.Struct, frozen=True, gc=False):
 
 
 class Busy(msgspec.Struct, frozen=True, gc=False):
-    """Somebody else has the row locked, and a heartbeat does not wait: send the next one."""
+    """Another transaction has locked the row, and a heartbeat does not wait: send the next one."""
 
     job: Job
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Nothing was written, and this is why."""
+    """Nothing was written, for this reason."""
 
     error: TenureError
 
@@ -61,9 +61,9 @@ Outcome = Applied | Repeated | Busy | Failure
 def decide_request(
     current: Job | None, request: Request, *, logged: Sequence[Event], now: datetime
 ) -> Change | Outcome:
-    """The verdict on the current row (with its token): the change to write, or the answer to give instead.
+    """The decision on the current record (with its token): the change to write, or the outcome to return.
 
-    A request id that the log knows wins over everything else: what was applied is a success for ever.
+    A request id that the log has takes precedence: a request that was applied stays a success.
     """
     if current is None:
         return Failure(JobNotFound(request.job_id))
@@ -88,13 +88,13 @@ def decide_request(
 
 
 def redacted(change: Change) -> Change:
-    """The change as its actor may see it: the token of somebody else's lease is not part of it."""
+    """The change as its actor may see it, without the token of another owner's lease."""
     seen = without_token(change.before, change.actor)
     return change if seen is change.before else msgspec.structs.replace(change, before=seen)
 
 
 def without_token(job: Job, actor: Actor | None = None) -> Job:
-    """The record as this actor may see it: the token only if it is their own."""
+    """The record as this actor may see it: with the token only if it is the actor's own."""
     token = job.token
     if token is None or (actor is not None and (actor.token is token or actor.token == token)):
         return job
@@ -102,8 +102,8 @@ def without_token(job: Job, actor: Actor | None = None) -> Job:
 
 
 def wakeups_of(outcomes: Iterable[Outcome]) -> set[str]:
-    """Who should look: the queues in which a change left a job that a claim may take, and the workers whose job was
-    changed by somebody else, under the name that `worker_wakeup` gives them."""
+    """The names to wake: queues in which a change made a job claimable, and workers whose job another actor changed,
+    by their `worker_wakeup`."""
     names: set[str] = set()
     for outcome in outcomes:
         if isinstance(outcome, Applied):
@@ -116,7 +116,7 @@ def wakeups_of(outcomes: Iterable[Outcome]) -> set[str]:
 
 
 def released_queues(outcomes: Iterable[Outcome]) -> set[str]:
-    """The queues in which a change has let go of a job that was held."""
+    """The queues in which a change ended a lease."""
     return {
         outcome.change.before.queue
         for outcome in outcomes
@@ -125,5 +125,5 @@ def released_queues(outcomes: Iterable[Outcome]) -> set[str]:
 
 
 def worker_wakeup(worker: str) -> str:
-    """The name under which a worker is told that somebody changed a job of its own: a cancel, or a lease revoked."""
+    """The name that wakes a worker when another actor changed its job: a cancel request, or a revoked lease."""
     return f"worker:{worker}"
