@@ -1,4 +1,4 @@
-"""Runs many seeds and says what was found: `python -m simulation --seeds 2000 --processes 2`."""
+"""Runs many seeds and reports what they found: `python -m simulation --seeds 2000 --processes 2`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from simulation.cluster import Result
 from simulation.faults import Fault, Options
 from simulation.runs import simulate_all, simulate_span
 from simulation.shrink import arguments, shrunk
 from simulation.tally import Tally
-from simulation.world import Result
 from tenure.seams import SYSTEM
 
 CHUNK = 50
@@ -57,7 +57,7 @@ def main(seed: int | None, seeds: int, first: int, processes: int, as_json: bool
 
 
 def _results(seeds: Sequence[int], options: Options, *, processes: int, quiet: bool) -> Iterator[Result]:
-    """Every run's result as it comes, with a bar where somebody looks and a line per twentieth elsewhere."""
+    """Every run's result as it ends, with a progress bar on a terminal and a line per twentieth elsewhere."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bounds = [(start, min(start + CHUNK, seeds[-1] + 1)) for start in range(seeds[0], seeds[-1] + 1, CHUNK)]

@@ -1,4 +1,4 @@
-"""What can go wrong, and how often."""
+"""The kinds of faults, and how often each occurs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Fault(StrEnum):
-    """A kind of fault. The first five befall single requests, the others a process or the database."""
+    """A kind of fault. The first five affect single requests, the others a process or the database."""
 
     REQUEST_LOST = "request_lost"
     REPLY_LOST = "reply_lost"
@@ -27,15 +27,15 @@ OF_REQUESTS = (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.DONE_LATE, Fault.DELA
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is made of. Together with the seed it determines everything that happens."""
+    """The size of a run and its faults. Together with the seed it determines the whole run."""
 
     store: str = "model"
     nodes: int = 3
     jobs: int = 20
     faulty_seconds: float = 25.0
     request_faults: float = 0.06
-    """The share of requests that something happens to."""
+    """The share of requests with a fault."""
     process_faults: int = 5
-    """How many crashes, pauses, stops, outages and jumps of the clock there are."""
+    """The number of crashes, pauses, stops, outages and clock jumps."""
     without: tuple[Fault, ...] = ()
-    """Kinds of faults that are left out; all others stay where they were."""
+    """Kinds of faults that are left out. All others occur where they would without this option."""

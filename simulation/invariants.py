@@ -1,4 +1,4 @@
-"""Looks at every event as it is written, and says at once when a promise is broken."""
+"""Checks every event as it is written, and raises InvariantViolated at the first violation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ OWNERS = frozenset({EventType.HEARTBEAT, EventType.PROGRESS, EventType.COMMITTED
 """Events that only the holder of a running lease can cause."""
 
 
-class Broken(Exception):
-    """A promise was broken. The message says which, and where in the log."""
+class InvariantViolated(Exception):
+    """An invariant does not hold. The message names it and its place in the log."""
 
 
-class Watch:
-    """One job, as its events tell it."""
+class JobInvariants:
+    """The state of one job, folded from its events."""
 
     __slots__ = ("at", "commits", "lease_until", "owner", "rev", "status", "step")
 
@@ -68,16 +68,18 @@ class Watch:
         self.step = (*step, int(requeued))
 
 
-class Watches:
-    """Every job of a log."""
+class LogInvariants:
+    """All jobs of a log."""
 
     def __init__(self) -> None:
-        self.by_job: dict[UUID, Watch] = {}
+        self.by_job: dict[UUID, JobInvariants] = {}
 
     def see(self, event: Event) -> None:
-        self.by_job.setdefault(event.job_id, Watch()).see(event)
+        self.by_job.setdefault(event.job_id, JobInvariants()).see(event)
 
 
 def _require(holds: bool, event: Event, says: str) -> None:
     if not holds:
-        raise Broken(f"job {event.job_id}, revision {event.rev} ({event.type} by {event.actor} at {event.at}): {says}")
+        raise InvariantViolated(
+            f"job {event.job_id}, revision {event.rev} ({event.type} by {event.actor} at {event.at}): {says}"
+        )

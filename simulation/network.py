@@ -1,4 +1,4 @@
-"""The way from a process to the database, on which requests and answers get lost, late or doubled.
+"""The network between a process and the database: requests and replies are lost, delayed or duplicated.
 
 The database itself is one real store. It serves whatever has reached it, also when the process that asked is dead by
 then; what is lost on the way is lost for the asker alone.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from simulation.faults import OF_REQUESTS, Fault
-from simulation.random_streams import Chance
+from simulation.random_streams import RandomStream
 from simulation.virtual_loop import Node
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import Event, Job
@@ -36,7 +36,7 @@ from tenure.stores.contract import (
 )
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.cluster import SimulatedCluster
 
 T = TypeVar("T")
 
@@ -46,20 +46,20 @@ LATE_SECONDS = (0.05, 6.0)
 ONCE_OR_TWICE = ("enqueue", "claim", "fire", "apply")
 
 
-class Wire:
-    """One process's way to the database."""
+class Connection:
+    """One process's connection to the database."""
 
-    def __init__(self, world: World, node: Node, chance: Chance) -> None:
-        self._world, self._node, self._chance = world, node, chance
+    def __init__(self, cluster: SimulatedCluster, node: Node, chance: RandomStream) -> None:
+        self._cluster, self._node, self._chance = cluster, node, chance
 
     async def ask(self, what: str, serve: Callable[[], Awaitable[T]]) -> T:
-        """Have the database do this. StoreUnavailable says that nobody knows whether it did."""
+        """Send a request to the database. After StoreUnavailable it is unknown whether the request took effect."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         there, back = self._chance.between(*LATENCY_SECONDS), self._chance.between(*LATENCY_SECONDS)
         fault, extra = self._fault(what.partition(" ")[0]), self._chance.fraction()
-        self._world.note(self._node, what, fault)
-        if fault is Fault.REQUEST_LOST or self._world.outage:
+        self._cluster.note(self._node, what, fault)
+        if fault is Fault.REQUEST_LOST or self._cluster.outage:
             loop.call_later(there, _fail, answer, fault or Fault.OUTAGE)
             return await answer
         if fault is Fault.DELAY:
@@ -68,7 +68,7 @@ class Wire:
             loop.call_later(there, _fail, answer, fault)
             there += _between(LATE_SECONDS, extra)
         done = self._serving(serve, answer, back=back, fault=fault, what=what)
-        loop.call_later(there, self._world.serve, done, context=Context())
+        loop.call_later(there, self._cluster.serve, done, context=Context())
         return await answer
 
     async def _serving(
@@ -86,10 +86,10 @@ class Wire:
             result = await serve()
             if fault is Fault.DUPLICATE:
                 result = await serve()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 - it is returned to the sender
             loop.call_later(back, _raise, answer, error)
         else:
-            await self._world.served(what)
+            await self._cluster.served(what)
             if fault is Fault.REPLY_LOST:
                 loop.call_later(back, _fail, answer, fault)
             elif fault is not Fault.DONE_LATE:
@@ -97,25 +97,25 @@ class Wire:
 
     def _fault(self, what: str) -> Fault | None:
         """Drawn for every request, whether faults happen now or not, so that each draw stays where it is."""
-        share = self._world.options.request_faults
+        share = self._cluster.options.request_faults
         drawn = self._chance.fraction()
-        if not self._world.faulty or drawn >= share:
+        if not self._cluster.faulty or drawn >= share:
             return None
         fault = OF_REQUESTS[int(drawn / share * len(OF_REQUESTS))]
         if fault is Fault.DUPLICATE and what not in ONCE_OR_TWICE:
             # Within a transaction each message follows the last on one connection, where nothing comes twice.
             return None
-        return None if fault in self._world.options.without else fault
+        return None if fault in self._cluster.options.without else fault
 
 
-class WiredStore:
-    """What a simulated process holds of the store. Nothing of it is kept there: only the wire is its own."""
+class RemoteStore:
+    """The store as a simulated process sees it. It has no state but its connection."""
 
-    def __init__(self, world: World, node: Node, chance: Chance) -> None:
-        self._world, self._node = world, node
-        self._wire = Wire(world, node, chance)
-        self._store = world.store
-        self.schedules = WiredSchedules(world, self._wire)
+    def __init__(self, cluster: SimulatedCluster, node: Node, chance: RandomStream) -> None:
+        self._cluster, self._node = cluster, node
+        self._connection = Connection(cluster, node, chance)
+        self._store = cluster.store
+        self.schedules = RemoteSchedules(cluster, self._connection)
 
     async def open(self) -> None: ...
 
@@ -126,52 +126,52 @@ class WiredStore:
     ) -> Sequence[EnqueueResult]:
         if after is not None:
             await after
-        added = await self._wire.ask("enqueue", lambda: self._store.enqueue(requests))
-        self._world.ring({one.job.queue for one in added})
+        added = await self._connection.ask("enqueue", lambda: self._store.enqueue(requests))
+        self._cluster.ring({one.job.queue for one in added})
         return added
 
     async def prepare(self) -> None: ...
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
-        return await self._wire.ask("claim", lambda: self._store.claim(request))
+        return await self._connection.ask("claim", lambda: self._store.claim(request))
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         what = "apply " + ",".join(operation.type for request in requests for operation in request.operations)
-        outcomes = await self._wire.ask(what, lambda: self._store.apply(requests))
-        self._world.ring(wakeups_of(outcomes))
-        self._world.answered(outcomes)
+        outcomes = await self._connection.ask(what, lambda: self._store.apply(requests))
+        self._cluster.ring(wakeups_of(outcomes))
+        self._cluster.answered(outcomes)
         return outcomes
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        return await self._wire.ask("recoverable", lambda: self._store.recoverable(limit=limit, after=after))
+        return await self._connection.ask("recoverable", lambda: self._store.recoverable(limit=limit, after=after))
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
-        return await self._wire.ask("read", lambda: self._store.read(job_ids))
+        return await self._connection.ask("read", lambda: self._store.read(job_ids))
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        return await self._wire.ask("history", lambda: self._store.history(job_ids))
+        return await self._connection.ask("history", lambda: self._store.history(job_ids))
 
     async def now(self) -> datetime:
-        return await self._wire.ask("now", self._store.now)
+        return await self._connection.ask("now", self._store.now)
 
     async def register(self, worker: WorkerRecord) -> None:
-        await self._wire.ask("register", lambda: self._store.register(worker))
+        await self._connection.ask("register", lambda: self._store.register(worker))
 
     async def unregister(self, worker_id: str) -> None:
-        await self._wire.ask("unregister", lambda: self._store.unregister(worker_id))
+        await self._connection.ask("unregister", lambda: self._store.unregister(worker_id))
 
     @asynccontextmanager
     async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
         bell = SimulatedNotifier()
-        self._world.bells[bell] = frozenset(queues)
+        self._cluster.bells[bell] = frozenset(queues)
         try:
             yield bell
         finally:
-            self._world.bells.pop(bell, None)
+            self._cluster.bells.pop(bell, None)
 
     @asynccontextmanager
     async def transaction(self, *, deadline_seconds: float) -> AsyncIterator[Transaction]:
-        block = WiredBlock(self._world, self._node, self._wire, deadline_seconds)
+        block = RemoteCommitBlock(self._cluster, self._node, self._connection, deadline_seconds)
         await block.begin()
         try:
             yield block
@@ -181,28 +181,28 @@ class WiredStore:
         await block.commit()
 
 
-class WiredSchedules:
-    """What a simulated scheduler holds of the store's schedules."""
+class RemoteSchedules:
+    """The store's schedules as a simulated scheduler sees them."""
 
-    def __init__(self, world: World, wire: Wire) -> None:
-        self._world, self._wire = world, wire
-        self._schedules = world.store.schedules
+    def __init__(self, cluster: SimulatedCluster, connection: Connection) -> None:
+        self._cluster, self._connection = cluster, connection
+        self._schedules = cluster.store.schedules
 
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
-        return await self._wire.ask("soonest", lambda: self._schedules.soonest(limit=limit, after=after))
+        return await self._connection.ask("soonest", lambda: self._schedules.soonest(limit=limit, after=after))
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult] | None:
-        added = await self._wire.ask("fire", lambda: self._schedules.fire(firing, requests))
-        self._world.fired(added)
+        added = await self._connection.ask("fire", lambda: self._schedules.fire(firing, requests))
+        self._cluster.fired(added)
         return added
 
 
-class WiredBlock:
-    """A transaction at the other end of the wire. When the line is gone, the database rolls it back."""
+class RemoteCommitBlock:
+    """A transaction over the connection. When the connection is lost, the database rolls it back."""
 
-    def __init__(self, world: World, node: Node, wire: Wire, deadline_seconds: float) -> None:
-        self._world, self._node, self._wire = world, node, wire
-        self._context = world.store.transaction(deadline_seconds=deadline_seconds)
+    def __init__(self, cluster: SimulatedCluster, node: Node, connection: Connection, deadline_seconds: float) -> None:
+        self._cluster, self._node, self._connection = cluster, node, connection
+        self._context = cluster.store.transaction(deadline_seconds=deadline_seconds)
         self._open = False
         self._tx: Transaction | None = None
 
@@ -211,27 +211,27 @@ class WiredBlock:
             if not self._open:
                 self._tx = await self._context.__aenter__()
                 self._open = True
-                self._world.blocks[self] = self._node
+                self._cluster.blocks[self] = self._node
 
-        await self._wire.ask("begin", enter)
+        await self._connection.ask("begin", enter)
 
     async def commit(self) -> None:
         async def leave() -> None:
             if self._open:
                 self._open = False
-                self._world.blocks.pop(self, None)
+                self._cluster.blocks.pop(self, None)
                 await self._context.__aexit__(None, None, None)
 
-        await self._wire.ask("commit", leave)
+        await self._connection.ask("commit", leave)
 
     def abandon(self) -> None:
         """The other end is gone: the database notices, and undoes it."""
-        self._world.spawn_outside(self._roll_back())
+        self._cluster.spawn_outside(self._roll_back())
 
     async def _roll_back(self) -> None:
         if self._open:
             self._open = False
-            self._world.blocks.pop(self, None)
+            self._cluster.blocks.pop(self, None)
             error = StoreUnavailable("the line is gone")
             await self._context.__aexit__(type(error), error, None)
 
@@ -242,28 +242,28 @@ class WiredBlock:
         return self._tx
 
     async def execute(self, sql: str, *values: Any) -> int:
-        return await self._wire.ask("execute", lambda: self._inside.execute(sql, *values))
+        return await self._connection.ask("execute", lambda: self._inside.execute(sql, *values))
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        return await self._wire.ask("fetch", lambda: self._inside.fetch(sql, *values))
+        return await self._connection.ask("fetch", lambda: self._inside.fetch(sql, *values))
 
     async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-        return await self._wire.ask("tx enqueue", lambda: self._inside.enqueue(requests))
+        return await self._connection.ask("tx enqueue", lambda: self._inside.enqueue(requests))
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
-        await self._wire.ask("tx post", lambda: self._inside.post(messages, job=job))
+        await self._connection.ask("tx post", lambda: self._inside.post(messages, job=job))
 
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
-        await self._wire.ask("tx attach", lambda: self._inside.attach(job, artifacts))
+        await self._connection.ask("tx attach", lambda: self._inside.attach(job, artifacts))
 
     async def apply(self, request: Request) -> Outcome:
-        outcome = await self._wire.ask("tx apply", lambda: self._inside.apply(request))
-        self._world.answered([outcome], inside=True)
+        outcome = await self._connection.ask("tx apply", lambda: self._inside.apply(request))
+        self._cluster.answered([outcome], inside=True)
         return outcome
 
 
 class SimulatedNotifier:
-    """Hints for one who waits."""
+    """Wake-ups for waiting workers, some of which are lost."""
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()

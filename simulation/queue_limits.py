@@ -1,4 +1,4 @@
-"""Rules for the queue in some of the runs: no limit is ever passed, whatever breaks, and none keeps work for ever."""
+"""Queue limits in some of the runs: no limit is ever exceeded, and none blocks a job for ever."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from uuid import UUID
 
 import msgspec
 
-from simulation.invariants import Broken
-from simulation.random_streams import Chance
+from simulation.invariants import InvariantViolated
+from simulation.random_streams import RandomStream
 from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor, Event, EventType, Origin, Role
 from tenure.lifecycle.statuses import LEASED
 from tenure.stores.contract import Store
 
 SHARE = 1 / 4
-"""How many of the runs have rules."""
+"""The share of runs with limits."""
 QUEUE = "default"
 KEYS = ["", "a", "b", "c"]
 """The empty one stands for none."""
@@ -25,9 +25,9 @@ FATE = Actor(Role.CLIENT, "fate")
 
 
 class Limits:
-    """The rules of one run, and what is held under them as the log tells it."""
+    """The limits of one run, and their usage by the log."""
 
-    def __init__(self, chance: Chance) -> None:
+    def __init__(self, chance: RandomStream) -> None:
         self.hold = chance.happens(SHARE)
         concurrency, of_key, count = chance.whole(3, 6), chance.whole(1, 2), chance.whole(4, 8)
         by_key, rated, fair = chance.happens(0.5), chance.happens(0.5), chance.happens(0.5)
@@ -44,7 +44,7 @@ class Limits:
         self._held: dict[UUID, str | None] = {}
         self._starts: list[datetime] = []
         self.reached = 0
-        """How often a limit was just reached: so often somebody had to wait."""
+        """How often a limit was reached, so that a claim had to wait."""
 
     async def begin(self, store: Store) -> None:
         if self.hold:
@@ -82,9 +82,9 @@ class Limits:
         most, of_key = self.rules.concurrency_max, self.rules.key_concurrency_max
         by_key = Counter(key for key in self._held.values() if key is not None)
         if most is not None and len(self._held) > most:
-            raise Broken(f"{len(self._held)} jobs are held at once, and {most} may be")
+            raise InvariantViolated(f"{len(self._held)} jobs are held at once, and {most} may be")
         if of_key is not None and by_key and max(by_key.values()) > of_key:
-            raise Broken(f"of one key {max(by_key.values())} jobs are held at once, and {of_key} may be")
+            raise InvariantViolated(f"of one key {max(by_key.values())} jobs are held at once, and {of_key} may be")
         self.reached += len(self._held) == most or of_key in by_key.values()
 
     def check_rate(self) -> None:
@@ -95,4 +95,6 @@ class Limits:
         starts, stretch = sorted(self._starts), timedelta(seconds=rate.seconds)
         for first, last in zip(starts, starts[rate.count :], strict=False):
             if last - first < stretch:
-                raise Broken(f"{rate.count + 1} jobs started between {first} and {last}, and {rate.count} may")
+                raise InvariantViolated(
+                    f"{rate.count + 1} jobs started between {first} and {last}, and {rate.count} may"
+                )

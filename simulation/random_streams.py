@@ -1,4 +1,4 @@
-"""Chance that can be repeated: streams of numbers that depend on a seed, a name, and nothing else.
+"""Reproducible random streams: each depends on a seed and a name only.
 
 Each thing that happens by chance draws from a stream of its own, so that switching one kind of fault off leaves all the
 others where they were. That is what makes a failing run shrink.
@@ -11,16 +11,16 @@ from random import Random  # noqa: TID251 - this is where seeded chance comes fr
 from uuid import UUID
 
 
-class Chance:
-    """A stream of chance. `of` gives another one, for something else."""
+class RandomStream:
+    """A random stream. `of` returns an independent one for another name."""
 
     def __init__(self, seed: int, name: str = "") -> None:
         self._seed, self._name = seed, name
         digest = blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
         self._random = Random(int.from_bytes(digest, "big"))
 
-    def of(self, name: str) -> Chance:
-        return Chance(self._seed, f"{self._name}/{name}")
+    def of(self, name: str) -> RandomStream:
+        return RandomStream(self._seed, f"{self._name}/{name}")
 
     def happens(self, probability: float) -> bool:
         return self._random.random() < probability

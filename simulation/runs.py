@@ -1,4 +1,4 @@
-"""Makes runs, one after the other, and lets go of what they leave behind."""
+"""Runs simulations one after the other, and frees what each leaves behind."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from simulation.cluster import Result, SimulatedCluster
 from simulation.faults import Options
-from simulation.invariants import Broken
-from simulation.world import Result, World
+from simulation.invariants import InvariantViolated
 from tenure.errors import TenureError
 
 COLLECT_EVERY = 20
@@ -22,15 +22,15 @@ def simulate(seed: int, options: Options) -> Result:
     quiet = logging.getLogger("tenure")
     usual = quiet.level
     quiet.setLevel(logging.CRITICAL)
-    world = World(seed, options)
+    cluster = SimulatedCluster(seed, options)
     try:
-        world.loop.run_until_complete(world.run())
-    except (Broken, AssertionError, TenureError) as problem:
-        world.broken = world.broken or problem
+        cluster.loop.run_until_complete(cluster.run())
+    except (InvariantViolated, AssertionError, TenureError) as problem:
+        cluster.broken = cluster.broken or problem
     finally:
         quiet.setLevel(usual)
-    result = world.result()
-    world.close()
+    result = cluster.result()
+    cluster.close()
     return result
 
 
@@ -45,13 +45,13 @@ def simulate_all(seeds: Iterable[int], options: Options) -> Iterator[Result]:
 
 
 def simulate_span(first: int, last: int, options: Options) -> list[Result]:
-    """The runs from one seed up to another, for whoever shares them out over processes."""
+    """The runs of a range of seeds, for a pool of processes."""
     return list(simulate_all(range(first, last), options))
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Processes that were killed leave tasks that never end. What these say when they are thrown away is of no use."""
+    """Killed processes leave tasks that never end; their warnings when they are destroyed are dropped."""
     usual = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:

@@ -1,4 +1,4 @@
-"""The jobs of the simulation: each kind is a way in which a function can behave."""
+"""The jobs of the simulation: each kind is one way in which a function can behave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.records import Timeouts
 
 if TYPE_CHECKING:
-    from simulation.random_streams import Chance
+    from simulation.random_streams import RandomStream
     from tenure.client.job_function import PreparedCall
 
 LEASE_SECONDS = 6.0
@@ -20,7 +20,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 def declare(app: App, sleep: Sleep) -> None:
-    """Give the app its jobs."""
+    """Declare the jobs in the app."""
     backoff = Backoff(base_seconds=0.5, factor=2.0, max_seconds=5.0)
 
     @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff)
@@ -83,7 +83,7 @@ def app_effect(app: App, of: str) -> PreparedCall[str]:
     return JobFunction(app, app.kinds["effect"]).request(of)
 
 
-def a_call(app: App, chance: Chance) -> PreparedCall[object]:
+def a_call(app: App, chance: RandomStream) -> PreparedCall[object]:
     """One call of one of the jobs, by chance."""
     from tenure.client.job_function import JobFunction
 

@@ -1,12 +1,12 @@
-"""Schedules in some of the runs: that each of their due times has led to one job, whatever broke meanwhile."""
+"""Schedules in some of the runs: each due time leads to exactly one job, whatever faults occur."""
 
 from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
 
-from simulation.invariants import Broken
-from simulation.random_streams import Chance
+from simulation.invariants import InvariantViolated
+from simulation.random_streams import RandomStream
 from tenure.jobs.time_zones import time_zone
 from tenure.lifecycle.cron import due_times, parse_cron
 from tenure.lifecycle.records import Actor, Job, Policy, Role
@@ -15,16 +15,16 @@ from tenure.stores.contract import Store
 from tenure.testing.clock import START
 
 SHARE = 1 / 4
-"""How many of the runs have schedules."""
+"""The share of runs with schedules."""
 INTERVAL_SECONDS = (4, 9)
 FATE = Actor(Role.CLIENT, "fate")
 POLICY = Policy(lease_seconds=6.0)
 
 
-class Ticks:
-    """The schedules of one run. The first makes up for every due time; a second one lets some of them go."""
+class SimulatedSchedules:
+    """The schedules of one run. The first catches up on every due time; the second skips some."""
 
-    def __init__(self, chance: Chance) -> None:
+    def __init__(self, chance: RandomStream) -> None:
         count = (1 + chance.happens(0.5)) * chance.happens(SHARE)
         seconds = [chance.whole(*INTERVAL_SECONDS) for _ in range(2)]
         ways: tuple[Missed, Missed] = ("all", "skip" if chance.happens(0.5) else "one")
@@ -41,7 +41,7 @@ class Ticks:
         the run comes to an end."""
         for name in sorted(self._going):
             record = await store.schedules.get(name)
-            assert record is not None, "nobody removes it"
+            assert record is not None, "no schedule is removed in a run"
             if record.next_at is None or record.next_at > until:
                 paused = await store.schedules.put(
                     record.schedule, next_at=record.next_at, paused=True, expected_rev=record.rev, actor=FATE
@@ -54,7 +54,7 @@ class Ticks:
         """Every due time that was dealt with has one job, or at most one where times may be let go."""
         for schedule in self._schedules:
             record = await store.schedules.get(schedule.name)
-            assert record is not None, "nobody removes it"
+            assert record is not None, "no schedule is removed in a run"
             reached = START if record.last_at is None else record.last_at
             when, zone = parse_cron(schedule.cron), time_zone(schedule.timezone)
             due = [_stamp(moment) for moment in due_times(when, zone, after=START, until=max(until, reached))]
@@ -67,7 +67,9 @@ class Ticks:
             unknown = sorted(fired.keys() - set(due))
             missing = [stamp for stamp in due if stamp not in fired] if schedule.missed == "all" else []
             if twice or unknown or missing:
-                raise Broken(f"schedule {schedule.name}: fired twice {twice}, never due {unknown}, missed {missing}")
+                raise InvariantViolated(
+                    f"schedule {schedule.name}: fired twice {twice}, never due {unknown}, missed {missing}"
+                )
 
 
 def _schedule(number: int, seconds: int, missed: Missed) -> Schedule:

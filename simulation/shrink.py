@@ -1,4 +1,4 @@
-"""Makes a failing run smaller while it still fails, so that a person can follow it."""
+"""Shrinks a failing run while it still fails."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import msgspec
 
+from simulation.cluster import Result
 from simulation.faults import Fault, Options
 from simulation.runs import simulate_all
-from simulation.world import Result
 
 
 def shrunk(failing: Result) -> Result:
-    """The smallest run that was found of the same seed that still breaks a promise."""
+    """The smallest run found with the same seed that still violates an invariant."""
     best = failing
     progress = True
     while progress:
@@ -43,7 +43,7 @@ def _smaller(options: Options) -> Iterator[Options]:
 
 
 def arguments(result: Result) -> str:
-    """The command line that makes this run again."""
+    """The command line that reproduces this run."""
     options = result.options
     words = [f"--seed {result.seed}", f"--store {options.store}", f"--nodes {options.nodes}", f"--jobs {options.jobs}"]
     words += [f"--faulty-seconds {options.faulty_seconds:g}", f"--request-faults {options.request_faults:g}"]

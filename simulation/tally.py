@@ -1,12 +1,12 @@
-"""What many runs came to together, and whether they showed what they were meant to show."""
+"""The totals of many runs, and which faults had no effect in any of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
+from simulation.cluster import Result
 from simulation.faults import Fault
-from simulation.world import Result
 
 SOMETIMES = (
     "crashed while holding jobs",
@@ -23,16 +23,16 @@ SOMETIMES = (
     "cancelled",
     "dead_lettered",
     "schedule fired",
-    "fired by somebody else",
+    "fired by another scheduler",
     "missed times made up for",
     "limit reached",
     "queue paused",
 )
-"""What must have happened in some run: a fault that never had an effect shows nothing."""
+"""What must have happened in at least one run; otherwise the runs prove nothing about that fault."""
 
 
 class Tally:
-    """The sum of many results."""
+    """The totals of many results."""
 
     def __init__(self) -> None:
         self.runs = 0

@@ -16,7 +16,7 @@ from contextvars import Context, ContextVar, copy_context
 from datetime import datetime, timedelta
 from typing import Any
 
-from simulation.random_streams import Chance
+from simulation.random_streams import RandomStream
 from tenure.testing.clock import START
 
 CLOSING_TRIES = 20
@@ -25,7 +25,7 @@ THE_NODE: ContextVar[Node | None] = ContextVar("tenure_simulated_node", default=
 
 
 class Node:
-    """One simulated process: what it is called, and whether it runs."""
+    """One simulated process: its name, and whether it runs."""
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name, self.loop = name, loop
@@ -70,7 +70,7 @@ class Node:
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock jumps to the next timer as soon as nothing is left to do."""
 
-    def __init__(self, chance: Chance) -> None:
+    def __init__(self, chance: RandomStream) -> None:
         self._chance = chance
         self._now_seconds = 0.0
         self._ready: deque[asyncio.Handle]  # the usual loop's own, also filled by what it does itself
@@ -124,8 +124,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._ready.extend(handles)
 
     def _run_once(self) -> None:
-        """One turn, without the world that the usual loop would have to look at. What is ready at the same moment runs
-        in an order of chance: nobody may rely on another."""
+        """One iteration without selectors. Callbacks that are ready at the same time run in random order."""
         self.turns += 1
         timers = self._timers
         while timers and timers[0][2].cancelled():
@@ -143,7 +142,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for handle in batch:
             if handle.cancelled():
                 continue
-            node = handle._context.get(THE_NODE)  # noqa: SLF001 - nobody else knows it
+            node = handle._context.get(THE_NODE)  # noqa: SLF001 - only the handle has it
             if node is None or node.may_run(handle):
                 handle._run()  # noqa: SLF001
 
@@ -177,11 +176,11 @@ def _close(body: Any) -> None:
 
 
 class Deadlock(Exception):
-    """Nothing is ready, and no timer is set: whoever waits would wait for ever."""
+    """No callback is ready and no timer is set, so that every waiting task would wait for ever."""
 
 
 class _Nobody(selectors.BaseSelector):
-    """There is no outside, and nobody ever calls from there."""
+    """No other thread calls into the loop."""
 
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from simulation.invariants import Broken
+from simulation.invariants import InvariantViolated
 from tenure.errors import StoreError, TenureError
 
 _NAME = re.compile(r"[a-z_]+")
 
-SAYS = (AssertionError, pytest.fail.Exception, TenureError, Broken, TimeoutError)
+SAYS = (AssertionError, pytest.fail.Exception, TenureError, InvariantViolated, TimeoutError)
 """How a check says that something is wrong. Whatever else is raised is a mistake in the mutant."""
 
 
@@ -87,7 +87,7 @@ def wants(function: Callable[..., Any], **fixtures: Any) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Broken code complains a lot."""
+    """InvariantViolated code complains a lot."""
     logger = logging.getLogger("tenure")
     usual = logger.level
     logger.setLevel(logging.CRITICAL)

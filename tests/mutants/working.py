@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.random_streams import Chance
+from simulation.random_streams import RandomStream
 from tenure.seams import SystemRandom
 from tenure.workers.commit.commit import Committer
 from tenure.workers.completer import Completer
@@ -26,7 +26,7 @@ from tests.workers.maintenance import test_recovery_policy as remedies
 def one_token_for_all(edits: Edits) -> None:
     constant = "__import__('uuid').UUID(int=7, version=4)"
     edits.python(SystemRandom.token, "UUID(bytes=secrets.token_bytes(16), version=4)", constant)
-    edits.python(Chance.token, "UUID(int=self._random.getrandbits(128), version=4)", constant)
+    edits.python(RandomStream.token, "UUID(int=self._random.getrandbits(128), version=4)", constant)
 
 
 def claim_under_a_new_id(edits: Edits) -> None:

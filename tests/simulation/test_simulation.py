@@ -12,11 +12,11 @@ from itertools import islice
 import msgspec
 import pytest
 
+from simulation.cluster import Result
 from simulation.faults import Fault, Options
 from simulation.runs import simulate_all
 from simulation.shrink import arguments, shrunk
 from simulation.tally import Tally
-from simulation.world import Result
 from tenure.lifecycle import decide as deciding
 from tenure.lifecycle.schedules import Firing
 from tenure.stores.contract import EnqueueRequest, EnqueueResult

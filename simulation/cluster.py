@@ -1,4 +1,4 @@
-"""One run: some workers, a client, one database, faults by chance; then quiet, until everything has come to an end."""
+"""One run: workers, a client and one database under random faults, then without faults until every job has ended."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import msgspec
 
 from simulation import sample_jobs
 from simulation.faults import Fault, Options
-from simulation.invariants import Broken, Watches
-from simulation.network import SimulatedNotifier, WiredBlock, WiredStore
+from simulation.invariants import InvariantViolated, LogInvariants
+from simulation.network import RemoteCommitBlock, RemoteStore, SimulatedNotifier
 from simulation.queue_limits import Limits
-from simulation.random_streams import Chance
-from simulation.schedules import Ticks
+from simulation.random_streams import RandomStream
+from simulation.schedules import SimulatedSchedules
 from simulation.virtual_loop import Begun, DatabaseClock, Node, VirtualLoop, in_node
 from tenure.app import App
 from tenure.client.admin import JobAdmin
@@ -52,24 +52,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class World:
+class SimulatedCluster:
     """Everything that a run has."""
 
     def __init__(self, seed: int, options: Options) -> None:
         self.seed, self.options = seed, options
-        self.chance = Chance(seed)
+        self.chance = RandomStream(seed)
         self.loop = VirtualLoop(self.chance.of("order"))
         self.clock = DatabaseClock(self.loop)
         self.store = self._new_store()
         self.faulty = True
         self.outage = False
         self.bells: dict[SimulatedNotifier, frozenset[str]] = {}
-        self.blocks: dict[WiredBlock, Node] = {}
+        self.blocks: dict[RemoteCommitBlock, Node] = {}
         self.operations = 0
         self.faults: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
         self.broken: BaseException | None = None
-        self._watches = Watches()
+        self._watches = LogInvariants()
         self._histories: dict[str, History] = {}
         self._position: str | None = None
         self._trace = sha256()
@@ -77,7 +77,7 @@ class World:
         self._born = 0
         self._closing = False
         self._hint_chance = self.chance.of("hints")
-        self._ticks = Ticks(self.chance.of("schedules"))
+        self._ticks = SimulatedSchedules(self.chance.of("schedules"))
         self._limits = Limits(self.chance.of("limits"))
         self._scheduled = 0
         self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
@@ -89,10 +89,10 @@ class World:
         seams = self._seams(self.chance.of("database"))
         return SqliteStore(":memory:", seams=seams, database_clock=self.clock.now, inline=True)
 
-    def _seams(self, chance: Chance) -> Seams:
+    def _seams(self, chance: RandomStream) -> Seams:
         return Seams(clock=self.clock, random=chance, spawn=SystemSpawner())
 
-    # What the network tells.
+    # Observations of the network.
 
     def note(self, node: Node, what: str, fault: Fault | None) -> None:
         """A request sets out. The trace is the whole run: two runs with the same one are the same."""
@@ -112,7 +112,7 @@ class World:
                 try:
                     self._watches.see(event)
                     self._limits.see(event)
-                except Broken as broken:
+                except InvariantViolated as broken:
                     self._break(broken)
 
     def answered(self, outcomes: Iterable[Outcome], *, inside: bool = False) -> None:
@@ -131,7 +131,7 @@ class World:
     def fired(self, added: list[EnqueueResult] | None) -> None:
         """A scheduler has heard what became of a firing."""
         if added is None:
-            self.seen["fired by somebody else"] += 1
+            self.seen["fired by another scheduler"] += 1
         else:
             self.seen["schedule fired"] += bool(added)
             self.seen["missed times made up for"] += len(added) > 1
@@ -163,7 +163,7 @@ class World:
             waits_for = body.send(None)
         except StopIteration:
             return
-        except Exception as error:  # noqa: BLE001 - the requests' own errors belong to whoever asked
+        except Exception as error:  # noqa: BLE001 - a request's own error is returned to its sender
             self._break(error)
             return
         self.spawn_outside(Begun(body, waits_for))
@@ -199,9 +199,9 @@ class World:
         node.when_dead = lambda: self._died(node)
         in_node(node, lambda: self.loop.create_task(self._live(node, worker)))
 
-    def _wired(self, node: Node, chance: Chance) -> Any:
+    def _wired(self, node: Node, chance: RandomStream) -> Any:
         """A process's own way to the store. What it asks for and hears is written down, to be checked at the end."""
-        wired: Any = WiredStore(self, node, chance)
+        wired: Any = RemoteStore(self, node, chance)
         return recorded(wired, self._histories.setdefault(node.name, History(node.name)), now=self.clock.now)
 
     async def _live(self, node: Node, worker: Worker) -> None:
@@ -336,7 +336,7 @@ class World:
                 return
             if self.loop.time() > limit_seconds:
                 left = [f"{job!r} due {job.due_at}" for job in jobs if job.live]
-                raise Broken(f"{len(left)} jobs did not come to an end: {left[:3]}")
+                raise InvariantViolated(f"{len(left)} jobs did not come to an end: {left[:3]}")
 
     async def _last_look(self) -> None:
         await check_store(self.store)
@@ -346,17 +346,19 @@ class World:
         history = History.merged(list(self._histories.values()))
         problems = check_history(history, await snapshot(self.store, clock=self.clock), drained=True)
         if problems:
-            raise Broken("; ".join(f"{problem.code}: {problem.says}" for problem in problems[:3]))
+            raise InvariantViolated("; ".join(f"{problem.code}: {problem.says}" for problem in problems[:3]))
         jobs = {job.id: job for job in await all_jobs(self.store)}
         missing = [job_id for job_id in self.acknowledged if job_id not in jobs]
         if missing:
-            raise Broken(f"acknowledged and lost: {missing}")
+            raise InvariantViolated(f"acknowledged and lost: {missing}")
         effects = Counter(
             msgspec.json.decode(job.origin.payload)["of"] for job in jobs.values() if job.kind == "effect"
         )
         for job in jobs.values():
             if job.kind == "commits" and effects[str(job.id)] != int(job.committed):
-                raise Broken(f"job {job.id} is {job.status} and its effect was applied {effects[str(job.id)]} times")
+                raise InvariantViolated(
+                    f"job {job.id} is {job.status} and its effect was applied {effects[str(job.id)]} times"
+                )
 
     def result(self) -> Result:
         return Result(
