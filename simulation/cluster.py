@@ -194,7 +194,7 @@ class SimulatedCluster:
         options = WorkerOptions(
             concurrency=4, poll_seconds=4.0, scan_seconds=4.0, grace_seconds=4.0, in_thread=False, name=node.name
         )
-        worker = Worker(kinds=self.app.kinds, open_store=open_store, seams=seams, options=options)
+        worker = Worker(definitions=self.app.kinds, open_store=open_store, seams=seams, options=options)
         self._workers[node] = worker
         node.when_dead = lambda: self._died(node)
         in_node(node, lambda: self.loop.create_task(self._live(node, worker)))

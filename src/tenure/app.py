@@ -302,6 +302,7 @@ class App:
 
         With `metrics` it counts what `worker.metrics()` returns. On the command line: `tenure worker module:app`.
         """
+        from tenure.client.load_job import load_job
         from tenure.workers.worker import Worker, WorkerOptions
 
         options = WorkerOptions(
@@ -314,12 +315,13 @@ class App:
             version=self.version,
         )
         return Worker(
-            kinds=self.kinds,
+            definitions=self.kinds,
             open_store=self._store_for_work,
             seams=self.seams,
             options=options,
-            layers=self.middleware,
+            middleware=self.middleware,
             user_transactions=self.user_transaction,
+            load_job=load_job,
             schedules=tuple(self.declared_schedules.values()),
         )
 

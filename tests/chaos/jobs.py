@@ -100,7 +100,7 @@ def _asked_of_the_store(ctx: Context, operation: Operation) -> Callable[[], Any]
 
     def ask() -> None:
         asked: Future[Job] = asyncio.run_coroutine_threadsafe(
-            run._site.settler.settle(run.held, operation.type, lambda _job: operation), run._site.loop
+            run._services.completer.write(run.lease, operation.type, lambda _job: operation), run._services.loop
         )
         asked.result(ANSWER_SECONDS)
 

@@ -41,7 +41,7 @@ def keep_the_effect_without_the_mark() -> None:
         try:
             return await write(self, *arguments)
         except LeaseLost:
-            return self._held.job
+            return self._lease.job
 
     commit.Committer.write = lenient  # type: ignore[assignment,method-assign]
 
@@ -64,7 +64,7 @@ def _trust_for_ever() -> None:
         return asked_seconds or 5.0
 
     commit.Committer.seconds_left = limit  # type: ignore[method-assign]
-    heartbeat.LeaseRenewer.doubt = lambda self: None  # type: ignore[method-assign]
+    heartbeat.LeaseRenewer.expire_locally = lambda self: None  # type: ignore[method-assign]
 
 
 def _believe_that_it_is_ours() -> None:

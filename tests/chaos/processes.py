@@ -142,7 +142,7 @@ class WorkerProcesses:
     async def up(self, *workers: WorkerProcess) -> None:
         """Wait until these workers claim jobs."""
         for worker in workers:
-            await worker.says("takes jobs of")
+            await worker.says("claims jobs from")
 
     async def noted(self, name: str, *, seconds: float = 30.0) -> None:
         await until(

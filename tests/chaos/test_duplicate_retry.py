@@ -73,7 +73,7 @@ async def check_first_stopped(first: WorkerProcess) -> None:
     Whether its heart or its function's end is the first to learn of it is a matter of luck.
     """
 
-    told = re.compile(r"lease is lost, so that nothing of attempt 1 is recorded|lease lost: the outcome .* was refused")
+    told = re.compile(r"lost its lease; attempt 1 is not recorded|lost its lease; the outcome of attempt 1 was refused")
     await until(lambda: told.search(first.log) is not None, "A says that its lease is lost")
     assert first.exit_code is None
 

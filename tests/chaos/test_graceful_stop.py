@@ -51,7 +51,7 @@ async def test_what_can_be_done_within_the_grace_is_done_by_the_one_that_stops(
 ) -> None:
     ids = await queue(store, "pay", 5 * SHORT, policy=POLICY, seconds=0.4)
     first = processes.start("first", concurrency=6, grace_seconds=60.0)
-    await first.says("takes jobs of")
+    await first.says("claims jobs from")
 
     async def some_are_done() -> bool:
         return any(not job.live for job in (await store.read(ids)).values())

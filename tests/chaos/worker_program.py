@@ -54,7 +54,7 @@ async def work(program: Program) -> None:
     app = App(program.database, seams=seams)
     declare(app, program.notes)
     worker = Worker(
-        kinds=app.kinds,
+        definitions=app.kinds,
         open_store=lambda: open_store(program, seams),
         seams=seams,
         options=WorkerOptions(

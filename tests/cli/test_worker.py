@@ -428,7 +428,7 @@ def test_a_file_and_a_module_in_a_package_are_found(folder: Path) -> None:
     (package / "jobs.py").write_text("from . import __name__ as own\n" + SHOP)
     for target in ("shop.py", "./shop.py:app", "shop", "store.inner.jobs", "store/inner/jobs.py:app"):
         with started("worker", target, folder=folder) as worker:
-            worker.says("takes jobs of default")
+            worker.says("claims jobs from default")
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log
 

@@ -1,4 +1,4 @@
-"""Breaks of the workers' roles: pool, heart, settler, commit block, recovery, runner."""
+"""Faults of the workers' roles: pool, lease renewer, completer, commit block, recovery, runner."""
 
 from __future__ import annotations
 
@@ -31,70 +31,68 @@ def one_token_for_all(edits: Edits) -> None:
 
 def claim_under_a_new_id(edits: Edits) -> None:
     edits.python(
-        WorkerPool._ask,
-        "await self._outage.pause()",
-        "await self._outage.pause(); self._claims += 1; request = __import__('msgspec').structs.replace("
+        WorkerPool._send,
+        "await self._back_off(error)",
+        "await self._back_off(error); self._claims += 1; request = __import__('msgspec').structs.replace("
         "request, request_id=f'{self._worker}.{self._claims}')",
     )
 
 
-def settle_under_a_new_id(edits: Edits) -> None:
+def record_under_a_new_id(edits: Edits) -> None:
     edits.python(
-        Completer._perform,
-        "await self._outage.pause()",
-        "await self._outage.pause(); requests = [__import__('msgspec').structs.replace("
+        Completer._apply,
+        "await self._seams.clock.sleep(seconds)",
+        "await self._seams.clock.sleep(seconds); requests = [__import__('msgspec').structs.replace("
         "one, request_id=one.request_id + '.again') for one in requests]",
     )
 
 
-def trust_from_reply(edits: Edits) -> None:
+def deadline_from_reply(edits: Edits) -> None:
     edits.python(
-        LeaseRenewer._heard,
-        "held.beat_sent(sent_at_seconds, renewed=renewed)",
-        "held.beat_sent(self._seams.clock.monotonic_seconds(), renewed=renewed)",
+        LeaseRenewer._renewed,
+        "lease.renewal_sent(sent_at_seconds, renewed=renewed)",
+        "lease.renewal_sent(self._seams.clock.monotonic_seconds(), renewed=renewed)",
     )
 
 
-def never_doubts(edits: Edits) -> None:
-    edits.python(LeaseRenewer.doubt, "held.trusted_until_seconds <= now", "False")
+def never_expires_locally(edits: Edits) -> None:
+    edits.python(LeaseRenewer.expire_locally, "lease.local_deadline_seconds <= now", "False")
 
 
 def starts_what_came_late(edits: Edits) -> None:
-    edits.python(WorkerPool._in_time, "passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - TRUST_LEAST)", "True")
+    edits.python(
+        WorkerPool._in_time, "passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - REMAINING_SHARE_MIN)", "True"
+    )
 
 
 def mark_is_skipped(edits: Edits) -> None:
     edits.python(
         Committer.write,
-        'return (await self.mark(inner.apply, Commit(result), self._held.request_id("commit"))).job',
-        "return self._held.job",
+        'return (await self.mark(inner.apply, Commit(result), self._lease.request_id("commit"))).job',
+        "return self._lease.job",
     )
 
 
 def refused_mark_is_committed(edits: Edits) -> None:
-    edits.python(Committer.mark, "raise refusal", "return Repeated(held.job)")
+    edits.python(Committer.mark, "raise refusal", "return Repeated(lease.job)")
 
 
 def effect_before_the_mark(edits: Edits) -> None:
     edits.python(
-        Committer.write, "await inner.add(extras.enqueues)", "await (await self._store()).add(extras.enqueues)"
+        Committer.write, "await inner.enqueue(extras.enqueues)", "await (await self._store()).enqueue(extras.enqueues)"
     )
 
 
 def recovery_requeues_committed(edits: Edits) -> None:
-    edits.python(recovery._end_of, "if job.committed:", "if False:")
+    edits.python(recovery._after_stall, "if job.committed:", "if False:")
 
 
 def recovery_goes_by_its_own_clock(edits: Edits) -> None:
-    edits.python(RecoveryWorker._remedy, "await self._store.now()", "self._seams.clock.now()")
+    edits.python(RecoveryWorker._recover, "await self._store.now()", "self._seams.clock.now()")
 
 
-def recovery_looks_at_one_page(edits: Edits) -> None:
-    edits.python(RecoveryWorker.scan, "after = jobs[-1].id", "return changed")
-
-
-def settles_what_it_lost(edits: Edits) -> None:
-    edits.python(outcomes.settlement, "return None", "return Release('shutdown')")
+def records_what_it_lost(edits: Edits) -> None:
+    edits.python(outcomes.operation_for, "return None", "return Release('shutdown')")
 
 
 def retries_for_ever(edits: Edits) -> None:
@@ -128,21 +126,21 @@ MUTANTS = (
         "an outcome whose answer got lost is taken as refused",
         Roles("test_an_outcome_whose_answer_was_lost_is_recorded_once"),
         r"LeaseLost",
-        settle_under_a_new_id,
+        record_under_a_new_id,
     ),
     Mutant(
-        "trust counted from the reply",
-        "a slow answer stretches the time for which a worker trusts its lease",
+        "local deadline counted from the reply",
+        "a slow reply prolongs the time for which a worker relies on its lease",
         Roles("test_trust_is_counted_from_when_the_heartbeat_was_sent"),
-        r"trusted_until_seconds ==",
-        trust_from_reply,
+        r"local_deadline_seconds ==",
+        deadline_from_reply,
     ),
     Mutant(
-        "a holder that never doubts",
-        "work goes on although no heartbeat got through for a whole lease",
+        "a lease that never expires locally",
+        "work goes on although no heartbeat succeeded for a whole lease",
         Roles("test_a_holder_that_hears_nothing_for_a_whole_lease_stops"),
-        r"held\.lost",
-        never_doubts,
+        r"lease\.lost",
+        never_expires_locally,
     ),
     Mutant(
         "a late claim is started",
@@ -194,11 +192,11 @@ MUTANTS = (
         recovery_goes_by_its_own_clock,
     ),
     Mutant(
-        "a runner settles what it lost",
+        "a runner records what it lost",
         "something is recorded for an attempt whose lease is gone",
         Unit(outcome_tests.test_a_lost_lease_leaves_nothing_to_record),
         r"is None",
-        settles_what_it_lost,
+        records_what_it_lost,
     ),
     Mutant(
         "a runner retries for ever",

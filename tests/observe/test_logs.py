@@ -136,7 +136,7 @@ async def test_of_many_jobs_at_once_each_line_carries_its_own(database: Database
         assert [(line["job_id"], line["correlation_id"]) for line in failed] == [(str(handle.id), f"c-{number}")]
         [said] = [line for line in kept.said("number ") if line["name"] == "shop" and line["args"] == (number,)]
         assert (said["job_id"], said["job_attempt"]) == (str(handle.id), 1)
-    assert not any("job_id" in line for line in kept.said("takes jobs of"))
+    assert not any("job_id" in line for line in kept.said("claims jobs from"))
 
 
 async def test_what_is_said_for_many_jobs_carries_none_of_them(kept: Kept) -> None:
@@ -152,12 +152,12 @@ async def test_what_is_said_for_many_jobs_carries_none_of_them(kept: Kept) -> No
     around: Any = SimpleNamespace(job=job, id=job.id)
     token = current_context.set(around)
     try:
-        await Completer(faulty, SYSTEM).settle(held, "end", lambda _: Complete("1"))
+        await Completer(faulty, SYSTEM).write(held, "end", lambda _: Complete("1"))
         shop.info("of the job")
     finally:
         current_context.reset(token)
         await store.close()
-    [waits], [own] = kept.said("outcomes wait for the database"), kept.said("of the job")
+    [waits], [own] = kept.said("outcomes failed, retrying"), kept.said("of the job")
     assert "job_id" not in waits
     assert own["job_id"] == str(job.id)
 

@@ -22,7 +22,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
 from tenure.workers.maintenance.recovery import RecoveryWorker
-from tenure.workers.pool import WorkerPool
+from tenure.workers.pool import Slots, WorkerPool
 from tests.support.databases import Database
 from tests.support.faults import Fault, FaultyStore
 from tests.support.in_process_worker import is_renewed, working
@@ -45,13 +45,13 @@ class Place:
             worker="w",
             queues=("default",),
             kinds=("mail",),
-            concurrency=10,
+            slots=Slots(10),
             poll_seconds=1.0,
-            begin=self._begin,
+            start=self._start,
             meter=self.meter,
         )
 
-    def _begin(self, job: Job, token: UUID, sent_at_seconds: float) -> None:
+    def _start(self, job: Job, token: UUID, sent_at_seconds: float) -> None:
         self.began.append(job)
 
     def recovery(self) -> RecoveryWorker:

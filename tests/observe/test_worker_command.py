@@ -195,7 +195,7 @@ async def test_the_jsons_of_a_worker_say_which_job_a_line_belongs_to(folder: Pat
         ]
         jobs = {str(one.job.id): one.job for one in await store.enqueue(enqueued)}
         with started(*arguments(database, "--json"), folder=folder) as worker:
-            worker.says("it is failed now|it is retry now")
+            worker.says(r"attempt \d+ failed")
             worker.says("napping for 0.01 s")
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log

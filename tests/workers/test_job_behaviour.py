@@ -543,7 +543,7 @@ class TestCancelling:
         [job] = (await harness.drain()).jobs
         assert (job.status, job.failures) == ("retry", 1)
         assert job.last_error is not None
-        assert "nobody had asked" in job.last_error
+        assert "without a cancel request" in job.last_error
 
     @pytest.mark.requirement("SM-10", "SM-20")
     async def test_a_hard_cancel_ends_the_task_now_and_drops_what_it_had_made(

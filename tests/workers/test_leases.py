@@ -1,4 +1,4 @@
-"""When a held job's next heartbeat is due: always in time for one that renews the lease before trust in it ends."""
+"""When a lease's next heartbeat is due: always early enough to renew it before its local deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKEN = UUID(int=7)
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def held(lease_seconds: float, heartbeat_seconds: float | None) -> Lease:
+def lease_of(lease_seconds: float, heartbeat_seconds: float | None) -> Lease:
     """A job whose claim was sent at second 100."""
     policy = Policy(lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
     origin = Origin(id=UUID(int=1), kind="mail", payload="{}", policy=policy)
@@ -25,13 +25,13 @@ def held(lease_seconds: float, heartbeat_seconds: float | None) -> Lease:
 
 @pytest.mark.requirement("SM-05")
 def test_beats_come_at_the_policys_interval_where_that_is_in_time() -> None:
-    one = held(60.0, None)
-    assert one.next_beat_at_seconds == pytest.approx(120.0)
-    one.beat_sent(120.0, renewed=False)
-    assert one.next_beat_at_seconds == pytest.approx(140.0)
-    one.beat_sent(140.0)
-    assert one.next_beat_at_seconds == pytest.approx(160.0)
-    assert one.trusted_until_seconds == pytest.approx(200.0)
+    lease = lease_of(60.0, None)
+    assert lease.next_renewal_at_seconds == pytest.approx(120.0)
+    lease.renewal_sent(120.0, renewed=False)
+    assert lease.next_renewal_at_seconds == pytest.approx(140.0)
+    lease.renewal_sent(140.0)
+    assert lease.next_renewal_at_seconds == pytest.approx(160.0)
+    assert lease.local_deadline_seconds == pytest.approx(200.0)
 
 
 @pytest.mark.requirement("SM-05")
@@ -39,13 +39,13 @@ def test_beats_come_at_the_policys_interval_where_that_is_in_time() -> None:
 def test_a_beat_that_came_too_soon_to_renew_is_followed_by_one_that_does(heartbeat_seconds: float) -> None:
     """With an interval of half the lease, a heartbeat that is a moment early renews nothing, and the next one by the
     policy would come when the lease is over."""
-    one = held(60.0, heartbeat_seconds)
-    one.beat_sent(min(129.999, one.next_beat_at_seconds), renewed=False)
-    assert 130.0 < one.next_beat_at_seconds <= 140.0
-    assert one.trusted_until_seconds == pytest.approx(160.0)
+    lease = lease_of(60.0, heartbeat_seconds)
+    lease.renewal_sent(min(129.999, lease.next_renewal_at_seconds), renewed=False)
+    assert 130.0 < lease.next_renewal_at_seconds <= 140.0
+    assert lease.local_deadline_seconds == pytest.approx(160.0)
 
 
 def test_a_beat_that_does_not_renew_late_in_the_lease_is_tried_again_after_a_pause() -> None:
-    one = held(60.0, 30.0)
-    one.beat_sent(150.0, renewed=False)
-    assert 150.0 < one.next_beat_at_seconds < one.trusted_until_seconds
+    lease = lease_of(60.0, 30.0)
+    lease.renewal_sent(150.0, renewed=False)
+    assert 150.0 < lease.next_renewal_at_seconds < lease.local_deadline_seconds

@@ -194,7 +194,7 @@ async def _wait_for_database(app: App, stopped: asyncio.Event, *, wait: bool) ->
             if not wait:
                 raise
             log.warning("waiting for the database: %s", problem)
-            await _first(backoff.pause(), stopped.wait())
+            await _first(backoff.wait(), stopped.wait())
         else:
             return True
     return False

@@ -110,4 +110,6 @@ def _timestamp(record: logging.LogRecord) -> str:
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     parts = [formatter.formatException(record.exc_info)] if record.exc_info and record.exc_info[0] else []
     parts += [record.stack_info] if record.stack_info else []
+    # An error that a job raised in a child process has only its text.
+    parts += [text] if (text := vars(record).get("traceback")) else []
     return "\n".join(parts)

@@ -1,5 +1,5 @@
-"""The roles that run jobs: the pool claims, the runner runs, the heart keeps leases, recovery takes back what was lost.
+"""The roles that run jobs: the pool claims, the runner runs attempts, the completer writes outcomes, maintenance renews
+leases and recovers jobs.
 
-Each holds only the part of the store that it may use. What a run came to is a value, and `outcomes.settlement` turns
-it into the one operation that records it.
+Each role uses only its part of the store's contract.
 """

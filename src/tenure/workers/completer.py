@@ -1,7 +1,7 @@
-"""Recording what jobs came to, in batches: whatever is ready goes in one statement.
+"""Writes owners' operations in batches: all that are submitted at the same time are written by one statement.
 
-A request is sent again under the same id until it is answered, also over an outage of the database: the log knows
-whether it was applied.
+A request is sent again under the same id until the store replies, also when the database was unavailable: the log
+shows whether it was applied. The completer decides nothing; what to write follows from the record and the outcome.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LEASED
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, Repeated, Request
+from tenure.stores import contract
+from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Repeated, Request
+from tenure.workers.execution.outcomes import Outcome, operation_for
 from tenure.workers.leases import Lease
 from tenure.workers.reconnect import ReconnectBackoff
 
@@ -27,132 +29,160 @@ CLOSE_SECONDS_MAX = 2.0
 log = logging.getLogger("tenure.workers")
 
 Decide = Callable[[Job], Operation]
-"""What to ask for, given the record as it stands: asked again after somebody else has changed it."""
+"""Returns the operation for a record."""
+
+Written = Applied | Repeated
+Result = Written | BaseException
+"""What was written, or the error that the store refused it with."""
 
 
-class Asks(Protocol):
-    """Somebody who holds a job and wants something written for it, under this request id."""
+OnResult = Callable[[Result], None]
 
-    held: Lease
+
+class Submission(Protocol):
+    """One operation to be written under a lease."""
+
+    lease: Lease
     request_id: str
 
     def decide(self, job: Job) -> Operation:
-        """What to ask for, given the record as it stands: asked again after somebody else has changed it."""
+        """The operation for this record. It is called again after another client has changed the job."""
         ...
 
-    def answered(self, answer: Applied | Repeated | BaseException) -> None:
-        """Told once what was written, or what the store refused it for."""
+    @property
+    def resolve(self) -> OnResult:
+        """Called once with the result."""
         ...
 
 
-class _Asked:
-    """Somebody who waits for the answer."""
+class _Recording:
+    """An outcome to be recorded, for an attempt that waits in no task."""
 
-    def __init__(self, held: Lease, request_id: str, decide: Decide) -> None:
-        self.held, self.request_id, self.decide = held, request_id, decide
-        self.answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+    __slots__ = ("_outcome", "lease", "request_id", "resolve")
 
-    def answered(self, answer: Applied | Repeated | BaseException) -> None:
-        if self.answer.done():
-            return
-        if isinstance(answer, BaseException):
-            self.answer.set_exception(answer)
-        else:
-            self.answer.set_result(answer.job)
+    def __init__(self, lease: Lease, outcome: Outcome, on_result: OnResult) -> None:
+        self.lease, self.request_id, self._outcome = lease, lease.request_id("end"), outcome
+        self.resolve = on_result
+
+    def decide(self, job: Job) -> Operation:
+        operation = operation_for(job, self._outcome)
+        assert operation is not None, "an attempt whose lease is lost records nothing"
+        return operation
 
 
-def _request(asking: Asks) -> Request | None:
-    """What to send; None where it cannot be decided, which whoever asks is told."""
-    try:
-        operation = asking.decide(asking.held.job)
-    except Exception as error:  # noqa: BLE001 - one that cannot be decided must not keep the others waiting
-        asking.answered(error)
-        return None
-    return asking.held.request(operation, asking.request_id)
+class _Write:
+    """An operation whose caller awaits the result in a task."""
+
+    def __init__(self, lease: Lease, request_id: str, decide: Decide) -> None:
+        self.lease, self.request_id, self.decide = lease, request_id, decide
+        self.written: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def resolve(self, result: Result) -> None:
+        if not self.written.done():
+            self.written.set_result(result)
 
 
 class Completer:
-    """Applies owners' operations, many at a time. Many callers wait; one task writes."""
+    """Writes operations of this process's leases. One task writes for all callers."""
 
     def __init__(self, store: ApplyStore, seams: Seams) -> None:
         self._store, self._seams = store, seams
-        self._outage = ReconnectBackoff(seams)
-        self._waiting: list[Asks] = []
+        self._backoff = ReconnectBackoff(seams)
+        self._waiting: list[Submission] = []
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
-    def submit(self, asking: Asks) -> None:
-        """Have the operation written with the next batch."""
-        if self._closed:
-            job_id = asking.held.job.id
-            asking.answered(StoreError(f"the worker has stopped, so that nothing more of job {job_id} is recorded"))
-            return
-        self._waiting.append(asking)
-        if self._writing is None or self._writing.done():
-            self._writing = self._seams.spawn.task(self._write(), name="tenure-settler")
+    def record(self, lease: Lease, outcome: Outcome, on_result: OnResult) -> None:
+        """Write the attempt's outcome with the next batch, and call back once with the result.
 
-    async def settle(self, held: Lease, verb: str, decide: Decide) -> Job:
-        """The record once the operation is written. Raises what the store refused it for."""
-        asked = _Asked(held, held.request_id(verb), decide)
-        self.submit(asked)
-        return await asked.answer
+        A callback, because an awaitable for each job of a batch costs measurably.
+        """
+        self._submit(_Recording(lease, outcome, on_result))
+
+    async def write(self, lease: Lease, verb: str, decide: Decide) -> Job:
+        """Write one operation with the next batch; the record afterwards. Raises what the store refused it with."""
+        write = _Write(lease, lease.request_id(verb), decide)
+        self._submit(write)
+        result = await write.written
+        if isinstance(result, BaseException):
+            raise result
+        return result.job
 
     async def close(self) -> None:
-        """Give up on what could not be written; recovery will find it."""
+        """Write nothing more. Recovery takes over the jobs whose outcomes are not written."""
         self._closed = True
         if self._writing is not None and not self._writing.done():
             self._writing.cancel()
             await asyncio.wait([self._writing], timeout=CLOSE_SECONDS_MAX)
-        given_up, self._waiting = self._waiting, []
-        for waiting in given_up:
-            waiting.answered(asyncio.CancelledError())
+        unwritten, self._waiting = self._waiting, []
+        for submission in unwritten:
+            submission.resolve(asyncio.CancelledError())
 
-    async def _write(self) -> None:
-        # Some job's end has started this, and it writes for all of them.
+    def _submit(self, submission: Submission) -> None:
+        if self._closed:
+            job_id = submission.lease.job.id
+            submission.resolve(StoreError(f"the worker has stopped; nothing more of job {job_id} is recorded"))
+            return
+        self._waiting.append(submission)
+        if self._writing is None or self._writing.done():
+            self._writing = self._seams.spawn.task(self._write_batches(), name="tenure-completer")
+
+    async def _write_batches(self) -> None:
+        # The task was started by one job's end, and writes for all jobs.
         current_context.set(None)
         while self._waiting:
-            # Whoever is ready at this moment goes along.
+            # Outcomes that are ready in this iteration of the event loop join the batch.
             await self._seams.clock.sleep(0)
             batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-            asked = [(waiting, request) for waiting in batch if (request := _request(waiting)) is not None]
-            batch = [waiting for waiting, _ in asked]
+            decided = [(one, request) for one in batch if (request := _request(one)) is not None]
             try:
-                outcomes = await self._perform([request for _, request in asked])
+                results = await self._apply([request for _, request in decided])
             except BaseException as error:
-                for waiting in batch:
-                    waiting.answered(error if isinstance(error, Exception) else asyncio.CancelledError())
+                for submission, _ in decided:
+                    submission.resolve(error if isinstance(error, Exception) else asyncio.CancelledError())
                 if not isinstance(error, Exception):
                     raise
-                log.exception("outcomes could not be recorded; their jobs will be found by recovery")
+                log.exception("write of %d outcomes failed; recovery takes their jobs over", len(decided))
                 continue
-            for waiting, outcome in zip(batch, outcomes, strict=True):
-                self._answer(waiting, outcome)
+            for (submission, _), result in zip(decided, results, strict=True):
+                self._resolve(submission, result)
 
-    async def _perform(self, requests: list[Request]) -> list[Outcome]:
+    async def _apply(self, requests: list[Request]) -> list[contract.Outcome]:
         while requests:
             try:
-                outcomes = await self._store.apply(requests)
-            except StoreUnavailable as outage:
-                log.warning("%d outcomes wait for the database: %s", len(requests), outage)
-                await self._outage.pause()
+                results = await self._store.apply(requests)
+            except StoreUnavailable as error:
+                seconds = self._backoff.next_seconds()
+                log.warning("write of %d outcomes failed, retrying in %.1f s: %s", len(requests), seconds, error)
+                await self._seams.clock.sleep(seconds)
             else:
-                self._outage.over()
-                return outcomes
+                self._backoff.reset()
+                return results
         return []
 
-    def _answer(self, waiting: Asks, outcome: Outcome) -> None:
-        match outcome:
+    def _resolve(self, submission: Submission, result: contract.Outcome) -> None:
+        match result:
             case Applied() | Repeated():
-                if outcome.status in LEASED:
-                    waiting.held.adopt(outcome.job)
-                waiting.answered(outcome)
-            case Failure(RevisionConflict(current=Job() as current)) if waiting.held.adopt(current):
-                # A heartbeat or a cancel request came in between: decide anew on what stands now.
-                self._waiting.append(waiting)
+                if result.status in LEASED:
+                    submission.lease.adopt(result.job)
+                submission.resolve(result)
+            case Failure(RevisionConflict(current=Job() as current)) if submission.lease.adopt(current):
+                # A heartbeat or a cancel request was written in between: decide again on the current record.
+                self._waiting.append(submission)
             case Busy():
-                self._waiting.append(waiting)
+                self._waiting.append(submission)
             case Failure(LeaseLost() as refusal):
-                waiting.held.lose()
-                waiting.answered(refusal)
+                submission.lease.lose()
+                submission.resolve(refusal)
             case Failure(error):
-                waiting.answered(error)
+                submission.resolve(error)
+
+
+def _request(submission: Submission) -> Request | None:
+    """The request to send; None, and the submission is resolved, if its operation cannot be decided."""
+    try:
+        operation = submission.decide(submission.lease.job)
+    except Exception as error:  # noqa: BLE001 - one submission must not fail the whole batch
+        submission.resolve(error)
+        return None
+    return submission.lease.request(operation, submission.request_id)

@@ -1,6 +1,6 @@
-"""The jobs that this process holds: their records as last written, and how long their leases can be trusted.
+"""The leases of this process: each job's record as last written, and how long its lease is certain to run.
 
-Heartbeats and settlement both advance a job's revision, from different threads; this is where they meet.
+Renewal and completion both advance a job's revision, from different threads. Both read and replace the record here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tenure.stores.contract import Request
 
 
 class Interruption(StrEnum):
-    """What whoever works on a job is told, so that they stop. A request to cancel they may answer in their own time."""
+    """Why an attempt should stop. A function may react to a cancel request when it chooses to."""
 
     LOST = "lost"
     STOPPING = "stopping"
@@ -26,133 +26,141 @@ class Interruption(StrEnum):
     CANCEL_REQUESTED = "cancel_requested"
 
 
-Told = Callable[[Interruption], None]
+OnInterrupt = Callable[[Interruption], None]
 
-LEFT_LEAST = 0.25
-"""The share of its lease that is left at the latest when a beat is sent that should renew it."""
-LEFT_AT_RENEWAL = 0.4
-"""The share that is left when a beat is sent because the next one by the policy would come too late."""
-TRY_AGAIN = 0.05
-"""The share that lies at least between two beats."""
+REMAINING_SHARE_MIN = 0.25
+"""A heartbeat that should renew a lease is sent while at least this share of the lease remains."""
+REMAINING_SHARE_AT_RENEWAL = 0.4
+"""The remaining share at which a heartbeat is sent when the next one by the policy would be too late."""
+RETRY_SHARE = 0.05
+"""The share of a lease between two heartbeats, at least."""
 
 
 class Lease:
-    """One job under a lease. The record is replaced, never changed; whoever learns of a newer one brings it here.
+    """One job under a lease of this process. The record is replaced, never changed.
 
-    `trusted_until_seconds` and `next_beat_at_seconds` are moments of the process's own monotonic clock.
+    All `_seconds` are readings of the process's monotonic clock. After `local_deadline_seconds` the database may have
+    ended the lease.
     """
 
     __slots__ = (
-        "_door", "_ordinal", "_seal", "_told", "actor", "closing", "job", "lost", "next_beat_at_seconds",
-        "overdue_at_seconds", "trusted_until_seconds",
+        "_callbacks", "_lock", "_ordinal", "_request_prefix", "actor", "completing", "job", "local_deadline_seconds",
+        "lost", "next_renewal_at_seconds", "overdue_at_seconds",
     )  # fmt: skip
 
     def __init__(self, job: Job, *, worker: str, token: UUID, sent_at_seconds: float) -> None:
         self.job = job
-        self.actor, self._seal = _owner(worker, token)
+        self.actor, self._request_prefix = _owner(worker, token)
         self.lost = False
-        self.closing = False
-        """Its outcome is known and being written. Its heartbeats go on until that is answered."""
-        self.overdue_at_seconds = _overdue_at(job, sent_at_seconds)
-        self._told: tuple[Told, ...] = ()
+        self.completing = False
+        """The outcome is being written. The lease is renewed until the store has replied."""
+        running_ms = job.origin.policy.running_ms
+        self.overdue_at_seconds = float("inf") if running_ms is None else sent_at_seconds + running_ms / 1000
+        self._callbacks: tuple[OnInterrupt, ...] = ()
         self._ordinal = 0
-        self._door = threading.Lock()
-        self.beat_sent(sent_at_seconds)
+        self._lock = threading.Lock()
+        self.renewal_sent(sent_at_seconds)
 
     def request_id(self, verb: str) -> str:
-        """A name for the next request of this lease: nobody without its token could have made it."""
-        with self._door:
+        """The id of this lease's next request. It follows from the token, so no other owner can produce it."""
+        with self._lock:
             self._ordinal += 1
-            return f"{self._seal}.{verb}.{self._ordinal}"
+            return f"{self._request_prefix}.{verb}.{self._ordinal}"
 
     def request(self, operation: Operation, request_id: str) -> Request:
-        """This asked of the job as its holder, decided upon the record as last heard of."""
+        """A request of the owner, decided on the current record."""
         return Request(job=self.job, operations=(operation,), actor=self.actor, request_id=request_id, fresh=True)
 
     def adopt(self, job: Job) -> bool:
-        """Take over a newer record, if it is still under our lease; otherwise the lease is lost."""
+        """Replace the record by a newer one. False, and the lease is lost, if it is under another lease or none."""
         if job.token != self.actor.token:
             self.lose()
             return False
-        with self._door:
-            news = job.cancel_requested and not self.job.cancel_requested
+        with self._lock:
+            cancel_is_new = job.cancel_requested and not self.job.cancel_requested
             if job.rev > self.job.rev:
                 self.job = job
-        if news:
+        if cancel_is_new:
             self.interrupt(Interruption.CANCEL_REQUESTED)
         return True
 
-    def beat_sent(self, sent_at_seconds: float, *, renewed: bool = True) -> None:
-        """Trust ends at send time + lease, not at reply time: a slow reply must not stretch our ownership."""
+    def renewal_sent(self, sent_at_seconds: float, *, renewed: bool = True) -> None:
+        """Set the local deadline and the time of the next heartbeat, after one that was sent at this time.
+
+        The lease is certain until send time + lease, not reply time + lease: a slow reply must not prolong it.
+        """
         policy = self.job.origin.policy
         lease_seconds = policy.lease_ms / 1000
         if renewed:
-            self.trusted_until_seconds = sent_at_seconds + lease_seconds
-        self.next_beat_at_seconds = sent_at_seconds + policy.heartbeat_ms / 1000
-        if self.next_beat_at_seconds > self.trusted_until_seconds - LEFT_LEAST * lease_seconds:
-            # A beat renews only once half of the lease is gone by the database's clock. One that came a moment too soon
-            # for that is followed by another soon after, however seldom the policy has them.
-            soon = self.trusted_until_seconds - LEFT_AT_RENEWAL * lease_seconds
-            self.next_beat_at_seconds = max(soon, sent_at_seconds + TRY_AGAIN * lease_seconds)
+            self.local_deadline_seconds = sent_at_seconds + lease_seconds
+        self.next_renewal_at_seconds = sent_at_seconds + policy.heartbeat_ms / 1000
+        if self.next_renewal_at_seconds > self.local_deadline_seconds - REMAINING_SHARE_MIN * lease_seconds:
+            # A heartbeat renews only once half of the lease has passed by the database's clock. One that was sent just
+            # before that is followed by another soon, whatever interval the policy has.
+            soon = self.local_deadline_seconds - REMAINING_SHARE_AT_RENEWAL * lease_seconds
+            self.next_renewal_at_seconds = max(soon, sent_at_seconds + RETRY_SHARE * lease_seconds)
 
-    def when_interrupted(self, told: Told) -> None:
-        """Call this, from any thread, when the work should stop; at once, where it should already."""
-        with self._door:
-            self._told = (*self._told, told)
-            lost, asked = self.lost, self.job.cancel_requested
+    def on_interrupt(self, callback: OnInterrupt) -> None:
+        """Call back, from any thread, when the attempt should stop; at once if it should already."""
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
+            lost, cancel_requested = self.lost, self.job.cancel_requested
         if lost:
-            told(Interruption.LOST)
-        elif asked:
-            told(Interruption.CANCEL_REQUESTED)
+            callback(Interruption.LOST)
+        elif cancel_requested:
+            callback(Interruption.CANCEL_REQUESTED)
 
     def lose(self) -> None:
-        """The lease is gone: whoever works under it is told, once."""
-        with self._door:
+        """Mark the lease as lost and interrupt its attempt, once."""
+        with self._lock:
             if self.lost:
                 return
             self.lost = True
         self.interrupt(Interruption.LOST)
 
-    def interrupt(self, why: Interruption) -> None:
-        for told in self._told:
-            told(why)
+    def interrupt(self, reason: Interruption) -> None:
+        for callback in self._callbacks:
+            callback(reason)
 
 
 class LeaseRegistry:
-    """All jobs that this process holds, for the threads that care for them."""
+    """All leases of this process. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._held: dict[UUID, Lease] = {}
-        self._door = threading.Lock()
-        self.when_taken: Callable[[Lease], None] = lambda _held: None
+        self._leases: dict[UUID, Lease] = {}
+        self._lock = threading.Lock()
+        self._on_add: tuple[Callable[[Lease], None], ...] = ()
 
-    def take(self, held: Lease) -> None:
-        """Care for this job. An earlier lease on the same job is gone: otherwise nobody could have claimed it."""
-        with self._door:
-            job_id = held.job.origin.id
-            before = self._held.get(job_id)
-            self._held[job_id] = held
-        if before is not None:
-            before.lose()
-        self.when_taken(held)
+    def on_add(self, callback: Callable[[Lease], None]) -> None:
+        """Call back for each lease that is added from now on, in the thread that adds it."""
+        self._on_add = (*self._on_add, callback)
 
-    def let_go(self, held: Lease) -> None:
-        with self._door:
-            job_id = held.job.origin.id
-            if self._held.get(job_id) is held:
-                del self._held[job_id]
+    def add(self, lease: Lease) -> None:
+        """Have the lease renewed. An earlier lease on the same job is lost, since the job was claimed again."""
+        with self._lock:
+            job_id = lease.job.origin.id
+            earlier = self._leases.get(job_id)
+            self._leases[job_id] = lease
+        if earlier is not None:
+            earlier.lose()
+        for callback in self._on_add:
+            callback(lease)
+
+    def remove(self, lease: Lease) -> None:
+        """The attempt has ended: renew and interrupt it no more."""
+        # The callbacks refer to the attempt, which refers to the lease: without this, only the collector frees them.
+        lease._callbacks = ()  # noqa: SLF001 - the same module
+        with self._lock:
+            job_id = lease.job.origin.id
+            if self._leases.get(job_id) is lease:
+                del self._leases[job_id]
 
     def all(self) -> list[Lease]:
-        with self._door:
-            return list(self._held.values())
+        with self._lock:
+            return list(self._leases.values())
 
 
 @lru_cache(maxsize=64)
 def _owner(worker: str, token: UUID) -> tuple[Actor, str]:
-    """Who holds the jobs that were won with this token, and the mark of their requests. A whole batch has one token."""
+    """The actor of all jobs of one claim, which share a token, and the prefix of their request ids."""
     return Actor(Role.RUNNER, worker, token), digest(token.hex)[:8]
-
-
-def _overdue_at(job: Job, sent_at_seconds: float) -> float:
-    allowed_ms = job.policy.running_ms
-    return float("inf") if allowed_ms is None else sent_at_seconds + allowed_ms / 1000

@@ -1,4 +1,4 @@
-"""Claims jobs: only as many as can start now, only of kinds that this worker has. It starts them and never ends one."""
+"""Claims due jobs: only as many as have a free slot, and only of kinds that this worker has. It ends no job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from uuid import UUID
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Job
+from tenure.observe.log_context import job_fields
 from tenure.observe.meter import Meter
 from tenure.seams import Seams
 from tenure.stores.contract import ClaimRequest, ClaimStore, Subscription
 from tenure.workers.reconnect import ReconnectBackoff
 
-BATCH_LEAST, BATCH_MAX = 50, 500
-TRUST_LEAST = 0.2
-"""The share of its lease that a job must have left to be started, when the answer to its claim came late."""
+BATCH_MIN, BATCH_MAX = 50, 500
+REMAINING_SHARE_MIN = 0.2
+"""The share of its lease that must remain for a job to be started, when the reply to its claim was slow."""
 
 TRIES_AFTER_STOP = 3
 
@@ -27,17 +28,42 @@ log = logging.getLogger("tenure.workers")
 
 
 class WorkerPoolStore(ClaimStore, Protocol):
-    """The part of a store that the pool holds."""
+    """The part of a store that the pool uses."""
 
     async def now(self) -> datetime: ...
 
 
-Begin = Callable[[Job, UUID, float], None]
-"""Starts a job that was won with this token by a request that was sent at this moment."""
+StartJob = Callable[[Job, UUID, float], None]
+"""Starts a job that was claimed with this token by a request that was sent at this time."""
+
+
+class Slots:
+    """The slots of a worker for running jobs. The pool takes them, and the end of an attempt releases its slot."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.free = concurrency
+        self.taken = 0
+        self.changed = asyncio.Event()
+        """Set when a slot was released."""
+        self.idle = asyncio.Event()
+        """Set while no slot is taken."""
+        self.idle.set()
+
+    def take(self) -> None:
+        self.free -= 1
+        self.taken += 1
+        self.idle.clear()
+
+    def release(self) -> None:
+        self.free += 1
+        self.taken -= 1
+        self.changed.set()
+        if not self.taken:
+            self.idle.set()
 
 
 class WorkerPool:
-    """Takes work while there is room for it. Several pools, in one process or in many, do not know of each other."""
+    """Claims while slots are free. Pools, in one process or in many, do not coordinate with each other."""
 
     def __init__(
         self,
@@ -47,111 +73,110 @@ class WorkerPool:
         worker: str,
         queues: Sequence[str],
         kinds: Sequence[str],
-        concurrency: int,
+        slots: Slots,
         poll_seconds: float,
-        begin: Begin,
+        start: StartJob,
         meter: Meter | None = None,
     ) -> None:
-        self._store, self._seams, self._begin = store, seams, begin
-        self._meter = meter
+        self._store, self._seams, self._start, self._meter = store, seams, start, meter
         self._worker, self._queues, self._kinds = worker, tuple(queues), tuple(kinds)
-        self._poll_seconds = poll_seconds
-        self._free = concurrency
-        # Of many places half at once, so that the next half is claimed while the first runs and is written down.
-        self._batch = max(BATCH_LEAST, min(BATCH_MAX, concurrency // 2))
-        self._room = asyncio.Event()
+        self._poll_seconds, self._slots = poll_seconds, slots
+        # Half of many slots at once, so that the next half is claimed while the first runs and is recorded.
+        self._batch = max(BATCH_MIN, min(BATCH_MAX, slots.free // 2))
         self._stopped = asyncio.Event()
-        self._resting: asyncio.Task[bool] | None = None
-        self._outage = ReconnectBackoff(seams)
-        # Short, since it is written with every event of a claim, and like no other's.
-        self._seal = digest(seams.random.token().hex)[:11]
+        self._waiting: asyncio.Task[bool] | None = None
+        self._backoff = ReconnectBackoff(seams)
+        # Short, because each claim event stores it, and unique to this pool.
+        self._request_prefix = digest(seams.random.token().hex)[:11]
         self._claims = 0
 
     def stop(self) -> None:
-        """Claim no more. What was asked for and not answered yet is still taken in."""
+        """Claim no more. Jobs of a claim that was sent before are still started."""
         self._stopped.set()
-        self._room.set()
-        if self._resting is not None:
-            self._resting.cancel()
+        self._slots.changed.set()
+        if self._waiting is not None:
+            self._waiting.cancel()
 
-    def freed(self) -> None:
-        """A job's outcome is written or refused: its place is free."""
-        self._free += 1
-        self._room.set()
-
-    async def work(self) -> None:
-        """Claim until stopped, also over outages of the database."""
+    async def run(self) -> None:
+        """Claim until stopped. While the database is unavailable, claims are retried."""
         while not self._stopped.is_set():
             try:
                 async with self._store.wakeups(self._queues) as wakeups:
                     while not self._stopped.is_set():
-                        await self._turn(wakeups)
-            except TenureError as problem:
-                log.warning("no jobs can be claimed just now: %s", problem)
-                await self._outage.pause()
+                        await self._claim_or_wait(wakeups)
+            except TenureError as error:
+                await self._back_off(error)
 
-    async def _turn(self, wakeups: Subscription) -> None:
-        if self._free <= 0:
-            self._room.clear()
-            await self._room.wait()
+    async def _claim_or_wait(self, wakeups: Subscription) -> None:
+        if self._slots.free <= 0:
+            self._slots.changed.clear()
+            await self._slots.changed.wait()
         elif not await self.claim():
-            await self._rest(wakeups)
+            await self._wait_for_work(wakeups)
 
     async def claim(self) -> int:
-        """Take what is due, up to the free places, and start it. How many were started."""
+        """Claim due jobs, up to the free slots, and start them. Returns how many were started."""
         self._claims += 1
         request = ClaimRequest(
             queues=self._queues,
             kinds=self._kinds,
-            limit=min(self._free, self._batch),
+            limit=min(self._slots.free, self._batch),
             worker=self._worker,
             token=self._seams.random.token(),
-            request_id=f"{self._seal}.{self._claims}",
+            request_id=f"{self._request_prefix}.{self._claims}",
         )
         sent_at_seconds = self._seams.clock.monotonic_seconds()
-        jobs, tries = await self._ask(request)
-        won = [job for job in jobs if job.token == request.token and job.leased]
+        jobs, tries = await self._send(request)
+        claimed = [job for job in jobs if job.token == request.token and job.leased]
         if self._meter is not None:
-            self._meter.claimed(won)
-        if len(won) < len(jobs):
-            self._say_taken(jobs, won)
-        began = await self._leases_began(won) if won and tries > 1 else {}
-        now_seconds = self._seams.clock.monotonic_seconds()
-        started = 0
-        for job in won:
-            began_at_seconds = began.get(job.origin.id, sent_at_seconds) if began else sent_at_seconds
-            if self._in_time(job, now_seconds - began_at_seconds):
-                started += 1
-                self._free -= 1
-                self._begin(job, request.token, began_at_seconds)
+            self._meter.claimed(claimed)
+        if len(claimed) < len(jobs):
+            self._report_lost(jobs, claimed)
+        began = await self._lease_starts(claimed) if claimed and tries > 1 else {}
+        started = self._start_in_time(claimed, request.token, began, sent_at_seconds)
         if started and len(jobs) < request.limit:
-            # There is hardly more to claim: let these set out before it is looked for. Of a full batch the next one is
-            # asked for first, so that the database works while they do.
+            # Few jobs are due: let these start before the next claim. After a full batch the next claim is sent
+            # first, so that the database works while the jobs run.
             await self._seams.clock.sleep(0)
         return started
 
-    async def _ask(self, request: ClaimRequest) -> tuple[list[Job], int]:
-        """The answer to one request, asked again under the same id for as long as the database is away; and how often
-        it was asked. A pool that stops asks a few times more, so as not to leave jobs behind that it has won."""
+    def _start_in_time(self, jobs: Sequence[Job], token: UUID, began: dict[UUID, float], sent_at_seconds: float) -> int:
+        now_seconds = self._seams.clock.monotonic_seconds()
+        started = 0
+        for job in jobs:
+            began_at_seconds = began.get(job.origin.id, sent_at_seconds) if began else sent_at_seconds
+            if self._in_time(job, now_seconds - began_at_seconds):
+                started += 1
+                self._slots.take()
+                self._start(job, token, began_at_seconds)
+        return started
+
+    async def _send(self, request: ClaimRequest) -> tuple[list[Job], int]:
+        """The claimed jobs, and how often the request was sent. It is sent again under the same id while the database
+        is unavailable. A stopping pool sends it a few times more, since jobs may have been claimed by it."""
         tries = tries_after_stop = 0
         while True:
             tries += 1
             try:
                 jobs = await self._store.claim(request)
-            except StoreUnavailable as outage:
+            except StoreUnavailable as error:
                 tries_after_stop += self._stopped.is_set()
                 if tries_after_stop >= TRIES_AFTER_STOP:
                     return [], tries
-                log.warning("a claim waits for the database: %s", outage)
-                await self._outage.pause()
+                await self._back_off(error)
             else:
-                self._outage.over()
+                self._backoff.reset()
                 return jobs, tries
 
-    async def _leases_began(self, jobs: Sequence[Job]) -> dict[UUID, float]:
-        """When the leases began, as moments of our own clock and rather too early than too late.
+    async def _back_off(self, error: TenureError) -> None:
+        seconds = self._backoff.next_seconds()
+        log.warning("claim failed, retrying in %.1f s: %s", seconds, error)
+        await self._seams.clock.sleep(seconds)
 
-        Which of several tries won is not known, so the database is asked how much of each lease is left.
+    async def _lease_starts(self, jobs: Sequence[Job]) -> dict[UUID, float]:
+        """When the leases began by the monotonic clock, rather too early than too late.
+
+        It is unknown which of several tries claimed the jobs, so the database is asked how much of each lease remains.
         """
         asked_at_seconds = self._seams.clock.monotonic_seconds()
         now = await self._store.now()
@@ -162,31 +187,33 @@ class WorkerPool:
         }
 
     def _in_time(self, job: Job, passed_seconds: float) -> bool:
-        """Whether enough of the lease is left to begin."""
-        if passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - TRUST_LEAST):
+        """Whether enough of the lease remains to start the job."""
+        if passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - REMAINING_SHARE_MIN):
             return True
-        log.warning("job %s was claimed, but the answer came too late to start it; recovery will take it", job.id)
+        template = "job %s (%s) not started: the reply to its claim was too slow; recovery takes it over"
+        log.warning(template, job.id, job.kind, extra=job_fields(job))
         if self._meter is not None:
             self._meter.not_started(job, "late")
         return False
 
-    def _say_taken(self, jobs: Sequence[Job], won: Sequence[Job]) -> None:
-        ours = {job.id for job in won}
+    def _report_lost(self, jobs: Sequence[Job], claimed: Sequence[Job]) -> None:
+        ours = {job.id for job in claimed}
         for job in jobs:
             if job.id not in ours:
-                log.warning("job %s was claimed, but is no longer ours; it is %s now", job.id, job.status)
+                template = "job %s (%s) not started: its lease was lost before the reply; the job is %s"
+                log.warning(template, job.id, job.kind, job.status, extra=job_fields(job))
                 if self._meter is not None:
                     self._meter.not_started(job, "taken")
 
-    async def _rest(self, wakeups: Subscription) -> None:
-        """Until there may be work, by a hint or because it is time to look."""
+    async def _wait_for_work(self, wakeups: Subscription) -> None:
+        """Until a wake-up comes or the poll interval has passed."""
         seconds = self._poll_seconds * (0.75 + self._seams.random.fraction() / 2)
-        rest = self._resting = self._seams.spawn.task(wakeups.wait(seconds), name="tenure-pool-rests")
+        waiting = self._waiting = self._seams.spawn.task(wakeups.wait(seconds), name="tenure-pool-waits")
         try:
             if self._stopped.is_set():
-                rest.cancel()
-            await asyncio.wait({rest})
+                waiting.cancel()
+            await asyncio.wait({waiting})
         finally:
-            rest.cancel()
-        if not rest.cancelled():
-            rest.result()
+            waiting.cancel()
+        if not waiting.cancelled():
+            waiting.result()

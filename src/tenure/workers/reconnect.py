@@ -1,23 +1,27 @@
-"""How to wait for a database that is away: soon again at first, then more and more seldom, and never all at once."""
+"""How long to wait between tries while the database is unavailable."""
 
 from __future__ import annotations
 
 from tenure.seams import Seams
 
-PAUSE_SECONDS_LEAST, PAUSE_SECONDS_MOST = 0.05, 2.0
+WAIT_SECONDS_MIN, WAIT_SECONDS_MAX = 0.05, 2.0
 
 
 class ReconnectBackoff:
-    """The pauses between tries. `over` says that the database answered, so that the next outage starts afresh."""
+    """Exponential waits with jitter. `reset` is called when the database has replied."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
-        self._pause_seconds = PAUSE_SECONDS_LEAST
+        self._mean_seconds = WAIT_SECONDS_MIN
 
-    async def pause(self) -> None:
-        seconds = self._pause_seconds * (0.5 + self._seams.random.fraction())
-        self._pause_seconds = min(2 * self._pause_seconds, PAUSE_SECONDS_MOST)
-        await self._seams.clock.sleep(seconds)
+    def next_seconds(self) -> float:
+        """The next wait, twice as long as the one before in the mean."""
+        seconds = self._mean_seconds * (0.5 + self._seams.random.fraction())
+        self._mean_seconds = min(2 * self._mean_seconds, WAIT_SECONDS_MAX)
+        return seconds
 
-    def over(self) -> None:
-        self._pause_seconds = PAUSE_SECONDS_LEAST
+    async def wait(self) -> None:
+        await self._seams.clock.sleep(self.next_seconds())
+
+    def reset(self) -> None:
+        self._mean_seconds = WAIT_SECONDS_MIN

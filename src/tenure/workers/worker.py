@@ -1,4 +1,4 @@
-"""A worker: one process's pool, runner and caretaker, brought up and taken down in order."""
+"""A worker: starts the pool, the runner and the maintenance of one process, and stops them in the opposite order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -21,20 +22,21 @@ from tenure.lifecycle.json_text import check_integer, check_name, check_seconds
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.schedules import Schedule
 from tenure.observe.counting_store import count_changes
+from tenure.observe.log_context import job_fields
 from tenure.observe.meter import LOST, Meter
 from tenure.observe.snapshot import MetricsSnapshot
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
+from tenure.stores.contract import Store, WorkerRecord
 from tenure.workers.commit.user_connection import UserTransactions
-from tenure.workers.completer import Completer
-from tenure.workers.execution.attempt import Site
-from tenure.workers.execution.executors import Executor, TaskExecutor, ThreadExecutor
+from tenure.workers.completer import Completer, Written
+from tenure.workers.execution.attempt import AttemptServices
+from tenure.workers.execution.executors import Executor, TaskExecutor, ThreadExecutor, TimedExecutor
+from tenure.workers.execution.process.child import LoadJob
 from tenure.workers.execution.process.parent import ProcessExecutor
-from tenure.workers.execution.runner import TIDY_SECONDS, Runner
-from tenure.workers.execution.timed import Timed
+from tenure.workers.execution.runner import STOP_SECONDS_MAX, Runner
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
 from tenure.workers.maintenance.service import Maintenance, OpenStore
-from tenure.workers.pool import WorkerPool
+from tenure.workers.pool import Slots, WorkerPool
 
 CLAIM_SECONDS_MAX = 5.0
 
@@ -42,7 +44,7 @@ log = logging.getLogger("tenure.workers")
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker works. `grace_seconds` is what running jobs are given when it stops."""
+    """The settings of a worker. `grace_seconds` is how long running jobs may go on when it stops."""
 
     queues: tuple[str, ...] = ("default",)
     concurrency: int = 10
@@ -50,13 +52,13 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: float = 1.0
     scan_seconds: float = 5.0
     version: str = "unknown"
-    """The version of the program whose jobs are run, for their provenance."""
+    """The version of the program that declares the jobs, for their provenance."""
     name: str | None = None
-    """Under which the worker is written down; one that nobody else has, unless it is given."""
+    """The name that the worker registers under. By default one that is unique."""
     metrics: bool = False
-    """Whether to count what `Worker.metrics` shows. Off, nothing is paid for it."""
+    """Whether to count what `Worker.metrics` returns. Off, it costs nothing."""
     in_thread: bool = True
-    """Whether the caretaker has a thread of its own. Off only where a simulator brings its own time."""
+    """Whether maintenance runs in its own thread. Off only in a simulator, which controls time."""
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -70,37 +72,46 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worker:
-    """Runs jobs until it is told to stop. `counts` says how many came to which end."""
+    """Runs jobs until `stop` is called. `counts` has the number of claims and of attempts by their outcome.
+
+    Without `load_job` no job runs in a child process.
+    """
 
     def __init__(
         self,
         *,
-        kinds: Mapping[str, JobDefinition[..., Any]],
+        definitions: Mapping[str, JobDefinition[..., Any]],
         open_store: OpenStore,
         seams: Seams,
         options: WorkerOptions,
-        layers: Sequence[Middleware] = (),
-        isolations: Mapping[Isolation, Executor] | None = None,
+        middleware: Sequence[Middleware] = (),
+        executors: Mapping[Isolation, Executor] | None = None,
         user_transactions: UserTransactions | None = None,
+        load_job: LoadJob | None = None,
         schedules: Sequence[Schedule] = (),
     ) -> None:
-        if not kinds:
-            raise InvalidInput("kinds", "the app declares no jobs, so there is nothing that a worker could run")
+        if not definitions:
+            raise InvalidInput("jobs", "the app declares no jobs, so a worker has nothing to run")
         self.name = options.name or f"{socket.gethostname()[:60]}-{os.getpid()}-{seams.random.name()}"
         self.counts: Counter[str] = Counter()
-        self._kinds, self._open_store, self._seams, self._options = kinds, open_store, seams, options
-        self._layers, self._user_transactions, self._schedules = layers, user_transactions, schedules
-        self._isolations = dict(isolations or {})
-        self._held = LeaseRegistry()
-        # The caretaker has a thread of its own, and so a meter of its own.
-        self._meter: Meter | None = Meter(kinds) if options.metrics else None
-        self._caretakers_meter: Meter | None = Meter(kinds) if options.metrics else None
-        self.running = 0
-        """How many jobs are under way."""
-        self._idle = asyncio.Event()
+        self._definitions, self._open_store, self._seams, self._options = definitions, open_store, seams, options
+        self._middleware, self._schedules = middleware, schedules
+        self._user_transactions = user_transactions
+        self._load_job = load_job
+        self._executors = dict(executors or {})
+        self._leases = LeaseRegistry()
+        self._slots = Slots(options.concurrency)
+        # A meter is written by one thread, and maintenance has its own thread.
+        self._meter: Meter | None = Meter(definitions) if options.metrics else None
+        self._maintenance_meter: Meter | None = Meter(definitions) if options.metrics else None
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
         self._failure: BaseException | None = None
+
+    @property
+    def running(self) -> int:
+        """How many jobs are running."""
+        return self._slots.taken
 
     @property
     def stopping(self) -> bool:
@@ -108,52 +119,50 @@ class Worker:
 
     def metrics(self) -> MetricsSnapshot:
         """All that this worker has counted so far. Safe to call from any thread."""
-        if self._meter is None or self._caretakers_meter is None:
+        if self._meter is None or self._maintenance_meter is None:
             raise InvalidInput("metrics", "are not counted by this worker; make it with `app.worker(metrics=True)`")
-        return self._meter.snapshot() + self._caretakers_meter.snapshot()
+        return self._meter.snapshot() + self._maintenance_meter.snapshot()
 
     def stop(self) -> None:
-        """Claim no more, finish what runs within the grace time, hand the rest back. A second call aborts."""
+        """Claim no more, let running jobs finish within the grace time, release the rest. A second call aborts."""
         if self._stop.is_set():
             self._abort.set()
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until stopped. What was brought up is taken down in the opposite order, however it ends."""
-        self._bring_isolations()
+        """Work until stopped. Raises the error of a part that failed."""
+        self._add_executors()
         async with AsyncExitStack() as stack:
             store = await self._open_store()
             stack.push_async_callback(store.close)
             await store.prepare()
-            caretaker = self._caretaker()
-            await caretaker.start(in_thread=self._options.in_thread)
-            stack.push_async_callback(caretaker.stop)
-            settler = Completer(store, self._seams)
-            stack.push_async_callback(settler.close)
-            for isolation in self._isolations.values():
-                stack.push_async_callback(isolation.close)
-            self._assemble(store, settler)
-            log.info("worker %s takes jobs of %s", self.name, ", ".join(self._options.queues))
+            maintenance = self._make_maintenance()
+            await maintenance.start(in_thread=self._options.in_thread)
+            stack.push_async_callback(maintenance.stop)
+            completer = Completer(store, self._seams)
+            stack.push_async_callback(completer.close)
+            for executor in self._executors.values():
+                stack.push_async_callback(executor.close)
+            pool = self._make_pool(store, self._make_runner(store, completer))
+            log.info("worker %s claims jobs from %s", self.name, ", ".join(self._options.queues))
             try:
-                await self._until_stopped()
-                await self._hand_back()
+                await self._claim_until_stopped(pool)
+                await self._finish_or_release()
             except asyncio.CancelledError:
-                # Whoever runs us wants us gone now: hand back what can be handed back, and obey.
                 self.stop()
                 self._abort.set()
-                await self._hand_back()
+                await self._finish_or_release()
                 raise
         if self._failure is not None:
             raise self._failure
 
-    def _bring_isolations(self) -> None:
-        self._isolations.setdefault("task", TaskExecutor(self._layers))
-        self._isolations.setdefault("thread", ThreadExecutor(self._layers, self._seams.spawn))
-        if self._options.in_thread:
-            # A simulator has no processes, and a job that was lost there is run like any other.
-            self._isolations.setdefault("process", ProcessExecutor(self._kinds, self._seams))
+    def _add_executors(self) -> None:
+        self._executors.setdefault("task", TaskExecutor(self._middleware))
+        self._executors.setdefault("thread", ThreadExecutor(self._middleware, self._seams.spawn))
+        if self._load_job is not None:
+            self._executors.setdefault("process", ProcessExecutor(self._definitions, self._seams, self._load_job))
 
-    def _caretaker(self) -> Maintenance:
+    def _make_maintenance(self) -> Maintenance:
         loop = asyncio.get_running_loop()
 
         def fail(error: BaseException) -> None:
@@ -161,97 +170,94 @@ class Worker:
 
         async def open_store() -> Store:
             store = await self._open_store()
-            return store if self._caretakers_meter is None else count_changes(store, self._caretakers_meter)
+            return store if self._maintenance_meter is None else count_changes(store, self._maintenance_meter)
 
         return Maintenance(
             open_store,
-            self._held,
+            self._leases,
             self._seams,
             record=self._record(),
             scan_seconds=self._options.scan_seconds,
-            failed=fail,
+            on_failure=fail,
             schedules=self._schedules,
         )
 
-    def _assemble(self, store: Store, settler: Completer) -> None:
-        site = Site(store, settler, self._seams, stopping=self._stop.is_set, user_transactions=self._user_transactions)
-        isolations = self._isolations
+    def _make_runner(self, store: Store, completer: Completer) -> Runner:
+        executors: Mapping[Isolation, Executor] = self._executors
         if self._meter is not None:
-            isolations = {place: Timed(one, self._meter, self._seams.clock) for place, one in isolations.items()}
-        self._runner = Runner(kinds=self._kinds, isolations=isolations, site=site)
-        self._pool = WorkerPool(
+            clock = self._seams.clock
+            executors = {where: TimedExecutor(one, self._meter, clock) for where, one in executors.items()}
+        services = AttemptServices(
+            store, completer, self._seams, stopping=self._stop.is_set, user_transactions=self._user_transactions
+        )
+        return Runner(definitions=self._definitions, executors=executors, services=services, on_end=self._ended)
+
+    def _make_pool(self, store: Store, runner: Runner) -> WorkerPool:
+        return WorkerPool(
             store,
             self._seams,
             worker=self.name,
             queues=self._options.queues,
-            kinds=sorted(self._kinds),
-            concurrency=self._options.concurrency,
+            kinds=sorted(self._definitions),
+            slots=self._slots,
             poll_seconds=self._options.poll_seconds,
-            begin=self._begin,
+            start=partial(self._start, runner),
             meter=self._meter,
         )
 
-    async def _until_stopped(self) -> None:
-        working = self._seams.spawn.task(self._pool.work(), name="tenure-pool")
+    async def _claim_until_stopped(self, pool: WorkerPool) -> None:
+        claiming = self._seams.spawn.task(pool.run(), name="tenure-pool")
         stopped = self._seams.spawn.task(self._stop.wait(), name="tenure-worker-stops")
         try:
-            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({claiming, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._pool.stop()
+            pool.stop()
             self._stop.set()
-            # A claim that is under way is waited for, but not longer than a stop may take.
-            await asyncio.wait({working}, timeout=CLAIM_SECONDS_MAX)
-            working.cancel()
+            # Jobs of a claim that was sent are started, unless the reply takes longer than a stop may.
+            await asyncio.wait({claiming}, timeout=CLAIM_SECONDS_MAX)
+            claiming.cancel()
             stopped.cancel()
-            await asyncio.wait({working, stopped}, timeout=1.0)
-        if working.done() and not working.cancelled() and (error := working.exception()) is not None:
+            await asyncio.wait({claiming, stopped}, timeout=1.0)
+        if claiming.done() and not claiming.cancelled() and (error := claiming.exception()) is not None:
             self._fail(error)
 
-    def _begin(self, job: Job, token: UUID, sent_at_seconds: float) -> None:
-        held = Lease(job, worker=self.name, token=token, sent_at_seconds=sent_at_seconds)
-        self._held.take(held)
+    def _start(self, runner: Runner, job: Job, token: UUID, sent_at_seconds: float) -> None:
+        lease = Lease(job, worker=self.name, token=token, sent_at_seconds=sent_at_seconds)
+        self._leases.add(lease)
         self.counts["claimed"] += 1
-        self.running += 1
-        self._idle.clear()
         try:
-            self._runner.begin(held, self._ended)
-        except Exception as error:
-            log.exception("job %s could not be started; recovery will take it", job.id, exc_info=error)
-            self._ended(held, None)
+            runner.start(lease)
+        except Exception:
+            log.exception("job %s (%s) not started; recovery takes it over", job.id, job.kind, extra=job_fields(job))
+            self._ended(lease, None)
 
-    def _ended(self, held: Lease, written: Applied | Repeated | None) -> None:
+    def _ended(self, lease: Lease, written: Written | None) -> None:
         outcome = LOST if written is None else written.status
         self.counts[outcome] += 1
         if self._meter is not None:
-            self._meter.ended(held.job.kind, outcome)
-        self._held.let_go(held)
-        self.running -= 1
-        if not self.running:
-            self._idle.set()
-        self._pool.freed()
+            self._meter.ended(lease.job.kind, outcome)
+        self._leases.remove(lease)
+        self._slots.release()
 
-    async def _hand_back(self) -> None:
-        """Wait for what runs, up to the grace time or an abort; then release the rest without counting a failure."""
+    async def _finish_or_release(self) -> None:
+        """Wait for running jobs, up to the grace time or an abort. Then release the rest, which is no failure."""
         if self.running:
-            log.info(
-                "worker %s stops; %d jobs run and may take %s s", self.name, self.running, self._options.grace_seconds
-            )
+            grace_seconds = self._options.grace_seconds
+            log.info("worker %s stops; %d running jobs have %s s to finish", self.name, self.running, grace_seconds)
             aborted = self._seams.spawn.task(self._abort.wait(), name="tenure-abort")
-            ending = self._seams.spawn.task(self._idle.wait(), name="tenure-grace")
-            await asyncio.wait(
-                {aborted, ending}, timeout=self._options.grace_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            idle = self._seams.spawn.task(self._slots.idle.wait(), name="tenure-grace")
+            await asyncio.wait({aborted, idle}, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
             aborted.cancel()
-            for held in self._held.all():
-                held.interrupt(Interruption.STOPPING)
-            await asyncio.wait({ending}, timeout=2.0 if self._abort.is_set() else TIDY_SECONDS + 5.0)
-            ending.cancel()
+            for lease in self._leases.all():
+                lease.interrupt(Interruption.STOPPING)
+            await asyncio.wait({idle}, timeout=2.0 if self._abort.is_set() else STOP_SECONDS_MAX + 5.0)
+            idle.cancel()
         if self.running:
-            log.warning("worker %s leaves %d jobs to recovery", self.name, self.running)
+            log.warning("worker %s stopped with %d jobs unfinished; recovery takes them over", self.name, self.running)
 
     def _fail(self, error: BaseException) -> None:
-        """Something that should never end has ended: stop, and let whoever supervises this process begin anew."""
-        log.error("worker %s stops because of a failure", self.name, exc_info=error)
+        """Stop, and have `run` raise the error, so that a supervisor can start a new worker."""
+        log.error("worker %s failed and stops", self.name, exc_info=error)
         self._failure = self._failure or error
         self._stop.set()
 
@@ -263,7 +269,7 @@ class Worker:
             pid=os.getpid(),
             version=self._options.version,
             queues=self._options.queues,
-            kinds=tuple(sorted(self._kinds)),
+            kinds=tuple(sorted(self._definitions)),
             concurrency=self._options.concurrency,
             started_at=now,
             seen_at=now,

@@ -29,18 +29,18 @@ from tenure.lifecycle.records import Actor, Job, OnExhausted, Origin, Policy, Re
 from tenure.lifecycle.statuses import RUNNING
 from tenure.testing.clock import START
 from tenure.workers.execution.outcomes import (
+    Cancelled,
+    ErrorAction,
     ErrorPolicy,
     Lost,
-    Obeyed,
     Outcome,
     Raised,
     Returned,
     Snoozed,
     Stopped,
-    Verdict,
-    described,
-    raised,
-    settlement,
+    describe_error,
+    operation_for,
+    outcome_of_error,
 )
 
 TOKEN = UUID(int=7)
@@ -82,71 +82,75 @@ def running(*, failures: int = 0, max_attempts: int = 3, on_exhausted: OnExhaust
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_the_class_of_an_error_decides_what_becomes_of_the_job(error: BaseException, verb: type) -> None:
-    assert isinstance(settlement(running(), raised(error, PLAIN)), verb)
+    assert isinstance(operation_for(running(), outcome_of_error(error, PLAIN)), verb)
 
 
 @pytest.mark.requirement("SM-18")
 def test_what_the_kind_says_of_an_error_comes_before_what_its_class_says() -> None:
     policy = ErrorPolicy(retry_on=(PermanentError, LookupError), fail_on=(OSError, KeyError))
-    assert isinstance(settlement(running(), raised(PermanentError(), policy)), Retry)
-    assert isinstance(settlement(running(), raised(TimeoutError(), policy)), Fail)
-    assert isinstance(settlement(running(), raised(KeyError("both"), policy)), Retry)
+    assert isinstance(operation_for(running(), outcome_of_error(PermanentError(), policy)), Retry)
+    assert isinstance(operation_for(running(), outcome_of_error(TimeoutError(), policy)), Fail)
+    assert isinstance(operation_for(running(), outcome_of_error(KeyError("both"), policy)), Retry)
 
 
 @pytest.mark.requirement("SM-09", "SM-11")
 def test_the_last_failure_ends_as_the_policy_says_and_a_dead_letter_names_its_reason() -> None:
     last = running(failures=2)
-    assert settlement(last, raised(ValueError(), PLAIN)) == Fail(described(ValueError()), permanent=False)
-    buried = settlement(running(failures=2, on_exhausted="dead_letter"), raised(ValueError(), PLAIN))
+    assert operation_for(last, outcome_of_error(ValueError(), PLAIN)) == Fail(
+        describe_error(ValueError()), permanent=False
+    )
+    buried = operation_for(running(failures=2, on_exhausted="dead_letter"), outcome_of_error(ValueError(), PLAIN))
     assert isinstance(buried, DeadLetter)
     assert (buried.reason_code, buried.stage) == (ReasonCode.EXHAUSTED_RETRIES, Stage.EXEC)
-    away = settlement(running(failures=2, on_exhausted="dead_letter"), raised(DependencyUnavailable("x"), PLAIN))
+    away = operation_for(
+        running(failures=2, on_exhausted="dead_letter"), outcome_of_error(DependencyUnavailable("x"), PLAIN)
+    )
     assert isinstance(away, DeadLetter)
     assert away.reason_code is ReasonCode.DEPENDENCY_UNAVAILABLE
 
 
 @pytest.mark.requirement("SM-11")
 def test_input_that_does_not_fit_is_a_dead_letter_of_stage_input_at_the_first_try() -> None:
-    letter = settlement(running(), raised(InvalidInput("k", "no `to`"), PLAIN, stage=Stage.INPUT))
+    letter = operation_for(running(), outcome_of_error(InvalidInput("k", "no `to`"), PLAIN, stage=Stage.INPUT))
     assert isinstance(letter, DeadLetter)
     assert (letter.reason_code, letter.stage) == (ReasonCode.VALIDATION_FAILED, Stage.INPUT)
 
 
 def test_a_result_that_cannot_be_written_is_an_error_of_stage_output() -> None:
-    outcome = raised(InvalidInput("result", "NaN"), PLAIN, stage=Stage.OUTPUT)
+    outcome = outcome_of_error(InvalidInput("result", "NaN"), PLAIN, stage=Stage.OUTPUT)
     assert isinstance(outcome, Raised)
-    assert (outcome.stage, outcome.verdict) == (Stage.OUTPUT, Verdict.RETRY)
+    assert (outcome.stage, outcome.action) == (Stage.OUTPUT, ErrorAction.RETRY)
 
 
 def test_an_error_may_name_its_own_delay_and_a_senseless_one_is_passed_over() -> None:
-    assert settlement(running(), raised(TransientError(delay_seconds=7), PLAIN)) == Retry(
-        described(TransientError(delay_seconds=7)), 7.0
+    assert operation_for(running(), outcome_of_error(TransientError(delay_seconds=7), PLAIN)) == Retry(
+        describe_error(TransientError(delay_seconds=7)), 7.0
     )
     for nonsense in (-1.0, float("nan"), float("inf"), 1e12):
-        retry = settlement(running(), raised(TransientError(delay_seconds=nonsense), PLAIN))
+        retry = operation_for(running(), outcome_of_error(TransientError(delay_seconds=nonsense), PLAIN))
         assert isinstance(retry, Retry)
         assert retry.delay_seconds is None
-        assert isinstance(settlement(running(), raised(Snooze(nonsense), PLAIN)), Retry)
+        assert isinstance(operation_for(running(), outcome_of_error(Snooze(nonsense), PLAIN)), Retry)
 
 
 @pytest.mark.requirement("WC-05")
 def test_an_outage_of_the_database_in_the_middle_of_a_function_is_not_its_failure() -> None:
-    release = settlement(running(failures=2), raised(StoreUnavailable("gone"), PLAIN))
+    release = operation_for(running(failures=2), outcome_of_error(StoreUnavailable("gone"), PLAIN))
     assert isinstance(release, Release)
-    assert release.cause == "database_away"
+    assert release.cause == "database_unavailable"
     committed = running(committed_at=START, committed_result='"once"')
-    assert settlement(committed, raised(StoreUnavailable("gone"), PLAIN)) == Complete('"once"')
+    assert operation_for(committed, outcome_of_error(StoreUnavailable("gone"), PLAIN)) == Complete('"once"')
 
 
 def test_a_lease_that_the_function_only_fears_for_counts_no_failure() -> None:
-    release = settlement(running(), raised(LeaseLost(running(), "commit"), PLAIN))
+    release = operation_for(running(), outcome_of_error(LeaseLost(running(), "commit"), PLAIN))
     assert isinstance(release, Release)
 
 
 @pytest.mark.requirement("SM-10")
 def test_a_job_gives_way_to_a_cancel_only_if_one_was_asked_for() -> None:
-    assert isinstance(settlement(running(cancel_requested=True), raised(CancelRequested(), PLAIN)), Cancel)
-    assert isinstance(settlement(running(), Obeyed()), Retry)
+    assert isinstance(operation_for(running(cancel_requested=True), outcome_of_error(CancelRequested(), PLAIN)), Cancel)
+    assert isinstance(operation_for(running(), Cancelled()), Retry)
 
 
 @pytest.mark.requirement("EL-06")
@@ -154,16 +158,16 @@ def test_whatever_happens_after_the_commit_the_committed_result_is_the_end() -> 
     committed = running(committed_at=START, committed_result='"once"')
     for outcome in outcomes():
         if not isinstance(outcome, Lost):
-            assert settlement(committed, outcome) == Complete('"once"')
+            assert operation_for(committed, outcome) == Complete('"once"')
 
 
 def test_a_lost_lease_leaves_nothing_to_record() -> None:
-    assert settlement(running(), Lost()) is None
+    assert operation_for(running(), Lost()) is None
 
 
 def outcomes() -> Iterator[Outcome]:
-    yield from (Returned("1"), Snoozed(1), Obeyed(), Stopped(), Lost())
-    for verdict, stage in itertools.product(Verdict, Stage):
+    yield from (Returned("1"), Snoozed(1), Cancelled(), Stopped(), Lost())
+    for verdict, stage in itertools.product(ErrorAction, Stage):
         yield Raised('{"type":"E"}', verdict, stage)
 
 
@@ -181,7 +185,7 @@ def test_every_settlement_of_every_outcome_is_legal_for_every_running_job() -> N
             committed_result=None if committed is None else "2",
         )
         for outcome in outcomes():
-            operation = settlement(job, outcome)
+            operation = operation_for(job, outcome)
             if operation is not None:
                 decide(job, operation, RUNNER, request_id="r")
                 checked += 1
@@ -206,7 +210,7 @@ class Unspeakable(Exception):
     ids=["unstorable", "huge", "unspeakable", "cancelled", "group", "control"],
 )
 def test_any_error_can_be_recorded(error: BaseException) -> None:
-    text = described(error)
+    text = describe_error(error)
     assert check_content(text, "error") == text
     said = load(text)
     assert said["type"] == type(error).__qualname__

@@ -1,4 +1,4 @@
-"""Attempts that never wait share a task; whoever waits keeps it, and nothing is carried from one to the next."""
+"""Coroutines that never suspend share a task; one that suspends keeps its task, and nothing is carried to the next."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 
 from tenure.jobs.context import current_context
 from tenure.seams import SYSTEM
-from tenure.workers.execution.task_sharing import TURNS_MAX, SharedTasks
+from tenure.workers.execution.task_sharing import RUNS_MAX, SharedTasks
 
 NOTE: ContextVar[str] = ContextVar("note")
 Body = Callable[["One"], Awaitable[None]]
 
 
 class One:
-    """A turn that notes in which task it ran, and then does what it was given to do."""
+    """A coroutine that notes in which task it ran, and then runs its body."""
 
     def __init__(self, body: Body | None = None) -> None:
         self.task: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
         self._body = body
 
-    async def live(self, task: asyncio.Task[None]) -> None:
+    async def __call__(self, task: asyncio.Task[None]) -> None:
         assert asyncio.current_task() is task
         self.task = task
         try:
@@ -36,18 +36,18 @@ class One:
             self.ended.set()
 
 
-async def run(*turns: One) -> list[asyncio.Task[None]]:
-    """The tasks that the turns ran in."""
-    taking = SharedTasks(SYSTEM.spawn)
-    for turn in turns:
-        taking.add(turn)
+async def run(*ones: One) -> list[asyncio.Task[None]]:
+    """The tasks that they ran in."""
+    sharing = SharedTasks(SYSTEM.spawn)
+    for one in ones:
+        sharing.run(one)
     async with asyncio.timeout(10):
-        for turn in turns:
-            await turn.ended.wait()
-    return [turn.task for turn in turns if turn.task is not None]
+        for one in ones:
+            await one.ended.wait()
+    return [one.task for one in ones if one.task is not None]
 
 
-async def test_turns_that_never_wait_share_a_task_in_their_order() -> None:
+async def test_those_that_never_suspend_share_a_task_in_their_order() -> None:
     order: list[int] = []
 
     def noting(number: int) -> One:
@@ -56,45 +56,45 @@ async def test_turns_that_never_wait_share_a_task_in_their_order() -> None:
 
         return One(note)
 
-    tasks = await run(*(noting(number) for number in range(TURNS_MAX)))
-    assert (order, len(set(tasks))) == (list(range(TURNS_MAX)), 1)
+    tasks = await run(*(noting(number) for number in range(RUNS_MAX)))
+    assert (order, len(set(tasks))) == (list(range(RUNS_MAX)), 1)
 
 
-async def test_the_event_loop_has_its_turn_among_many() -> None:
+async def test_the_event_loop_runs_other_callbacks_among_many() -> None:
     passed: list[int] = []
     ran: list[One] = []
 
     async def note(one: One) -> None:
         ran.append(one)
 
-    turns = [One(note) for _ in range(3 * TURNS_MAX)]
+    ones = [One(note) for _ in range(3 * RUNS_MAX)]
     asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(lambda: passed.append(len(ran))))
-    await run(*turns)
-    assert len(ran) == 3 * TURNS_MAX
-    assert passed[0] <= TURNS_MAX
+    await run(*ones)
+    assert len(ran) == 3 * RUNS_MAX
+    assert passed[0] <= RUNS_MAX
 
 
-async def test_whoever_waits_keeps_its_task_and_holds_up_nobody() -> None:
-    gate = asyncio.Event()
+async def test_one_that_suspends_keeps_its_task_and_delays_no_other() -> None:
+    go_on = asyncio.Event()
 
     async def wait(_one: One) -> None:
-        await gate.wait()
+        await go_on.wait()
 
     waiting = [One(wait) for _ in range(50)]
     last = One()
-    taking = SharedTasks(SYSTEM.spawn)
-    for turn in (*waiting, last):
-        taking.add(turn)
+    sharing = SharedTasks(SYSTEM.spawn)
+    for one in (*waiting, last):
+        sharing.run(one)
     async with asyncio.timeout(10):
         await last.ended.wait()
-        assert not any(turn.ended.is_set() for turn in waiting)
-        assert len({turn.task for turn in waiting}) == len(waiting), "each has a task of its own"
-        gate.set()
-        for turn in waiting:
-            await turn.ended.wait()
+        assert not any(one.ended.is_set() for one in waiting)
+        assert len({one.task for one in waiting}) == len(waiting), "each has a task of its own"
+        go_on.set()
+        for one in waiting:
+            await one.ended.wait()
 
 
-async def test_a_task_in_which_something_has_waited_is_not_used_again() -> None:
+async def test_a_task_in_which_a_coroutine_was_suspended_is_not_used_again() -> None:
     async def yield_once(_one: One) -> None:
         await asyncio.sleep(0)
 
@@ -103,7 +103,7 @@ async def test_a_task_in_which_something_has_waited_is_not_used_again() -> None:
     assert tasks[0] not in tasks[1:]
 
 
-async def test_what_one_sets_in_its_context_no_other_sees() -> None:
+async def test_no_coroutine_sees_the_context_variables_of_another() -> None:
     seen: list[str | None] = []
 
     async def leave(_one: One) -> None:
@@ -114,13 +114,13 @@ async def test_what_one_sets_in_its_context_no_other_sees() -> None:
     assert (seen, len(set(tasks))) == ([None] * 4, 4)
 
 
-async def test_nobody_begins_inside_the_context_of_another_job() -> None:
+async def test_no_coroutine_begins_inside_the_context_of_another_job() -> None:
     seen: list[object] = []
 
     async def look(_one: One) -> None:
         seen.append(current_context.get())
 
-    token = current_context.set("somebody else's")  # type: ignore[arg-type]
+    token = current_context.set("another job's")  # type: ignore[arg-type]
     await run(One(look), One(look))
     current_context.reset(token)
     assert seen == [None, None]
@@ -137,24 +137,24 @@ async def test_a_cancelled_task_is_not_used_again(*, waits: bool) -> None:
     after = [One() for _ in range(3)]
     tasks = await run(One(cancel_itself), *after)
     assert tasks[0] not in tasks[1:]
-    assert all(turn.ended.is_set() for turn in after)
+    assert all(one.ended.is_set() for one in after)
 
 
-async def test_one_that_fails_although_it_must_not_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_fails_although_it_must_not_delays_no_other(caplog: pytest.LogCaptureFixture) -> None:
     async def fail(_one: One) -> None:
         raise LookupError("a bug")
 
     after = [One() for _ in range(3)]
     await run(One(fail), *after)
-    assert all(turn.ended.is_set() for turn in after)
+    assert all(one.ended.is_set() for one in after)
     assert "a bug" in caplog.text
 
 
 async def test_what_is_added_later_is_run_too() -> None:
-    taking = SharedTasks(SYSTEM.spawn)
+    sharing = SharedTasks(SYSTEM.spawn)
     async with asyncio.timeout(10):
         for _ in range(3):
-            turn = One()
-            taking.add(turn)
-            await turn.ended.wait()
-            assert turn.task is not None
+            one = One()
+            sharing.run(one)
+            await one.ended.wait()
+            assert one.task is not None

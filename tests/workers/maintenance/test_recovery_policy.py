@@ -14,7 +14,7 @@ from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile
 from tenure.lifecycle.records import Actor, Job, Origin, Policy, ReasonCode, Role, Timeouts
 from tenure.lifecycle.statuses import CLAIMED, QUEUED, RUNNING, STALLED, Status
 from tenure.testing.clock import START
-from tenure.workers.maintenance.recovery import remedy
+from tenure.workers.maintenance.recovery import recovery_operations
 
 RECOVERY = Actor(Role.RECOVERY, "mender")
 TOKEN = UUID(int=7)
@@ -46,20 +46,20 @@ def held(status: Status, policy: Policy | None = None, **facts: Any) -> Job:
 
 
 def test_a_job_that_is_attended_to_is_left_alone() -> None:
-    assert remedy(held(RUNNING), later(39)) == ()
-    assert remedy(held(CLAIMED), later(39)) == ()
+    assert recovery_operations(held(RUNNING), later(39)) == ()
+    assert recovery_operations(held(CLAIMED), later(39)) == ()
 
 
 @pytest.mark.requirement("SM-06", "SM-07")
 def test_missed_heartbeats_and_an_expired_lease_are_told_apart() -> None:
-    assert remedy(held(RUNNING), later(40)) == (Stall("heartbeats_missed"), Requeue())
-    assert remedy(held(RUNNING), later(60)) == (Stall("lease_expired"), Requeue())
+    assert recovery_operations(held(RUNNING), later(40)) == (Stall("heartbeats_missed"), Requeue())
+    assert recovery_operations(held(RUNNING), later(60)) == (Stall("lease_expired"), Requeue())
 
 
 @pytest.mark.requirement("EL-06")
 def test_a_committed_job_is_finished_and_never_run_again() -> None:
     committed: dict[str, Any] = {"committed_at": START, "committed_result": "1"}
-    assert remedy(held(RUNNING, **committed), later(60)) == (Stall("lease_expired"), Reconcile())
+    assert recovery_operations(held(RUNNING, **committed), later(60)) == (Stall("lease_expired"), Reconcile())
 
 
 @pytest.mark.requirement("SM-07")
@@ -74,15 +74,15 @@ def test_a_committed_job_is_finished_and_never_run_again() -> None:
     ],
 )
 def test_what_becomes_of_a_lost_job_is_what_its_policy_says(policy: Policy, last: type[Operation]) -> None:
-    stall, end = remedy(held(RUNNING, policy), later(60))
+    stall, end = recovery_operations(held(RUNNING, policy), later(60))
     assert isinstance(stall, Stall)
     assert isinstance(end, last)
 
 
 @pytest.mark.requirement("SM-11")
 def test_a_dead_letter_says_whether_it_was_the_loss_or_the_last_of_many() -> None:
-    lost = remedy(held(RUNNING, Policy(on_lost="dead_letter")), later(60))[1]
-    spent = remedy(held(RUNNING, Policy(max_attempts=1, on_exhausted="dead_letter")), later(60))[1]
+    lost = recovery_operations(held(RUNNING, Policy(on_lost="dead_letter")), later(60))[1]
+    spent = recovery_operations(held(RUNNING, Policy(max_attempts=1, on_exhausted="dead_letter")), later(60))[1]
     assert isinstance(lost, DeadLetter)
     assert isinstance(spent, DeadLetter)
     assert lost.reason_code is ReasonCode.INFRASTRUCTURE_FAILURE
@@ -94,8 +94,8 @@ def test_a_dead_letter_says_whether_it_was_the_loss_or_the_last_of_many() -> Non
 def test_a_job_that_stays_too_long_in_a_status_times_out(status: Status) -> None:
     free: dict[str, Any] = {"owner": None, "token": None, "lease_expires_at": None, "heartbeat_deadline_at": None}
     job = held(status, timeout_at=later(10), **(free if status is QUEUED else {}))
-    assert remedy(job, later(9)) == ()
-    [operation] = remedy(job, later(10))
+    assert recovery_operations(job, later(9)) == ()
+    [operation] = recovery_operations(job, later(10))
     assert isinstance(operation, TimeOut)
 
 
@@ -125,7 +125,7 @@ def test_every_remedy_is_legal_for_every_job_that_needs_one() -> None:
             committed_result=None if committed is None or status is QUEUED else "1",
             **(free if status in (STALLED, QUEUED) else {}),
         )
-        operations = remedy(job, later(seconds))
+        operations = recovery_operations(job, later(seconds))
         if operations:
             decide_at(job, operations, RECOVERY, request_id="r", now=later(seconds), expected_rev=3)
             checked += 1

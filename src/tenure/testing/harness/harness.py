@@ -172,7 +172,7 @@ class Harness:
 
     async def changed(self) -> None:
         """Pass cancellations on to running jobs at once."""
-        await (await self._open())[1].hear()
+        await (await self._open())[1].refresh()
 
     async def close(self) -> None:
         """Cancel running tasks and discard the database."""
@@ -197,7 +197,9 @@ class Harness:
             app, store = self._app, HarnessStore(self._seams, self)
             await store.migrate()
             await store.open()
-            roles = HarnessRoles(store, self._seams, kinds=app.kinds, layers=app.middleware, version=app.version)
+            roles = HarnessRoles(
+                store, self._seams, definitions=app.kinds, middleware=app.middleware, version=app.version
+            )
             self._opened = store, roles
         return self._opened
 
@@ -242,7 +244,7 @@ class Harness:
         with self._as_job():
             job = await roles.run(held)
         record = job or (await store.read([held.job.id]))[held.job.id]
-        ran = Ran(record, roles.witness.error_of(record.id), recorded=job is not None)
+        ran = Ran(record, roles.errors.error_of(record.id), recorded=job is not None)
         self.ran.append(ran)
         work.note(ran)
 
@@ -266,7 +268,7 @@ class Harness:
 
     async def _move_to(self, at: datetime) -> None:
         self.clock.advance(max(0.0, (at - self.clock.now()).total_seconds()))
-        await (await self._open())[1].beat()
+        await (await self._open())[1].renew()
 
     async def _wait(self, seconds: float) -> None:
         """The app waits: run due jobs, and move the clock only if none is due."""
@@ -291,7 +293,7 @@ class Harness:
     async def _unheld(self) -> list[Job]:
         """The live jobs that are not running in this harness."""
         store, roles = await self._open()
-        ours = {held.job.id for held in roles.held.all()}
+        ours = {held.job.id for held in roles.leases.all()}
         found: list[Job] = []
         page = await store.find(JobFilter(statuses=tuple(LIVE)), limit=PAGE)
         found += page.jobs
@@ -312,8 +314,8 @@ class Harness:
         """When running jobs are due for a heartbeat, and when they reach their timeout."""
         _, roles = await self._open()
         now, here = self.clock.now(), self.clock.monotonic_seconds()
-        held = [one for one in roles.held.all() if not one.lost]
-        beats = [now + max(TICK, timedelta(seconds=one.next_beat_at_seconds - here)) for one in held]
+        held = [one for one in roles.leases.all() if not one.lost]
+        beats = [now + max(TICK, timedelta(seconds=one.next_renewal_at_seconds - here)) for one in held]
         return beats + [
             one.job.timeout_at for one in held if one.job.timeout_at is not None and one.job.timeout_at > now
         ]

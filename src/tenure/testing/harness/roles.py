@@ -1,4 +1,4 @@
-"""One worker's roles without the loops that keep them going: they claim, run, beat and scan when they are told to."""
+"""A worker's roles without their loops: the harness calls claim, run, renew and scan one at a time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tenure.jobs.definition import JobDefinition
 from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, Repeated, Store, WorkerRecord
-from tenure.workers.completer import Completer
-from tenure.workers.execution.attempt import AttemptRun, Site
+from tenure.stores.contract import Store, WorkerRecord
+from tenure.workers.completer import Completer, Written
+from tenure.workers.execution.attempt import AttemptServices, RunningAttempt
 from tenure.workers.execution.executors import TaskExecutor, ThreadExecutor
 from tenure.workers.execution.outcomes import Outcome
 from tenure.workers.execution.runner import Runner
 from tenure.workers.leases import Lease, LeaseRegistry
 from tenure.workers.maintenance.heartbeat import LeaseRenewer
 from tenure.workers.maintenance.recovery import RecoveryWorker
-from tenure.workers.pool import WorkerPool
+from tenure.workers.pool import Slots, WorkerPool
 
 
-class Witness(Middleware):
-    """Keeps the errors that functions raised as they were, since a job's record has only their description."""
+class ErrorRecorder(Middleware):
+    """Keeps the exceptions that functions raised. A job's record has only their description."""
 
     def __init__(self) -> None:
         self._errors: dict[UUID, BaseException] = {}
@@ -45,110 +45,115 @@ class Witness(Middleware):
         return self._errors.pop(job_id, None)
 
 
-class SameProcess:
-    """Stands in for a process of its own: async functions become tasks, plain ones run in threads."""
+class InProcessExecutor:
+    """Replaces the process executor: async functions run in tasks, plain ones in threads."""
 
     def __init__(self, tasks: TaskExecutor, threads: ThreadExecutor) -> None:
         self._tasks, self._threads = tasks, threads
 
-    async def outcome(self, run: AttemptRun) -> Outcome:
-        return await (self._tasks if run.kind.is_async else self._threads).outcome(run)
+    async def invoke(self, attempt: RunningAttempt) -> Outcome:
+        return await (self._tasks if attempt.definition.is_async else self._threads).invoke(attempt)
 
     async def close(self) -> None:
         return None
 
 
 class HarnessRoles:
-    """Pool, runner, settler, heart and recovery on one store."""
+    """Pool, runner, completer, lease renewer and recovery on one store."""
 
     def __init__(
         self,
         store: Store,
         seams: Seams,
         *,
-        kinds: Mapping[str, JobDefinition[..., Any]],
-        layers: Sequence[Middleware],
+        definitions: Mapping[str, JobDefinition[..., Any]],
+        middleware: Sequence[Middleware],
         version: str,
     ) -> None:
-        self._store, self._seams, self._kinds, self._version = store, seams, kinds, version
-        self.witness = Witness()
-        self.held = LeaseRegistry()
-        self._settler = Completer(store, seams)
-        self._heart = LeaseRenewer(store, self.held, seams, worker="bench")
-        self._recovery = RecoveryWorker(store, seams, name=f"bench-{seams.random.name()}")
-        around = (self.witness, *layers)
+        self._store, self._seams, self._definitions, self._version = store, seams, definitions, version
+        self.errors = ErrorRecorder()
+        self.leases = LeaseRegistry()
+        self._completer = Completer(store, seams)
+        self._renewer = LeaseRenewer(store, self.leases, seams, worker="harness")
+        self._recovery = RecoveryWorker(store, seams, name=f"harness-{seams.random.name()}")
+        around = (self.errors, *middleware)
         tasks, self._threads = TaskExecutor(around), ThreadExecutor(around, seams.spawn)
         self._runner = Runner(
-            kinds=kinds,
-            isolations={"task": tasks, "thread": self._threads, "process": SameProcess(tasks, self._threads)},
-            site=Site(store, self._settler, seams, stopping=lambda: False, user_transactions=None),
+            definitions=definitions,
+            executors={"task": tasks, "thread": self._threads, "process": InProcessExecutor(tasks, self._threads)},
+            services=AttemptServices(store, self._completer, seams, stopping=lambda: False, user_transactions=None),
+            on_end=self._ended,
         )
+        self._slots = Slots(1)
         self._pool: WorkerPool | None = None
-        self._serves: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-        self._won: list[Lease] = []
+        self._pool_serves: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self._claimed: list[Lease] = []
+        self._ends: dict[Lease, asyncio.Future[Job | None]] = {}
 
     async def claim(self, queues: Sequence[str]) -> Lease | None:
-        """The next job that is due, under a lease of ours; None where there is none."""
-        pool = await self._pool_for(tuple(queues), tuple(sorted(self._kinds)))
+        """The lease of the next due job; None if no job is due."""
+        pool = await self._pool_for(tuple(queues), tuple(sorted(self._definitions)))
         if pool is None or not await pool.claim():
             return None
-        held = self._won.pop()
-        self.held.take(held)
-        # Jobs run one after the other anyway, so a job that has others run while it waits takes no place from them.
-        pool.freed()
-        return held
+        lease = self._claimed.pop()
+        self.leases.add(lease)
+        # Jobs run one after the other anyway. A job that waits while others run takes no slot from them.
+        self._slots.release()
+        return lease
 
-    async def run(self, held: Lease) -> Job | None:
-        """See the job to its end. The record as it was left, or None where its lease was lost."""
-        over: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
-
-        def ended(_held: Lease, written: Applied | Repeated | None) -> None:
-            if not over.done():
-                over.set_result(None if written is None else written.job)
-
+    async def run(self, lease: Lease) -> Job | None:
+        """Run the attempt to its end. Returns the record that was written, or None if the lease was lost."""
+        end: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
+        self._ends[lease] = end
         try:
-            self._runner.begin(held, ended)
-            return await over
+            self._runner.start(lease)
+            return await end
         finally:
-            self.held.let_go(held)
+            del self._ends[lease]
+            self.leases.remove(lease)
+
+    def _ended(self, lease: Lease, written: Written | None) -> None:
+        end = self._ends.get(lease)
+        if end is not None and not end.done():
+            end.set_result(None if written is None else written.job)
 
     async def scan(self) -> int:
-        """Take back what was lost; how many jobs were changed. Whoever runs one of them is told."""
+        """Recover jobs, and interrupt their attempts. Returns how many jobs were changed."""
         changed = await self._recovery.scan()
         if changed:
-            await self.hear()
+            await self.refresh()
         return changed
 
-    async def beat(self) -> None:
+    async def renew(self) -> None:
         """Send the heartbeats that are due."""
-        await self._heart.beat()
+        await self._renewer.renew()
 
-    async def hear(self) -> None:
-        """Learn what others did to the jobs that run, as the hints of a real database would have us do."""
-        await self._heart.look()
-        await self._heart.beat()
+    async def refresh(self) -> None:
+        """Read what other clients did to the running jobs, as wake-ups of a real database would trigger it."""
+        await self._renewer.refresh()
+        await self._renewer.renew()
 
     async def close(self) -> None:
-        await self._settler.close()
+        await self._completer.close()
         await self._threads.close()
 
     async def _pool_for(self, queues: tuple[str, ...], kinds: tuple[str, ...]) -> WorkerPool | None:
-        """The pool for these. A new one has a name of its own, since its claims are counted from one again."""
+        """The pool for these queues and kinds. A new pool has a new name, since its claims are counted from one."""
         if not kinds:
             return None
-        if self._pool is None or self._serves != (queues, kinds):
-            worker = f"bench-{self._seams.random.name()}"
+        if self._pool is None or self._pool_serves != (queues, kinds):
+            worker = f"harness-{self._seams.random.name()}"
             await self._store.register(self._record(worker, queues, kinds))
-            self._serves = (queues, kinds)
+            self._pool_serves = (queues, kinds)
             self._pool = WorkerPool(
                 self._store,
                 self._seams,
                 worker=worker,
                 queues=queues,
                 kinds=kinds,
-                concurrency=1,
+                slots=self._slots,
                 poll_seconds=1.0,
-                begin=lambda job, token, at: self._won.append(
+                start=lambda job, token, at: self._claimed.append(
                     Lease(job, worker=worker, token=token, sent_at_seconds=at)
                 ),
             )

@@ -206,13 +206,13 @@ class _NotDoneBefore(Exception):
 class Committer:
     """Commits for one held job. `store` gives the store of the running event loop."""
 
-    def __init__(self, held: Lease, seams: Seams, store: Callable[[], Awaitable[TransactionStore]]) -> None:
-        self._held, self._seams, self._store = held, seams, store
+    def __init__(self, lease: Lease, seams: Seams, store: Callable[[], Awaitable[TransactionStore]]) -> None:
+        self._lease, self._seams, self._store = lease, seams, store
         self.artifacts: list[Artifact] = []
 
     def attach(self, artifact: Artifact) -> None:
         """Keep an artifact for the commit, or refuse it where the mistake is made."""
-        if self._held.job.committed:
+        if self._lease.job.committed:
             raise self._committed("attach", "artifacts go along with the commit")
         validate_artifacts([*self.artifacts, artifact])
         self.artifacts.append(artifact)
@@ -234,10 +234,10 @@ class Committer:
         else:
             limit_seconds = min(limit_seconds, user.deadline_seconds_max)
             opened = user.opened()
-        time = BlockTime(limit_seconds, self._held.job, self._seams)
+        time = BlockTime(limit_seconds, self._lease.job, self._seams)
         # The COMMIT is outside of the timeout: if it were interrupted, its outcome would be unknown.
         async with opened as inner, time.limited(interrupt):
-            tx = CommitTransaction(inner, self._held.job, self._seams, self.artifacts)
+            tx = CommitTransaction(inner, self._lease.job, self._seams, self.artifacts)
             yield tx
             time.check()
             job = await self.write(inner, tx, result)
@@ -249,31 +249,31 @@ class Committer:
         if extras.enqueues:
             await inner.enqueue(extras.enqueues)
         if extras.artifacts:
-            await inner.attach(self._held.job, extras.artifacts)
+            await inner.attach(self._lease.job, extras.artifacts)
         if extras.messages:
-            await inner.post(extras.messages, job=self._held.job)
-        return (await self.mark(inner.apply, Commit(result), self._held.request_id("commit"))).job
+            await inner.post(extras.messages, job=self._lease.job)
+        return (await self.mark(inner.apply, Commit(result), self._lease.request_id("commit"))).job
 
     async def complete(self, result: str) -> Job:
         """End a job that has artifacts and no commit block: both in one transaction. An outage is ridden out: before
         it is tried again, the log is asked whether it was done."""
-        operation, request_id = Complete(result), self._held.request_id("complete")
-        outage = ReconnectBackoff(self._seams)
+        operation, request_id = Complete(result), self._lease.request_id("complete")
+        backoff = ReconnectBackoff(self._seams)
         try:
             return await self._complete(operation, request_id)
         except StoreUnavailable:
-            await outage.pause()
+            await backoff.wait()
         while True:
             try:
                 done = await self._done_before(operation, request_id)
                 return done or await self._complete(operation, request_id)
             except StoreUnavailable:
-                await outage.pause()
+                await backoff.wait()
 
     async def _complete(self, operation: Complete, request_id: str) -> Job:
         store = await self._store()
         async with store.transaction(deadline_seconds=self.seconds_left(None)) as inner:
-            await inner.attach(self._held.job, self.artifacts)
+            await inner.attach(self._lease.job, self.artifacts)
             return (await self.mark(inner.apply, operation, request_id)).job
 
     async def _done_before(self, operation: Complete, request_id: str) -> Job | None:
@@ -292,40 +292,40 @@ class Committer:
         self, apply: Callable[[Request], Awaitable[Outcome]], operation: Operation, request_id: str
     ) -> Applied | Repeated:
         """Write the mark, or raise why not. A heartbeat that came in between is no reason."""
-        held = self._held
+        lease = self._lease
         for _ in range(RACES_MAX):
-            match await apply(held.request(operation, request_id)):
+            match await apply(lease.request(operation, request_id)):
                 case Applied() | Repeated() as written:
                     return written
-                case Failure(RevisionConflict(current=Job() as current)) if held.adopt(current):
+                case Failure(RevisionConflict(current=Job() as current)) if lease.adopt(current):
                     continue
                 case Busy():
                     continue
                 case Failure(LeaseLost() as refusal):
-                    held.lose()
+                    lease.lose()
                     raise refusal
                 case Failure(error):
                     raise error
-        raise StoreError(f"job {held.job.id} changed {RACES_MAX} times while it was to be committed; try again later")
+        raise StoreError(f"job {lease.job.id} changed {RACES_MAX} times while it was to be committed; try again later")
 
     def done(self, job: Job) -> None:
-        self._held.adopt(job)
+        self._lease.adopt(job)
         self.artifacts = []
 
     def seconds_left(self, asked_seconds: float | None) -> float:
         """How long a block may be open: less than the lease is trusted for, and no longer than was asked for."""
-        held = self._held
-        if held.job.committed:
+        lease = self._lease
+        if lease.job.committed:
             raise self._committed("commit", "it has one commit, ever")
-        left = held.trusted_until_seconds - self._seams.clock.monotonic_seconds()
-        if held.lost or left <= 0:
-            raise LeaseLost(held.job, "commit")
+        left = lease.local_deadline_seconds - self._seams.clock.monotonic_seconds()
+        if lease.lost or left <= 0:
+            raise LeaseLost(lease.job, "commit")
         if asked_seconds is not None:
             check_seconds(asked_seconds, "deadline_seconds", least=0.001)
         return min(left * (1 - MARGIN), float("inf") if asked_seconds is None else asked_seconds)
 
     def _committed(self, asked: str, why: str) -> AlreadyCommitted:
-        job = self._held.job
+        job = self._lease.job
         return AlreadyCommitted(job, asked, allowed=allowed_from(job.status, committed=True), why=why)
 
 

@@ -1,4 +1,4 @@
-"""Where a function runs: on the event loop, in a thread, or in a process of its own."""
+"""Where a function runs: in a task of the event loop, or in a thread. `process/` has the executor for processes."""
 
 from __future__ import annotations
 
@@ -9,109 +9,123 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from tenure.jobs.middleware import Middleware
-from tenure.seams import Spawner
-from tenure.workers.execution.attempt import AttemptRun
-from tenure.workers.execution.invoke import call
+from tenure.observe.meter import Meter
+from tenure.seams import Clock, Spawner
+from tenure.workers.execution.attempt import RunningAttempt
+from tenure.workers.execution.invoke import invoke
 from tenure.workers.execution.outcomes import Outcome
+
+Work = queue.SimpleQueue[Callable[[], None] | None]
+"""The calls for one thread. None ends the thread."""
 
 
 class Executor(Protocol):
-    """Runs one attempt and says what it came to. Cancelling the call ends the work, as far as that can be done."""
+    """Invokes an attempt's function. Cancelling the awaitable stops the function where that is possible."""
 
-    def outcome(self, run: AttemptRun) -> Awaitable[Outcome]: ...
+    def invoke(self, attempt: RunningAttempt) -> Awaitable[Outcome]: ...
 
     async def close(self) -> None: ...
 
 
 class TaskExecutor:
-    """Async functions on the worker's own event loop."""
+    """Runs async functions on the worker's event loop."""
 
-    def __init__(self, layers: Sequence[Middleware]) -> None:
-        self._layers = layers
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        self._middleware = middleware
 
-    def outcome(self, run: AttemptRun) -> Awaitable[Outcome]:
-        return call(run.kind, run, self._layers, _awaited)
+    def invoke(self, attempt: RunningAttempt) -> Awaitable[Outcome]:
+        return invoke(attempt.definition, attempt, self._middleware, _call)
 
     async def close(self) -> None:
         return None
 
 
 class ThreadExecutor:
-    """Plain functions in threads. A thread cannot be ended from outside: one that is given up on goes on by itself,
-    and nothing that it does under its job's lease is recorded any more."""
+    """Runs plain functions in threads. A thread cannot be stopped: the function of an abandoned attempt runs on, and
+    its result is ignored. Threads are started as needed and reused."""
 
-    def __init__(self, layers: Sequence[Middleware], spawn: Spawner) -> None:
-        self._layers, self._spawn = layers, spawn
-        self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+    def __init__(self, middleware: Sequence[Middleware], spawn: Spawner) -> None:
+        self._middleware, self._spawn = middleware, spawn
+        self._idle: list[Work] = []
         self._closed = False
 
-    async def outcome(self, run: AttemptRun) -> Outcome:
-        return await call(run.kind, run, self._layers, self._in_thread)
+    def invoke(self, attempt: RunningAttempt) -> Awaitable[Outcome]:
+        return invoke(attempt.definition, attempt, self._middleware, self._call_in_thread)
 
     async def close(self) -> None:
         self._closed = True
-        for thread in self._idle:
-            thread.put(None)
+        for work in self._idle:
+            work.put(None)
         self._idle.clear()
 
-    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+    async def _call_in_thread(self, function: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
+        result: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
-        work = self._idle.pop() if self._idle else self._new_thread()
+        work = self._idle.pop() if self._idle else self._start_thread()
 
         def body() -> None:
             try:
                 value, error = context.run(function), None
-            except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the answer
+            except BaseException as raised:  # noqa: BLE001 - the error is set on the future
                 value, error = None, raised
-            _deliver(loop, lambda: self._done(work, answer, value, error))
+            try:
+                loop.call_soon_threadsafe(self._finish, work, result, value, error)
+            except RuntimeError:
+                # The worker has ended and its event loop is closed.
+                return
 
         work.put(body)
-        return await answer
+        return await result
 
-    def _done(
-        self,
-        work: queue.SimpleQueue[Callable[[], None] | None],
-        answer: asyncio.Future[Any],
-        value: Any,
-        error: BaseException | None,
-    ) -> None:
+    def _finish(self, work: Work, result: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
         if self._closed:
             work.put(None)
         else:
             self._idle.append(work)
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(value)
-        elif isinstance(error, StopIteration):
-            # A future cannot carry it, and it must not end anybody's generator.
-            stopped = RuntimeError(f"the job raised {error!r}")
-            stopped.__cause__ = error
-            answer.set_exception(stopped)
-        else:
-            answer.set_exception(error)
+        if not result.done():
+            set_result(result, value, error)
 
-    def _new_thread(self) -> queue.SimpleQueue[Callable[[], None] | None]:
-        work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def _start_thread(self) -> Work:
+        work: Work = queue.SimpleQueue()
 
-        def live() -> None:
+        def run_calls() -> None:
             while (body := work.get()) is not None:
                 body()
 
-        self._spawn.thread(live, name="tenure-job")
+        self._spawn.thread(run_calls, name="tenure-job")
         return work
 
 
-def _awaited(function: Callable[[], Any]) -> Awaitable[Any]:
-    called: Awaitable[Any] = function()
-    return called
+class TimedExecutor:
+    """Measures how long functions run, interrupted ones included."""
+
+    def __init__(self, executor: Executor, meter: Meter, clock: Clock) -> None:
+        self._executor, self._meter, self._monotonic_seconds = executor, meter, clock.monotonic_seconds
+
+    async def invoke(self, attempt: RunningAttempt) -> Outcome:
+        began_at_seconds = self._monotonic_seconds()
+        try:
+            return await self._executor.invoke(attempt)
+        finally:
+            self._meter.ran(attempt.job.origin.kind, self._monotonic_seconds() - began_at_seconds)
+
+    async def close(self) -> None:
+        await self._executor.close()
 
 
-def _deliver(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(done)
-    except RuntimeError:
-        # The worker is gone: its loop is closed, and nobody waits for the answer.
-        return
+def set_result(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    """Set a function's result or error. A future does not accept StopIteration, so that is wrapped."""
+    if error is None:
+        future.set_result(value)
+    elif isinstance(error, StopIteration):
+        wrapped = RuntimeError(f"the job raised {error!r}")
+        wrapped.__cause__ = error
+        future.set_exception(wrapped)
+    else:
+        future.set_exception(error)
+
+
+def _call(function: Callable[[], Any]) -> Awaitable[Any]:
+    awaitable: Awaitable[Any] = function()
+    return awaitable

@@ -1,4 +1,4 @@
-"""Calling a job's function: from its payload to the value that says what came of it."""
+"""Invokes a job's function: decodes its payload, runs it inside the middleware, encodes its result."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from tenure.jobs.context import AttemptHandle, Context, current_context
 from tenure.jobs.definition import JobDefinition
 from tenure.jobs.middleware import Middleware, around_run
 from tenure.lifecycle.records import Stage
-from tenure.workers.execution.outcomes import ErrorPolicy, Obeyed, Outcome, Returned, raised
+from tenure.workers.execution.outcomes import Cancelled, ErrorPolicy, Outcome, Returned, outcome_of_error
 
-Invoke = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs the call where it is meant to run, and returns what it returns."""
+Call = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Calls the function in the executor's task, thread or process, and returns its result."""
 
 
-async def call(
-    kind: JobDefinition[..., Any], run: AttemptHandle, layers: Sequence[Middleware], invoke: Invoke
+async def invoke(
+    definition: JobDefinition[..., Any], attempt: AttemptHandle, middleware: Sequence[Middleware], call: Call
 ) -> Outcome:
-    """Check the input, run the function through the middleware, check the output. Only a cancellation gets past."""
-    job = run.job
+    """The outcome of the function, whatever it raises. Raises only a cancellation of the current task."""
+    job = attempt.job
     if job.cancel_requested:
-        return Obeyed()
+        return Cancelled()
     try:
-        arguments = kind.call_arguments(job.origin.payload, enqueued_as=job.kind)
-    except Exception as error:  # noqa: BLE001 - an upgrade is the user's own code
-        return raised(error, _policy(kind), stage=Stage.INPUT)
-    context = Context(run)
-    given = (context,) if kind.wants_context else ()
-    bound = partial(kind.function, *given, **arguments)
-    # Never reset: every call has a task, and so a context, of its own, which ends with it.
+        arguments = definition.call_arguments(job.origin.payload, enqueued_as=job.kind)
+    except Exception as error:  # noqa: BLE001 - a payload upgrade is user code
+        return outcome_of_error(error, _policy(definition), stage=Stage.INPUT)
+    context = Context(attempt)
+    positional = (context,) if definition.wants_context else ()
+    bound = partial(definition.function, *positional, **arguments)
+    # Not reset: `SharedTasks` clears it before the next attempt in this task.
     current_context.set(context)
     try:
-        value = await (around_run(layers, context, partial(invoke, bound)) if layers else invoke(bound))
+        value = await (around_run(middleware, context, partial(call, bound)) if middleware else call(bound))
     except (asyncio.CancelledError, GeneratorExit):
-        # Somebody wants this call gone, or its event loop is gone already: that is no outcome.
+        # The attempt was interrupted, or the event loop is closed. The runner decides on the outcome.
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever a user's function raises is the outcome of its job
-        return raised(error, _policy(kind))
+    except BaseException as error:  # noqa: BLE001 - any error of a user's function is the outcome of its job
+        return outcome_of_error(error, _policy(definition))
     try:
-        return Returned(kind.encode_result(value))
+        return Returned(definition.encode_result(value))
     except InvalidInput as error:
-        return raised(error, _policy(kind), stage=Stage.OUTPUT)
+        return outcome_of_error(error, _policy(definition), stage=Stage.OUTPUT)
 
 
-def _policy(kind: JobDefinition[..., Any]) -> ErrorPolicy:
-    return ErrorPolicy(kind.options.retry_on, kind.options.fail_on)
+def _policy(definition: JobDefinition[..., Any]) -> ErrorPolicy:
+    return ErrorPolicy(definition.options.retry_on, definition.options.fail_on)

@@ -1,4 +1,4 @@
-"""What a function's run came to, and what should be recorded for it. Pure: the policy of the runner, in one place."""
+"""The outcomes of an attempt, and the operation that records each of them. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Oper
 from tenure.lifecycle.records import Job, ReasonCode, Stage
 
 TEXT_LENGTH_MAX = 16_000
-AWAY_SECONDS = 1.0
-"""How long a job waits that met the database away."""
+UNAVAILABLE_SECONDS = 1.0
+"""How long a job waits whose function met an unavailable database."""
 Errors = tuple[type[BaseException], ...]
 
 
-class Verdict(StrEnum):
-    """What an error says should become of its job."""
+class ErrorAction(StrEnum):
+    """What follows an error."""
 
     RETRY = "retry"
     FAIL = "fail"
-    BURY = "bury"
+    DEAD_LETTER = "dead_letter"
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True):
@@ -45,72 +45,71 @@ class Returned(msgspec.Struct, frozen=True, tag=True):
 
 
 class Raised(msgspec.Struct, frozen=True, tag=True):
-    """The function raised. The error is described as JSON text, and judged where it was raised."""
+    """The function raised. The error is JSON text, and the action was chosen in the process that raised it."""
 
     error: str
-    verdict: Verdict = Verdict.RETRY
+    action: ErrorAction = ErrorAction.RETRY
     stage: Stage = Stage.EXEC
     reason_code: ReasonCode = ReasonCode.EXHAUSTED_RETRIES
     delay_seconds: float | None = None
 
 
 class Snoozed(msgspec.Struct, frozen=True, tag=True):
-    """The job is to be looked at again later, through no fault of its own."""
+    """The job runs again later. This is no failure."""
 
     delay_seconds: float
     cause: str = "snooze"
 
 
-class Obeyed(msgspec.Struct, frozen=True, tag=True):
-    """The function gave way to a request to cancel."""
+class Cancelled(msgspec.Struct, frozen=True, tag=True):
+    """The function stopped because of a cancel request."""
 
 
 class Stopped(msgspec.Struct, frozen=True, tag=True):
-    """The worker stops, and hands the job back."""
+    """The worker stops, and releases the job."""
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """The lease is gone: whoever has the job now records what becomes of it."""
+    """The lease is lost, so this process records nothing."""
 
 
-Outcome = Returned | Raised | Snoozed | Obeyed | Stopped | Lost
+Outcome = Returned | Raised | Snoozed | Cancelled | Stopped | Lost
 
 
 class ErrorPolicy(msgspec.Struct, frozen=True):
-    """Which errors of a kind are worth another try. What is in neither list is tried again."""
+    """Which errors of a job definition are retried. An error in neither list is retried unless its class forbids it."""
 
     retry_on: Errors = ()
     fail_on: Errors = ()
 
-    def verdict(self, error: BaseException) -> Verdict:
-        """What the kind says comes before what the error's class says."""
+    def action(self, error: BaseException) -> ErrorAction:
+        """The definition's lists take precedence over the error's class."""
         if isinstance(error, self.retry_on):
-            return Verdict.RETRY
+            return ErrorAction.RETRY
         if isinstance(error, self.fail_on):
-            return Verdict.FAIL
+            return ErrorAction.FAIL
         if isinstance(error, ValidationError | PolicyViolation):
-            return Verdict.BURY
-        return Verdict.FAIL if isinstance(error, PermanentError) else Verdict.RETRY
+            return ErrorAction.DEAD_LETTER
+        return ErrorAction.FAIL if isinstance(error, PermanentError) else ErrorAction.RETRY
 
 
-def raised(error: BaseException, policy: ErrorPolicy, *, stage: Stage = Stage.EXEC) -> Outcome:
-    """What an error that left the function means."""
+def outcome_of_error(error: BaseException, policy: ErrorPolicy, *, stage: Stage = Stage.EXEC) -> Outcome:
     if stage is Stage.INPUT:
-        # What does not fit will not fit the next time: a person, or other code, has to look at it.
-        return Raised(described(error), Verdict.BURY, stage, ReasonCode.VALIDATION_FAILED)
+        # Invalid input stays invalid. It takes a person, or other code, to change it.
+        return Raised(describe_error(error), ErrorAction.DEAD_LETTER, stage, ReasonCode.VALIDATION_FAILED)
     if isinstance(error, Snooze) and (delay := _delay(error)) is not None:
         return Snoozed(delay)
     if isinstance(error, CancelRequested):
-        return Obeyed()
+        return Cancelled()
     if isinstance(error, StoreUnavailable):
-        # Our own database was away in the middle of the function: that is not a failure of the job.
-        return Snoozed(AWAY_SECONDS, "database_away")
+        # The job's own database was unavailable while the function ran. That is no failure of the job.
+        return Snoozed(UNAVAILABLE_SECONDS, "database_unavailable")
     if isinstance(error, LeaseLost):
-        # Where that is so, nothing is recorded any more. Where it was only feared, nothing has failed.
-        return Snoozed(AWAY_SECONDS, "lease_doubted")
+        # If the lease is lost, nothing is recorded. If only its local deadline has passed, nothing has failed.
+        return Snoozed(UNAVAILABLE_SECONDS, "lease_uncertain")
     reason = next((code for kind, code in _REASONS if isinstance(error, kind)), ReasonCode.EXHAUSTED_RETRIES)
     where = Stage.INPUT if isinstance(error, ValidationError) else stage
-    return Raised(described(error), policy.verdict(error), where, reason, _delay(error))
+    return Raised(describe_error(error), policy.action(error), where, reason, _delay(error))
 
 
 _REASONS = (
@@ -120,10 +119,10 @@ _REASONS = (
 )
 
 
-def settlement(job: Job, outcome: Outcome) -> Operation | None:
-    """The operation that records the outcome; None where this owner has nothing left to record.
+def operation_for(job: Job, outcome: Outcome) -> Operation | None:
+    """The operation that records the outcome; None if the lease is lost.
 
-    Once the effect is applied there is only one end, whatever the function did afterwards.
+    A committed job is completed with its committed result, whatever the function did afterwards.
     """
     if isinstance(outcome, Lost):
         return None
@@ -136,23 +135,22 @@ def settlement(job: Job, outcome: Outcome) -> Operation | None:
             return Release(cause, delay_seconds)
         case Stopped():
             return Release("shutdown")
-        case Obeyed():
-            return Cancel() if job.cancel_requested else _unasked(job)
+        case Cancelled():
+            return Cancel() if job.cancel_requested else _unrequested_cancel(job)
         case Raised():
             return _after_error(job, outcome)
 
 
-def _unasked(job: Job) -> Operation:
-    """A function that gives way although nobody asked: an error like any other."""
-    error = encode({"type": "CancelRequested", "message": "raised by the job, but nobody had asked for its end"})
+def _unrequested_cancel(job: Job) -> Operation:
+    error = encode({"type": "CancelRequested", "message": "raised by the job without a cancel request"})
     return _after_error(job, Raised(error))
 
 
 def _after_error(job: Job, raised: Raised) -> Operation:
-    if raised.verdict is Verdict.FAIL:
+    if raised.action is ErrorAction.FAIL:
         return Fail(raised.error)
-    if raised.verdict is Verdict.BURY:
-        return DeadLetter(_buried_for(raised), raised.stage, raised.error)
+    if raised.action is ErrorAction.DEAD_LETTER:
+        return DeadLetter(_dead_letter_reason(raised), raised.stage, raised.error)
     if job.failures + 1 < job.policy.max_attempts:
         return Retry(raised.error, raised.delay_seconds)
     if job.policy.on_exhausted == "dead_letter":
@@ -160,14 +158,14 @@ def _after_error(job: Job, raised: Raised) -> Operation:
     return Fail(raised.error, permanent=False)
 
 
-def _buried_for(raised: Raised) -> ReasonCode:
-    """A dead letter at the first error has a reason of its own; exhaustion it is not."""
+def _dead_letter_reason(raised: Raised) -> ReasonCode:
+    """The reason of a job that is dead-lettered at its first error, which did not exhaust any retries."""
     exhausted = raised.reason_code is ReasonCode.EXHAUSTED_RETRIES
     return ReasonCode.VALIDATION_FAILED if exhausted else raised.reason_code
 
 
-def described(error: BaseException) -> str:
-    """An error as JSON text that every store can hold, whatever it says."""
+def describe_error(error: BaseException) -> str:
+    """The error as JSON text that every store accepts."""
     facts: dict[str, Any] = {
         "type": clean_text(type(error).__qualname__),
         "message": _short(_message(error)),
@@ -179,12 +177,12 @@ def described(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - an error that cannot even say what it is must still end its job
-        return f"<{type(error).__qualname__} cannot be shown>"
+    except Exception:  # noqa: BLE001 - an error whose message cannot be built must still end its job
+        return f"<{type(error).__qualname__} without a message>"
 
 
 def _short(text: str) -> str:
-    """The beginning and the end: an error says what it is first, and where it came from last."""
+    """The beginning and the end of a long text: the kind of error comes first, its origin last."""
     text = clean_text(text)
     if len(text) <= TEXT_LENGTH_MAX:
         return text
@@ -193,7 +191,7 @@ def _short(text: str) -> str:
 
 
 def _delay(error: BaseException) -> float | None:
-    """The delay that the error names, if it makes sense: a job must be able to end whatever its error says."""
+    """The delay that the error names, if it is valid: an invalid one must not keep the job from ending."""
     if not isinstance(error, TransientError | Snooze) or error.delay_seconds is None:
         return None
     try:

@@ -1,7 +1,13 @@
-"""Runs one job from `running` to its end: call, outcome, settle.
+"""Runs attempts: invoke the function, record its outcome, report it. The runner claims nothing and renews nothing.
 
-A job that never waits does not even cost a task. Everything around the call is callbacks: an interruption, the answer
-of the store; whichever ends the attempt first, its outcome is recorded once.
+An attempt goes through these states, all of them in this file:
+
+    queued      `start` was called; `task_sharing` runs `run_attempt` soon
+    invoked     the function runs. An interruption cancels its task
+    abandoned   the function did not stop in time; it runs on, and its outcome is ignored
+    recording   the outcome waits for its batch in the completer. No task or coroutine waits with it: an awaitable for
+                each job of a batch costs more than a short function does
+    reported    the outcome is written, or was refused: it is logged, and the slot is free
 """
 
 from __future__ import annotations
@@ -9,222 +15,217 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tenure.errors import LeaseLost, TenureError
 from tenure.jobs.definition import Isolation, JobDefinition
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.statuses import RETRY, SUCCEEDED
 from tenure.observe.log_context import job_fields
-from tenure.stores.contract import Applied, Repeated
-from tenure.workers.execution.attempt import AttemptRun, Site
+from tenure.stores.contract import Repeated
+from tenure.workers.completer import Result, Written
+from tenure.workers.execution.attempt import AttemptServices, RunningAttempt
 from tenure.workers.execution.executors import Executor
-from tenure.workers.execution.outcomes import Lost, Outcome, Raised, Returned, Stopped, described, settlement
+from tenure.workers.execution.outcomes import Lost, Outcome, Raised, Returned, Stopped, describe_error
 from tenure.workers.execution.task_sharing import SharedTasks
 from tenure.workers.leases import Interruption, Lease
 
-TIDY_SECONDS = 5.0
-"""How long a function that was told to stop is waited for."""
+STOP_SECONDS_MAX = 5.0
+"""How long an interrupted function may take to stop before its attempt is abandoned."""
 
-RESCUES_MAX = 2
-"""How many jobs that were lost before are run in processes at once, where their kinds do not ask for processes."""
+QUARANTINE_MAX = 2
+"""How many jobs that lost a worker run in child processes at once, if their definitions do not ask for processes."""
 
 log = logging.getLogger("tenure.workers")
 
-Ended = Callable[[Lease, Applied | Repeated | None], None]
-"""Told once, when an attempt is over: what was written, or None where it was no longer ours to write."""
+OnEnd = Callable[[Lease, Written | None], None]
+"""Called once when an attempt has ended, with what was written. None: nothing was."""
 
 
 class Runner:
-    """Owns jobs from the moment they run to their end."""
+    """Runs the attempts of a worker's leases, from the first call of the function to the recorded outcome."""
 
     def __init__(
-        self, *, kinds: Mapping[str, JobDefinition[..., Any]], isolations: Mapping[Isolation, Executor], site: Site
+        self,
+        *,
+        definitions: Mapping[str, JobDefinition[..., Any]],
+        executors: Mapping[Isolation, Executor],
+        services: AttemptServices,
+        on_end: OnEnd,
     ) -> None:
-        self._kinds, self._isolations, self._site = kinds, isolations, site
-        self._rescues = asyncio.Semaphore(RESCUES_MAX)
-        self._turns = SharedTasks(site.seams.spawn)
+        self._definitions, self._executors, self._services, self._on_end = definitions, executors, services, on_end
+        self._quarantine = asyncio.Semaphore(QUARANTINE_MAX)
+        self._tasks = SharedTasks(services.seams.spawn)
 
-    def begin(self, held: Lease, ended: Ended) -> None:
-        """Start the attempt. It needs nothing more from whoever began it, and tells them when it is over."""
-        run = AttemptRun(held, self._kinds[held.job.origin.kind], self._site)
-        attempt = _Attempt(run, self._site, self._isolation(run), ended)
-        held.when_interrupted(attempt.told)
-        self._turns.add(attempt)
+    def start(self, lease: Lease) -> None:
+        """Run the attempt in the background."""
+        attempt = RunningAttempt(lease, self._definitions[lease.job.origin.kind], self._services)
+        lease.on_interrupt(partial(self._interrupt_from_any_thread, attempt))
+        self._tasks.run(partial(self.run_attempt, attempt))
 
-    def _isolation(self, run: AttemptRun) -> Executor:
-        """A job that was lost before, and may have taken its process down, runs where it can take down nothing but
-        itself; few at a time, since each of these is an interpreter of its own."""
-        place = run.kind.isolation
-        suspect = run.held.job.losses > 0 and place != "process"
-        if suspect and "process" in self._isolations and run.kind.import_path is not None:
-            return _Rationed(self._isolations["process"], self._rescues)
-        return self._isolations[place]
+    async def run_attempt(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> None:
+        outcome = await self._invoke(attempt, task)  # never raises: whatever happens is an Outcome
+        if not attempt.abandoned:
+            self._record(attempt, outcome)  # batched, fenced, once; then `_report`: log line, metrics, free slot
+
+    # Invoke.
+
+    async def _invoke(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> Outcome:
+        attempt.task = task
+        outcome: Outcome
+        try:
+            outcome = Stopped() if attempt.interruption else await self._executor(attempt).invoke(attempt)
+        except asyncio.CancelledError as error:
+            outcome = Stopped() if attempt.interruption else cancelled_by_itself(error)
+        except Exception as error:
+            # A bug in tenure must not leave the job without an outcome.
+            log.exception("job %s could not be invoked", attempt.job.id, extra=job_fields(attempt.job))
+            outcome = Raised(describe_error(error))
+        attempt.task = None
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        return Lost() if attempt.interruption is Interruption.LOST else outcome
+
+    def _executor(self, attempt: RunningAttempt) -> Executor:
+        """A job that lost a worker before may crash its process, so it runs in a child process where it can."""
+        definition = attempt.definition
+        if attempt.lease.job.losses > 0 and definition.isolation != "process" and definition.import_path is not None:
+            process = self._executors.get("process")
+            return self._executors[definition.isolation] if process is None else _Limited(process, self._quarantine)
+        return self._executors[definition.isolation]
+
+    # Interrupt.
+
+    def _interrupt_from_any_thread(self, attempt: RunningAttempt, reason: Interruption) -> None:
+        # The function reacts to a cancel request by itself.
+        if reason is not Interruption.CANCEL_REQUESTED:
+            try:
+                self._services.loop.call_soon_threadsafe(self._interrupt, attempt, reason)
+            except RuntimeError:
+                # The worker's event loop is closed, so nothing runs any more.
+                return
+
+    def _interrupt(self, attempt: RunningAttempt, reason: Interruption) -> None:
+        if attempt.interruption is not None or attempt.lease.completing:
+            return
+        attempt.interruption = reason
+        # Without a task the function has not begun, and `_invoke` will not call it.
+        if attempt.task is not None:
+            attempt.task.cancel()
+            attempt.timer = self._services.loop.call_later(STOP_SECONDS_MAX, self._abandon, attempt)
+
+    def _abandon(self, attempt: RunningAttempt) -> None:
+        """End the attempt although its function still runs."""
+        attempt.abandoned = True
+        job = attempt.job
+        log.warning("job %s did not stop within %s s; abandoning it", job.id, STOP_SECONDS_MAX, extra=job_fields(job))
+        self._record(attempt, Lost() if attempt.interruption is Interruption.LOST else Stopped())
+
+    # Record.
+
+    def _record(self, attempt: RunningAttempt, outcome: Outcome) -> None:
+        lease = attempt.lease
+        if attempt.has_unwritten:
+            # In a task of its own: a late cancellation of the function's task must not reach these writes.
+            spawn = self._services.seams.spawn
+            attempt.recording = spawn.task(self._record_after_writes(attempt, outcome), name="tenure-record")
+            return
+        lease.completing = True
+        if lease.lost or isinstance(outcome, Lost):
+            self._report(attempt, outcome, None)
+        else:
+            self._services.completer.record(lease, outcome, partial(self._report, attempt, outcome))
+
+    async def _record_after_writes(self, attempt: RunningAttempt, outcome: Outcome) -> None:
+        """Write progress first. Artifacts are written in one transaction with the job's completion."""
+        lease = attempt.lease
+        try:
+            await attempt.progress_written()
+            if isinstance(outcome, Returned) and attempt.artifacts and not (lease.job.committed or lease.lost):
+                lease.completing = True
+                result: Result = Repeated(await attempt.committer.complete(outcome.result))
+            else:
+                attempt.drop_artifacts()
+                self._record(attempt, outcome)
+                return
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - `_report` logs it
+            result = error
+        self._report(attempt, outcome, result)
+
+    # Report.
+
+    def _report(self, attempt: RunningAttempt, outcome: Outcome, result: Result | None) -> None:
+        if result is None or isinstance(result, BaseException):
+            _log_unrecorded(attempt.job, result)
+            self._on_end(attempt.lease, None)
+            return
+        job = attempt.lease.job
+        if not isinstance(outcome, Returned) or job.committed_at is not None or log.isEnabledFor(logging.DEBUG):
+            _log_outcome(job, outcome, result)
+        self._on_end(attempt.lease, result)
 
 
-class _Rationed:
-    def __init__(self, inner: Executor, ration: asyncio.Semaphore) -> None:
-        self._inner, self._ration = inner, ration
+class _Limited:
+    """An executor that runs only so many attempts at once."""
 
-    async def outcome(self, run: AttemptRun) -> Outcome:
-        async with self._ration:
-            return await self._inner.outcome(run)
+    def __init__(self, executor: Executor, limit: asyncio.Semaphore) -> None:
+        self._executor, self._limit = executor, limit
+
+    async def invoke(self, attempt: RunningAttempt) -> Outcome:
+        async with self._limit:
+            return await self._executor.invoke(attempt)
 
     async def close(self) -> None:
         return None
 
 
-class _Attempt:
-    """One job under way, until its outcome is written or refused."""
-
-    __slots__ = (
-        "_ended", "_isolation", "_outcome", "_patience", "_run", "_site", "_slow", "_task", "_why", "held",
-        "request_id",
-    )  # fmt: skip
-
-    request_id: str
-
-    def __init__(self, run: AttemptRun, site: Site, isolation: Executor, ended: Ended) -> None:
-        self.held = run.held
-        self._run, self._site, self._isolation, self._ended = run, site, isolation, ended
-        self._task: asyncio.Task[None] | None = None
-        self._outcome: Outcome | None = None
-        self._why: Interruption | None = None
-        self._patience: asyncio.TimerHandle | None = None
-
-    async def live(self, task: asyncio.Task[None]) -> None:
-        """Whatever the function does, its attempt has an outcome; unless it was given up on before."""
-        self._task = task
-        outcome: Outcome
-        try:
-            outcome = Stopped() if self._why is not None else await self._isolation.outcome(self._run)
-        except asyncio.CancelledError as cancelled:
-            outcome = Stopped() if self._why is not None else _cancelled_within(cancelled)
-        except Exception as error:
-            # A bug of ours, which must not leave the job without an end.
-            log.exception("a job could not be run", exc_info=error)
-            outcome = Raised(described(error))
-        self._task = None
-        if self._patience is not None:
-            self._patience.cancel()
-        if self._outcome is None:
-            self._settle(Lost() if self._why is Interruption.LOST else outcome)
-
-    # What may end it.
-
-    def told(self, why: Interruption) -> None:
-        """From any thread. A request to cancel is left to the function, which may answer it in its own time."""
-        if why is not Interruption.CANCEL_REQUESTED:
-            try:
-                self._site.loop.call_soon_threadsafe(self._interrupt, why)
-            except RuntimeError:
-                # The worker's loop is closed: there is nothing left to stop.
-                return
-
-    def _interrupt(self, why: Interruption) -> None:
-        if self._why is not None or self._outcome is not None:
-            return
-        self._why = why
-        # One that has not begun will see it when it does.
-        if self._task is not None:
-            self._task.cancel()
-            self._patience = self._site.loop.call_later(TIDY_SECONDS, self._give_up)
-
-    def _give_up(self) -> None:
-        if self._outcome is None:
-            job = self._run.job
-            log.warning(
-                "job %s was told to stop and goes on; nothing it does is recorded", job.id, extra=job_fields(job)
-            )
-            self._settle(Lost() if self._why is Interruption.LOST else Stopped())
-
-    # What is recorded.
-
-    def _settle(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-        run = self._run
-        if run.undisturbed:
-            self._record(outcome)
-        else:
-            # Kept, since an event loop holds its tasks only weakly; and we are kept by the job that is held.
-            self._slow = self._site.seams.spawn.task(self._settle_slowly(outcome), name=run.kind.name)
-
-    async def _settle_slowly(self, outcome: Outcome) -> None:
-        """What was reported is written first; and artifacts go along with the job's end, in one transaction."""
-        run = self._run
-        try:
-            await run.reported()
-            if not (isinstance(outcome, Returned) and run.artifacts) or run.job.committed or run.held.lost:
-                self._record(outcome)
-                return
-            run.held.closing = True
-            job = await run.committer.complete(outcome.result)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whoever waits for the job must hear of it
-            self._refused(error)
-        else:
-            self._written(Repeated(job))
-
-    def _record(self, outcome: Outcome) -> None:
-        held = self.held
-        held.closing = True
-        if held.lost or isinstance(outcome, Lost):
-            job = held.job
-            log.warning(
-                "job %s: its lease is lost, so that nothing of attempt %s is recorded",
-                job.id,
-                job.attempt,
-                extra=job_fields(job),
-            )
-            self._ended(held, None)
-        else:
-            self.request_id = held.request_id("end")
-            self._site.settler.submit(self)
-
-    # What the settler asks.
-
-    def decide(self, job: Job) -> Operation:
-        assert self._outcome is not None, "an attempt is settled once its outcome is known"
-        operation = settlement(job, self._outcome)
-        assert operation is not None, "a lost lease is handled before"
-        return operation
-
-    def answered(self, answer: Applied | Repeated | BaseException) -> None:
-        if isinstance(answer, BaseException):
-            self._refused(answer)
-        else:
-            self._written(answer)
-
-    def _written(self, written: Applied | Repeated) -> None:
-        assert self._outcome is not None, "what is written has an outcome"
-        if not isinstance(self._outcome, Returned) or self.held.job.committed:
-            _say(self.held.job, written, self._outcome)
-        self._ended(self.held, written)
-
-    def _refused(self, error: BaseException) -> None:
-        job = self._run.job
-        if isinstance(error, LeaseLost):
-            log.warning("lease lost: the outcome of job %s was refused: %s", job.id, error, extra=job_fields(job))
-        elif isinstance(error, TenureError):
-            log.error("the outcome of job %s could not be recorded: %s", job.id, error, extra=job_fields(job))
-        elif isinstance(error, Exception):
-            said = "job %s could not be seen to its end; recovery will take it"
-            log.error(said, job.id, exc_info=error, extra=job_fields(job))
-        self._ended(self.held, None)
+def cancelled_by_itself(error: asyncio.CancelledError) -> Raised:
+    """The outcome of a function that raised CancelledError although its attempt was not interrupted."""
+    message = str(error) or "the job's function was cancelled from within"
+    return Raised(describe_error(asyncio.CancelledError(message)))
 
 
-def _cancelled_within(cancelled: asyncio.CancelledError) -> Raised:
-    said = str(cancelled) or "the job's function was cancelled from within"
-    return Raised(described(asyncio.CancelledError(said)))
-
-
-def _say(job: Job, written: Applied | Repeated, outcome: Outcome) -> None:
-    """No failure is silent: each has its line, with what was raised. The traceback is kept with the job."""
+def _log_outcome(job: Job, outcome: Outcome, written: Written) -> None:
     if isinstance(outcome, Raised):
         error = load(outcome.error)
-        says = f"{error.get('type')}: {error.get('message')}"
-        said = "job %s (%s) at attempt %s: %s; it is %s now"
-        log.warning(said, job.id, job.kind, job.attempt, says, written.status, extra=job_fields(job))
+        message = f"{error.get('type')}: {error.get('message')}"
+        extra = {**job_fields(job), "traceback": error.get("traceback")}
+        template = "job %s (%s) attempt %s failed (%s), %s"
+        log.warning(template, job.id, job.kind, job.attempt, message, _next_step(written), extra=extra)
     elif isinstance(outcome, Returned) and job.committed and job.committed_result != outcome.result:
-        said = "job %s (%s) committed one result and returned another; the committed one stands"
-        log.error(said, job.id, job.kind, extra=job_fields(job))
+        template = "job %s (%s) returned another result than it committed; the committed result is kept"
+        log.error(template, job.id, job.kind, extra=job_fields(job))
+    elif written.status == SUCCEEDED:
+        template = "job %s (%s) succeeded in %.2f s, attempt %s"
+        log.debug(template, job.id, job.kind, _seconds_run(written.job), job.attempt, extra=job_fields(job))
+    else:
+        template = "job %s (%s) attempt %s ended without a result; the job is %s"
+        log.debug(template, job.id, job.kind, job.attempt, written.status, extra=job_fields(job))
+
+
+def _next_step(written: Written) -> str:
+    job = written.job
+    if written.status == RETRY and job.due_at is not None:
+        return f"retrying in {(job.due_at - job.updated_at).total_seconds():.1f} s"
+    return f"not retrying: the job is {written.status}"
+
+
+def _seconds_run(job: Job) -> float:
+    if job.started_at is None or job.finished_at is None:
+        return 0.0
+    return (job.finished_at - job.started_at).total_seconds()
+
+
+def _log_unrecorded(job: Job, error: BaseException | None) -> None:
+    if error is None:
+        template = "job %s (%s) lost its lease; attempt %s is not recorded"
+        log.warning(template, job.id, job.kind, job.attempt, extra=job_fields(job))
+    elif isinstance(error, LeaseLost):
+        template = "job %s (%s) lost its lease; the outcome of attempt %s was refused: %s"
+        log.warning(template, job.id, job.kind, job.attempt, error, extra=job_fields(job))
+    elif isinstance(error, Exception):
+        template = "job %s (%s) outcome of attempt %s not recorded; recovery takes the job over: %s"
+        unexpected = None if isinstance(error, TenureError) else error
+        log.error(template, job.id, job.kind, job.attempt, error, exc_info=unexpected, extra=job_fields(job))

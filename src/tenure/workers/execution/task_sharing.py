@@ -1,7 +1,7 @@
-"""Tasks for attempts: those that never wait take turns in one, and whoever waits keeps the one that it is in.
+"""Runs attempts' coroutines in shared tasks. A task per job would cost more than a short job's function does.
 
-A task of its own for every job costs more than many jobs do. Whether one needs it, to wait in, is only known once it
-happens: then the event loop gets to run something else, and two other tasks go on with the rest.
+A coroutine that never suspends shares its task with others. One that suspends keeps the task for itself, and other
+tasks run the rest: a function may identify itself by its task (timeouts, cancellation, libraries with state per task).
 """
 
 from __future__ import annotations
@@ -9,77 +9,71 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from typing import Protocol
+from typing import Any
 
 from tenure.jobs.context import current_context
 from tenure.seams import Spawner
 
-TURNS_MAX = 100
-"""After so many the event loop has its turn: others have something to do as well."""
+RUNS_MAX = 100
+"""A task ends after this many coroutines, so that the event loop can serve other tasks."""
 
 log = logging.getLogger("tenure.workers")
 
-
-class SharedTask(Protocol):
-    """Something to run in a task."""
-
-    async def live(self, task: asyncio.Task[None]) -> None:
-        """Run in this task, which is nobody else's until this returns. Raises nothing."""
-        ...
+Run = Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]
+"""Makes the coroutine to run in this task."""
 
 
 class SharedTasks:
-    """Runs what it is given, in its order, on the event loop that it was made on.
+    """Runs coroutines in the order in which they were added, on the event loop that it was made on.
 
-    Nothing is carried over from one turn to the next: a task in which context variables were set, or which somebody
-    has cancelled, is not used again; nor is one whose turn has waited: there are libraries that know whom they serve by
-    the task.
+    Nothing is carried from one coroutine to the next: a task in which context variables were set, which was cancelled,
+    or in which a coroutine was suspended is not used again.
     """
 
     def __init__(self, spawn: Spawner) -> None:
         self._spawn, self._loop = spawn, asyncio.get_running_loop()
-        self._waiting: deque[SharedTask] = deque()
+        self._queued: deque[Run] = deque()
         self._sharing: set[asyncio.Task[None]] = set()
 
-    def add(self, turn: SharedTask) -> None:
-        """Run this soon."""
-        self._waiting.append(turn)
+    def run(self, run: Run) -> None:
+        """Run the coroutine soon. An error that it raises is only logged."""
+        self._queued.append(run)
         if not self._sharing:
-            self._share()
+            self._start_task()
 
-    def _share(self) -> None:
-        self._sharing.add(self._spawn.task(self._take_turns(), name="tenure-jobs"))
+    def _start_task(self) -> None:
+        self._sharing.add(self._spawn.task(self._run_queued(), name="tenure-jobs"))
 
-    async def _take_turns(self) -> None:
+    async def _run_queued(self) -> None:
         task = asyncio.current_task()
         assert task is not None, "this is a task"
-        # Whoever has begun this may have been a job itself.
+        # A job's function may have started this task, and a task inherits its context.
         current_context.set(None)
         clean = copy_context()
-        if not self._waiting:
+        if not self._queued:
             self._sharing.discard(task)
             return
-        watch = self._loop.call_soon(self._waits, task)
-        for _ in range(TURNS_MAX):
+        suspension = self._loop.call_soon(self._suspended, task)
+        for _ in range(RUNS_MAX):
             try:
-                await self._waiting.popleft().live(task)
+                await self._queued.popleft()(task)
             except Exception:
-                # A bug of ours. The others must not wait for ever because of it.
-                log.exception("an attempt could not be seen to its end")
+                log.exception("attempt ended with an unhandled error; recovery takes its job over")
             if task not in self._sharing:
                 return
             current_context.set(None)
-            if not self._waiting or task.cancelling() or copy_context() != clean:
+            if not self._queued or task.cancelling() or copy_context() != clean:
                 break
-        watch.cancel()
+        suspension.cancel()
         self._sharing.discard(task)
-        if self._waiting and not self._sharing:
-            # A new task begins with the context that it is made in, which must not be that of the last turn.
-            clean.run(self._share)
+        if self._queued and not self._sharing:
+            # The new task must not inherit the context variables of the last coroutine.
+            clean.run(self._start_task)
 
-    def _waits(self, task: asyncio.Task[None]) -> None:
-        """The loop is back although the task has more to do: its turn waits for something, and goes on by itself."""
+    def _suspended(self, task: asyncio.Task[None]) -> None:
+        """The event loop runs although the task has not ended: its coroutine is suspended and keeps the task."""
         self._sharing.discard(task)
-        for _ in range(min(2, len(self._waiting))):
-            self._share()
+        for _ in range(min(2, len(self._queued))):
+            self._start_task()

@@ -1,7 +1,7 @@
-"""Keeps the leases of this process alive, in batches, from a loop of its own.
+"""Renews the leases of this process, in batches, from the maintenance thread.
 
-A busy event loop must not lose its leases, so this runs in a thread with a store of its own. It tells at once when a
-lease is lost, and when trust in one has run out because the database did not answer.
+A busy event loop must not lose its leases, so this runs on another loop with a store of its own. It interrupts an
+attempt as soon as its lease is lost, and when the local deadline passes because the database did not reply.
 """
 
 from __future__ import annotations
@@ -21,164 +21,161 @@ from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, 
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
 from tenure.workers.reconnect import ReconnectBackoff
 
-TICK_SECONDS_MOST = 5.0
-WATCH_SECONDS_MOST = 1.0
-LOOK_SECONDS_LEAST = 0.1
+WAIT_SECONDS_MAX = 5.0
+DEADLINE_CHECK_SECONDS_MAX = 1.0
+REFRESH_SECONDS_MIN = 0.1
+WAKEUP_SECONDS_MAX = 60.0
 BATCH_MAX = 1000
 
 log = logging.getLogger("tenure.workers")
 
 
 class LeaseRenewerStore(ApplyStore, WakeupStore, Protocol):
-    """The part of a store that the heart holds: it changes jobs by heartbeats, and hears of changes to them."""
+    """The part of a store that the renewer uses: heartbeats, and wake-ups for changes to its jobs."""
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
 
 
 class LeaseRenewer:
-    """Beats for every job that is held, each at its own interval, and listens for what others do to them."""
+    """Sends heartbeats for every lease, each at its own interval, and watches for changes that others made."""
 
-    def __init__(self, store: LeaseRenewerStore, held: LeaseRegistry, seams: Seams, *, worker: str) -> None:
-        self._store, self._held, self._seams, self._worker = store, held, seams, worker
+    def __init__(self, store: LeaseRenewerStore, leases: LeaseRegistry, seams: Seams, *, worker: str) -> None:
+        self._store, self._leases, self._seams, self._worker = store, leases, seams, worker
         self._loop = asyncio.get_running_loop()
-        self._taken = asyncio.Event()
+        self._wake = asyncio.Event()
         self._wakes_at_seconds = 0.0
-        held.when_taken = self._nudge
+        leases.on_add(self._lease_added)
 
-    async def watch(self) -> None:
-        """Tell holders when their trust runs out, until cancelled; also while a heartbeat waits for its answer."""
+    async def run(self) -> None:
+        """Send heartbeats until cancelled."""
         while True:
-            self.doubt()
-            ends = [held.trusted_until_seconds for held in self._held.all() if not held.lost]
-            left = min(ends, default=float("inf")) - self._seams.clock.monotonic_seconds()
-            await self._seams.clock.sleep(min(max(left, 0.01), WATCH_SECONDS_MOST))
-
-    async def live(self) -> None:
-        """Beat until cancelled."""
-        while True:
-            self._taken.clear()
-            wait_seconds = await self.beat()
+            self._wake.clear()
+            wait_seconds = await self.renew()
             try:
                 async with asyncio.timeout(wait_seconds):
-                    await self._taken.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 
-    async def listen(self) -> None:
-        """Look at the held jobs whenever somebody else has changed one, until cancelled."""
-        outage = ReconnectBackoff(self._seams)
+    async def check_deadlines(self) -> None:
+        """Expire leases locally at their deadlines, until cancelled; also while a heartbeat waits for its reply."""
+        while True:
+            self.expire_locally()
+            deadlines = [lease.local_deadline_seconds for lease in self._leases.all() if not lease.lost]
+            left_seconds = min(deadlines, default=float("inf")) - self._seams.clock.monotonic_seconds()
+            await self._seams.clock.sleep(min(max(left_seconds, 0.01), DEADLINE_CHECK_SECONDS_MAX))
+
+    async def watch_changes(self) -> None:
+        """Refresh the leased jobs whenever another client has changed one, until cancelled."""
+        backoff = ReconnectBackoff(self._seams)
         while True:
             try:
                 async with self._store.wakeups((worker_wakeup(self._worker),)) as wakeups:
                     while True:
-                        if await wakeups.wait(60.0):
-                            await self.look()
-                            outage.over()
-                            await self._seams.clock.sleep(LOOK_SECONDS_LEAST)
-            except TenureError as problem:
-                log.warning("cannot listen for changes to held jobs; heartbeats will find them: %s", problem)
-                await outage.pause()
+                        if await wakeups.wait(WAKEUP_SECONDS_MAX):
+                            await self.refresh()
+                            backoff.reset()
+                            await self._seams.clock.sleep(REFRESH_SECONDS_MIN)
+            except TenureError as error:
+                seconds = backoff.next_seconds()
+                log.warning("wake-ups for leased jobs failed, retrying in %.1f s: %s", seconds, error)
+                await self._seams.clock.sleep(seconds)
 
-    async def beat(self) -> float:
-        """Send the heartbeats that are due; how long until the next one is."""
-        # Until that is known, whoever takes a job says so.
+    async def renew(self) -> float:
+        """Send the heartbeats that are due. Returns the seconds until the next one is."""
+        # Until the next wake-up is known, every lease that is added wakes the renewer.
         self._wakes_at_seconds = float("inf")
         now = self._seams.clock.monotonic_seconds()
-        due = [held for held in self._held.all() if self._wants_beat(held, now)]
+        due = [lease for lease in self._leases.all() if not lease.lost and lease.next_renewal_at_seconds <= now]
         for start in range(0, len(due), BATCH_MAX):
             await self._send(due[start : start + BATCH_MAX], now)
-        left = [held.next_beat_at_seconds for held in self._held.all() if not held.lost]
+        times = [lease.next_renewal_at_seconds for lease in self._leases.all() if not lease.lost]
         now = self._seams.clock.monotonic_seconds()
-        wait_seconds = min(max(min(left, default=float("inf")) - now, 0.005), TICK_SECONDS_MOST)
+        wait_seconds = min(max(min(times, default=float("inf")) - now, 0.005), WAIT_SECONDS_MAX)
         self._wakes_at_seconds = now + wait_seconds
         return wait_seconds
 
-    async def look(self) -> None:
-        """Read the held jobs as they stand, so that a cancel or a revoked lease is known before the next heartbeat."""
-        held = {one.job.id: one for one in self._held.all() if not (one.lost or one.closing)}
-        jobs = await self._store.read(list(held))
-        for job_id, one in held.items():
+    async def refresh(self) -> None:
+        """Read the leased jobs, so that a cancel or a revoked lease is known before the next heartbeat."""
+        leases = {lease.job.id: lease for lease in self._leases.all() if not (lease.lost or lease.completing)}
+        jobs = await self._store.read(list(leases))
+        for job_id, lease in leases.items():
             job = jobs.get(job_id)
-            if one.closing:
-                # What was read may be what we have written ourselves.
+            if lease.completing:
+                # The record may show the outcome that this process has just written.
                 continue
-            if job is None or not job.leased or job.attempt != one.job.attempt:
-                _say_lost(one, "somebody else ended its lease")
-                one.lose()
-            elif job.cancel_requested and not one.job.cancel_requested:
-                one.next_beat_at_seconds = 0.0
-                self._taken.set()
+            if job is None or not job.leased or job.attempt != lease.job.attempt:
+                _log_lost(lease, "another client ended it")
+                lease.lose()
+            elif job.cancel_requested and not lease.job.cancel_requested:
+                lease.next_renewal_at_seconds = 0.0
+                self._wake.set()
 
-    @staticmethod
-    def _wants_beat(held: Lease, now: float) -> bool:
-        return not held.lost and held.next_beat_at_seconds <= now
+    def expire_locally(self) -> None:
+        """Lose each lease whose local deadline has passed: the database may have ended it."""
+        now = self._seams.clock.monotonic_seconds()
+        for lease in self._leases.all():
+            if not lease.lost and lease.local_deadline_seconds <= now:
+                _log_lost(lease, "no heartbeat succeeded for a whole lease")
+                lease.lose()
+            elif lease.overdue_at_seconds <= now and lease.job.committed:
+                # Recovery may not fail a committed job, so its owner ends it.
+                lease.overdue_at_seconds = float("inf")
+                lease.interrupt(Interruption.OVERDUE)
 
     async def _send(self, due: list[Lease], sent_at_seconds: float) -> None:
-        requests = [held.request(Heartbeat(), held.request_id("heartbeat")) for held in due]
-        # Better to give up on an answer and to ask again than to wait while the leases run out.
-        limit_seconds = max(1.0, min(held.job.policy.heartbeat_ms for held in self._held.all() or due) / 1000)
+        requests = [lease.request(Heartbeat(), lease.request_id("heartbeat")) for lease in due]
+        # A reply that takes longer is not waited for, so that the next try comes before the leases end.
+        limit_seconds = max(1.0, min(lease.job.policy.heartbeat_ms for lease in self._leases.all() or due) / 1000)
         try:
             async with asyncio.timeout(limit_seconds):
                 outcomes = await self._store.apply(requests)
-        except (TenureError, TimeoutError) as outage:
-            log.warning("%d heartbeats did not get through: %s", len(due), str(outage) or "no answer in time")
-            for held in due:
-                held.next_beat_at_seconds = _soon(held, self._seams.clock.monotonic_seconds())
+        except (TenureError, TimeoutError) as error:
+            reason = str(error) or f"no reply within {limit_seconds:.1f} s"
+            log.warning("%d heartbeats failed, retrying: %s", len(due), reason)
+            for lease in due:
+                lease.next_renewal_at_seconds = _soon(lease, self._seams.clock.monotonic_seconds())
             return
-        for held, outcome in zip(due, outcomes, strict=True):
-            self._heard(held, outcome, sent_at_seconds)
+        for lease, outcome in zip(due, outcomes, strict=True):
+            self._renewed(lease, outcome, sent_at_seconds)
 
-    def _heard(self, held: Lease, outcome: Outcome, sent_at_seconds: float) -> None:
+    def _renewed(self, lease: Lease, outcome: Outcome, sent_at_seconds: float) -> None:
         match outcome:
             case Applied(renewed=renewed):
-                held.adopt(outcome.job)
-                held.beat_sent(sent_at_seconds, renewed=renewed)
+                lease.adopt(outcome.job)
+                lease.renewal_sent(sent_at_seconds, renewed=renewed)
             case Failure(RevisionConflict(current=Job() as current)):
-                # Settled, told something, or asked to cancel in between: the next beat goes out at once.
-                if held.adopt(current):
-                    held.next_beat_at_seconds = sent_at_seconds
-            case Busy():
-                held.next_beat_at_seconds = _soon(held, sent_at_seconds)
+                # Another write of this owner, or a cancel request, came in between. Send the next heartbeat at once.
+                if lease.adopt(current):
+                    lease.next_renewal_at_seconds = sent_at_seconds
             case Failure(LeaseLost() as refusal):
-                _say_lost(held, str(refusal))
-                held.lose()
+                _log_lost(lease, str(refusal))
+                lease.lose()
             case Failure(Refused() as refusal):
-                log.warning("a heartbeat was refused: %s", refusal)
-                held.lose()
-            case _:
-                held.next_beat_at_seconds = _soon(held, sent_at_seconds)
+                job = lease.job
+                log.warning("job %s (%s) heartbeat refused: %s", job.id, job.kind, refusal, extra=job_fields(job))
+                lease.lose()
+            case Busy() | _:
+                lease.next_renewal_at_seconds = _soon(lease, sent_at_seconds)
 
-    def doubt(self) -> None:
-        """Nobody may work on under a lease that the database may have ended."""
-        now = self._seams.clock.monotonic_seconds()
-        for held in self._held.all():
-            if not held.lost and held.trusted_until_seconds <= now:
-                _say_lost(held, "no heartbeat got through for a whole lease")
-                held.lose()
-            elif held.overdue_at_seconds <= now and held.job.committed:
-                # Recovery may not fail what is committed, so its owner ends it: all that matters is done.
-                held.overdue_at_seconds = float("inf")
-                held.interrupt(Interruption.OVERDUE)
-
-    def _nudge(self, held: Lease) -> None:
-        """From any thread: a job was taken whose first beat may be due before the heart would wake by itself."""
-        if held.next_beat_at_seconds >= self._wakes_at_seconds:
+    def _lease_added(self, lease: Lease) -> None:
+        """Wake the renewer, from any thread, if the lease needs a heartbeat before it would wake by itself."""
+        if lease.next_renewal_at_seconds >= self._wakes_at_seconds:
             return
         try:
-            self._loop.call_soon_threadsafe(self._taken.set)
+            self._loop.call_soon_threadsafe(self._wake.set)
         except RuntimeError:
-            # The heart's loop is closed, so that nobody beats any more: the worker is at its end.
+            # The maintenance loop is closed: the worker has stopped.
             return
 
 
-def _soon(held: Lease, now: float) -> float:
-    return now + min(0.5, held.job.policy.heartbeat_ms / 4000)
+def _soon(lease: Lease, now: float) -> float:
+    return now + min(0.5, lease.job.policy.heartbeat_ms / 4000)
 
 
-def _say_lost(held: Lease, why: str) -> None:
-    # While its outcome is being written, the end that is heard of may be the one that we have just recorded.
-    if not (held.lost or held.closing):
-        job = held.job
-        log.warning(
-            "lease lost: job %s, attempt %s: %s; its work stops", job.id, job.attempt, why, extra=job_fields(job)
-        )
+def _log_lost(lease: Lease, reason: str) -> None:
+    # While the outcome is being written, the lease may have ended by that write.
+    if not (lease.lost or lease.completing):
+        job = lease.job
+        template = "job %s (%s) lost its lease at attempt %s: %s; stopping the attempt"
+        log.warning(template, job.id, job.kind, job.attempt, reason, extra=job_fields(job))

@@ -1,7 +1,7 @@
-"""Fires schedules. Every worker does: each due time is fired by whoever comes first, and by nobody else.
+"""Fires schedules. Every worker does, and each due time is fired by exactly one of them.
 
-The scheduler has no clock of its own. What is due, it reads with the database's time; how long to wait, it computes
-from that; and the store makes sure of it all again when it fires.
+The scheduler uses the database's time: it reads what is due with it and computes its waits from it. The store checks
+the due time again when a schedule is fired.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tenure.workers.reconnect import ReconnectBackoff
 
 BATCH = 100
 IDLE_FACTOR = 6.0
-"""Where there is no schedule at all, one that comes is looked for this much more seldom."""
+"""While no schedule exists, scans are this much less frequent."""
 JITTER_SECONDS = 0.2
-"""Schedulers that wait for the same moment wake up over this time, so that most find the work done already."""
+"""Schedulers that wait for the same due time wake up spread over this time, so that most find it fired."""
 TRIES_MAX = 20
 
 log = logging.getLogger("tenure.workers")
 
 
 class SchedulerStore(Protocol):
-    """The part of a store that the scheduler holds."""
+    """The part of a store that the scheduler uses."""
 
     @property
     def schedules(self) -> ScheduleStore: ...
@@ -48,26 +48,27 @@ class SchedulerStore(Protocol):
 
 
 class Scheduler:
-    """Writes down the schedules that the code declares, then fires what is due, again and again."""
+    """Stores the schedules that the code declares, then fires those that are due."""
 
     def __init__(self, store: SchedulerStore, seams: Seams, *, name: str, declared: Sequence[Schedule] = ()) -> None:
         self._store, self._seams = store, seams
         self._declared = list(declared)
         self._actor = Actor(Role.CLIENT, name)
-        self._warned: set[tuple[str, int]] = set()
+        self._logged: set[tuple[str, int]] = set()
 
-    async def live(self, *, scan_seconds: float) -> None:
-        """Go on until cancelled. A schedule that is put meanwhile is seen after `scan_seconds` at the latest, the very
-        first one after six times as long."""
-        outage = ReconnectBackoff(self._seams)
+    async def run(self, *, scan_seconds: float) -> None:
+        """Fire until cancelled. A schedule that is added meanwhile is seen after `scan_seconds` at the latest, the
+        first one of all after six times as long."""
+        backoff = ReconnectBackoff(self._seams)
         while True:
             try:
                 await self.declare()
                 wait_seconds = await self.scan(scan_seconds=scan_seconds)
-                outage.over()
-            except TenureError as problem:
-                log.warning("schedules could not be looked after and will be looked at again: %s", problem)
-                await outage.pause()
+                backoff.reset()
+            except TenureError as error:
+                seconds = backoff.next_seconds()
+                log.warning("schedule scan failed, retrying in %.1f s: %s", seconds, error)
+                await self._seams.clock.sleep(seconds)
             else:
                 if wait_seconds > 0:
                     await self._seams.clock.sleep(wait_seconds + JITTER_SECONDS * self._seams.random.fraction())
@@ -75,43 +76,43 @@ class Scheduler:
     # Declaring.
 
     async def declare(self) -> None:
-        """Write down what the code declares and nobody has changed at run time. Once: it is not repeated later."""
+        """Store what the code declares, once, except where an operator has changed a schedule at run time."""
         while self._declared:
             try:
-                await self._write_down(self._declared[0])
-            except InvalidInput as problem:
-                log.error("schedule %r cannot be written down: %s", self._declared[0].name, problem)
+                await self._store_declared(self._declared[0])
+            except InvalidInput as error:
+                log.error("schedule %r not stored: %s", self._declared[0].name, error)
             del self._declared[0]
 
-    async def _write_down(self, schedule: Schedule) -> None:
+    async def _store_declared(self, schedule: Schedule) -> None:
         for _ in range(TRIES_MAX):
-            there = await self._store.schedules.get(schedule.name)
-            if not declaration_applies(there, schedule):
-                if there is not None and there.schedule.source == "operator":
-                    log.info("schedule %r stays as it was changed at run time", schedule.name)
+            current = await self._store.schedules.get(schedule.name)
+            if not declaration_applies(current, schedule):
+                if current is not None and current.schedule.source == "operator":
+                    log.info("schedule %r kept as it was changed at run time", schedule.name)
                 return
             written = await self._store.schedules.put(
                 schedule,
-                next_at=await self._next_of(schedule, there),
-                paused=there is not None and there.paused_at is not None,
-                expected_rev=0 if there is None else there.rev,
+                next_at=await self._next_at(schedule, current),
+                paused=current is not None and current.paused_at is not None,
+                expected_rev=0 if current is None else current.rev,
                 actor=self._actor,
             )
             if written is not None:
-                log.info("schedule %r is written down: %s, %s", schedule.name, schedule.cron, schedule.timezone)
+                log.info("schedule %r stored: %s, %s", schedule.name, schedule.cron, schedule.timezone)
                 return
-        log.warning("schedule %r changes all the time, and is left as it is", schedule.name)
+        log.warning("schedule %r not stored: it was changed %d times meanwhile", schedule.name, TRIES_MAX)
 
-    async def _next_of(self, schedule: Schedule, there: ScheduleRecord | None) -> datetime | None:
-        if there is not None and same_times(there.schedule, schedule):
-            return there.next_at
-        last_at = None if there is None else there.last_at
+    async def _next_at(self, schedule: Schedule, current: ScheduleRecord | None) -> datetime | None:
+        if current is not None and same_times(current.schedule, schedule):
+            return current.next_at
+        last_at = None if current is None else current.last_at
         return next_time(schedule, now=await self._store.now(), last_at=last_at, zone=time_zone(schedule.timezone))
 
     # Firing.
 
     async def scan(self, *, scan_seconds: float = 5.0) -> float:
-        """Fire all that is due, once; how many seconds to wait before the next look."""
+        """Fire all schedules that are due, once. Returns the seconds to wait before the next scan."""
         after: tuple[datetime, str] | None = None
         waits = [scan_seconds]
         while True:
@@ -128,43 +129,43 @@ class Scheduler:
             after = (waiting[-1][0], due[-1].name)
 
     async def _fire(self, record: ScheduleRecord, now: datetime) -> datetime | None:
-        """Fire one schedule; when it is due next. One that cannot be fired, or not here, holds no other up."""
+        """Fire one schedule. Returns when it is due next. An error is logged, so that it delays no other schedule."""
         try:
             planned = firing(record, now=now, zone=time_zone(record.schedule.timezone))
-            assert planned is not None, "what is paused, or not due, is not fired"
+            assert planned is not None, "a paused schedule is never due"
             added = await self._send(planned, record.schedule)
         except StoreUnavailable:
             raise
-        except TenureError as problem:
-            self._warn(record, problem)
+        except TenureError as error:
+            self._log_once(record, error)
             return None
         if added:
-            log.debug("schedule %r: %d jobs for times up to %s", record.name, len(added), planned.until)
-        # Where somebody else was first, they have most likely moved it to the same time.
+            log.debug("schedule %r fired: %d jobs for due times up to %s", record.name, len(added), planned.until)
+        # Another scheduler that fired it first has most likely set the same next time.
         return planned.next_at
 
     async def _send(self, planned: Firing, schedule: Schedule) -> list[EnqueueResult] | None:
-        """The jobs of a firing; None where somebody else was first.
+        """The jobs of a firing; None if another scheduler fired it first.
 
-        A due time whose request id was used for another body had its job under an earlier definition of this name, and
-        gets no second one.
+        A due time whose request id was used for another body has its job, enqueued under an earlier definition of this
+        schedule, and gets no second one.
         """
         requests = [self._request(schedule, due) for due in planned.due]
         while True:
             try:
                 return await self._store.schedules.fire(planned, requests)
-            except RequestIdReused as used:
-                kept = [request for request in requests if request.request_id != used.request_id]
+            except RequestIdReused as error:
+                kept = [request for request in requests if request.request_id != error.request_id]
                 if len(kept) == len(requests):
                     raise
-                log.warning("schedule %r: %s has its job already", schedule.name, used.request_id)
+                log.warning("schedule %r: due time %s already has its job", schedule.name, error.request_id)
                 requests = kept
 
     def _request(self, schedule: Schedule, due: datetime) -> EnqueueRequest:
         return EnqueueRequest(job_of(schedule, due, job_id=self._seams.random.job_id()), self._actor)
 
-    def _warn(self, record: ScheduleRecord, problem: TenureError) -> None:
-        """Once for each revision: it is met again with every scan."""
-        if (record.name, record.rev) not in self._warned:
-            self._warned.add((record.name, record.rev))
-            log.error("schedule %r cannot be fired here: %s", record.name, problem)
+    def _log_once(self, record: ScheduleRecord, error: TenureError) -> None:
+        """Log once for each revision, since every scan meets the error again."""
+        if (record.name, record.rev) not in self._logged:
+            self._logged.add((record.name, record.rev))
+            log.error("schedule %r not fired: %s", record.name, error)

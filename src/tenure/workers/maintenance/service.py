@@ -1,7 +1,7 @@
-"""What must go on however busy the jobs are: heartbeats, recovery, schedules, and saying that this worker is there.
+"""The maintenance of a worker: lease renewal, recovery, schedules and registration, whatever the jobs do.
 
-It all runs on one event loop with a store of its own: in a thread beside the jobs, so that a job that keeps its loop
-busy loses neither its own lease nor anybody else's.
+All of it runs on one event loop with a store of its own, in a thread beside the jobs. A function that blocks the jobs'
+event loop therefore loses no leases.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from tenure.errors import TenureError
 from tenure.lifecycle.schedules import Schedule
@@ -20,7 +21,8 @@ from tenure.workers.maintenance.heartbeat import LeaseRenewer
 from tenure.workers.maintenance.recovery import RecoveryWorker
 from tenure.workers.maintenance.scheduler import Scheduler
 
-SEEN_SECONDS = 10.0
+REGISTER_SECONDS = 10.0
+UNREGISTER_SECONDS_MAX = 2.0
 CANCEL_TRIES = 3
 STOP_SECONDS_MAX = 15.0
 
@@ -30,37 +32,38 @@ OpenStore = Callable[[], Awaitable[Store]]
 
 
 class Maintenance:
-    """Heart, recovery, scheduler and registration of one worker process."""
+    """Runs the maintenance of one worker. `on_failure` is called, in its thread, if a part of it fails."""
 
     def __init__(
         self,
         open_store: OpenStore,
-        held: LeaseRegistry,
+        leases: LeaseRegistry,
         seams: Seams,
         *,
         record: WorkerRecord,
         scan_seconds: float,
-        failed: Callable[[BaseException], None],
+        on_failure: Callable[[BaseException], None],
         schedules: Sequence[Schedule] = (),
     ) -> None:
-        self._open_store, self._held, self._seams = open_store, held, seams
-        self._record, self._scan_seconds, self._failed = record, scan_seconds, failed
+        self._open_store, self._leases, self._seams = open_store, leases, seams
+        self._record, self._scan_seconds, self._on_failure = record, scan_seconds, on_failure
         self._schedules = schedules
         self._ready: Future[None] = Future()
         self._ended: Future[None] = Future()
+        self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
 
     async def start(self, *, in_thread: bool) -> None:
-        """Begin, and return once the heart beats."""
+        """Return once leases are renewed."""
         if in_thread:
-            self._seams.spawn.thread(lambda: asyncio.run(self._live()), name="tenure-caretaker")
+            self._seams.spawn.thread(lambda: asyncio.run(self._run()), name="tenure-maintenance")
         else:
-            self._task = self._seams.spawn.task(self._live(), name="tenure-caretaker")
+            self._task = self._seams.spawn.task(self._run(), name="tenure-maintenance")
         await asyncio.wrap_future(self._ready)
 
     async def stop(self) -> None:
-        """End it all, and say that this worker has stopped."""
+        """Stop everything and unregister the worker."""
         if self._loop is not None and self._stopping is not None:
             try:
                 self._loop.call_soon_threadsafe(self._stopping.set)
@@ -69,65 +72,68 @@ class Maintenance:
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._ended), STOP_SECONDS_MAX)
         except TimeoutError:
-            log.warning("the caretaker of worker %s does not end; it is left behind", self._record.id)
+            log.warning("maintenance thread did not stop within %.0f s; abandoning it", STOP_SECONDS_MAX)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
             self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-            await self._care(self._stopping)
+            await self._run_until(self._stopping)
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(error)
             else:
-                self._failed(error)
+                self._on_failure(error)
             if not isinstance(error, Exception):
                 raise
         finally:
             self._ended.set_result(None)
 
-    async def _care(self, stopping: asyncio.Event) -> None:
+    async def _run_until(self, stopping: asyncio.Event) -> None:
         store = await self._open_store()
         try:
-            heart = LeaseRenewer(store, self._held, self._seams, worker=self._record.id)
-            recovery = RecoveryWorker(store, self._seams, name=self._record.id)
-            scheduler = Scheduler(store, self._seams, name=self._record.id, declared=self._schedules)
-            spawn = self._seams.spawn.task
-            cares = {
-                spawn(heart.live(), name="tenure-heart"),
-                spawn(heart.watch(), name="tenure-watch"),
-                spawn(heart.listen(), name="tenure-listener"),
-                spawn(recovery.live(scan_seconds=self._scan_seconds), name="tenure-recovery"),
-                spawn(scheduler.live(scan_seconds=self._scan_seconds), name="tenure-scheduler"),
-                spawn(self._be_seen(store), name="tenure-registration"),
-            }
+            tasks = self._start_tasks(store)
             self._ready.set_result(None)
-            end = spawn(stopping.wait(), name="tenure-stop")
-            await asyncio.wait({*cares, end}, return_when=asyncio.FIRST_COMPLETED)
-            await _cancelled({*cares, end})
-            await self._say_goodbye(store)
-            for care in cares:
-                if care.done() and not care.cancelled() and (error := care.exception()) is not None:
+            stopped = self._seams.spawn.task(stopping.wait(), name="tenure-stop")
+            await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await _cancel({*tasks, stopped})
+            await self._unregister(store)
+            for task in tasks:
+                if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                     raise error
         finally:
             await store.close()
 
-    async def _be_seen(self, store: RegistrationStore) -> None:
+    def _start_tasks(self, store: Store) -> set[asyncio.Task[None]]:
+        renewer = LeaseRenewer(store, self._leases, self._seams, worker=self._record.id)
+        recovery = RecoveryWorker(store, self._seams, name=self._record.id)
+        scheduler = Scheduler(store, self._seams, name=self._record.id, declared=self._schedules)
+        spawn = self._seams.spawn.task
+        return {
+            spawn(renewer.run(), name="tenure-renewer"),
+            spawn(renewer.check_deadlines(), name="tenure-lease-deadlines"),
+            spawn(renewer.watch_changes(), name="tenure-lease-changes"),
+            spawn(recovery.run(scan_seconds=self._scan_seconds), name="tenure-recovery"),
+            spawn(scheduler.run(scan_seconds=self._scan_seconds), name="tenure-scheduler"),
+            spawn(self._register(store), name="tenure-registration"),
+        }
+
+    async def _register(self, store: RegistrationStore) -> None:
         while True:
             try:
                 await store.register(self._record)
-            except TenureError as problem:
-                log.warning("this worker could not say that it is there: %s", problem)
-            await self._seams.clock.sleep(SEEN_SECONDS)
+            except TenureError as error:
+                log.warning("worker registration failed, retrying in %.0f s: %s", REGISTER_SECONDS, error)
+            await self._seams.clock.sleep(REGISTER_SECONDS)
 
-    async def _say_goodbye(self, store: RegistrationStore) -> None:
+    async def _unregister(self, store: RegistrationStore) -> None:
         try:
-            await asyncio.wait_for(store.unregister(self._record.id), 2.0)
-        except (TenureError, TimeoutError) as problem:
-            log.warning("this worker could not say that it stops: %s", problem)
+            await asyncio.wait_for(store.unregister(self._record.id), UNREGISTER_SECONDS_MAX)
+        except (TenureError, TimeoutError) as error:
+            log.warning("worker unregistration failed: %s", str(error) or "no reply in time")
 
 
-async def _cancelled(tasks: set[asyncio.Task[None] | asyncio.Task[bool]]) -> None:
-    """End them all, but do not wait for ever: a task may miss that it was cancelled, or wait for a dead connection."""
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks, for a bounded time: a task may miss its cancellation, or wait for a dead connection."""
     left = tasks
     for _ in range(CANCEL_TRIES):
         for task in left:

@@ -69,3 +69,17 @@ class WorkerProcess:
         """Let go of the line and of what is left of the process."""
         self.line.close()
         self._process.wait()
+
+
+def describe_exit(exit_code: int) -> str:
+    """How a process ended.
+
+    >>> describe_exit(-9)
+    'was ended by SIGKILL'
+    """
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"was ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was ended by signal {-exit_code}"

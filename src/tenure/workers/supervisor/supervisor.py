@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -17,7 +16,7 @@ import msgspec
 
 from tenure.seams import Seams
 from tenure.workers.supervisor.channel import ABORT, STOP, WorkerReport, reports
-from tenure.workers.supervisor.process import WorkerProcess
+from tenure.workers.supervisor.process import WorkerProcess, describe_exit
 
 PAUSE_SECONDS_LEAST, PAUSE_SECONDS_MOST = 0.5, 30.0
 QUICK_SECONDS = 10.0
@@ -167,7 +166,7 @@ class Supervisor:
             if self._stopping.is_set():
                 if exit_code and not self._aborting.is_set():
                     self._unclean = exit_code
-                    log.error("worker %d (pid %d) %s while it stopped", slot.number, pid, how(exit_code))
+                    log.error("worker %d (pid %d) %s while it stopped", slot.number, pid, describe_exit(exit_code))
                 return
             if not was_up and slot.restarts == 0 and slot is self.slots[0] and exit_code:
                 self._finish(Outcome(Ending.NEVER_UP, exit_code))
@@ -179,13 +178,17 @@ class Supervisor:
         slot.quick_deaths = slot.quick_deaths + 1 if quick else 0
         if slot.quick_deaths >= QUICK_DEATHS_MAX:
             log.error("worker %d (pid %d) %s, the %dth time in a row soon after its start; giving up",
-                      slot.number, pid, how(exit_code), slot.quick_deaths)  # fmt: skip
+                      slot.number, pid, describe_exit(exit_code), slot.quick_deaths)  # fmt: skip
             self._finish(Outcome(Ending.GAVE_UP, exit_code))
             return
         most = min(PAUSE_SECONDS_LEAST * 2 ** max(0, slot.quick_deaths - 1), PAUSE_SECONDS_MOST)
         seconds = most * (0.75 + self._seams.random.fraction() / 2)
         log.warning(
-            "worker %d (pid %d) %s; another takes its place in %.1f s", slot.number, pid, how(exit_code), seconds
+            "worker %d (pid %d) %s; another takes its place in %.1f s",
+            slot.number,
+            pid,
+            describe_exit(exit_code),
+            seconds,
         )
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
@@ -241,17 +244,3 @@ class Supervisor:
         for slot in self.slots:
             if slot.program is not None:
                 slot.program.say(word)
-
-
-def how(exit_code: int) -> str:
-    """How a process ended, in words.
-
-    >>> how(-9)
-    'was ended by SIGKILL'
-    """
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        return f"was ended by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"was ended by signal {-exit_code}"

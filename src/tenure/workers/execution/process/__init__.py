@@ -1,1 +1,1 @@
-"""Jobs in child processes: the parent's side, the child's side, and their protocol."""
+"""Jobs in child processes: the worker's side (parent), the child's side, and their protocol."""

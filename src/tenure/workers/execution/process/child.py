@@ -1,7 +1,7 @@
-"""The child's side of process jobs: a fresh interpreter that runs one job after another, and ends when its worker does.
+"""The child's side of process jobs: a fresh interpreter that runs one job after another, until its worker ends.
 
-It knows its worker by one socket. A job's function runs on the main thread; a thread beside it listens. What the job
-came to goes back as a value: a child writes nothing to the database but what a commit block of the job writes.
+A job's function runs on the main thread; another thread receives the worker's messages. The outcome is sent to the
+worker, which records it: a child writes only commit blocks to the database. How a job is loaded is injected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import ctypes
 import faulthandler
-import importlib
 import logging
 import os
 import queue
@@ -19,84 +18,91 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.jobs.definition import JobDefinition
+from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job, Stage
 from tenure.observe.log_format import log_to_standard_error
-from tenure.seams import SYSTEM
-from tenure.stores.contract import Artifact
+from tenure.seams import SYSTEM, Seams
+from tenure.stores.contract import Artifact, TransactionStore
+from tenure.stores.user_connections import UserTransaction
 from tenure.workers.commit.commit import CommitBlock, Committer
 from tenure.workers.commit.user_connection import block_for
-from tenure.workers.execution.invoke import Invoke, call
-from tenure.workers.execution.outcomes import Raised, Returned, described
+from tenure.workers.execution.executors import set_result
+from tenure.workers.execution.invoke import Call, invoke
+from tenure.workers.execution.outcomes import Raised, Returned, describe_error
 from tenure.workers.execution.process.protocol import (
     HEADER,
-    Begin,
-    Ended,
+    AttemptEnded,
+    AttemptUpdate,
+    ChildReady,
     FromChild,
-    News,
-    Ready,
-    Reported,
+    ProgressReport,
+    RunJob,
     ToChild,
     check_size,
-    framed,
+    encode_frame,
     to_child,
 )
 from tenure.workers.leases import Lease
 
-if TYPE_CHECKING:
-    from tenure.app import App
-
 PR_SET_PDEATHSIG = 1
 
 
-class Declared(NamedTuple):
-    """A job's kind, and the app that it is declared in."""
+class ChildApp(Protocol):
+    """What a child needs of the app that declares a job."""
 
-    kind: JobDefinition[..., Any]
-    app: App
+    database: str
 
+    @property
+    def seams(self) -> Seams: ...
 
-def declared(module: str, name: str) -> Declared:
-    """What a module has under this name. The name is one of the program's own; it never comes from the database."""
-    found = getattr(importlib.import_module(module), name, None)
-    kind = getattr(found, "definition", None)
-    if found is None or not isinstance(kind, JobDefinition):
-        raise InvalidInput(
-            f"{module}.{name}",
-            "is not a job in a process that has just imported its module; declare it at module level, whatever "
-            "__name__ is",
-        )
-    return Declared(kind, found.app)
+    @property
+    def middleware(self) -> Sequence[Middleware]: ...
+
+    def store(self) -> Awaitable[TransactionStore]: ...
+
+    def user_transaction(self, connection: Any) -> UserTransaction: ...
 
 
-def main(channel: socket.socket) -> None:
-    """Work for whoever holds the other end of the channel, for as long as they do."""
-    _stand_apart()
-    channel.set_inheritable(False)
-    Child(Line(channel)).live()
+class LoadedJob(NamedTuple):
+    """A job definition, and the app that declares it."""
+
+    definition: JobDefinition[..., Any]
+    app: ChildApp
 
 
-class Line:
-    """The child's end of the socket. Many threads may speak; one listens."""
+LoadJob = Callable[[str, str], LoadedJob]
+"""Loads a job by its module and name. It is a module-level function, so that it can be passed to a process."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        self._door = threading.Lock()
 
-    def say(self, message: FromChild) -> None:
-        frame = framed(message)
-        with self._door:
-            self._channel.sendall(frame)
+def main(connection: socket.socket, load_job: LoadJob) -> None:
+    """Run the worker's jobs until the worker closes the connection."""
+    _isolate_process()
+    connection.set_inheritable(False)
+    ChildProcess(ChildConnection(connection), load_job).run()
 
-    def hear(self) -> ToChild:
-        """The next message; EOFError when the worker is gone."""
+
+class ChildConnection:
+    """The child's end of the socket. Any thread may send; one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._lock = threading.Lock()
+
+    def send(self, message: FromChild) -> None:
+        frame = encode_frame(message)
+        with self._lock:
+            self._socket.sendall(frame)
+
+    def receive(self) -> ToChild:
+        """The next message. Raises EOFError when the worker has ended."""
         [size] = HEADER.unpack(self._exactly(HEADER.size))
         return to_child.decode(self._exactly(check_size(size)))
 
@@ -104,65 +110,66 @@ class Line:
         body = bytearray(size)
         rest = memoryview(body)
         while rest:
-            received = self._channel.recv_into(rest)
+            received = self._socket.recv_into(rest)
             if not received:
-                raise EOFError("the worker is gone")
+                raise EOFError("the worker has ended")
             rest = rest[received:]
         return body
 
 
 class Assignment:
-    """A job that the child was given, and what was heard of it since: written by the listener, read by the job."""
+    """The job that the child runs, and its latest state. The receiving thread writes it, the job reads it."""
 
-    def __init__(self, begin: Begin) -> None:
-        token = begin.job.token
-        assert token is not None, "a job that was claimed has a token"
-        self.begin = begin
-        self.held = Lease(begin.job, worker=begin.worker, token=token, sent_at_seconds=0.0)
-        self.held.trusted_until_seconds = begin.trusted_until_seconds
-        self.cancel_requested = begin.job.cancel_requested
+    def __init__(self, message: RunJob) -> None:
+        token = message.job.token
+        assert token is not None, "a claimed job has a token"
+        self.message = message
+        self.lease = Lease(message.job, worker=message.worker, token=token, sent_at_seconds=0.0)
+        self.lease.local_deadline_seconds = message.local_deadline_seconds
+        self.cancel_requested = message.job.cancel_requested
         self.stopping = False
 
-    def hear(self, news: News) -> None:
-        self.held.trusted_until_seconds = news.trusted_until_seconds
-        self.cancel_requested = news.cancel_requested
-        self.stopping = news.stopping
+    def update(self, update: AttemptUpdate) -> None:
+        self.lease.local_deadline_seconds = update.local_deadline_seconds
+        self.cancel_requested = update.cancel_requested
+        self.stopping = update.stopping
 
 
-class ChildRun:
-    """The attempt as its function sees it. Trust in the lease is the worker's; commits go to a store of our own."""
+class ChildAttempt:
+    """The attempt that `Context` uses in a child. The worker renews the lease; commits use a store of the child."""
 
-    def __init__(self, assignment: Assignment, where: Declared, line: Line) -> None:
-        self._assignment, self._line = assignment, line
-        self._kind, self._seams, self._user_transaction = where.kind, where.app.seams, where.app.user_transaction
+    def __init__(self, assignment: Assignment, loaded: LoadedJob, connection: ChildConnection) -> None:
+        self._assignment, self._connection = assignment, connection
+        self._definition, self._seams = loaded.definition, loaded.app.seams
+        self._user_transaction = loaded.app.user_transaction
         self._loop = asyncio.get_running_loop()
-        self._held = assignment.held
-        self.committer = Committer(self._held, self._seams, where.app.store)
-        self._over = False
-        self._door = threading.Lock()
+        self._lease = assignment.lease
+        self.committer = Committer(self._lease, self._seams, loaded.app.store)
+        self._closed = False
+        self._lock = threading.Lock()
 
     @property
     def job(self) -> Job:
-        job = self._held.job
+        job = self._lease.job
         if job.cancel_requested or not self._assignment.cancel_requested:
             return job
-        # Only shown, never decided upon: the record that is kept is one that the database had.
+        # For the function only. Writes are decided on the lease's record, which the database had.
         return msgspec.structs.replace(job, cancel_requested=True)
 
     @property
     def lost(self) -> bool:
-        """A worker that hangs or is stopped says nothing: then trust ends by itself."""
-        return self._held.lost or self._held.trusted_until_seconds <= self._seams.clock.monotonic_seconds()
+        """A worker that hangs sends nothing, so the local deadline is checked here too."""
+        return self._lease.lost or self._lease.local_deadline_seconds <= self._seams.clock.monotonic_seconds()
 
     @property
     def stopping(self) -> bool:
         return self._assignment.stopping
 
     def report(self, percent: int, message: str | None) -> None:
-        reported = Progress(percent, message)
-        with self._door:
-            if not self._over:
-                self._line.say(Reported(reported.percent, reported.message))
+        progress = Progress(percent, message)
+        with self._lock:
+            if not self._closed:
+                self._connection.send(ProgressReport(progress.percent, progress.message))
 
     def attach(self, artifact: Artifact) -> None:
         self.committer.attach(artifact)
@@ -170,7 +177,7 @@ class ChildRun:
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
         return block_for(
             self.committer,
-            self._kind.encode_result(result),
+            self._definition.encode_result(result),
             user=None if connection is None else self._user_transaction(connection),
             deadline_seconds=deadline_seconds,
             loop=self._loop,
@@ -178,143 +185,142 @@ class ChildRun:
         )
 
     def close(self) -> None:
-        """What the function left running must not speak for the next job."""
-        with self._door:
-            self._over = True
+        """Send no more progress: a thread that the function left running must not report for the next job."""
+        with self._lock:
+            self._closed = True
 
 
-class Child:
-    """Runs what it is given. Its event loop runs all the time, but while plain code has the main thread."""
+class ChildProcess:
+    """Runs the jobs that the worker sends. Its event loop runs except while a plain function has the main thread."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._begun: asyncio.Queue[Assignment] = asyncio.Queue()
-        self._beside: asyncio.AbstractEventLoop | None = None
+    def __init__(self, connection: ChildConnection, load_job: LoadJob) -> None:
+        self._connection, self._load_job = connection, load_job
+        self._assigned: asyncio.Queue[Assignment] = asyncio.Queue()
+        self._second_loop: asyncio.AbstractEventLoop | None = None
 
-    def live(self) -> NoReturn:
+    def run(self) -> NoReturn:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
-            SYSTEM.spawn.thread(lambda: self._listen(loop), name="tenure-child-listener")
-            self._say(Ready())
+            SYSTEM.spawn.thread(lambda: self._receive(loop), name="tenure-child-receiver")
+            self._send(ChildReady())
             while True:
-                self._finish(self._run(runner.run(self._begun.get()), runner))
+                self._finish(self._run_job(runner.run(self._assigned.get()), runner))
 
-    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
         current: Assignment | None = None
         try:
             while True:
-                message = self._line.hear()
-                if isinstance(message, Begin):
+                message = self._connection.receive()
+                if isinstance(message, RunJob):
                     current = Assignment(message)
-                    loop.call_soon_threadsafe(self._begun.put_nowait, current)
+                    loop.call_soon_threadsafe(self._assigned.put_nowait, current)
                 elif current is not None:
-                    current.hear(message)
+                    current.update(message)
         finally:
-            # Whatever it was: without its worker this process has nothing to do, and nothing of it would be recorded.
-            _end()
+            # Without its worker the child has no work, and nothing that its job does would be recorded.
+            _kill_itself()
 
-    def _run(self, assignment: Assignment, runner: asyncio.Runner) -> Ended:
-        begin = assignment.begin
+    def _run_job(self, assignment: Assignment, runner: asyncio.Runner) -> AttemptEnded:
+        message = assignment.message
         try:
-            where = declared(begin.module, begin.name)
-        except Exception as error:  # noqa: BLE001 - a module is the user's own code
-            return Ended(Raised(described(error)))
-        where.app.database = begin.database
+            loaded = self._load_job(message.module, message.name)
+        except Exception as error:  # noqa: BLE001 - importing a module runs user code
+            return AttemptEnded(Raised(describe_error(error)))
+        loaded.app.database = message.database
         if not logging.getLogger().handlers:
-            log_to_standard_error(begin.log_level, begin.log_style or "text")
-        if where.kind.is_async:
-            # A context of its own, so that nothing that one job sets is seen by the next.
-            return runner.run(self._ended(assignment, where, _awaited), context=contextvars.copy_context())
-        return self._plain(assignment, where)
+            log_to_standard_error(message.log_level, message.log_style or "text")
+        if loaded.definition.is_async:
+            # A context of its own, so that no job sees the context variables of another.
+            return runner.run(self._invoke(assignment, loaded, _call), context=contextvars.copy_context())
+        return self._run_plain(assignment, loaded)
 
-    def _plain(self, assignment: Assignment, where: Declared) -> Ended:
-        """The middleware and the commits on a loop beside, the function itself here."""
+    def _run_plain(self, assignment: Assignment, loaded: LoadedJob) -> AttemptEnded:
+        """Run the function on this thread, and its middleware and commits on a second event loop."""
         calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         ending = asyncio.run_coroutine_threadsafe(
-            self._ended(assignment, where, _on_main_thread(calls)), self._loop_beside()
+            self._invoke(assignment, loaded, _call_through(calls)), self._started_second_loop()
         )
         ending.add_done_callback(lambda _: calls.put(None))
         while (body := calls.get()) is not None:
             body()
         return ending.result()
 
-    async def _ended(self, assignment: Assignment, where: Declared, invoke: Invoke) -> Ended:
-        run = ChildRun(assignment, where, self._line)
+    async def _invoke(self, assignment: Assignment, loaded: LoadedJob, call: Call) -> AttemptEnded:
+        attempt = ChildAttempt(assignment, loaded, self._connection)
         try:
-            outcome = await call(where.kind, run, where.app.middleware, invoke)
+            outcome = await invoke(loaded.definition, attempt, loaded.app.middleware, call)
         except asyncio.CancelledError:
-            outcome = Raised(described(asyncio.CancelledError("the job's function was cancelled from within")))
-        run.close()
-        return Ended(outcome, tuple(run.committer.artifacts) if isinstance(outcome, Returned) else ())
+            error = asyncio.CancelledError("the job's function was cancelled from within")
+            outcome = Raised(describe_error(error))
+        attempt.close()
+        return AttemptEnded(outcome, tuple(attempt.committer.artifacts) if isinstance(outcome, Returned) else ())
 
-    def _finish(self, ended: Ended) -> None:
+    def _finish(self, ended: AttemptEnded) -> None:
         for stream in (sys.stdout, sys.stderr):
-            # Whatever a job has put there in their place: what it has done must be heard of.
+            # A job may have replaced the stream by anything. The outcome must be sent nevertheless.
             with contextlib.suppress(Exception):
                 stream.flush()
         try:
-            self._say(ended)
+            self._send(ended)
         except InvalidInput as too_large:
-            self._say(Ended(Raised(described(too_large), stage=Stage.OUTPUT)))
+            self._send(AttemptEnded(Raised(describe_error(too_large), stage=Stage.OUTPUT)))
 
-    def _say(self, message: FromChild) -> None:
+    def _send(self, message: FromChild) -> None:
         try:
-            self._line.say(message)
+            self._connection.send(message)
         except OSError:
-            _end()
+            _kill_itself()
 
-    def _loop_beside(self) -> asyncio.AbstractEventLoop:
-        if self._beside is None:
-            self._beside = asyncio.new_event_loop()
-            SYSTEM.spawn.thread(self._beside.run_forever, name="tenure-child-loop")
-        return self._beside
+    def _started_second_loop(self) -> asyncio.AbstractEventLoop:
+        if self._second_loop is None:
+            self._second_loop = asyncio.new_event_loop()
+            SYSTEM.spawn.thread(self._second_loop.run_forever, name="tenure-child-loop")
+        return self._second_loop
 
 
-async def _awaited(function: Callable[[], Any]) -> Any:
+async def _call(function: Callable[[], Any]) -> Any:
     return await function()
 
 
-def _on_main_thread(calls: queue.SimpleQueue[Callable[[], None] | None]) -> Invoke:
-    async def invoke(function: Callable[[], Any]) -> Any:
+def _call_through(calls: queue.SimpleQueue[Callable[[], None] | None]) -> Call:
+    """Calls the function on the thread that reads this queue."""
+
+    async def call(function: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
+        result: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
 
         def body() -> None:
             try:
-                value = context.run(function)
-            except StopIteration as error:
-                # A future cannot carry it, and it must not end anybody's generator.
-                loop.call_soon_threadsafe(answer.set_exception, RuntimeError(f"the job raised {error!r}"))
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the answer
-                loop.call_soon_threadsafe(answer.set_exception, error)
-            else:
-                loop.call_soon_threadsafe(answer.set_result, value)
+                value, error = context.run(function), None
+            except BaseException as raised:  # noqa: BLE001 - the error is set on the future
+                value, error = None, raised
+            loop.call_soon_threadsafe(set_result, result, value, error)
 
         calls.put(body)
-        return await answer
+        return await result
 
-    return invoke
+    return call
 
 
-def _stand_apart() -> None:
-    """A process group of our own, so that we can be ended with all that a job has started, and by the worker alone."""
+def _isolate_process() -> None:
+    """Give the child its own process group, which the worker kills with all that a job has started."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Not SIG_IGN: the programs that a job starts would inherit that, and nobody could ask them to end.
-        signal.signal(number, _unmoved)
+        # Not SIG_IGN, which the programs that a job starts would inherit.
+        signal.signal(number, _ignore)
     faulthandler.enable()
     if sys.platform == "linux":
-        # For code that never lets the listener have its turn.
+        # For native code that never releases the interpreter lock to the receiving thread.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _unmoved(_number: int, _frame: object) -> None:
-    """The worker hears the same signals and decides; a child ends when it says so."""
+def _ignore(_number: int, _frame: object) -> None:
+    """The worker receives the same signals, and ends the child when it stops."""
 
 
-def _end() -> NoReturn:
-    """Now, with all that a job has started, and without tidying up: there is nobody left to do it for."""
+def _kill_itself() -> NoReturn:
+    """End at once, with all that a job has started."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

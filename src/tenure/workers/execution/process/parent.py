@@ -1,7 +1,7 @@
-"""Jobs in processes that can be killed: the worker's side.
+"""Runs jobs in child processes that can be killed: the worker's side.
 
-A child is a fresh interpreter, kept for one job after another, and one at a time. Whatever it does to itself costs the
-attempt that it runs and nothing else; a job that is given up on ends with its process, and with all that it started.
+A child is a fresh interpreter that runs one job at a time and is reused. A crash costs the attempt that the child
+runs and nothing else. An abandoned job ends with its process and with all that it started.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from tenure.jobs.definition import JobDefinition
 from tenure.lifecycle.json_text import encode
 from tenure.observe.log_format import current_log_style
 from tenure.seams import ProcessHandle, Seams, imported_by_a_child
-from tenure.workers.execution.attempt import AttemptRun
+from tenure.workers.execution.attempt import RunningAttempt
 from tenure.workers.execution.outcomes import Outcome, Raised
 from tenure.workers.execution.process import child
 from tenure.workers.execution.process.protocol import (
     HEADER,
-    Begin,
-    Ended,
-    News,
-    Ready,
-    Reported,
+    AttemptEnded,
+    AttemptUpdate,
+    ChildReady,
+    ProgressReport,
+    RunJob,
     ToChild,
     check_size,
-    framed,
+    encode_frame,
     from_child,
 )
-from tenure.workers.supervisor.supervisor import how
+from tenure.workers.supervisor.process import describe_exit
 
-WATCH_SECONDS = 0.1
-"""How often a child's memory is measured, and the child told what there is to tell."""
-LAST_WORDS_SECONDS = 1.0
+POLL_SECONDS = 0.1
+"""How often a child's memory is measured, and changes of its lease are sent to it."""
+LAST_MESSAGE_SECONDS = 1.0
 REAP_SECONDS = 5.0
 STARTS_MAX = 3
-"""How often a child may die on its way up before its job is blamed."""
+"""How many children may die before they are ready until the job's attempt fails."""
 STATM = "/proc/{}/statm"
 
 log = logging.getLogger("tenure.workers")
@@ -54,78 +54,93 @@ log = logging.getLogger("tenure.workers")
 class ProcessExecutor:
     """Runs each job in a child process. There are never more children than jobs at a time."""
 
-    def __init__(self, kinds: Mapping[str, JobDefinition[..., Any]], seams: Seams) -> None:
-        """Refuses, before anything is claimed, kinds that a child could not run."""
-        check_kinds(kinds)
-        self._seams = seams
+    def __init__(
+        self, definitions: Mapping[str, JobDefinition[..., Any]], seams: Seams, load_job: child.LoadJob
+    ) -> None:
+        """Raises InvalidInput for definitions that a child could not run."""
+        check_definitions(definitions, load_job)
+        self._seams, self._load_job = seams, load_job
         self._all: set[Child] = set()
         self._idle: list[Child] = []
         self._closed = False
-        # Children that nobody closed must not hold up the end of the interpreter, which waits for them.
+        # The interpreter waits for its children when it ends, so an executor that was not closed must kill them.
         weakref.finalize(self, _kill_all, self._all, os.getpid())
 
-    async def outcome(self, run: AttemptRun) -> Outcome:
-        """What the job came to in its process. When this is cancelled, the process is killed."""
+    async def invoke(self, attempt: RunningAttempt) -> Outcome:
+        """The job's outcome in its process. When this is cancelled, the process is killed."""
         for tries_left in reversed(range(STARTS_MAX)):
-            one = await self._taken(run.kind.options.memory_bytes_max)
+            one = await self._acquire(attempt.definition.options.memory_bytes_max)
             try:
-                ended = await one.work(run)
+                ended = await one.run(attempt, self._message(attempt))
             except BaseException:
                 await self._end(one)
                 raise
-            if isinstance(ended, Ended):
+            if isinstance(ended, AttemptEnded):
                 self._idle.append(one)
-                run.committer.artifacts.extend(ended.artifacts)
+                attempt.committer.artifacts.extend(ended.artifacts)
                 return ended.outcome
             await self._end(one)
             if isinstance(ended, Raised):
                 return ended
             if one.ready or not tries_left or self._closed:
                 return _died(one)
-            log.warning("a process %s before it was ready; another is started", how(one.exit_code))
+            log.warning("child process %s before it was ready; starting another", describe_exit(one.exit_code))
         raise AssertionError("the last try returns")
 
     async def close(self) -> None:
-        """End all of them."""
         self._closed = True
         for one in self._all:
             one.kill()
         for one in list(self._all):
             await self._end(one)
 
-    async def _taken(self, memory_bytes_max: int | None) -> Child:
-        """An idle child that fits, or a new one."""
+    def _message(self, attempt: RunningAttempt) -> RunJob:
+        module, name = importable_home(attempt.definition)
+        lease = attempt.lease
+        return RunJob(
+            module=module,
+            name=name,
+            database=self._load_job(*_home(attempt.definition)).app.database,
+            job=lease.job,
+            worker=lease.actor.name,
+            local_deadline_seconds=lease.local_deadline_seconds,
+            log_level=logging.getLogger().getEffectiveLevel(),
+            log_style=current_log_style(),
+        )
+
+    async def _acquire(self, memory_bytes_max: int | None) -> Child:
+        """An idle child with enough memory left, or a new one."""
         for one in reversed(self._idle):
             if one.alive and one.has_room(memory_bytes_max):
                 self._idle.remove(one)
                 return one
         if self._idle:
-            # Dead, or too large: what an earlier job has left in its memory must not count against this one.
+            # Dead, or too large: the memory that earlier jobs left allocated must not count against this one.
             await self._end(self._idle.pop())
-        one = Child(self._seams)
+        one = Child(self._seams, self._load_job)
         self._all.add(one)
         return one
 
     async def _end(self, one: Child) -> None:
         one.kill()
-        await one.gone()
+        await one.reap()
         self._all.discard(one)
         if one in self._idle:
             self._idle.remove(one)
 
 
 class Child:
-    """One child process and the line to it."""
+    """One child process and the connection to it."""
 
-    def __init__(self, seams: Seams) -> None:
+    def __init__(self, seams: Seams, load_job: child.LoadJob) -> None:
         self._seams = seams
-        self._line, theirs = socket.socketpair()
-        self._line.settimeout(0)
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(0)
         try:
-            # From this thread, which lives as long as the worker: a child is told when the thread that started it ends.
-            self._process: ProcessHandle = seams.spawn.process(child.main, theirs, name="tenure-child")
+            # From this thread, which lives as long as the worker: the kernel signals a child when that thread ends.
+            self._process: ProcessHandle = seams.spawn.process(child.main, theirs, load_job, name="tenure-child")
         except BaseException:
-            self._line.close()
+            self._socket.close()
             raise
         finally:
             theirs.close()
@@ -138,47 +153,47 @@ class Child:
 
     @property
     def exit_code(self) -> int:
-        """How it ended; 0 while that is not known."""
+        """The exit code; 0 while it is unknown."""
         return self._process.exit_code or 0
 
     def has_room(self, memory_bytes_max: int | None) -> bool:
-        """Whether it is slim enough for a job that may use so much."""
+        """Whether it uses at most half of the memory that a job may use."""
         return memory_bytes_max is None or 2 * resident_bytes(self._process.pid) <= memory_bytes_max
 
-    async def work(self, run: AttemptRun) -> Ended | Raised | None:
-        """How the job ended, or what it was ended for; None where the process ended instead."""
+    async def run(self, attempt: RunningAttempt, message: RunJob) -> AttemptEnded | Raised | None:
+        """How the job ended, or the limit that it exceeded; None if the process ended instead."""
         spawn = self._seams.spawn.task
-        telling = spawn(self._tell(run), name="tenure-child-told")
-        hearing = spawn(self._hear(run), name="tenure-child-heard")
-        watching = spawn(self._watch(run), name="tenure-child-watched")
+        sending = spawn(self._send_updates(attempt, message), name="tenure-child-sends")
+        receiving = spawn(self._receive(attempt), name="tenure-child-receives")
+        watching = spawn(self._watch(attempt), name="tenure-child-watches")
         try:
-            await asyncio.wait({hearing, watching, telling}, return_when=asyncio.FIRST_COMPLETED)
-            if telling.done():
-                # It ends by itself when the line does, which the others notice too; an error is an error of ours.
-                telling.result()
-                await asyncio.wait({hearing, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not hearing.done() and watching.result() is None:
-                # It is gone, but what it said last may still be on its way.
-                await asyncio.wait({hearing}, timeout=LAST_WORDS_SECONDS)
-            return hearing.result() if hearing.done() else watching.result()
+            await asyncio.wait({receiving, watching, sending}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                # It ends when the connection does, which the other tasks notice too. Any other error is raised.
+                sending.result()
+                await asyncio.wait({receiving, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done() and watching.result() is None:
+                # The process has ended, and its last message may still be in the socket.
+                await asyncio.wait({receiving}, timeout=LAST_MESSAGE_SECONDS)
+            return receiving.result() if receiving.done() else watching.result()
         finally:
-            for task in (telling, hearing, watching):
+            for task in (sending, receiving, watching):
                 task.cancel()
-            await asyncio.wait({telling, hearing, watching})
+            await asyncio.wait({sending, receiving, watching})
 
-    async def _tell(self, run: AttemptRun) -> None:
-        """Give the child its job, then the news about it as they come."""
+    async def _send_updates(self, attempt: RunningAttempt, message: RunJob) -> None:
+        """Send the job, then each change of its lease."""
         with contextlib.suppress(OSError):
-            await self._say(_begin(run))
-            told = _news(run)
+            await self._send(message)
+            sent = _update(attempt)
             while True:
-                await self._seams.clock.sleep(WATCH_SECONDS)
-                if (news := _news(run)) != told:
-                    await self._say(news)
-                    told = news
+                await self._seams.clock.sleep(POLL_SECONDS)
+                if (update := _update(attempt)) != sent:
+                    await self._send(update)
+                    sent = update
 
-    async def _hear(self, run: AttemptRun) -> Ended | None:
-        """Pass on what the child says until it says that the job has ended; None when its line ends first."""
+    async def _receive(self, attempt: RunningAttempt) -> AttemptEnded | None:
+        """Pass on progress until the job has ended; None if the connection ends first."""
         while True:
             try:
                 [size] = HEADER.unpack(await self._exactly(HEADER.size))
@@ -186,99 +201,100 @@ class Child:
             except (EOFError, OSError):
                 return None
             match message:
-                case Ready():
+                case ChildReady():
                     self.ready = True
-                case Reported(percent, text):
-                    run.report(percent, text)
-                case Ended():
+                case ProgressReport(percent, text):
+                    attempt.report(percent, text)
+                case AttemptEnded():
                     return message
 
-    async def _watch(self, run: AttemptRun) -> Raised | None:
-        """An error once the child has too much memory; None once it has ended."""
-        limit = run.kind.options.memory_bytes_max
+    async def _watch(self, attempt: RunningAttempt) -> Raised | None:
+        """An error once the child exceeds its memory limit; None once it has ended."""
+        limit = attempt.definition.options.memory_bytes_max
         while self.alive:
             if limit is not None and (size := resident_bytes(self._process.pid)) > limit:
                 return _exceeded(size, limit)
-            await self._seams.clock.sleep(WATCH_SECONDS)
+            await self._seams.clock.sleep(POLL_SECONDS)
         return None
 
-    async def _say(self, message: ToChild) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._line, framed(message))
+    async def _send(self, message: ToChild) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, encode_frame(message))
 
     async def _exactly(self, size: int) -> bytearray:
         body = bytearray(size)
         rest = memoryview(body)
         while rest:
-            received = await asyncio.get_running_loop().sock_recv_into(self._line, rest)
+            received = await asyncio.get_running_loop().sock_recv_into(self._socket, rest)
             if not received:
-                raise EOFError("the child is gone")
+                raise EOFError("the child has ended")
             rest = rest[received:]
         return body
 
     def kill(self) -> None:
-        """End it and all that its job has started. Once: later its number may be somebody else's."""
+        """Kill it and all that its job has started. Once: later another process may have its id."""
         if self._killed:
             return
         self._killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self.alive:
-            # Before it has a group of its own.
+            # It may not have created its process group yet.
             self._process.kill()
 
-    async def gone(self) -> None:
-        """Wait until the killed process is no more, and close the line: by then nobody listens there."""
+    async def reap(self) -> None:
+        """Wait until the killed process has ended, and close the connection."""
         pause_seconds, waited_seconds = 0.001, 0.0
         while self.alive and waited_seconds < REAP_SECONDS:
             await self._seams.clock.sleep(pause_seconds)
             waited_seconds += pause_seconds
-            pause_seconds = min(2 * pause_seconds, WATCH_SECONDS)
+            pause_seconds = min(2 * pause_seconds, POLL_SECONDS)
         if self.alive:
-            log.error("process %d was killed and has not ended: the system is busy with it", self._process.pid)
-        self._line.close()
+            log.error("child process %d did not end within %.0f s of its kill", self._process.pid, REAP_SECONDS)
+        self._socket.close()
 
 
-def check_kinds(kinds: Mapping[str, JobDefinition[..., Any]]) -> None:
-    """Refuse what could only fail later."""
+def check_definitions(definitions: Mapping[str, JobDefinition[..., Any]], load_job: child.LoadJob) -> None:
+    """Refuse definitions that could only fail later."""
     if imported_by_a_child():
-        # Not an error that somebody might handle: this process must end, so that its worker hears of it.
+        # Not an exception, which the program might catch: this process must end, so that its worker notices.
         sys.exit(
             "tenure: this program starts its worker when it is imported, and the process of a job has just imported "
             "it; start the worker under `if __name__ == '__main__':`"
         )
-    for kind in kinds.values():
-        if kind.isolation == "process":
-            _check_home(kind)
-            if kind.options.memory_bytes_max is not None and not Path(STATM.format("self")).exists():
+    for definition in definitions.values():
+        if definition.isolation == "process":
+            _check_home(definition, load_job)
+            if definition.options.memory_bytes_max is not None and not Path(STATM.format("self")).exists():
                 raise InvalidInput(
-                    f"{kind.name}: memory_bytes_max", "cannot be kept here: this system has no /proc to measure with"
+                    f"{definition.name}: memory_bytes_max",
+                    "cannot be enforced here: this system has no /proc to measure memory with",
                 )
 
 
-def _check_home(kind: JobDefinition[..., Any]) -> None:
-    where = f"{kind.function.__module__}.{kind.function.__qualname__}"
-    if kind.import_path is None:
+def _check_home(definition: JobDefinition[..., Any], load_job: child.LoadJob) -> None:
+    function = f"{definition.function.__module__}.{definition.function.__qualname__}"
+    if definition.import_path is None:
         raise InvalidInput(
-            kind.name,
-            f"isolation='process' starts the function in a fresh process, which cannot find {where}; "
+            definition.name,
+            f"isolation='process' starts the function in a fresh process, which cannot find {function}; "
             f"move the function to a module, at its top level and under its own name",
         )
-    if ":memory:" in child.declared(*kind.import_path).app.database:
+    if ":memory:" in load_job(*definition.import_path).app.database:
         raise InvalidInput(
-            kind.name,
+            definition.name,
             "isolation='process' needs a database that other processes see; use a file, sqlite:///jobs.db, in place "
             "of one in memory",
         )
 
 
-def _home(kind: JobDefinition[..., Any]) -> tuple[str, str]:
-    assert kind.import_path is not None, "a kind without a home is not sent to a process"
-    return kind.import_path
+def _home(definition: JobDefinition[..., Any]) -> tuple[str, str]:
+    assert definition.import_path is not None, "a definition without a home is not sent to a process"
+    return definition.import_path
 
 
-def home_of(kind: JobDefinition[..., Any]) -> tuple[str, str]:
-    """The module and the name to send. A package that is run with `python -m` is imported under its full name."""
-    module, name = _home(kind)
+def importable_home(definition: JobDefinition[..., Any]) -> tuple[str, str]:
+    """The module and name to send. A package that runs with `python -m` is imported under its full name."""
+    module, name = _home(definition)
     spec = getattr(sys.modules[module], "__spec__", None)
     if module == "__main__" and spec is not None and spec.name.endswith(".__main__"):
         return spec.name, name
@@ -286,43 +302,29 @@ def home_of(kind: JobDefinition[..., Any]) -> tuple[str, str]:
 
 
 def resident_bytes(pid: int) -> int:
-    """How much memory a process has in use; 0 for one that is gone."""
+    """The resident memory of a process; 0 if it has ended."""
     try:
         return int(Path(STATM.format(pid)).read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 
 
-def _begin(run: AttemptRun) -> Begin:
-    module, name = home_of(run.kind)
-    return Begin(
-        module=module,
-        name=name,
-        database=child.declared(*_home(run.kind)).app.database,
-        job=run.job,
-        worker=run.held.actor.name,
-        trusted_until_seconds=run.held.trusted_until_seconds,
-        log_level=logging.getLogger().getEffectiveLevel(),
-        log_style=current_log_style(),
-    )
-
-
-def _news(run: AttemptRun) -> News:
-    return News(
-        cancel_requested=run.job.cancel_requested,
-        stopping=run.stopping,
-        trusted_until_seconds=run.held.trusted_until_seconds,
+def _update(attempt: RunningAttempt) -> AttemptUpdate:
+    return AttemptUpdate(
+        cancel_requested=attempt.job.cancel_requested,
+        stopping=attempt.stopping,
+        local_deadline_seconds=attempt.lease.local_deadline_seconds,
     )
 
 
 def _died(one: Child) -> Raised:
     when = "the process of the job" if one.ready else "the process was not up yet; it"
-    return Raised(encode({"type": "ProcessDied", "message": f"{when} {how(one.exit_code)}"}))
+    return Raised(encode({"type": "ProcessDied", "message": f"{when} {describe_exit(one.exit_code)}"}))
 
 
 def _exceeded(size: int, limit: int) -> Raised:
-    said = f"the process of the job had {size} bytes in memory, and memory_bytes_max is {limit}; it was killed"
-    return Raised(encode({"type": "MemoryExceeded", "message": said}))
+    message = f"the process of the job had {size} bytes in memory, and memory_bytes_max is {limit}; it was killed"
+    return Raised(encode({"type": "MemoryExceeded", "message": message}))
 
 
 def _kill_all(children: set[Child], owner: int) -> None:

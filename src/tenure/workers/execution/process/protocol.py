@@ -1,6 +1,6 @@
-"""What a worker and a child process of its own say to each other: JSON messages, each behind its length.
+"""The messages between a worker and its child processes: JSON, each preceded by its length.
 
-Nothing is pickled, and what to run is said by the program alone: the name of a function never comes from the database.
+Nothing is pickled. The name of the function to run comes from the program, never from the database.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ HEADER = struct.Struct("!Q")
 BYTES_MAX = 256 * 1024 * 1024
 
 
-class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Run this job. `module` and `name` lead to its function, `database` is where the worker found the job.
+class RunJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """To the child: run this job. `module` and `name` locate its function; `database` is the worker's database.
 
-    `trusted_until_seconds` is a moment of the monotonic clock, which all processes of a machine share.
+    `local_deadline_seconds` is a reading of the monotonic clock, which all processes of a machine share.
     """
 
     module: str
@@ -30,54 +30,53 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     database: str
     job: Job
     worker: str
-    trusted_until_seconds: float
+    local_deadline_seconds: float
     log_level: int
     log_style: LogStyle | None = None
-    """How the worker writes its log; None where the program does it in a way of its own."""
+    """The format of the worker's log; None if the program configures logging by itself."""
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What has become known about the job that runs."""
+class AttemptUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """To the child: what has changed for the running job."""
 
     cancel_requested: bool
     stopping: bool
-    trusted_until_seconds: float
+    local_deadline_seconds: float
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The child is there; a job that it was given before this has not been touched."""
+class ChildReady(msgspec.Struct, frozen=True, tag=True):
+    """From the child: it is ready. It has not started a job that was sent before this."""
 
 
-class Reported(msgspec.Struct, frozen=True, tag=True):
-    """How far the job has come."""
+class ProgressReport(msgspec.Struct, frozen=True, tag=True):
+    """From the child: the job's progress."""
 
     percent: int
     message: str | None
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
-    """What the job came to, and what is to be kept of it if that is a success."""
+class AttemptEnded(msgspec.Struct, frozen=True, tag=True):
+    """From the child: the outcome, and the artifacts to keep if it is a success."""
 
     outcome: Outcome
     artifacts: tuple[Artifact, ...] = ()
 
 
-ToChild = Begin | News
-FromChild = Ready | Reported | Ended
+ToChild = RunJob | AttemptUpdate
+FromChild = ChildReady | ProgressReport | AttemptEnded
 
 to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)
 from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
 _encoder = msgspec.json.Encoder()
 
 
-def framed(message: ToChild | FromChild) -> bytes:
-    """The message as it goes over the line."""
+def encode_frame(message: ToChild | FromChild) -> bytes:
     body = _encoder.encode(message)
     return HEADER.pack(check_size(len(body))) + body
 
 
 def check_size(size: int) -> int:
-    """Neither side lets the other fill its memory."""
+    """Refuse a message that would fill the receiver's memory."""
     if size > BYTES_MAX:
         raise InvalidInput(
             "message between worker and process", f"has {size} bytes, and at most {BYTES_MAX} are allowed"
