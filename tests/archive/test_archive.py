@@ -268,14 +268,14 @@ async def test_a_job_in_its_last_state_comes_in_by_an_import_alone(
 ) -> None:
     """The same rows, written as the store writes, are refused by the guards on births."""
 
-    async def speak_as_store(connection: Any) -> None:
+    async def write_as_store(connection: Any) -> None:
         await connection.execute("select set_config('tenure.writer', 'store', true)")
 
-    def open_as_store(connection: sqlite3.Connection, writer: str) -> None:
+    def set_store_as_writer(connection: sqlite3.Connection, writer: str | None) -> None:
         connection.execute("update tenure_writer set writer = 'store'")
 
-    monkeypatch.setattr(postgres_archive, "_speak_as_import", speak_as_store)
-    monkeypatch.setattr(sqlite_archive, "open_gate", open_as_store)
+    monkeypatch.setattr(postgres_archive, "_write_as_import", write_as_store)
+    monkeypatch.setattr(sqlite_archive, "set_writer", set_store_as_writer)
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(opened(SqliteStore(tmp_path / "origin.db")))
         await full_life(origin)

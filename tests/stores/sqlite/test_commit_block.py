@@ -307,7 +307,7 @@ async def test_foreign_keys_that_the_caller_declared_are_kept_also_those_that_ar
     assert await paid(store) == [7]
 
 
-async def test_what_others_committed_before_is_seen_and_the_gate_is_closed_outside(
+async def test_what_others_committed_before_is_seen_and_the_writer_is_cleared_outside(
     path: Path, store: SqliteStore, drive: Driver
 ) -> None:
     job = await drive.running()

@@ -304,7 +304,7 @@ ATTACKS = {
 
 # The same with the writer set: the rules themselves, below the check of the writer. Each ends in a
 # refusal; the statements before it are those that would make it possible.
-BEHIND_THE_GATE = {
+AS_WRITER = {
     "an arrow that the lifecycle does not have": (
         [event("queued", 2, "succeeded", "queued", "succeeded", attempt=0)],
         "the lifecycle has no such event",
@@ -680,9 +680,9 @@ def test_what_is_typed_by_hand_is_refused_and_changes_nothing(
 
 @pytest.mark.requirement("LC-03")
 @pytest.mark.requirement("EL-03")
-@pytest.mark.parametrize("attack", BEHIND_THE_GATE)
+@pytest.mark.parametrize("attack", AS_WRITER)
 def test_the_rules_hold_also_for_the_store_as_writer(attack: str, shell: sqlite3.Connection, jobs: Jobs) -> None:
-    statements, says = BEHIND_THE_GATE[attack]
+    statements, says = AS_WRITER[attack]
     before = everything(shell)
     shell.execute("begin")
     shell.execute("update tenure_writer set writer = 'store'")

@@ -173,8 +173,8 @@ async def test_sqlite_keeps_its_factories_its_mode_and_its_cursors(sqlite: Datab
         assert reading.fetchone()["says"] == b"two"
         assert (connection.row_factory, connection.text_factory) == (sqlite3.Row, bytes)
         assert (connection.isolation_level, connection.in_transaction) == (level, begun)
-        [gate] = connection.execute("select writer from tenure_writer").fetchall()
-        assert gate["writer"] is None
+        [row] = connection.execute("select writer from tenure_writer").fetchall()
+        assert row["writer"] is None
         connection.commit()
     assert await count(sqlite) == 1
 
