@@ -54,9 +54,7 @@ def make_schedule(
     """Return a validated schedule of this call, by default named after the job's kind. InvalidInput names the field."""
     prepared = call if isinstance(call, PreparedCall) else call.request()
     if prepared.enqueue.delay_ms:
-        raise InvalidInput(
-            "delay_seconds", "is not allowed: the cron expression determines when jobs are due; remove it"
-        )
+        raise InvalidInput("delay_seconds", "cannot be set on a schedule: its jobs are due at once; remove it")
     origin = prepared.enqueue.origin
     schedule = template_of(
         origin,
