@@ -64,9 +64,7 @@ async def test_each_minute_has_its_line(caplog: pytest.LogCaptureFixture) -> Non
     summary = WorkerSummary(lambda: report(running=2, claimed=5, succeeded=2, stalled=1))
     with caplog.at_level(logging.INFO), pytest.raises(asyncio.CancelledError):
         await summary.write_lines(Minutes())
-    assert [record.getMessage() for record in caplog.records] == [
-        "2 running; 5 claimed, 2 succeeded, 1 handed back"
-    ] * 2
+    assert [record.getMessage() for record in caplog.records] == ["2 running; 5 claimed, 2 succeeded, 1 released"] * 2
 
 
 def record(message: str, *arguments: object, **extra: object) -> logging.LogRecord:
