@@ -199,7 +199,7 @@ async def test_a_due_time_of_a_schedule_that_was_made_anew_gets_no_second_job(
     with caplog.at_level(logging.WARNING):
         await place.scheduler().scan()
     assert await place.fired() == ["01:00", "02:00", "03:00"]
-    assert caplog.text.count("has its job already") == 2
+    assert caplog.text.count("already has its job") == 2
     assert (await place.get()).last_at == START + 3 * MINUTE
 
 
@@ -245,7 +245,7 @@ async def test_a_scheduler_rides_out_an_outage(place: Place, caplog: pytest.LogC
     finally:
         living.cancel()
         await asyncio.wait({living})
-    assert caplog.text.count("schedules could not be looked after") == 3
+    assert caplog.text.count("schedule scan failed, retrying") == 3
 
 
 # Declaring.
@@ -286,7 +286,7 @@ async def test_what_somebody_changed_at_run_time_is_not_overwritten_by_a_restart
     with caplog.at_level(logging.INFO):
         await place.scheduler(None, schedule(source="code", cron="every 2m")).declare()
     assert (await place.get()).schedule == edited
-    assert "schedule 'tick' stays as it was changed at run time" in caplog.text
+    assert "schedule 'tick' kept as it was changed at run time" in caplog.text
 
 
 async def test_a_declaration_that_cannot_be_written_holds_no_other_up(
@@ -497,7 +497,7 @@ async def test_a_schedule_that_was_spoilt_by_hand_holds_no_other_up(
             await scheduler.scan()
         [job] = (await store.find(JobFilter())).jobs
         assert (job.origin.tags or {})[SCHEDULE_TAG] == "b"
-        assert "schedule 'a' cannot be" in caplog.text
+        assert "schedule 'a' not fired" in caplog.text
 
 
 # The page.

@@ -132,7 +132,7 @@ async def test_of_many_jobs_at_once_each_line_carries_its_own(database: Database
     await asyncio.wait_for(running, 40)
     await app.close()
     for number, handle in enumerate(handles):
-        failed = kept.said(f"number {number} failed;")
+        failed = kept.said(f"number {number} failed), ")
         assert [(line["job_id"], line["correlation_id"]) for line in failed] == [(str(handle.id), f"c-{number}")]
         [said] = [line for line in kept.said("number ") if line["name"] == "shop" and line["args"] == (number,)]
         assert (said["job_id"], said["job_attempt"]) == (str(handle.id), 1)
