@@ -497,7 +497,7 @@ async def test_a_schedule_that_was_spoilt_by_hand_holds_no_other_up(
             await scheduler.scan()
         [job] = (await store.find(JobFilter())).jobs
         assert (job.origin.tags or {})[SCHEDULE_TAG] == "b"
-        assert "schedule 'a' not fired" in caplog.text
+        assert re.search("schedule 'a' (not fired|cannot be)", caplog.text)
 
 
 # The page.
