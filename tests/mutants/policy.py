@@ -40,7 +40,7 @@ def expired_is_still_live(edits: Edits) -> None:
 
 def live_is_already_expired(edits: Edits) -> None:
     # An owner's last moment, and recovery's first: both must not hold at once.
-    edits.python(decide._after, "moment > at", "moment >= at")
+    edits.python(decide._after, "deadline > at", "deadline >= at")
 
 
 def heartbeat_revives(edits: Edits) -> None:
