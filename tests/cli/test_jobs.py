@@ -45,7 +45,7 @@ async def test_every_job_is_listed_oldest_first_and_without_content_or_token(dat
     assert {fact for job in answer.json["jobs"] for fact in job} & {"token", "payload", "result", "error"} == set()
     in_words = jobs(database, "ls")
     heading, *lines = in_words.out.splitlines()
-    assert heading.split() == ["id", "status", "kind", "queue", "attempt", "created", "about"]
+    assert heading.split() == ["id", "status", "kind", "queue", "attempt", "created", "note"]
     assert [line.split()[0] for line in lines] == ids_in(answer)
     assert {line.split()[1] for line in lines} == {status.value for status in Status}
     assert str(held.token) not in in_words.out

@@ -150,7 +150,7 @@ async def test_a_schedule_is_edited_paused_resumed_and_removed(database: Databas
     assert "paused at" in schedules(database, "show", "morning").out
     assert schedules(database, "resume", "morning", "--json").json["paused_at"] is None
     removed = schedules(database, "rm", "morning")
-    assert (removed.code, removed.out) == (0, "schedule morning is removed\n")
+    assert (removed.code, removed.out) == (0, "schedule morning removed\n")
     again = schedules(database, "rm", "morning", "--json")
     assert (again.code, again.out) == (2, "")
 
