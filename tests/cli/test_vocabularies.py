@@ -68,7 +68,7 @@ async def test_jobs_are_listed_in_the_words_asked_for_and_without_content(databa
     assert "xyzzy" not in answer.out
     in_words = jobs(database, "ls", "--vocabulary", name)
     heading, *rows = in_words.out.splitlines()
-    assert heading.split() == ["id", "status", "kind", "queue", "attempt", "created", "about"]
+    assert heading.split() == ["id", "status", "kind", "queue", "attempt", "created", "note"]
     assert [row.split()[:2] for row in rows] == [[str(job.id), words.status(job.status)] for job in expected]
     assert {job.status for job in made} == set(Status)
 
