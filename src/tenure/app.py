@@ -24,7 +24,8 @@ from tenure.jobs.definition import ErrorClasses, Isolation, JobDefinition, Optio
 from tenure.jobs.middleware import Middleware
 from tenure.jobs.settings import database_url
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import Actor, DeadLetter, Job, OnExhausted, OnLost, Policy, Role, Timeouts
+from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.records import Actor, Job, OnExhausted, OnLost, Policy, Role, Timeouts
 from tenure.seams import SYSTEM, Seams
 from tenure.stores import Store, store_for
 from tenure.stores.contract import DeadLetterFilter, EnqueueResult, JobFilter, JobPage
@@ -241,7 +242,7 @@ class App:
         """Redrive every open dead letter that matches; with a JobFilter, every failed or halted job that matches."""
         return await (await self.admin()).redrive_many(wanted, limit=limit)
 
-    async def discard(self, job_id: UUID) -> DeadLetter:
+    async def discard(self, job_id: UUID) -> DeadLetterRecord:
         """Resolve a dead letter as discarded. Nothing is removed."""
         return await (await self.admin()).discard(job_id)
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tenure.client.admin import DeadLetterFilter, JobFilter
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import Complete, DeadLetter, Fail
-from tenure.lifecycle.records import Job, ReasonCode, Stage
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import QUEUED
 from tenure.testing.driver import ERROR, OPERATOR, Driver
 from tests.support.command import Answer, tenure

@@ -20,6 +20,7 @@ from tenure.errors import (
     RequestIdReused,
     StoreError,
 )
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Cancel,
     Commit,
@@ -33,7 +34,7 @@ from tenure.lifecycle.operations import (
     Retry,
     Suspend,
 )
-from tenure.lifecycle.records import Job, ReasonCode, Stage
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import CANCELLED, FAILED, QUEUED, RUNNING, STALLED, SUCCEEDED
 from tenure.stores import Store
 from tenure.stores.contract import Outcome, Request, WorkerRecord

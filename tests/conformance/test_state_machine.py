@@ -12,6 +12,7 @@ import pytest
 
 import tenure
 from tenure.errors import LeaseLost, PermanentError, TransientError, ValidationError
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Cancel,
     Complete,
@@ -25,7 +26,7 @@ from tenure.lifecycle.operations import (
     Stall,
     Start,
 )
-from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job, ReasonCode, Stage
+from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job
 from tenure.stores.contract import ClaimRequest, DeadLetterFilter, EventFilter
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, runner
 from tenure.testing.store_check import check_leases, check_monotonic

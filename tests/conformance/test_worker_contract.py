@@ -11,6 +11,7 @@ import pytest
 import tenure
 from tenure.errors import IllegalTransition, NotAuthorised
 from tenure.lifecycle.backoff import retry_delay_ms
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Cancel,
     Complete,
@@ -24,7 +25,7 @@ from tenure.lifecycle.operations import (
     Stall,
     Start,
 )
-from tenure.lifecycle.records import Actor, ReasonCode, Role, Stage, Timeouts
+from tenure.lifecycle.records import Actor, Role, Timeouts
 from tenure.seams import SYSTEM
 from tenure.stores.contract import OutboxMessage
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, runner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Ack,
     Cancel,
@@ -29,7 +30,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
     Wake,
 )
-from tenure.lifecycle.records import Actor, Job, ReasonCode, Stage, Timeouts
+from tenure.lifecycle.records import Actor, Job, Timeouts
 from tenure.stores.contract import Outcome, Request
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 from tests.crash.acts import Act, Scene, orphan, running, wait_until_seen

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from tenure.errors import IllegalTransition, NotYet, Refused, RevisionConflict
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import Change, decide_chain, expand
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.operations import (
@@ -45,7 +46,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
     Wake,
 )
-from tenure.lifecycle.records import Actor, Event, EventType, Job, ReasonCode, Role, Stage
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Role
 from tenure.lifecycle.statuses import Status
 from tenure.seams import SystemRandom
 from tenure.stores.contract import Applied, Failure, Outcome, Repeated, Request, Store, decide_request

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tenure.errors import InvalidInput, NotYet
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.operations import (
     Cancel,
@@ -26,7 +27,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
 )
 from tenure.lifecycle.provenance import Provenance, owners, provenance
-from tenure.lifecycle.records import ExecutionStatus, Job, ReasonCode, Stage, Timeouts
+from tenure.lifecycle.records import ExecutionStatus, Job, Timeouts
 from tenure.lifecycle.statuses import (
     CANCELLED,
     DEAD_LETTERED,

@@ -12,6 +12,7 @@ import pytest
 
 from tenure.cli.output import NoProgress
 from tenure.cli.verify import verify_store
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Commit,
     Complete,
@@ -25,7 +26,7 @@ from tenure.lifecycle.operations import (
     Signal,
     Stall,
 )
-from tenure.lifecycle.records import Event, EventType, Job, ReasonCode, Stage
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
 from tenure.testing.clock import ManualClock

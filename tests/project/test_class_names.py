@@ -19,11 +19,7 @@ def public_classes() -> dict[str, list[str]]:
     return found
 
 
-KNOWN = {"Answer", "Change", "DeadLetter"}
-"""Names that still have several classes. Only ever take names out."""
-
-
 def test_public_class_names_are_unique() -> None:
     classes = public_classes()
     assert len(classes) > 200
-    assert {name: places for name, places in classes.items() if len(places) > 1 and name not in KNOWN} == {}
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tenure.errors import Refused, TenureError
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import (
     Ack,
@@ -48,18 +49,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
     Wake,
 )
-from tenure.lifecycle.records import (
-    Actor,
-    Event,
-    EventType,
-    Job,
-    Origin,
-    Policy,
-    ReasonCode,
-    Role,
-    Stage,
-    Timeouts,
-)
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role, Timeouts
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import (
     Applied,

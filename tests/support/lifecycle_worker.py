@@ -12,6 +12,7 @@ from functools import partial
 from multiprocessing.synchronize import Barrier
 
 from tenure.errors import Refused
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import encode, load
 from tenure.lifecycle.operations import (
     Cancel,
@@ -32,7 +33,7 @@ from tenure.lifecycle.operations import (
     Start,
     Suspend,
 )
-from tenure.lifecycle.records import Job, ReasonCode, Stage
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE
 from tenure.stores import store_for
 from tenure.stores.contract import Applied, EnqueueRequest, Failure, JobFilter, Repeated, Request

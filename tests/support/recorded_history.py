@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tenure.errors import InvalidInput, RequestIdReused
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Ack,
     Cancel,
@@ -30,7 +31,7 @@ from tenure.lifecycle.operations import (
     Start,
     Suspend,
 )
-from tenure.lifecycle.records import Actor, Job, ReasonCode, Role, Stage
+from tenure.lifecycle.records import Actor, Job, Role
 from tenure.seams import Seams
 from tenure.stores.contract import EnqueueRequest, Store
 from tenure.stores.sqlite.store import SqliteStore

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Cancel,
     Commit,
@@ -17,7 +18,7 @@ from tenure.lifecycle.operations import (
     Signal,
     Suspend,
 )
-from tenure.lifecycle.records import Job, ReasonCode, Stage
+from tenure.lifecycle.records import Job
 from tenure.testing.driver import CLIENT, ERROR, Driver
 
 BURIED = DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, ERROR)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Cancel,
     Commit,
@@ -22,7 +23,7 @@ from tenure.lifecycle.operations import (
     Stall,
     Suspend,
 )
-from tenure.lifecycle.records import Actor, Job, ReasonCode, Role, Stage, Timeouts
+from tenure.lifecycle.records import Actor, Job, Role, Timeouts
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
 from tests.support.expected_lifecycle import Facts

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tenure.errors import InvalidInput
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Ack,
     Cancel,
@@ -26,7 +27,7 @@ from tenure.lifecycle.operations import (
     Start,
     TimeOut,
 )
-from tenure.lifecycle.records import Actor, Event, EventType, Job, ReasonCode, Role, Stage, Timeouts
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Role, Timeouts
 from tenure.lifecycle.statuses import TERMINAL, Status
 from tenure.lifecycle.transitions import legal_events
 from tenure.testing.clock import START, ManualClock

@@ -31,7 +31,8 @@ from tenure.errors import (
     ValidationError,
 )
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
-from tenure.lifecycle.records import DeadLetter, Job, Origin, ReasonCode, Stage
+from tenure.lifecycle.dead_letter import DeadLetterRecord, ReasonCode, Stage
+from tenure.lifecycle.records import Job, Origin
 from tenure.stores.contract import DeadLetterFilter, JobFilter
 from tenure.testing.harness.harness import Harness
 
@@ -47,7 +48,7 @@ async def harness(app: tenure.App) -> AsyncIterator[Harness]:
         yield harness
 
 
-async def letter_of(app: tenure.App, job: Job) -> DeadLetter:
+async def letter_of(app: tenure.App, job: Job) -> DeadLetterRecord:
     letter = await (await app.store()).dead_letter(job.id)
     assert letter is not None
     return letter
@@ -466,7 +467,7 @@ class TestInput:
         assert "nonsense" in (job.last_error or "")
 
     @staticmethod
-    async def _open_letters(app: tenure.App) -> list[DeadLetter]:
+    async def _open_letters(app: tenure.App) -> list[DeadLetterRecord]:
         return (await (await app.store()).dead_letters(DeadLetterFilter())).letters
 
 

@@ -17,8 +17,9 @@ from typing import Any, get_args
 import msgspec
 
 from tenure.errors import InvalidInput, TenureError
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_content, check_name
-from tenure.lifecycle.records import Actor, DeadLetter, Event, Job, Role
+from tenure.lifecycle.records import Actor, Event, Job, Role
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.contract import Artifact, ArtifactRecord, EnqueueRequest, OutboxMessage, SignalRecord
 from tenure.stores.contract.archive import (
@@ -105,7 +106,7 @@ class EventLine(_Line, frozen=True, tag="event"):
 
 class JobLine(_Line, frozen=True, tag="job"):
     job: Job
-    dead_letter: DeadLetter | None = None
+    dead_letter: DeadLetterRecord | None = None
     signals: tuple[SignalRecord, ...] = ()
     deduplicated_requests: tuple[DeduplicatedRequest, ...] = ()
 

@@ -13,7 +13,8 @@ from tenure.cli.filters import dead_letter_filter, dead_letter_filters, job_id, 
 from tenure.cli.job_output import abbreviate, print_attempts, print_dead_letter, print_job
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.client.admin import DiscardReport, JobAdmin, RedriveReport
-from tenure.lifecycle.records import DeadLetter, Execution, Job
+from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.records import Execution, Job
 from tenure.views.jobs import job_view, record_view
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _kind_and_queue(job: Job | None) -> dict[str, Any]:
     return {} if job is None else {"kind": job.kind, "queue": job.queue}
 
 
-def _row(letter: DeadLetter, job: Job | None) -> tuple[object, ...]:
+def _row(letter: DeadLetterRecord, job: Job | None) -> tuple[object, ...]:
     kind, queue = (None, None) if job is None else (job.kind, job.queue)
     error = abbreviate(letter.last_error)
     if letter.handled_as is not None:
@@ -86,7 +87,7 @@ def show(*, database: str, as_json: bool, wanted: UUID) -> int:
     return Exit.OK
 
 
-async def _read(database: str, wanted: UUID) -> tuple[Job, DeadLetter | None, list[Execution]]:
+async def _read(database: str, wanted: UUID) -> tuple[Job, DeadLetterRecord | None, list[Execution]]:
     async with opened(database) as store:
         job = await JobAdmin(store, actor=operator()).job(wanted)
         return job, await store.dead_letter(wanted), await store.executions(wanted)

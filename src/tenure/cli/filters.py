@@ -14,7 +14,8 @@ import click
 
 from tenure.client.admin import MANY, MANY_MAX, DeadLetterFilter, JobFilter
 from tenure.errors import InvalidInput
-from tenure.lifecycle.records import Actor, ReasonCode, Role, Stage
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
+from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.statuses import Status
 
 if TYPE_CHECKING:

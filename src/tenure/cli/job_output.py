@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from tenure.cli.output import counted, format_value, print_fields, print_line, print_table
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.provenance import Provenance
-from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
+from tenure.lifecycle.records import Event, Execution, Job
 from tenure.views.jobs import CONTENT, job_view, record_view
 
 CONTENT_LENGTH_MAX = 2000
@@ -110,7 +111,7 @@ def print_events(events: Sequence[Event]) -> None:
     print_table(EVENT_HEADINGS, [event_row(event) for event in events])
 
 
-def print_dead_letter(letter: DeadLetter) -> None:
+def print_dead_letter(letter: DeadLetterRecord) -> None:
     """The dead-letter record."""
     print_line("\ndead letter")
     fields = record_view(letter).items()

@@ -26,8 +26,9 @@ from tenure.cli.tail import tail
 from tenure.cli.vocabulary import logs_of, print_job_page, print_translated_job, vocabulary_option
 from tenure.client.admin import CancelReport, JobAdmin
 from tenure.errors import JobNotFound
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.provenance import Provenance
-from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
+from tenure.lifecycle.records import Event, Execution, Job
 from tenure.lifecycle.statuses import CANCELLED, LIVE
 from tenure.views.jobs import job_view, provenance_view, record_view
 from tenure.vocabularies import vocabulary as vocabulary_named
@@ -79,7 +80,7 @@ class JobDetails:
 
     job: Job
     executions: list[Execution]
-    dead_letter: DeadLetter | None
+    dead_letter: DeadLetterRecord | None
     artifacts: list[ArtifactRecord]
     events: list[Event] | None = None
     provenance: Provenance | None = None

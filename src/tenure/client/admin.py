@@ -15,10 +15,11 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import IllegalTransition, InvalidInput, JobNotFound, RequestIdReused, RevisionConflict, StoreError
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_integer
 from tenure.lifecycle.operations import Cancel, Operation, RequestCancel
 from tenure.lifecycle.provenance import Provenance, owners, provenance
-from tenure.lifecycle.records import Actor, DeadLetter, Job, Origin
+from tenure.lifecycle.records import Actor, Job, Origin
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, HALTED, LIVE, Status
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import SYSTEM, Seams
@@ -54,7 +55,7 @@ PAGE = 500
 ROUNDS_MAX = 10
 REDRIVABLE = frozenset({DEAD_LETTERED, FAILED, HALTED})
 
-Record = TypeVar("Record", Job, DeadLetter)
+Record = TypeVar("Record", Job, DeadLetterRecord)
 RedriveResult = EnqueueResult | IllegalTransition | RequestIdReused
 
 
@@ -230,7 +231,7 @@ class JobAdmin:
 
     # Discard.
 
-    async def discard(self, job_id: UUID) -> DeadLetter:
+    async def discard(self, job_id: UUID) -> DeadLetterRecord:
         """Resolve a dead letter as discarded. Nothing is removed. A dead letter that was redriven is refused."""
         job, letter = await self.job(job_id), await self._store.dead_letter(job_id)
         if letter is None:
@@ -271,7 +272,7 @@ class JobAdmin:
             if (after := page.after) is None:
                 return
 
-    async def _letters(self, wanted: DeadLetterFilter) -> AsyncGenerator[list[DeadLetter], None]:
+    async def _letters(self, wanted: DeadLetterFilter) -> AsyncGenerator[list[DeadLetterRecord], None]:
         until = wanted.dead_until or await self._end_of_call()
         wanted = msgspec.structs.replace(wanted, dead_until=until)
         after: UUID | None = None

@@ -8,8 +8,9 @@ from uuid import UUID
 import msgspec
 
 from tenure.lifecycle.backoff import retry_delay_ms
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, digest, encode
-from tenure.lifecycle.records import Job, ReasonCode, Stage, milliseconds
+from tenure.lifecycle.records import Job, milliseconds
 from tenure.lifecycle.statuses import TextEnum
 
 

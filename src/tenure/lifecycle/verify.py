@@ -12,10 +12,11 @@ from uuid import UUID
 
 import msgspec
 
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.fold import BrokenLog, contents_of, differences, fold
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.json_text import digest, load
-from tenure.lifecycle.records import DeadLetter, Event, EventType, Job
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
 from tenure.lifecycle.transitions import TRANSITIONS
 
@@ -82,7 +83,7 @@ def problems_of(job: Job, events: Sequence[Event]) -> list[Problem]:
     ]
 
 
-def dead_letter_problems(job: Job, events: Sequence[Event], record: DeadLetter | None) -> list[Problem]:
+def dead_letter_problems(job: Job, events: Sequence[Event], record: DeadLetterRecord | None) -> list[Problem]:
     """Problems of the dead-letter record: missing, or different from the log."""
     if job.status is not DEAD_LETTERED:
         return []

@@ -17,8 +17,9 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import RowPoisoned, StoreError, TenureError
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_text
-from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job
+from tenure.lifecycle.records import Actor, Event, Execution, Job
 from tenure.seams import Clock
 from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import (
@@ -249,7 +250,7 @@ class BaseStore(ABC):
     async def executions(self, job_id: UUID) -> list[Execution]:
         return await self._reads.executions(job_id)
 
-    async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
+    async def dead_letter(self, job_id: UUID) -> DeadLetterRecord | None:
         return await self._reads.dead_letter(job_id)
 
     async def dead_letters(

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+from tenure.lifecycle.dead_letter import ReasonCode
 from tenure.lifecycle.json_text import encode
-from tenure.lifecycle.records import Event, EventType, Job, ReasonCode, Role
+from tenure.lifecycle.records import Event, EventType, Job, Role
 from tenure.lifecycle.statuses import (
     CANCELLED,
     CLAIMED,

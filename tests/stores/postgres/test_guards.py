@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from tenure.errors import RowPoisoned
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Heartbeat, Progress
-from tenure.lifecycle.records import EventType, ReasonCode, Stage
+from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.transitions import legal_events
 from tenure.stores.contract import Applied, Failure

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Fail, Signal
-from tenure.lifecycle.records import EventType, ReasonCode, Stage
+from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.transitions import legal_events
 from tenure.stores.sqlite.store import SqliteStore

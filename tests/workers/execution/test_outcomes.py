@@ -22,10 +22,11 @@ from tenure.errors import (
     TransientError,
     ValidationError,
 )
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import decide
 from tenure.lifecycle.json_text import check_content, load
 from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Release, Retry
-from tenure.lifecycle.records import Actor, Job, OnExhausted, Origin, Policy, ReasonCode, Role, Stage
+from tenure.lifecycle.records import Actor, Job, OnExhausted, Origin, Policy, Role
 from tenure.lifecycle.statuses import RUNNING
 from tenure.testing.clock import START
 from tenure.workers.execution.outcomes import (

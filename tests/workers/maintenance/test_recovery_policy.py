@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from tenure.lifecycle.dead_letter import ReasonCode
 from tenure.lifecycle.decide import decide_at
 from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut
-from tenure.lifecycle.records import Actor, Job, Origin, Policy, ReasonCode, Role, Timeouts
+from tenure.lifecycle.records import Actor, Job, Origin, Policy, Role, Timeouts
 from tenure.lifecycle.statuses import CLAIMED, QUEUED, RUNNING, STALLED, Status
 from tenure.testing.clock import START
 from tenure.workers.maintenance.recovery import recovery_operations

@@ -11,8 +11,9 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import StoreError, TenureError
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.limits import QueueLimits, RateUsage
-from tenure.lifecycle.records import DeadLetter, Event, Job
+from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecord
 
@@ -113,7 +114,7 @@ class ArchivedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job without its token, and its records; artifacts without their bodies."""
 
     job: Job
-    dead_letter: DeadLetter | None = None
+    dead_letter: DeadLetterRecord | None = None
     signals: tuple[SignalRecord, ...] = ()
     answers: tuple[DeduplicatedRequest, ...] = ()
     artifacts: tuple[ArtifactRecord, ...] = ()

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-from tenure.lifecycle.records import Actor, DeadLetter, Event, Execution, Job
+from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.records import Actor, Event, Execution, Job
 from tenure.stores.contract.archive import ArchiveStore
 from tenure.stores.contract.queues import QueueStore
 from tenure.stores.contract.records import (
@@ -160,7 +161,7 @@ class ReadStore(Protocol):
 
     async def executions(self, job_id: UUID) -> list[Execution]: ...
 
-    async def dead_letter(self, job_id: UUID) -> DeadLetter | None: ...
+    async def dead_letter(self, job_id: UUID) -> DeadLetterRecord | None: ...
 
     async def dead_letters(
         self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100

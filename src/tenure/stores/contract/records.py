@@ -8,7 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.records import DeadLetter, Event, EventType, Job, ReasonCode, Stage
+from tenure.lifecycle.dead_letter import DeadLetterRecord, ReasonCode, Stage
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import Status
 
 
@@ -67,7 +68,7 @@ class EventPage(msgspec.Struct, frozen=True):
 class DeadLetterPage(msgspec.Struct, frozen=True):
     """Some of the dead letters, in the order of their jobs' ids, and the cursor for the next page; None at the end."""
 
-    letters: list[DeadLetter]
+    letters: list[DeadLetterRecord]
     after: UUID | None
 
 

@@ -16,7 +16,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tenure.lifecycle.records import DeadLetter, Event, Job, Policy
+from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
@@ -68,7 +69,7 @@ _TABLES: Mapping[type[msgspec.Struct], str] = {
     ScheduleRecord: "schedules",
     StreamRecord: "streams",
     MessageRecord: "outbox",
-    DeadLetter: "dead_letters",
+    DeadLetterRecord: "dead_letters",
     SignalRecord: "signals",
     DeduplicatedRequest: "deduplicated_requests",
 }

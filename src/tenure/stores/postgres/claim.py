@@ -54,14 +54,14 @@ ROUNDS_MAX = 5
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ClaimRows(msgspec.Struct, frozen=True):
     """What one claim statement returned: the rows won, and once the statistics of the claim."""
 
     rows: list[asyncpg.Record]
     statistics: asyncpg.Record
 
     @classmethod
-    def of(cls, answers: list[asyncpg.Record]) -> Answer:
+    def of(cls, answers: list[asyncpg.Record]) -> ClaimRows:
         return cls(answers[:-1], answers[-1])
 
     @property
@@ -78,7 +78,7 @@ class Answer(msgspec.Struct, frozen=True):
 class LimitedAnswer(msgspec.Struct, frozen=True):
     """What a claim within limits came to: its rows are in the order of the choice."""
 
-    answer: Answer | None
+    answer: ClaimRows | None
     """None where no queue has limits."""
     limited_queues: frozenset[str] = frozenset()
     again_seconds: float | None = None
@@ -125,7 +125,7 @@ class PostgresClaims:
         jobs = await jobs_by_id(self._connections, self._policies, won, with_token=True)
         return [without_token(jobs[job_id], request.actor) for job_id in won if job_id in jobs]
 
-    async def _answer(self, request: ClaimRequest, queues: tuple[str, ...], waits: list[float]) -> Answer:
+    async def _answer(self, request: ClaimRequest, queues: tuple[str, ...], waits: list[float]) -> ClaimRows:
         claimer = self._watermarks.of(queues, request.kinds)
         while True:
             values = self._parameters(request, queues)
@@ -139,20 +139,20 @@ class PostgresClaims:
             if answer is not None:
                 return answer
 
-    async def _claim_in_order(self, values: dict[str, Any], claimer: Claimer) -> Answer | None:
+    async def _claim_in_order(self, values: dict[str, Any], claimer: Claimer) -> ClaimRows | None:
         """None when one of the queues has limits."""
         began = self._clock.monotonic_seconds()
         if (lane := claimer.lane(began)) is not None:
-            answer = Answer.of(await self._connections.fetch("jobs/claim_lane", {**values, **lane}))
+            answer = ClaimRows.of(await self._connections.fetch("jobs/claim_lane", {**values, **lane}))
             if not answer.statistics["declined"]:
                 return self._learn(answer, claimer, began)
             claimer.lane_declined(began)
-        answer = Answer.of(
+        answer = ClaimRows.of(
             await self._connections.fetch("jobs/claim", {**values, **claimer.lanes(began), "chosen": []})
         )
         return None if answer.statistics["declined"] else self._learn(answer, claimer, began)
 
-    def _learn(self, answer: Answer, claimer: Claimer, began: float) -> Answer:
+    def _learn(self, answer: ClaimRows, claimer: Claimer, began: float) -> ClaimRows:
         if answer.is_repeated:
             return answer
         now = self._clock.monotonic_seconds()
@@ -164,7 +164,7 @@ class PostgresClaims:
 
     async def _claim_within_limits(
         self, values: dict[str, Any], claimer: Claimer, queues: tuple[str, ...], waits: list[float]
-    ) -> Answer | None:
+    ) -> ClaimRows | None:
         """None when no queue has limits any more."""
         values = {**values, **lane_parameters(), "within_limits": True}
         found = await self._connections.write("store", lambda session: claim_within_limits(session, queues, values))
@@ -211,7 +211,7 @@ async def claim_within_limits(session: Session, queues: tuple[str, ...], values:
         known = {**values, "excluded": excluded}
         choice = await _choose(session, choose(queues, values["limit"], limited=limited, now=now), known)
         chosen = [one.id for one in choice.chosen]
-        answer = Answer.of(await fetch(session, "jobs/claim", {**known, "chosen": chosen}))
+        answer = ClaimRows.of(await fetch(session, "jobs/claim", {**known, "chosen": chosen}))
         if answer.rows or answer.is_repeated or not chosen or not rounds_left:
             answer.rows.sort(key=lambda won: chosen.index(won["id"]))
             at = max((won["updated_at"] for won in answer.rows), default=now)

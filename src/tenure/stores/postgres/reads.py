@@ -9,8 +9,9 @@ from uuid import UUID
 import asyncpg
 
 from tenure.errors import InvalidInput, RowPoisoned
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_datetime, check_text, encode
-from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
+from tenure.lifecycle.records import Event, Execution, Job
 from tenure.stores.contract import (
     Artifact,
     ArtifactRecord,
@@ -117,7 +118,7 @@ class PostgresReads:
             row.execution_from(a) for a in await self._connections.fetch("events/select_executions", {"job_id": job_id})
         ]
 
-    async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
+    async def dead_letter(self, job_id: UUID) -> DeadLetterRecord | None:
         answers = await self._connections.fetch("dead_letters/select", {"ids": [job_id]})
         return row.dead_letter_from(answers[0]) if answers else None
 

@@ -12,19 +12,9 @@ import asyncpg
 import msgspec
 
 from tenure.errors import RowPoisoned
+from tenure.lifecycle.dead_letter import DeadLetterRecord, ReasonCode, Stage
 from tenure.lifecycle.evolve import LeaseEnds
-from tenure.lifecycle.records import (
-    DeadLetter,
-    Event,
-    EventType,
-    Execution,
-    ExecutionStatus,
-    Job,
-    Origin,
-    Policy,
-    ReasonCode,
-    Stage,
-)
+from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Origin, Policy
 from tenure.lifecycle.statuses import RUNNING, Status
 from tenure.stores.contract import ArtifactRecord, SignalRecord, Tally, WorkerRecord
 
@@ -202,10 +192,10 @@ def execution_from(row: asyncpg.Record) -> Execution:
     return Execution(status=status, **{name: row[name] for name in Execution.__struct_fields__ if name != "status"})
 
 
-def dead_letter_from(row: asyncpg.Record) -> DeadLetter:
-    facts = {name: row[name] for name in DeadLetter.__struct_fields__}
+def dead_letter_from(row: asyncpg.Record) -> DeadLetterRecord:
+    facts = {name: row[name] for name in DeadLetterRecord.__struct_fields__}
     codes = {"reason_code": ReasonCode(row["reason_code"]), "stage": Stage(row["stage"])}
-    return DeadLetter(**{**facts, **codes, "last_error": row["last_error"] or "null"})
+    return DeadLetterRecord(**{**facts, **codes, "last_error": row["last_error"] or "null"})
 
 
 def artifact_from(row: asyncpg.Record) -> ArtifactRecord:

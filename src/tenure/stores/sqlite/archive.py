@@ -18,7 +18,8 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import asdict, astuple
 
-from tenure.lifecycle.records import DeadLetter, Event, Job
+from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
@@ -62,7 +63,7 @@ from tenure.stores.sqlite.writer_thread import ConnectionRunner
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T", DeadLetter, SignalRecord, DeduplicatedRequest, ArtifactRecord)
+T = TypeVar("T", DeadLetterRecord, SignalRecord, DeduplicatedRequest, ArtifactRecord)
 
 TABLES: Mapping[type[msgspec.Struct], str] = {
     OperatorRecord: "operator_log",
@@ -72,7 +73,7 @@ TABLES: Mapping[type[msgspec.Struct], str] = {
     ScheduleRecord: "schedules",
     StreamRecord: "streams",
     MessageRecord: "outbox",
-    DeadLetter: "dead_letters",
+    DeadLetterRecord: "dead_letters",
     SignalRecord: "signals",
     DeduplicatedRequest: "deduplicated_requests",
     ArtifactRecord: "artifacts",
@@ -280,7 +281,7 @@ def _decode_page(session: Session, kind: type[ArchiveRecord], rows: Sequence[dic
 
 def _select_jobs(session: Session, *, after: UUID | None, limit: int) -> list[ArchivedJob]:
     jobs = reads.find(session, JobFilter(), after=after, limit=limit).jobs
-    letters = _of_jobs(session, jobs, DeadLetter, "at")
+    letters = _of_jobs(session, jobs, DeadLetterRecord, "at")
     signals = _of_jobs(session, jobs, SignalRecord, "rev")
     answers = _of_jobs(session, jobs, DeduplicatedRequest, "request_id")
     artifacts = _of_jobs(session, jobs, ArtifactRecord, "name")

@@ -12,7 +12,8 @@ import msgspec
 
 from tenure.errors import InvalidInput, RowPoisoned
 from tenure.lifecycle import fold
-from tenure.lifecycle.records import DeadLetter, Event, Execution, Job
+from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.records import Event, Execution, Job
 from tenure.stores.contract import (
     Artifact,
     ArtifactRecord,
@@ -71,7 +72,7 @@ class SqliteReads:
     async def executions(self, job_id: UUID) -> list[Execution]:
         return fold.executions((await self.history([job_id]))[job_id])
 
-    async def dead_letter(self, job_id: UUID) -> DeadLetter | None:
+    async def dead_letter(self, job_id: UUID) -> DeadLetterRecord | None:
         return await self._read(_dead_letter, job_id)
 
     async def dead_letters(
@@ -186,9 +187,9 @@ def _end(session: Session) -> str:
     return str(session.execute("events/select_last_position").fetchone()[0])
 
 
-def _dead_letter(session: Session, job_id: UUID) -> DeadLetter | None:
+def _dead_letter(session: Session, job_id: UUID) -> DeadLetterRecord | None:
     rows = session.execute("dead_letters/select", {"job_id": str(job_id)})
-    return next(iter(decode_records(DeadLetter, rows)), None)
+    return next(iter(decode_records(DeadLetterRecord, rows)), None)
 
 
 def _dead_letters(session: Session, wanted: DeadLetterFilter, *, after: UUID | None, limit: int) -> DeadLetterPage:
@@ -205,7 +206,7 @@ def _dead_letters(session: Session, wanted: DeadLetterFilter, *, after: UUID | N
         "dead_from": optional_micros(wanted.dead_from),
         "dead_until": optional_micros(wanted.dead_until),
     }
-    found = decode_records(DeadLetter, session.execute("dead_letters/select_page", parameters))
+    found = decode_records(DeadLetterRecord, session.execute("dead_letters/select_page", parameters))
     page = found[:limit]
     return DeadLetterPage(page, page[-1].job_id if len(found) > limit else None)
 

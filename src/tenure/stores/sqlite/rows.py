@@ -16,7 +16,8 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import astuple, replace
 
-from tenure.lifecycle.records import DeadLetter, Event, EventType, Job, Origin, Policy
+from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.records import Event, EventType, Job, Origin, Policy
 from tenure.lifecycle.statuses import Status
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -110,7 +111,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "shared new job": tuple(column for column in NEW if column not in ("id", "payload")),
     "mutable job": MUTABLE,
     "event": EVENT,
-    "dead letter": DeadLetter.__struct_fields__,
+    "dead letter": DeadLetterRecord.__struct_fields__,
     "shared event": tuple(column for column in EVENT if column not in ("job_id", "digest", "request_id")),
 }
 """The lists that a statement's line `-- each … column: …` names."""

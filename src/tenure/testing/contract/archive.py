@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from tenure.errors import LeaseLost
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Fail, Heartbeat, Progress, Retry, Signal, Suspend
-from tenure.lifecycle.records import Event, Job, Policy, ReasonCode, Stage
+from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import Schedule
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import Artifact, JobFilter, NotEmpty, NotRestored, OutboxMessage, Store

@@ -32,7 +32,7 @@ SHORT_SECONDS = 0.05
 PATIENCE_SECONDS = 10.0
 
 
-class Change(Exception):
+class RolledBack(Exception):
     """What a caller raises to leave a transaction behind."""
 
 
@@ -88,13 +88,13 @@ class TransactionContract:
     async def test_an_error_inside_leaves_nothing_behind(self, drive: Driver) -> None:
         job = await drive.running()
         before, request = await drive.seen(job.id), drive.enqueue()
-        with pytest.raises(Change):
+        with pytest.raises(RolledBack):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.enqueue([request])
                 await tx.attach(job, [artifact()])
                 await tx.post([message(drive)], job=job)
                 await tx.apply(drive.request(job, Commit("7"), fresh=True))
-                raise Change
+                raise RolledBack
         assert await drive.seen(job.id) == before
         assert await drive.seen(request.origin.id) == (None, [])
         assert await drive.store.artifacts(job.id) == []
@@ -205,10 +205,10 @@ class TransactionContract:
         assert (second.created, third.created, third.job.id) == (True, False, second.job.id)
 
     async def test_a_job_that_was_rolled_back_leaves_its_dedupe_key_free(self, drive: Driver) -> None:
-        with pytest.raises(Change):
+        with pytest.raises(RolledBack):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.enqueue([drive.enqueue(dedupe_key="ada")])
-                raise Change
+                raise RolledBack
         [added] = await drive.store.enqueue([drive.enqueue(dedupe_key="ada")])
         assert added.created
 
@@ -216,10 +216,10 @@ class TransactionContract:
         self, drive: Driver
     ) -> None:
         policy = {"max_attempts": 3, "lease_seconds": 12.5}
-        with pytest.raises(Change):
+        with pytest.raises(RolledBack):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.enqueue([drive.enqueue(policy=policy)])
-                raise Change
+                raise RolledBack
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             [added] = await tx.enqueue([drive.enqueue(policy=policy)])
         again = await drive.add(policy=policy)

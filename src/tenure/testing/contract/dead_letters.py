@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 
 from tenure.errors import InvalidInput
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import Cancel, DeadLetter, Halt
-from tenure.lifecycle.records import Job, ReasonCode, Stage
+from tenure.lifecycle.records import Job
 from tenure.stores.contract import DeadLetterFilter, JobFilter
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver

@@ -8,6 +8,7 @@ import pytest
 
 from tenure.errors import IllegalTransition, NotAuthorised, NotYet
 from tenure.lifecycle.backoff import retry_delay_ms
+from tenure.lifecycle.dead_letter import DeadLetterRecord, ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Cancel,
     Complete,
@@ -23,8 +24,7 @@ from tenure.lifecycle.operations import (
     Start,
     TimeOut,
 )
-from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
-from tenure.lifecycle.records import Job, ReasonCode, Role, Stage, Timeouts
+from tenure.lifecycle.records import Job, Role, Timeouts
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, HALTED, LIVE
 from tenure.lifecycle.statuses import RETRY as RETRYING
 from tenure.testing.contract.clock import DatabaseClock

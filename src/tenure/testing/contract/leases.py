@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tenure.errors import IllegalTransition, LeaseLost, NotAuthorised, NotYet
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Ack,
     Cancel,
@@ -30,7 +31,7 @@ from tenure.lifecycle.operations import (
     Start,
     Suspend,
 )
-from tenure.lifecycle.records import Actor, ReasonCode, Role, Stage
+from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.statuses import FAILED, QUEUED, RUNNING, STALLED
 from tenure.stores.contract import Applied
 from tenure.testing.contract.clock import DatabaseClock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import (
     Commit,
@@ -18,7 +19,7 @@ from tenure.lifecycle.operations import (
     Stall,
     Suspend,
 )
-from tenure.lifecycle.records import Actor, Event, EventType, ExecutionStatus, Job, ReasonCode, Role, Stage, Timeouts
+from tenure.lifecycle.records import Actor, Event, EventType, ExecutionStatus, Job, Role, Timeouts
 from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
 from tenure.seams import SYSTEM
 from tenure.stores.contract import EventFilter, JobFilter

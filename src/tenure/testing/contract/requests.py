@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tenure.errors import IllegalTransition, InvalidInput, JobNotFound, RequestIdReused, RevisionConflict
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Cancel,
     Commit,
@@ -30,7 +31,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
     Wake,
 )
-from tenure.lifecycle.records import Actor, ReasonCode, Role, Stage, Timeouts
+from tenure.lifecycle.records import Actor, Role, Timeouts
 from tenure.lifecycle.statuses import CANCELLED, QUEUED
 from tenure.stores.contract import Applied, Failure, Repeated
 from tenure.testing.contract.clock import DatabaseClock

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Commit,
     Complete,
@@ -19,7 +20,7 @@ from tenure.lifecycle.operations import (
     Signal,
     Stall,
 )
-from tenure.lifecycle.records import Job, ReasonCode, Stage
+from tenure.lifecycle.records import Job
 from tenure.stores.contract import EventFilter
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.endings import ended_jobs

@@ -12,7 +12,7 @@ import pytest
 from tenure.errors import DeadlinePassed, GuardViolated, InvalidInput, StoreError, TenureError
 from tenure.lifecycle.operations import Commit, Complete
 from tenure.stores.contract import Applied
-from tenure.testing.contract.commit_blocks import SHORT_SECONDS, Change, at_once, until_late
+from tenure.testing.contract.commit_blocks import SHORT_SECONDS, RolledBack, at_once, until_late
 from tenure.testing.contract.outbox_and_artifacts import LONG_SECONDS, artifact, message
 from tenure.testing.driver import Driver
 
@@ -65,11 +65,11 @@ class StatementContract:
     @pytest.mark.usefixtures("paid")
     async def test_an_error_takes_the_callers_rows_back_with_the_rest(self, drive: Driver) -> None:
         job = await drive.running()
-        with pytest.raises(Change):
+        with pytest.raises(RolledBack):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.apply(drive.request(job, Commit("1"), fresh=True))
                 await tx.execute("insert into paid (id, who) values ($1, $2)", 1, "ada")
-                raise Change
+                raise RolledBack
         assert await self.rows(drive) == []
         assert not (await drive.job(job.id)).committed
 
@@ -240,8 +240,8 @@ class StatementContract:
                 async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                     await tx.post([message(drive, topic=outcome)])
                     if outcome == "dropped":
-                        raise Change
-            except Change:
+                        raise RolledBack
+            except RolledBack:
                 continue
         assert await self.posted(drive, own) == [("ada", 1, "kept"), ("ada", 2, "kept")]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidInput
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import Complete, DeadLetter, Retry
-from tenure.lifecycle.records import ReasonCode, Stage
 from tenure.stores.contract import Tally, WorkerRecord
 from tenure.stores.findings import SEEN_SECONDS
 from tenure.testing.clock import START

@@ -37,7 +37,7 @@ from tenure.stores.contract.archive import (
 )
 from tenure.testing.clock import START
 from tenure.testing.model.queues import RuleBook
-from tenure.testing.model.rows import Answer, WonClaim
+from tenure.testing.model.rows import AnsweredEnqueue, WonClaim
 
 if TYPE_CHECKING:
     from tenure.testing.model.store import ModelStore
@@ -182,7 +182,7 @@ class ModelRestore:
                 model._dead_letters[job_id] = one.dead_letter
             if one.signals:
                 model._signals[job_id] = list(one.signals)
-            model._answers |= {its.request_id: Answer((its.digest, its.detail), job_id) for its in one.answers}
+            model._answers |= {its.request_id: AnsweredEnqueue((its.digest, its.detail), job_id) for its in one.answers}
 
     async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None:
         made = Artifact(name=record.name, media_type=record.media_type, body=body)

@@ -9,15 +9,15 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import IllegalTransition, JobNotFound
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import BLANKABLE, Actor, Event, Job
-from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
 from tenure.lifecycle.transitions import allowed_from
 from tenure.stores.commit_block import require_outside
 from tenure.stores.contract import Resolution, SignalRecord, without_token
 from tenure.stores.validation import validate_after, validate_age, validate_resolution
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.content import Belongings
-from tenure.testing.model.rows import Answer, Body, superseded
+from tenure.testing.model.rows import AnsweredEnqueue, Body, superseded
 
 ERASED = "null"
 
@@ -28,7 +28,7 @@ class Forgetting(Belongings):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self._bodies: dict[UUID, Body] = {}
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, AnsweredEnqueue] = {}
         self._histories: dict[UUID, list[Event]] = {}
         self._log: list[Event] = []
         self._dead_letters: dict[UUID, DeadLetterRecord] = {}

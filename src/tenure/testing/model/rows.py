@@ -9,7 +9,8 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput, RequestIdReused
-from tenure.lifecycle.records import DeadLetter, Event, EventType, Job
+from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import LEASED, QUEUED, READY, STALLED
 from tenure.stores.contract import (
     ClaimRequest,
@@ -27,7 +28,7 @@ Body = tuple[str, str | None]
 """What makes an enqueue the same request when it comes again."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AnsweredEnqueue(msgspec.Struct, frozen=True):
     """An enqueue that made no job of its own, because another had its dedupe key."""
 
     body: Body
@@ -39,7 +40,7 @@ class WonClaim(msgspec.Struct, frozen=True):
     job_ids: tuple[UUID, ...]
 
 
-def same_answer(request: EnqueueRequest, rows: dict[UUID, Job], answers: dict[str, Answer]) -> Job | None:
+def same_answer(request: EnqueueRequest, rows: dict[UUID, Job], answers: dict[str, AnsweredEnqueue]) -> Job | None:
     """The job that had this request's dedupe key when it first came, also when it has ended since."""
     answer = answers.get(request.request_id)
     if answer is None:
@@ -95,7 +96,7 @@ def job_matches(job: Job, wanted: JobFilter) -> bool:
     )
 
 
-def letter_matches(letter: DeadLetter, job: Job, wanted: DeadLetterFilter) -> bool:
+def letter_matches(letter: DeadLetterRecord, job: Job, wanted: DeadLetterFilter) -> bool:
     return (
         (wanted.handled or letter.handled_at is None)
         and (not wanted.reason_codes or letter.reason_code in wanted.reason_codes)

@@ -18,10 +18,10 @@ import msgspec
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.claim_order import batch, claim_order
+from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.decide import Change, decide_chain, effective_at, expand, renewal_due
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
-from tenure.lifecycle.records import DeadLetter as DeadLetterRecord
 from tenure.lifecycle.records import Event, EventType, Execution, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.commit_block import require_outside
@@ -66,7 +66,7 @@ from tenure.testing.model.queues import ModelQueues, RuleBook, choice_by_rules, 
 from tenure.testing.model.retention import Forgetting
 from tenure.testing.model.rows import (
     POSITION_DIGITS,
-    Answer,
+    AnsweredEnqueue,
     WonClaim,
     body_of,
     claimable,
@@ -166,7 +166,7 @@ class ModelStore(Forgetting):
         for request in requests:
             there = same_answer(request, rows, remembered) or same_enqueue(request, rows, bodies)
             if there is None and (there := same_dedupe(request, rows.values())) is not None:
-                remembered[request.request_id] = Answer(body_of(request), there.id)
+                remembered[request.request_id] = AnsweredEnqueue(body_of(request), there.id)
             if there is not None:
                 answers.append(EnqueueResult(without_token(there), created=False))
                 continue

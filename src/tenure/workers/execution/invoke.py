@@ -11,7 +11,7 @@ from tenure.errors import InvalidInput
 from tenure.jobs.context import AttemptHandle, Context, current_context
 from tenure.jobs.definition import JobDefinition
 from tenure.jobs.middleware import Middleware, around_run
-from tenure.lifecycle.records import Stage
+from tenure.lifecycle.dead_letter import Stage
 from tenure.workers.execution.outcomes import Cancelled, ErrorPolicy, Outcome, Returned, outcome_of_error
 
 Call = Callable[[Callable[[], Any]], Awaitable[Any]]

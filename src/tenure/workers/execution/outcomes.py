@@ -20,9 +20,10 @@ from tenure.errors import (
     TransientError,
     ValidationError,
 )
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_seconds, clean_text, encode
 from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Operation, Release, Retry
-from tenure.lifecycle.records import Job, ReasonCode, Stage
+from tenure.lifecycle.records import Job
 
 TEXT_LENGTH_MAX = 16_000
 UNAVAILABLE_SECONDS = 1.0

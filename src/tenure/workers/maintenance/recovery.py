@@ -15,10 +15,11 @@ from typing import Protocol
 import msgspec
 
 from tenure.errors import IllegalTransition, NotYet, RevisionConflict, TenureError
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import clock_allows
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut
-from tenure.lifecycle.records import Actor, Job, ReasonCode, Role, Stage
+from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.statuses import RUNNING, STALLED
 from tenure.lifecycle.transitions import ClockGuard
 from tenure.observe.log_context import job_fields

@@ -26,8 +26,9 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.jobs.definition import JobDefinition
 from tenure.jobs.middleware import Middleware
+from tenure.lifecycle.dead_letter import Stage
 from tenure.lifecycle.operations import Progress
-from tenure.lifecycle.records import Job, Stage
+from tenure.lifecycle.records import Job
 from tenure.observe.log_format import log_to_standard_error
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import Artifact, TransactionStore
