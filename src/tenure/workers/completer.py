@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from tenure.errors import LeaseLost, RevisionConflict, StoreError, StoreUnavailable
 from tenure.jobs.context import current_context
@@ -36,7 +36,16 @@ Result = Written | BaseException
 """What was written, or the error that the store refused it with."""
 
 
-OnResult = Callable[[Result], None]
+class UnderLease(Protocol):
+    """An attempt of a job under a lease of this process."""
+
+    @property
+    def lease(self) -> Lease: ...
+
+
+A = TypeVar("A", bound=UnderLease)
+OnResult = Callable[[A, Outcome, Result], None]
+"""Called once with what became of an attempt's outcome."""
 
 
 class Submission(Protocol):
@@ -49,25 +58,28 @@ class Submission(Protocol):
         """The operation for this record. It is called again after another client has changed the job."""
         ...
 
-    @property
-    def resolve(self) -> OnResult:
+    def resolve(self, result: Result) -> None:
         """Called once with the result."""
         ...
 
 
-class _Recording:
-    """An outcome to be recorded, for an attempt that waits in no task."""
+class _Recording(Generic[A]):
+    """The outcome of an attempt that waits in no task."""
 
-    __slots__ = ("_outcome", "lease", "request_id", "resolve")
+    __slots__ = ("_attempt", "_on_result", "_outcome", "lease", "request_id")
 
-    def __init__(self, lease: Lease, outcome: Outcome, on_result: OnResult) -> None:
-        self.lease, self.request_id, self._outcome = lease, lease.request_id("end"), outcome
-        self.resolve = on_result
+    def __init__(self, attempt: A, outcome: Outcome, on_result: OnResult[A]) -> None:
+        self.lease = attempt.lease
+        self.request_id = self.lease.request_id("end")
+        self._attempt, self._outcome, self._on_result = attempt, outcome, on_result
 
     def decide(self, job: Job) -> Operation:
         operation = operation_for(job, self._outcome)
         assert operation is not None, "an attempt whose lease is lost records nothing"
         return operation
+
+    def resolve(self, result: Result) -> None:
+        self._on_result(self._attempt, self._outcome, result)
 
 
 class _Write:
@@ -92,12 +104,9 @@ class Completer:
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
-    def record(self, lease: Lease, outcome: Outcome, on_result: OnResult) -> None:
-        """Write the attempt's outcome with the next batch, and call back once with the result.
-
-        A callback, because an awaitable for each job of a batch costs measurably.
-        """
-        self._submit(_Recording(lease, outcome, on_result))
+    def record(self, attempt: A, outcome: Outcome, on_result: OnResult[A]) -> None:
+        """Write the attempt's outcome with the next batch, and call back once with the result."""
+        self._submit(_Recording(attempt, outcome, on_result))
 
     async def write(self, lease: Lease, verb: str, decide: Decide) -> Job:
         """Write one operation with the next batch; the record afterwards. Raises what the store refused it with."""

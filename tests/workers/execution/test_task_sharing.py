@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -38,9 +39,9 @@ class One:
 
 async def run(*ones: One) -> list[asyncio.Task[None]]:
     """The tasks that they ran in."""
-    sharing = SharedTasks(SYSTEM.spawn)
+    sharing: SharedTasks[Any] = SharedTasks(lambda run, task: run(task), SYSTEM.spawn)
     for one in ones:
-        sharing.run(one)
+        sharing.add(one)
     async with asyncio.timeout(10):
         for one in ones:
             await one.ended.wait()
@@ -82,9 +83,9 @@ async def test_one_that_suspends_keeps_its_task_and_delays_no_other() -> None:
 
     waiting = [One(wait) for _ in range(50)]
     last = One()
-    sharing = SharedTasks(SYSTEM.spawn)
+    sharing: SharedTasks[Any] = SharedTasks(lambda run, task: run(task), SYSTEM.spawn)
     for one in (*waiting, last):
-        sharing.run(one)
+        sharing.add(one)
     async with asyncio.timeout(10):
         await last.ended.wait()
         assert not any(one.ended.is_set() for one in waiting)
@@ -151,10 +152,10 @@ async def test_one_that_fails_although_it_must_not_delays_no_other(caplog: pytes
 
 
 async def test_what_is_added_later_is_run_too() -> None:
-    sharing = SharedTasks(SYSTEM.spawn)
+    sharing: SharedTasks[Any] = SharedTasks(lambda run, task: run(task), SYSTEM.spawn)
     async with asyncio.timeout(10):
         for _ in range(3):
             one = One()
-            sharing.run(one)
+            sharing.add(one)
             await one.ended.wait()
             assert one.task is not None

@@ -5,8 +5,8 @@ An attempt goes through these states, all of them in this file:
     queued      `start` was called; `task_sharing` runs `run_attempt` soon
     invoked     the function runs. An interruption cancels its task
     abandoned   the function did not stop in time; it runs on, and its outcome is ignored
-    recording   the outcome waits for its batch in the completer. No task or coroutine waits with it: an awaitable for
-                each job of a batch costs more than a short function does
+    recording   the outcome waits for its batch in the completer. No task waits with it: a task per job doubles the
+                worker's time for a short function (decision 018)
     reported    the outcome is written, or was refused: it is logged, and the slot is free
 """
 
@@ -57,22 +57,16 @@ class Runner:
     ) -> None:
         self._definitions, self._executors, self._services, self._on_end = definitions, executors, services, on_end
         self._quarantine = asyncio.Semaphore(QUARANTINE_MAX)
-        self._tasks = SharedTasks(services.seams.spawn)
+        self._tasks = SharedTasks(self.run_attempt, services.seams.spawn)
 
     def start(self, lease: Lease) -> None:
         """Run the attempt in the background."""
         attempt = RunningAttempt(lease, self._definitions[lease.job.origin.kind], self._services)
         lease.on_interrupt(partial(self._interrupt_from_any_thread, attempt))
-        self._tasks.run(partial(self.run_attempt, attempt))
+        self._tasks.add(attempt)
 
     async def run_attempt(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> None:
-        outcome = await self._invoke(attempt, task)  # never raises: whatever happens is an Outcome
-        if not attempt.abandoned:
-            self._record(attempt, outcome)  # batched, fenced, once; then `_report`: log line, metrics, free slot
-
-    # Invoke.
-
-    async def _invoke(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> Outcome:
+        """Invoke the function in this task, and record its outcome. Whatever happens is an outcome."""
         attempt.task = task
         outcome: Outcome
         try:
@@ -86,7 +80,9 @@ class Runner:
         attempt.task = None
         if attempt.timer is not None:
             attempt.timer.cancel()
-        return Lost() if attempt.interruption is Interruption.LOST else outcome
+        if not attempt.abandoned:
+            # Batched, fenced, once. `_report` follows: log line, metrics, free slot.
+            self._record(attempt, Lost() if attempt.interruption is Interruption.LOST else outcome)
 
     def _executor(self, attempt: RunningAttempt) -> Executor:
         """A job that lost a worker before may crash its process, so it runs in a child process where it can."""
@@ -111,7 +107,7 @@ class Runner:
         if attempt.interruption is not None or attempt.lease.completing:
             return
         attempt.interruption = reason
-        # Without a task the function has not begun, and `_invoke` will not call it.
+        # Without a task the function has not begun, and `run_attempt` will not call it.
         if attempt.task is not None:
             attempt.task.cancel()
             attempt.timer = self._services.loop.call_later(STOP_SECONDS_MAX, self._abandon, attempt)
@@ -136,7 +132,7 @@ class Runner:
         if lease.lost or isinstance(outcome, Lost):
             self._report(attempt, outcome, None)
         else:
-            self._services.completer.record(lease, outcome, partial(self._report, attempt, outcome))
+            self._services.completer.record(attempt, outcome, self._report)
 
     async def _record_after_writes(self, attempt: RunningAttempt, outcome: Outcome) -> None:
         """Write progress first. Artifacts are written in one transaction with the job's completion."""

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tenure.jobs.context import current_context
 from tenure.seams import Spawner
@@ -21,25 +21,24 @@ RUNS_MAX = 100
 
 log = logging.getLogger("tenure.workers")
 
-Run = Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]
-"""Makes the coroutine to run in this task."""
+T = TypeVar("T")
 
 
-class SharedTasks:
-    """Runs coroutines in the order in which they were added, on the event loop that it was made on.
+class SharedTasks(Generic[T]):
+    """Runs a coroutine function on items, in the order in which they were added, on the event loop that it was made on.
 
     Nothing is carried from one coroutine to the next: a task in which context variables were set, which was cancelled,
     or in which a coroutine was suspended is not used again.
     """
 
-    def __init__(self, spawn: Spawner) -> None:
-        self._spawn, self._loop = spawn, asyncio.get_running_loop()
-        self._queued: deque[Run] = deque()
+    def __init__(self, run: Callable[[T, asyncio.Task[None]], Coroutine[Any, Any, None]], spawn: Spawner) -> None:
+        self._run, self._spawn, self._loop = run, spawn, asyncio.get_running_loop()
+        self._queued: deque[T] = deque()
         self._sharing: set[asyncio.Task[None]] = set()
 
-    def run(self, run: Run) -> None:
-        """Run the coroutine soon. An error that it raises is only logged."""
-        self._queued.append(run)
+    def add(self, item: T) -> None:
+        """Run the coroutine for this item soon. An error that it raises is only logged."""
+        self._queued.append(item)
         if not self._sharing:
             self._start_task()
 
@@ -58,7 +57,7 @@ class SharedTasks:
         suspension = self._loop.call_soon(self._suspended, task)
         for _ in range(RUNS_MAX):
             try:
-                await self._queued.popleft()(task)
+                await self._run(self._queued.popleft(), task)
             except Exception:
                 log.exception("attempt ended with an unhandled error; recovery takes its job over")
             if task not in self._sharing:
