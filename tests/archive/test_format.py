@@ -432,7 +432,7 @@ FORGERIES: tuple[tuple[Damage, str], ...] = (
     (a_revision_left_out, "follows revision 2"),
     (a_date_before_the_one_before, "is dated before its predecessor"),
     (another_result, "committed_result has the digest"),
-    (another_payload, "is not what the log names by its digest"),
+    (another_payload, "does not match the digest in the log"),
     (another_status, "status is 'queued' in the record, 'waiting' by the log"),
     (fewer_failures, "failures is 0 in the record, 1 by the log"),
     (no_dead_letter, "its dead-letter record is missing"),

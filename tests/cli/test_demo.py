@@ -123,7 +123,7 @@ def test_a_job_that_is_gone_or_ended_otherwise_is_a_problem() -> None:
     assert job_problems([good, doomed], by_id(doomed)) == [f"1 job lost: {good.id}"]
     stuck, spared = job("charge", Status.RUNNING), job(DOOMED, Status.SUCCEEDED)
     [problem] = job_problems([stuck, spared], by_id(stuck, spared))
-    assert problem.startswith("2 jobs not ended as they should: ")
+    assert problem.startswith("2 jobs with a wrong status: ")
     assert f"charge {stuck.id} is running" in problem
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tenure.cli.bulk import MORE_LEFT
 from tenure.client.admin import DeadLetterFilter, JobFilter
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import Complete, DeadLetter, Fail
@@ -169,7 +170,7 @@ async def test_all_dead_letters_that_match_are_redriven(database: Database) -> N
     assert await redrives(database) == {}
     some = dlq(database, *chosen, "--yes", "--limit", "1")
     assert (some.code, some.err) == (0, "")
-    assert some.out.startswith("1 redriven, 0 before, 0 left as they were\nthere are more")
+    assert some.out.startswith(f"1 redriven, 0 redriven before, 0 unchanged\n{MORE_LEFT}")
     rest = dlq(database, *chosen, "--yes", "--json")
     assert (rest.code, rest.json) == (0, {"skipped": [], "more": False, "redriven": 2, "already_redriven": 0})
     assert (await redrives(database)).keys() == {str(job.id) for job in mails}
@@ -192,7 +193,7 @@ async def test_dead_letters_are_discarded_by_id_and_by_filter(database: Database
     as_json = dlq(database, "discard", str(one.id), "--json")
     assert (as_json.code, as_json.json["jobs"][0]["handled_as"]) == (0, "discarded")
     many = dlq(database, "discard", "--all", "--reason", "validation_failed", "--yes")
-    assert (many.code, many.out) == (0, "1 discarded, 0 left as they were\n")
+    assert (many.code, many.out) == (0, "1 discarded, 0 unchanged\n")
     assert await open_letters(database) == [str(late.id)]
     assert dlq(database, "discard", "--all", "--yes", "--json").json == {"skipped": [], "more": False, "discarded": 1}
 
@@ -202,7 +203,7 @@ async def test_a_person_is_asked_before_many_are_discarded(database: Database) -
         job = await buried(Driver(store))
     for typed, code, still_open in (("n\n", 130, [str(job.id)]), ("y\n", 0, [])):
         with terminal("dlq", "discard", "--all", "--database", database.url) as shown:
-            shown.read_until("This will discard 1 dead letter. Go on? [y/N]")
+            shown.read_until("This will discard 1 dead letter. Continue? [y/N]")
             shown.type(typed)
             assert shown.end() == code, shown.text
         assert await open_letters(database) == still_open

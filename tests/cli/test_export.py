@@ -377,7 +377,7 @@ async def test_the_page_on_exports_does_what_it_says(exported: Path, postgres_ds
     moving, telling = SHELL
     [counting] = PYTHON
     printed = run("bash", "-ec", moving, folder=folder, NEW_DATABASE=postgres_dsn)
-    assert printed.endswith("every record is what its log says\n")
+    assert printed.endswith("every record matches its events\n")
     assert await contents(Database(postgres_dsn)) == await contents(Database(f"sqlite:///{folder / 'jobs.db'}"))
     statuses = [line["job"]["status"] for line in read(exported) if line["line"] == "job"]
     assert run(sys.executable, "-c", counting, folder=folder) == f"{dict(Counter(statuses))}\n"

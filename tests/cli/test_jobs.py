@@ -272,12 +272,12 @@ async def test_all_that_match_are_cancelled_and_what_is_left_is_counted(database
     assert "this would cancel 5 jobs; confirm it with --yes" in unsure.err
     some = jobs(database, *chosen, "--yes", "--limit", "2")
     assert (some.code, some.err) == (0, "")
-    assert some.out.startswith("2 cancelled, 0 asked to end, 0 left as they were\nthere are more")
+    assert some.out.startswith("2 cancelled, 0 asked to stop, 0 unchanged\nthe limit was reached")
     answer = jobs(database, *chosen, "--yes", "--json")
     assert (answer.code, answer.json["cancelled"], answer.json["requested"], answer.json["more"]) == (1, 1, 1, False)
     assert [skipped["job_id"] for skipped in answer.json["skipped"]] == [str(committed.id)]
     in_words = jobs(database, *chosen, "--yes")
-    assert (in_words.code, in_words.out) == (1, "0 cancelled, 1 asked to end, 1 left as they were\n")
+    assert (in_words.code, in_words.out) == (1, "0 cancelled, 1 asked to stop, 1 unchanged\n")
     assert "its effect has been applied" in in_words.err
     assert await status_of(database, *waiting) == [("cancelled", True)] * 3
     assert await status_of(database, held, other) == [("running", True), ("queued", False)]
@@ -290,7 +290,7 @@ async def test_all_that_match_are_cancelled_and_what_is_left_is_counted(database
         (("--kind", "mail"), "add --all-matching to select all that match"),
         ((UNKNOWN, "--all-matching"), "give either ids, or --all-matching with filters"),
         ((UNKNOWN, "--kind", "mail"), "give either ids, or --all-matching with filters"),
-        (("--all-matching", "--yes", "--status", "failed"), "failed has ended"),
+        (("--all-matching", "--yes", "--status", "failed"), "failed jobs have ended"),
         (("--all-matching", "--yes", "--limit", "0"), "is not in the range"),
     ],
 )
@@ -310,7 +310,7 @@ async def test_a_person_is_asked_before_many_are_cancelled(database: Database) -
         waiting = [await Driver(store).add() for _ in range(2)]
     for typed, code, status in (("n\n", 130, ("queued", False)), ("y\n", 0, ("cancelled", True))):
         with terminal("jobs", "cancel", "--all-matching", "--database", database.url) as shown:
-            shown.read_until("This will cancel 2 jobs. Go on? [y/N]")
+            shown.read_until("This will cancel 2 jobs. Continue? [y/N]")
             shown.type(typed)
             assert shown.end() == code, shown.text
             assert "Traceback" not in shown.text

@@ -105,7 +105,7 @@ async def test_the_log_is_followed_without_gap_or_repetition_and_from_where_it_w
             position = tail.events[9]["position"]
             code, said = tail.interrupt()
             assert code == 130
-            assert said == f"tenure: interrupted; to go on from here: --from {tail.events[-1]['position']}\n"
+            assert said == f"tenure: interrupted; resume with: --from {tail.events[-1]['position']}\n"
         with following(database, tmp_path / "second", "--from", position) as tail:
             tail.wait_for(6)
             await work()

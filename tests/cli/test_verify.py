@@ -224,7 +224,7 @@ async def complete_many(driver: Driver, store: Store, count: int) -> None:
 def memory_bytes(database: Database, jobs: int) -> int:
     command = [sys.executable, "-c", MEASURED, "verify", "--database", database.url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    assert done.stdout.startswith(f"{jobs:,} jobs and {4 * jobs:,} events: every record"), done.stdout
+    assert done.stdout.startswith(f"{jobs:,} jobs and {4 * jobs:,} events verified: every record"), done.stdout
     return int(done.stderr.split()[-1])
 
 

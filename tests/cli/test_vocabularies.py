@@ -81,7 +81,7 @@ async def test_filters_pages_and_empty_lists_are_as_without_a_vocabulary(databas
     page = jobs(database, "ls", "--json", "--status", "queued", "--limit", "1", "--vocabulary", "engine")
     assert ([job["jobId"] for job in page.json["jobs"]], page.json["after"]) == ([str(first.id)], str(first.id))
     in_words = jobs(database, "ls", "--status", "queued", "--limit", "1", "--vocabulary", "engine")
-    assert in_words.out.splitlines()[-1] == f"there are more: --after {first.id}"
+    assert in_words.out.splitlines()[-1] == f"more jobs: --after {first.id}"
     rest = jobs(database, "ls", "--status", "queued", "--after", str(first.id), "--json", "--vocabulary", "contract")
     assert [job["id"] for job in rest.json["jobs"]] == [str(second.id)]
     assert jobs(database, "ls", "--kind", "none", "--vocabulary", "engine").out == "no jobs match\n"

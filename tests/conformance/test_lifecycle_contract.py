@@ -303,7 +303,7 @@ async def test_what_a_store_writes_is_what_the_pure_policy_decides(place: Place)
 @pytest.mark.parametrize("name", ["Model", "Sqlite", "Postgres"])
 def test_every_store_enters_the_same_kit(name: str) -> None:
     # Imported here, since pytest would run the whole kit once more for every name that it finds in this module.
-    suite = getattr(import_module(f"tests.contract.test_{name.lower()}"), f"Test{name}Store")
+    suite = getattr(import_module(f"tests.stores.contract.test_{name.lower()}"), f"Test{name}Store")
     assert issubclass(suite, StoreContract)
     assert [name for name in vars(suite) if name.startswith("test")] == [], "none brings easier tests of its own"
 

@@ -108,7 +108,7 @@ async def test_a_job_that_is_removed_while_it_is_answered_with_is_said_to_be_gon
     ask = store._connections.fetch
 
     async def with_retention_before_it(name: str, values: Mapping[str, Any]) -> list[Any]:
-        if name == "read":
+        if name == "jobs/select":
             await prune(drive)
         return await ask(name, values)
 

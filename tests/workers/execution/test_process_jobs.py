@@ -293,7 +293,7 @@ async def test_artifacts_come_back_with_the_result(app: tenure.App) -> None:
 
 
 @pytest.mark.requirement("EL-04")
-@pytest.mark.parametrize("kind", [jobs.pays, jobs.pays_plainly], ids=lambda kind: kind.kind.name)
+@pytest.mark.parametrize("kind", [jobs.pays, jobs.pays_plainly], ids=lambda kind: kind.definition.name)
 @pytest.mark.parametrize("then", ["return", "exit", "raise", "return something else"])
 async def test_what_is_committed_in_a_process_stands_whatever_happens_afterwards(
     app: tenure.App, kind: tenure.JobFunction[[int, str], str], then: str
@@ -494,7 +494,7 @@ async def worker_process(app: tenure.App) -> AsyncIterator[subprocess.Popen[byte
             program.kill()
 
 
-@pytest.mark.parametrize("kind", [jobs.stubborn, jobs.seizing], ids=lambda kind: kind.kind.name)
+@pytest.mark.parametrize("kind", [jobs.stubborn, jobs.seizing], ids=lambda kind: kind.definition.name)
 async def test_a_process_ends_with_its_worker_also_when_that_is_killed(
     sqlite_app: tenure.App, kind: tenure.JobFunction[[], None]
 ) -> None:
