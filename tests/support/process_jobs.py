@@ -44,7 +44,7 @@ class Point(msgspec.Struct):
 app = tenure.App("sqlite:///unused.db", name="processes", middleware=[Stamp()])
 
 
-def stillborn(_channel: object) -> None:
+def stillborn(*_arguments: object) -> None:
     """In place of a child that works."""
     os._exit(3)
 
