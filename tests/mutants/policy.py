@@ -235,7 +235,7 @@ MUTANTS = (
         "a repeated request is done again",
         "the log is not asked whether a request was applied before",
         Kit("test_a_repeated_request_is_a_success_that_changes_nothing"),
-        r"not taken as a repetition",
+        r"not recognised as repeated",
         repetition_is_done_again,
     ),
     Mutant(
