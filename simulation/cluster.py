@@ -346,7 +346,7 @@ class SimulatedCluster:
         history = History.merged(list(self._histories.values()))
         problems = check_history(history, await snapshot(self.store, clock=self.clock), drained=True)
         if problems:
-            raise InvariantViolated("; ".join(f"{problem.code}: {problem.says}" for problem in problems[:3]))
+            raise InvariantViolated("; ".join(f"{problem.code}: {problem.message}" for problem in problems[:3]))
         jobs = {job.id: job for job in await all_jobs(self.store)}
         missing = [job_id for job_id in self.acknowledged if job_id not in jobs]
         if missing:

@@ -107,7 +107,7 @@ def test_every_problem_names_its_job_and_says_what_is_wrong() -> None:
         for problem in problems(corruption.edit(ended if corruption.drained else live), drained=corruption.drained):
             assert isinstance(problem.job_id, UUID), corruption.name
             assert str(problem).startswith(f"{problem.code}: job {problem.job_id}")
-            assert len(problem.says) > 10
+            assert len(problem.message) > 10
 
 
 def test_live_jobs_are_a_problem_only_where_everything_should_have_ended() -> None:

@@ -120,8 +120,8 @@ def validate_job_filter(wanted: JobFilter) -> None:
         check_text(text, "reasons", length_max=REASON_LENGTH_MAX)
     _check_tags(wanted.tags)
     for name in ("created_from", "created_until"):
-        if (moment := getattr(wanted, name)) is not None:
-            check_datetime(moment, name)
+        if (at := getattr(wanted, name)) is not None:
+            check_datetime(at, name)
 
 
 def validate_dead_letter_filter(wanted: DeadLetterFilter) -> None:
@@ -131,8 +131,8 @@ def validate_dead_letter_filter(wanted: DeadLetterFilter) -> None:
     for text in (*wanted.queues, *wanted.kinds):
         check_text(text, "filter")
     for name in ("dead_from", "dead_until"):
-        if (moment := getattr(wanted, name)) is not None:
-            check_datetime(moment, name)
+        if (at := getattr(wanted, name)) is not None:
+            check_datetime(at, name)
 
 
 def validate_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
@@ -149,8 +149,8 @@ def validate_event_filter(wanted: EventFilter) -> None:
     if wanted.correlation_id is not None:
         check_text(wanted.correlation_id, "correlation_id")
     for name in ("since", "until"):
-        if (moment := getattr(wanted, name)) is not None:
-            check_datetime(moment, name)
+        if (at := getattr(wanted, name)) is not None:
+            check_datetime(at, name)
 
 
 def validate_claim(request: ClaimRequest) -> None:

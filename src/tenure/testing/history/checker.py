@@ -99,5 +99,5 @@ def _each_job(database: HistorySnapshot) -> Iterator[HistoryProblem]:
 def _live_left(jobs: Sequence[Job]) -> Iterator[HistoryProblem]:
     for job in jobs:
         if job.live:
-            says = f"it is still {job.status} at attempt {job.attempt}, due {job.due_at}, owned by {job.owner}"
-            yield HistoryProblem(Code.LIVE_LEFT, says, job.id)
+            message = f"it is still {job.status} at attempt {job.attempt}, due {job.due_at}, owned by {job.owner}"
+            yield HistoryProblem(Code.LIVE_LEFT, message, job.id)

@@ -48,8 +48,8 @@ def job_problems(job: Job, events: Sequence[Event]) -> list[HistoryProblem]:
     else:
         secret = []
     if not events:
-        says = f"its row is {job.status} at revision {job.rev}, and its log is empty"
-        return [*secret, HistoryProblem(Code.NO_EVENTS, says, job.id)]
+        message = f"its row is {job.status} at revision {job.rev}, and its log is empty"
+        return [*secret, HistoryProblem(Code.NO_EVENTS, message, job.id)]
     log = log_problems(job.id, events)
     row = list(_row(job, in_order(events), log_is_sound=not log))
     sound = not log and all(problem.code is not Code.BROKEN_LOG for problem in row)
@@ -79,8 +79,8 @@ def _revisions(job_id: UUID, events: Sequence[Event]) -> Iterator[HistoryProblem
         latest = max(latest, event.rev)
     for rev in sorted(seen):
         if rev != expected:
-            says = f"is missing; {rev} is the next that is there"
-            yield HistoryProblem(Code.REVISION_GAP, says, job_id, expected)
+            message = f"is missing; {rev} is the next that is there"
+            yield HistoryProblem(Code.REVISION_GAP, message, job_id, expected)
         expected = rev + 1
 
 
@@ -114,8 +114,8 @@ def _step(before: Event, event: Event, was: tuple[int, int], now: tuple[int, int
     elif event.from_status is not before.to_status:
         yield _at(event, Code.CHAIN_BROKEN, f"{event.type} starts from {event.from_status} after {before.to_status}")
     elif not legal:
-        says = f"the table has no {event.type} from {event.from_status} to {event.to_status}"
-        yield _at(event, Code.ILLEGAL_STEP, says)
+        message = f"the table has no {event.type} from {event.from_status} to {event.to_status}"
+        yield _at(event, Code.ILLEGAL_STEP, message)
     elif _arrow(event) is None:
         yield _at(event, Code.NOT_AUTHORISED, f"{event.actor} has no authority for {event.type}")
 
@@ -152,8 +152,10 @@ def _commits(events: Sequence[Event]) -> Iterator[HistoryProblem]:
 def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[HistoryProblem]:
     endless = job.status in TERMINAL and events[-1].to_status not in TERMINAL
     if endless:
-        says = f"its row is {job.status}, and its log ends with {events[-1].type}: nothing tells how it came to its end"
-        yield HistoryProblem(Code.NO_END_EVENT, says, job.id)
+        message = (
+            f"its row is {job.status}, and its log ends with {events[-1].type}: nothing tells how it came to its end"
+        )
+        yield HistoryProblem(Code.NO_END_EVENT, message, job.id)
     for found in problems_of(job, events):
         explained = (found.type is ProblemType.BROKEN_LOG and not log_is_sound) or (
             found.type is ProblemType.DIFFERS and endless
@@ -180,9 +182,9 @@ def _allowed(
     # An event is dated at the database's time or later, and these guards, once open, stay open. A step that follows
     # another in one change has no guard of its own.
     if not follows and not clock_allows(job, transition.guard, event.at):
-        says = f"{event.type} at {event.at}: due {job.due_at}, lease until {job.lease_expires_at}, "
-        says += f"heartbeat until {job.heartbeat_deadline_at}, time up at {job.timeout_at}"
-        yield _at(event, Code.TOO_EARLY, says)
+        message = f"{event.type} at {event.at}: due {job.due_at}, lease until {job.lease_expires_at}, "
+        message += f"heartbeat until {job.heartbeat_deadline_at}, time up at {job.timeout_at}"
+        yield _at(event, Code.TOO_EARLY, message)
     by = transition.authority(_role(event) or Role.CLIENT)
     if transition.operation is OperationType.COMPLETE and content is None:
         return  # It was erased, so whether it is the committed one cannot be told.
@@ -210,5 +212,5 @@ def _role(event: Event) -> Role | None:
 _ROLES = frozenset(Role)
 
 
-def _at(event: Event, code: Code, says: str) -> HistoryProblem:
-    return HistoryProblem(code, says, event.job_id, event.rev)
+def _at(event: Event, code: Code, message: str) -> HistoryProblem:
+    return HistoryProblem(code, message, event.job_id, event.rev)

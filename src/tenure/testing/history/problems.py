@@ -73,10 +73,10 @@ class HistoryProblem(msgspec.Struct, frozen=True):
     """One broken promise: which, how, and of which job (None where a request names none)."""
 
     code: Code
-    says: str
+    message: str
     job_id: UUID | None = None
     rev: int | None = None
 
     def __str__(self) -> str:
         place = "" if self.rev is None else f", revision {self.rev}"
-        return f"{self.code}: job {self.job_id or 'unknown'}{place}: {self.says}"
+        return f"{self.code}: job {self.job_id or 'unknown'}{place}: {self.message}"

@@ -74,8 +74,8 @@ def effect_problems(
     having = {log.jobs[job_id].kind for job_id in by_job if job_id in log.jobs} if kinds is None else kinds
     for job_id, event in commits.items():
         if job_id not in by_job and job_id in log.jobs and log.jobs[job_id].kind in having:
-            says = f"{event.type} committed it in attempt {event.attempt}, and it had no effect"
-            yield HistoryProblem(Code.COMMIT_WITHOUT_EFFECT, says, job_id, event.rev)
+            message = f"{event.type} committed it in attempt {event.attempt}, and it had no effect"
+            yield HistoryProblem(Code.COMMIT_WITHOUT_EFFECT, message, job_id, event.rev)
 
 
 def _effects_of(job_id: UUID, effects: Sequence[Effect], commit: Event | None) -> Iterator[HistoryProblem]:
@@ -85,11 +85,11 @@ def _effects_of(job_id: UUID, effects: Sequence[Effect], commit: Event | None) -
             Code.EFFECT_TWICE, f"it had its effect {len(effects)} times, in attempts {attempts}", job_id
         )
     if commit is None:
-        says = f"it had its effect in attempt {attempts[0]}, and the log has no commit"
-        yield HistoryProblem(Code.EFFECT_WITHOUT_COMMIT, says, job_id)
+        message = f"it had its effect in attempt {attempts[0]}, and the log has no commit"
+        yield HistoryProblem(Code.EFFECT_WITHOUT_COMMIT, message, job_id)
     elif any(attempt not in (None, commit.attempt) for attempt in attempts):
-        says = f"it had its effect in attempt {attempts[0]}, and attempt {commit.attempt} committed it"
-        yield HistoryProblem(Code.EFFECT_OF_ANOTHER_ATTEMPT, says, job_id, commit.rev)
+        message = f"it had its effect in attempt {attempts[0]}, and attempt {commit.attempt} committed it"
+        yield HistoryProblem(Code.EFFECT_OF_ANOTHER_ATTEMPT, message, job_id, commit.rev)
 
 
 def _family(one: Asked) -> Family:
@@ -104,12 +104,12 @@ def _written_twice(log: Written) -> Iterator[HistoryProblem]:
     for (job_id, request_id), events in log.changes.items():
         for before, event in pairwise(events):
             if (event.rev - before.rev, event.at, event.actor) != (1, before.at, before.actor):
-                says = f"request {request_id!r} was carried out at revision {before.rev} and again"
-                yield HistoryProblem(Code.REQUEST_TWICE, says, job_id, event.rev)
+                message = f"request {request_id!r} was carried out at revision {before.rev} and again"
+                yield HistoryProblem(Code.REQUEST_TWICE, message, job_id, event.rev)
     for request_id, job_ids in log.enqueues.items():
         for job_id in job_ids[1:]:
-            says = f"request {request_id!r} made this job and job {job_ids[0]}"
-            yield HistoryProblem(Code.REQUEST_TWICE, says, job_id, 1)
+            message = f"request {request_id!r} made this job and job {job_ids[0]}"
+            yield HistoryProblem(Code.REQUEST_TWICE, message, job_id, 1)
 
 
 def _change(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
@@ -119,8 +119,8 @@ def _change(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[H
     told = _told(calls)
     results = {(answer.rev, answer.status) for _, answer in told if answer.rev is not None}
     if len(results) > 1:
-        says = f"request {request_id!r} had several results: {_listed(f'revision {rev}' for rev, _ in results)}"
-        yield HistoryProblem(Code.TWO_RESULTS, says, job_id)
+        message = f"request {request_id!r} had several results: {_listed(f'revision {rev}' for rev, _ in results)}"
+        yield HistoryProblem(Code.TWO_RESULTS, message, job_id)
     for one, answer in told:
         yield from _done(one, answer, events, log, told_once=len(results) < 2)
     if not told and events and not _reused(calls):
@@ -139,29 +139,29 @@ def _done(
     elif not events:
         yield HistoryProblem(Code.OK_NOT_WRITTEN, f"{asked}, and its log has nothing of it", job_id)
     elif not _is_own(one, events):
-        says = f"{asked}, and its log has {_listed(event.type for event in events)} under that request"
-        yield HistoryProblem(Code.WRITTEN_OTHERWISE, says, job_id, events[0].rev)
+        message = f"{asked}, and its log has {_listed(event.type for event in events)} under that request"
+        yield HistoryProblem(Code.WRITTEN_OTHERWISE, message, job_id, events[0].rev)
     elif told_once and _is_untrue(answer, events[-1]):
-        says = f"{asked} with revision {answer.rev}, {answer.status}; its log has {events[-1].to_status}"
-        yield HistoryProblem(Code.ANSWER_UNTRUE, says, job_id, events[-1].rev)
+        message = f"{asked} with revision {answer.rev}, {answer.status}; its log has {events[-1].to_status}"
+        yield HistoryProblem(Code.ANSWER_UNTRUE, message, job_id, events[-1].rev)
 
 
 def _not_told(request_id: str, calls: Sequence[Asked], events: Sequence[Event]) -> Iterator[HistoryProblem]:
     found = _listed(event.type for event in events)
     if not any(one.open for one in calls):
-        says = f"request {request_id!r} was refused ({_refusals(calls)}), and its log has {found}"
-        yield HistoryProblem(Code.REFUSED_WRITTEN, says, events[0].job_id, events[0].rev)
+        message = f"request {request_id!r} was refused ({_refusals(calls)}), and its log has {found}"
+        yield HistoryProblem(Code.REFUSED_WRITTEN, message, events[0].job_id, events[0].rev)
     elif not any(_is_own(one, events) for one in calls):
-        says = f"request {request_id!r} asked for {calls[0].invoked.op}, and its log has {found}"
-        yield HistoryProblem(Code.WRITTEN_OTHERWISE, says, events[0].job_id, events[0].rev)
+        message = f"request {request_id!r} asked for {calls[0].invoked.op}, and its log has {found}"
+        yield HistoryProblem(Code.WRITTEN_OTHERWISE, message, events[0].job_id, events[0].rev)
 
 
 def _enqueue(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
     told = _told(calls)
     named = {job_id for _, answer in told for job_id in answer.job_ids}
     if len(named) > 1 or sum(answer.created is True for _, answer in told) > 1:
-        says = f"request {request_id!r} was answered with several new jobs, or with several: {_listed(named)}"
-        yield HistoryProblem(Code.TWO_RESULTS, says, min(named, default=None))
+        message = f"request {request_id!r} was answered with several new jobs, or with several: {_listed(named)}"
+        yield HistoryProblem(Code.TWO_RESULTS, message, min(named, default=None))
     for one, answer in told:
         for job_id in answer.job_ids:
             yield from _added(one, answer, job_id, log)
@@ -169,11 +169,11 @@ def _enqueue(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[
     if told or not stored or _reused(calls):
         return
     if not any(one.open for one in calls):
-        says = f"enqueue (request {request_id!r}) was refused ({_refusals(calls)}), and the job is there"
-        yield HistoryProblem(Code.REFUSED_STORED, says, stored[0])
+        message = f"enqueue (request {request_id!r}) was refused ({_refusals(calls)}), and the job is there"
+        yield HistoryProblem(Code.REFUSED_STORED, message, stored[0])
     elif not {one.invoked.job_id for one in calls} & {None, stored[0]}:
-        says = f"enqueue (request {request_id!r}) was to make job {calls[0].invoked.job_id}, and made this one"
-        yield HistoryProblem(Code.WRITTEN_OTHERWISE, says, stored[0], 1)
+        message = f"enqueue (request {request_id!r}) was to make job {calls[0].invoked.job_id}, and made this one"
+        yield HistoryProblem(Code.WRITTEN_OTHERWISE, message, stored[0], 1)
 
 
 def _added(one: Asked, answer: Ok, job_id: UUID, log: Written) -> Iterator[HistoryProblem]:
@@ -197,17 +197,17 @@ def _claim(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[Hi
     if len(results) > 1:
         yield HistoryProblem(Code.TWO_RESULTS, f"claim {request_id!r} was answered with different jobs", min(named))
     for job_id in sorted(named):
-        says = f"claim {request_id!r} was answered with this job"
+        message = f"claim {request_id!r} was answered with this job"
         if job_id not in log.jobs:
-            yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{says}, and there is no such job", job_id)
+            yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{message}, and there is no such job", job_id)
         elif job_id not in won:
-            yield HistoryProblem(Code.CLAIM_NOT_WRITTEN, f"{says}, and its log has no such claim", job_id)
+            yield HistoryProblem(Code.CLAIM_NOT_WRITTEN, f"{message}, and its log has no such claim", job_id)
     if any(one.open for one in calls) or _reused(calls):
         return
     for job_id in won:
         if not told:
-            says = f"claim {request_id!r} was refused ({_refusals(calls)}), and its log has the claim"
-            yield HistoryProblem(Code.REFUSED_WRITTEN, says, job_id)
+            message = f"claim {request_id!r} was refused ({_refusals(calls)}), and its log has the claim"
+            yield HistoryProblem(Code.REFUSED_WRITTEN, message, job_id)
         elif job_id not in named:
             yield HistoryProblem(
                 Code.CLAIM_UNTOLD, f"claim {request_id!r} took it, and its claimer was not told", job_id
@@ -229,8 +229,8 @@ def _refused_after_ok(request_id: str, calls: Sequence[Asked], job_id: UUID | No
             done[process] = min(one.answer_place, done.get(process, one.answer_place))
         came_later = done.get(process, one.invoked_place) < one.invoked_place
         if came_later and isinstance(answer, Failed) and answer.refusal not in _OF_ANOTHER_BODY:
-            says = f"request {request_id!r} was answered ok, and then refused ({answer.refusal})"
-            yield HistoryProblem(Code.REFUSED_AFTER_OK, says, job_id or one.invoked.job_id)
+            message = f"request {request_id!r} was answered ok, and then refused ({answer.refusal})"
+            yield HistoryProblem(Code.REFUSED_AFTER_OK, message, job_id or one.invoked.job_id)
 
 
 def _told(calls: Sequence[Asked]) -> list[tuple[Asked, Ok]]:

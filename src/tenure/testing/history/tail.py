@@ -68,8 +68,8 @@ def dedupe_problems(jobs: Iterable[Job], tail: Sequence[Event]) -> Iterator[Hist
         for life in sorted((lives[job_id] for job_id in job_ids if job_id in lives), key=lambda life: life.begin):
             for other in active:
                 if other.overlaps(life):
-                    says = f"it was live together with job {other.job_id}: both are {kind!r} with dedupe key {key!r}"
-                    yield HistoryProblem(Code.DEDUPE_OVERLAP, says, life.job_id)
+                    message = f"it was live together with job {other.job_id}: both are {kind!r} with dedupe key {key!r}"
+                    yield HistoryProblem(Code.DEDUPE_OVERLAP, message, life.job_id)
             active = [other for other in active if other.end is None or other.end > life.begin] + [life]
 
 
@@ -85,5 +85,5 @@ def _lives(tail: Sequence[Event], wanted: set[UUID]) -> dict[UUID, _Life]:
     return lives
 
 
-def _of(event: Event, code: Code, says: str) -> HistoryProblem:
-    return HistoryProblem(code, says, event.job_id, event.rev)
+def _of(event: Event, code: Code, message: str) -> HistoryProblem:
+    return HistoryProblem(code, message, event.job_id, event.rev)
