@@ -50,7 +50,7 @@ def test_missing_migrations_are_an_error_with_advice(database: Database) -> None
     assert "schema" in findings(answer, "error")
     [schema] = [finding for finding in answer.json["findings"] if finding["about"] == "schema"]
     assert schema["advice"] == "run `tenure migrate`"
-    assert "0001_" in schema["says"]
+    assert "0001_" in schema["message"]
 
 
 def test_a_file_that_is_not_there_is_an_error_and_is_not_created(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_a_transaction_that_holds_back_vacuum_and_the_tail_is_named(
         connection.execute("select pg_current_xact_id()")
         pid = connection.info.backend_pid
         warnings = [finding for finding in await find_problems(postgres_dsn) if finding.level == "warning"]
-    [named] = [finding for finding in warnings if f"pid {pid} " in finding.says]
+    [named] = [finding for finding in warnings if f"pid {pid} " in finding.message]
     assert "pg_terminate_backend" in named.advice
 
 
@@ -95,7 +95,7 @@ async def test_schedules_that_nobody_deals_with_are_named(database: Database) ->
             await store.schedules.put(call, next_at=due, paused=paused, expected_rev=0, actor=OPERATOR)
     named = [finding for finding in await find_problems(database.url) if finding.about == "schedules"]
     since = (now - timedelta(minutes=60)).isoformat(timespec="seconds")
-    assert [(finding.level, finding.says) for finding in named] == [
+    assert [(finding.level, finding.message) for finding in named] == [
         ("warning", f"schedule 'late' has been due since {since}")
     ]
 
@@ -129,7 +129,7 @@ async def test_the_skew_of_the_clocks_does_not_count_the_way(ahead_seconds: floa
     store = Ahead(clock, ahead_seconds=ahead_seconds, trips_seconds=[3.0, 0.2, 7.0, 1.0, 0.4])
     finding = await clock_skew(store, clock)
     assert finding.level == level
-    assert says in finding.says
+    assert says in finding.message
 
 
 RUBBISH = ["", "jobs.db", "mysql://localhost/jobs", "sqlite:", "sqlite://", "://", "postgresql://[::1/x"]

@@ -281,7 +281,7 @@ async def test_jobs_and_events_are_told_in_the_words_asked_for(names: tuple[str,
         jobs = await one_of_each(Driver(store))
         logs = await store.history([job.id for job in jobs])
         rows = await store.read([job.id for job in jobs])
-    file = tmp_path / "told.jsonl"
+    file = tmp_path / "translated.jsonl"
     answer = export(database, file, *(part for name in names for part in ("--vocabulary", name)))
     assert answer.code == 0, answer
     header, *lines, footer = read(file)
@@ -382,7 +382,7 @@ async def test_the_page_on_exports_does_what_it_says(exported: Path, postgres_ds
     statuses = [line["job"]["status"] for line in read(exported) if line["line"] == "job"]
     assert run(sys.executable, "-c", counting, folder=folder) == f"{dict(Counter(statuses))}\n"
     run("bash", "-ec", telling, folder=folder)
-    assert read(folder / "told.jsonl")[0]["vocabularies"] == ["engine", "engine-old"]
+    assert read(folder / "translated.jsonl")[0]["vocabularies"] == ["engine", "engine-old"]
 
 
 def test_the_page_on_exports_names_every_field_that_a_file_can_have(exported: Path) -> None:

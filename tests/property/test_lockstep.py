@@ -484,7 +484,7 @@ async def together(
 
 async def at_a_glance(store: Store, *, wanted: DeadLetterFilter, limit: int) -> list[Any]:
     stats, page = await store.stats(), await store.dead_letters(wanted, limit=limit)
-    warnings = [finding.says for finding in await store.doctor() if finding.about == "workers"]
+    warnings = [finding.message for finding in await store.doctor() if finding.about == "workers"]
     return [stats.at, stats.tallies, stats.workers, stats.dead_letters, page.letters, page.after, warnings]
 
 

@@ -126,6 +126,6 @@ def _schema(state: SchemaState) -> list[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    print_line(f"{finding.level:<8} {finding.about}: {finding.says}", level=finding.level)
+    print_line(f"{finding.level:<8} {finding.about}: {finding.message}", level=finding.level)
     if finding.advice:
         print_line(f"{'':<8} → {finding.advice}")

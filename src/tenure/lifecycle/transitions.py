@@ -87,11 +87,11 @@ def _same_result(job: Job, operation: Operation) -> bool:
 
 
 FAILURES_LEFT = Condition("a failure is left", lambda job, _: job.failures + 1 < job.policy.max_attempts)
-MAY_FAIL = Condition("the error is permanent, or the last one and the policy says fail", _may_fail)
+MAY_FAIL = Condition("the error is permanent, or the last one and on_exhausted is fail", _may_fail)
 SAME_RESULT = Condition("the result is the committed one, if there is one", _same_result)
 CANCEL_REQUESTED = Condition("a cancel was requested", lambda job, _: job.cancel_requested)
 MAY_RUN_AGAIN = Condition("its policy lets it run again", lambda job, _: job.recovery_action() == "requeue")
-MUST_FAIL = Condition("it was lost and its policy says fail", lambda job, _: job.recovery_action() == "fail")
+MUST_FAIL = Condition("it was lost and its policy is to fail", lambda job, _: job.recovery_action() == "fail")
 IS_COMMITTED = Condition("it is committed", lambda job, _: job.committed)
 
 CLIENT = (Authority(Role.CLIENT),)

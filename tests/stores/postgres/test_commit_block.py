@@ -99,7 +99,7 @@ async def test_the_server_knows_how_long_a_transaction_may_be_open(store: Postgr
         assert await connection.fetchval("show statement_timeout") == "0", "it ends with the transaction"
 
 
-async def test_an_older_server_is_told_what_is_left_as_time_goes_by(
+async def test_an_older_server_gets_a_shorter_timeout_as_time_passes(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_module, "TRANSACTION_TIMEOUT_VERSION", 99)

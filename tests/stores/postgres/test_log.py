@@ -149,4 +149,5 @@ async def test_a_store_with_one_connection_prepares_itself_too(dsn: str) -> None
     await store.open()
     async with asyncio.timeout(30):
         await store.prepare()
+        assert await store.recoverable(limit=1) == [], "the one connection is free again"
     await store.close()

@@ -691,7 +691,7 @@ async def test_the_doctor_names_what_it_looked_at(path: Path, store: SqliteStore
     assert not [finding for finding in findings.values() if finding.level == "error"]
     safe = sqlite3.sqlite_version_info >= (3, 51, 3)
     assert findings["version"].level == ("ok" if safe else "warning")
-    assert findings["journal"].says == "journal mode wal"
+    assert findings["journal"].message == "journal mode wal"
 
 
 # Variants

@@ -176,9 +176,9 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that `doctor` has to say: ok, warning or error; what it saw, and what to do."""
+    """A finding of `doctor`: ok, warning or error; what was found, and what to do."""
 
     level: str
     about: str
-    says: str
+    message: str
     advice: str = ""

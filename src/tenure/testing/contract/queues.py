@@ -82,7 +82,7 @@ class QueueContract:
         await self.rule(drive, "open", concurrency_max=1)
         await drive.store.queues.pause("shut", actor=OPERATOR)
         said = [finding for finding in await drive.store.doctor() if finding.about == "queues"]
-        assert [(finding.level, "'shut' is paused" in finding.says) for finding in said] == [("warning", True)]
+        assert [(finding.level, "'shut' is paused" in finding.message) for finding in said] == [("warning", True)]
 
     async def test_what_runs_goes_on_while_its_queue_is_paused(self, drive: Driver) -> None:
         job = await drive.running()

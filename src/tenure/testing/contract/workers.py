@@ -151,4 +151,4 @@ def as_told(tally: Tally) -> dict[str, Any]:
 async def warned(drive: Driver) -> list[str]:
     findings = [finding for finding in await drive.store.doctor() if finding.about == "workers"]
     assert {finding.level for finding in findings} <= {"warning"}
-    return [finding.says for finding in findings]
+    return [finding.message for finding in findings]
