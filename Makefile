@@ -51,6 +51,7 @@ simulate: $(STAMP) ## Run the workers on virtual time with seeded faults (SEEDS=
 docs: $(STAMP) ## Write the generated pages of docs/
 	$(BIN)/python -m tools.lifecycle_page
 	$(BIN)/python -m tools.requirements_page
+	$(BIN)/python -m tools.reference_pages
 
 services: ## Install what some tests need from Debian's packages (root only): pgbouncer, strace
 	@missing=; \

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tenure.cli.bench_workloads import percentile
-from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Complete
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor, Role
 from tenure.stores import store_for
 from tenure.stores.contract import Request, Store

@@ -36,7 +36,7 @@ async def pressed_workers(processes: int, orders: Orders, *, log: Path) -> Async
     with log.open("ab") as output:
         for _ in range(processes):
             programs.append(WorkerProcess(_command, output=output, errors=output))
-            programs[-1].say(msgspec.json.encode(orders) + b"\n")
+            programs[-1].send(msgspec.json.encode(orders) + b"\n")
     members = WorkerProcesses(programs, log)
     try:
         await members.ready()

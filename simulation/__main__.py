@@ -41,7 +41,7 @@ FAULTS = [fault.value for fault in Fault]
 @click.option("--without", type=click.Choice(FAULTS), multiple=True, help="A kind of fault to leave out.")
 @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
 def main(seed: int | None, seeds: int, first: int, processes: int, as_json: bool, **facts: object) -> None:
-    """Run the real workers on virtual time with seeded faults, and check every promise after every step."""
+    """Run the real workers on virtual time with seeded faults, and check every invariant after every step."""
     facts["without"] = tuple(Fault(str(fault)) for fault in facts["without"])  # type: ignore[attr-defined]
     options = msgspec.convert(facts, Options)
     if seed is not None:

@@ -12,19 +12,23 @@ from typing import Any
 import msgspec
 
 from simulation import sample_jobs
+from simulation.children import SimulatedChildren
 from simulation.faults import Fault, Options
-from simulation.invariants import InvariantViolated, LogInvariants
-from simulation.network import RemoteCommitBlock, RemoteStore, SimulatedNotifier
+from simulation.invariants import WAKE_UPS, InvariantViolated, LogInvariants
+from simulation.network import DividedStore, RemoteCommitBlock, RemoteStore, SimulatedNotifier
 from simulation.queue_limits import Limits
 from simulation.random_streams import RandomStream
+from simulation.retention import KEPT_SECONDS, RETENTION, SimulatedRetention
 from simulation.schedules import SimulatedSchedules
 from simulation.virtual_loop import Begun, DatabaseClock, Node, VirtualLoop, in_node
+from simulation.waits import SimulatedWaits
 from tenure.app import App
 from tenure.client.admin import JobAdmin
-from tenure.errors import LeaseLost, Refused, RevisionConflict, StoreUnavailable
+from tenure.errors import JobNotFound, LeaseLost, Refused, RevisionConflict, StoreUnavailable, TooManyConnections
 from tenure.lifecycle.records import Event
+from tenure.lifecycle.statuses import RUNNING
 from tenure.seams import Seams, SystemSpawner
-from tenure.stores.contract import EnqueueResult, Failure, Outcome, Repeated, Store
+from tenure.stores.contract import EnqueueResult, Failure, Outcome, Repeated
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.history.checker import History, check_history, recorded, snapshot
 from tenure.testing.model.store import ModelStore
@@ -32,14 +36,18 @@ from tenure.testing.store_check import all_jobs, check_store
 from tenure.workers.worker import Worker, WorkerOptions
 
 QUIET_SECONDS_MAX = 600.0
+NO_CONNECTION_SHARE = 0.3
+"""The share of a worker's connections that the database refuses while there are faults."""
+RETENTION_SHARE = 0.15
+"""The share of runs that continue until every job is removed."""
 OPERATIONS_LEAST = 200
-"""A run that had fewer requests than this is given more jobs."""
+"""A run with fewer requests than this gets more jobs."""
 
 MUTATES = ("enqueue", "claim", "fire", "apply", "commit")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to. `problem` is None when every promise held."""
+    """The result of a run. `problem` is None if every invariant held."""
 
     seed: int
     options: Options
@@ -53,7 +61,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedCluster:
-    """Everything that a run has."""
+    """The state of a run."""
 
     def __init__(self, seed: int, options: Options) -> None:
         self.seed, self.options = seed, options
@@ -79,11 +87,20 @@ class SimulatedCluster:
         self._hint_chance = self.chance.of("hints")
         self._ticks = SimulatedSchedules(self.chance.of("schedules"))
         self._limits = Limits(self.chance.of("limits"))
+        self._waits = SimulatedWaits(self.chance.of("waits"), self.clock.sleep, dies=Fault.CRASH not in options.without)
         self._scheduled = 0
+        self.retention = SimulatedRetention()
         self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
         sample_jobs.declare(self.app, self.clock.sleep)
+        self._family = SimulatedChildren(
+            self.app,
+            self.chance.of("children"),
+            self.clock.sleep,
+            self.loop.time,
+            dies=Fault.CRASH not in options.without,
+        )
 
-    def _new_store(self) -> Store:
+    def _new_store(self) -> DividedStore:
         if self.options.store == "model":
             return ModelStore(self.clock)  # type: ignore[arg-type]
         seams = self._seams(self.chance.of("database"))
@@ -95,28 +112,36 @@ class SimulatedCluster:
     # Observations of the network.
 
     def note(self, node: Node, what: str, fault: Fault | None) -> None:
-        """A request sets out. The trace is the whole run: two runs with the same one are the same."""
+        """A request is sent. The trace is the whole run: two runs with the same trace are the same."""
         self.operations += 1
         if fault is not None:
             self.faults[fault] += 1
         self._trace.update(f"{self.loop.time():.9f} {node.name} {what} {fault or ''}\n".encode())
 
     async def served(self, what: str) -> None:
-        """The database has done something: look at what it wrote."""
+        """The database has served a request: check what it wrote."""
         if what.startswith(MUTATES):
-            for event in await self._new_events():
+            events = await self._new_events()
+            for event in events:
                 self.seen[event.type] += 1
+                self.seen["wake-up met a running job"] += event.type in WAKE_UPS and event.from_status is RUNNING
                 if event.cause == "reconciled":
                     self.seen["reconciled"] += 1
                 self._trace.update(f"{event.job_id}/{event.rev} {event.type} {event.at}\n".encode())
                 try:
                     self._watches.see(event)
                     self._limits.see(event)
+                    if (shown := self._family.see(event)) is not None:
+                        self.seen[shown] += 1
                 except InvariantViolated as broken:
                     self._break(broken)
+            try:
+                await self._watches.check_waits(self.store, events)
+            except InvariantViolated as broken:
+                self._break(broken)
 
     def answered(self, outcomes: Iterable[Outcome], *, inside: bool = False) -> None:
-        """A process has heard what became of its requests, or of a mark inside its transaction."""
+        """A process has the outcome of its requests, or of a mark inside its transaction."""
         for outcome in outcomes:
             if inside and isinstance(outcome, Failure):
                 self.seen["commit refused"] += 1
@@ -129,7 +154,7 @@ class SimulatedCluster:
                     self.seen["conflict decided anew"] += 1
 
     def fired(self, added: list[EnqueueResult] | None) -> None:
-        """A scheduler has heard what became of a firing."""
+        """A scheduler has the outcome of a firing."""
         if added is None:
             self.seen["fired by another scheduler"] += 1
         else:
@@ -142,7 +167,8 @@ class SimulatedCluster:
         after = self._position
         page = await self.store.tail(after=after, limit=1000)
         if self._position != after:
-            # Two things were served at once, and the other one has looked meanwhile: each event is to be seen once.
+            # Two requests were served at once, and the other check has read these events already: each event is checked
+            # once.
             return await self._new_events()
         self._position = page.position
         return page.events
@@ -151,14 +177,14 @@ class SimulatedCluster:
         wanted = set(names)
         for bell, names_heard in list(self.bells.items()):
             if not names_heard.isdisjoint(wanted):
-                lost = self.faulty and Fault.HINT_LOST not in self.options.without and self._hint_chance.happens(0.2)
+                lost = self.faulty and self._may(Fault.WAKEUP_LOST) and self._hint_chance.happens(0.2)
                 if lost:
-                    self.faults[Fault.HINT_LOST] += 1
+                    self.faults[Fault.WAKEUP_LOST] += 1
                 else:
                     bell.ring()
 
     def serve(self, body: Coroutine[Any, Any, None]) -> None:
-        """What the database does on a request that has just arrived: mostly at once, and without a task of its own."""
+        """What the database does with a request that has just arrived: mostly at once, without a task."""
         try:
             waits_for = body.send(None)
         except StopIteration:
@@ -169,7 +195,7 @@ class SimulatedCluster:
         self.spawn_outside(Begun(body, waits_for))
 
     def spawn_outside(self, body: Coroutine[Any, Any, Any]) -> None:
-        """Something that belongs to no process: the database, or fate."""
+        """Run something that belongs to no process: the database, or the fault injector."""
         task = self.loop.create_task(body, context=Context())
         task.add_done_callback(self._ended)
 
@@ -188,21 +214,34 @@ class SimulatedCluster:
         chance = self.chance.of(node.name)
         seams = self._seams(chance)
 
+        connecting = chance.of("connecting")
+
         async def open_store() -> Any:
+            if connecting.happens(NO_CONNECTION_SHARE) and self.faulty and self._may(Fault.NO_CONNECTION):
+                self.note(node, "open", Fault.NO_CONNECTION)
+                raise TooManyConnections("the database accepts no further connection", where=RemoteStore.where)
             return self._wired(node, chance.of("wire"))
 
         options = WorkerOptions(
             concurrency=4, poll_seconds=4.0, scan_seconds=4.0, grace_seconds=4.0, in_thread=False, name=node.name
         )
-        worker = Worker(definitions=self.app.kinds, open_store=open_store, seams=seams, options=options)
+        worker = Worker(
+            definitions=self.app.kinds, open_store=open_store, seams=seams, options=options, retention=RETENTION
+        )
         self._workers[node] = worker
         node.when_dead = lambda: self._died(node)
         in_node(node, lambda: self.loop.create_task(self._live(node, worker)))
 
+    def _may(self, fault: Fault) -> bool:
+        return fault not in self.options.without
+
     def _wired(self, node: Node, chance: RandomStream) -> Any:
-        """A process's own way to the store. What it asks for and hears is written down, to be checked at the end."""
+        """A process's connection to the store. Its requests and results are recorded, to be checked at the end."""
         wired: Any = RemoteStore(self, node, chance)
         return recorded(wired, self._histories.setdefault(node.name, History(node.name)), now=self.clock.now)
+
+    def _wired_as(self, node: Node, name: str) -> Any:
+        return self._wired(node, self.chance.of(name))
 
     async def _live(self, node: Node, worker: Worker) -> None:
         try:
@@ -228,7 +267,7 @@ class SimulatedCluster:
         if not self._closing:
             self._start_worker()
 
-    # Fate.
+    # Faults.
 
     async def _befall(self, number: int) -> None:
         chance = self.chance.of(f"fault-{number}")
@@ -277,18 +316,20 @@ class SimulatedCluster:
         while calls + self._scheduled < self.options.jobs or self.operations < OPERATIONS_LEAST:
             calls += 1
             await self.clock.sleep(chance.between(0.0, 1.5 * self.options.faulty_seconds / self.options.jobs))
-            call = sample_jobs.a_call(self.app, chance).enqueue
-            await self._add(store, msgspec.structs.replace(call, origin=self._limits.keyed(call.origin)))
+            burst = [sample_jobs.a_call(self.app, chance).enqueue for _ in range(4 if chance.happens(0.1) else 1)]
+            keyed = [msgspec.structs.replace(call, origin=self._limits.keyed(call.origin)) for call in burst]
+            await asyncio.wait([self.loop.create_task(self._add(store, call)) for call in keyed])
+            calls += len(burst) - 1
             which, hard, asks = chance.fraction(), chance.happens(0.5), chance.happens(0.2)
             if asks and self.acknowledged:
                 job_id = self.acknowledged[int(which * len(self.acknowledged))]
                 try:
                     await operator.cancel(job_id, hard=hard)
-                except (Refused, StoreUnavailable):
+                except (Refused, JobNotFound, StoreUnavailable):
                     continue
 
     async def _add(self, store: Any, request: Any) -> None:
-        """Sent again under the same id until it is answered, as a careful caller does."""
+        """Repeated under the same id until there is a result, as a careful client does."""
         for _ in range(30):
             try:
                 [added] = await store.enqueue([request])
@@ -302,7 +343,7 @@ class SimulatedCluster:
     # The run.
 
     async def run(self) -> None:
-        """Both phases, and the last look."""
+        """Both phases, and the final checks."""
         await self.store.migrate()
         await self.store.open()
         await self._ticks.begin(self.store)
@@ -312,11 +353,20 @@ class SimulatedCluster:
             self._start_worker()
         client = Node("client", self.loop)
         calls = in_node(client, lambda: self.loop.create_task(self._enqueue(client)))
+        wakes = in_node(client, lambda: self.loop.create_task(self._waits.enqueue(self._wired_as(client, "wakes"))))
+        family = self._family
+        parents = in_node(client, lambda: self.loop.create_task(family.enqueue(self._wired_as(client, "parents"))))
+        parent = Node("parent", self.loop)
+        in_node(parent, lambda: self.loop.create_task(family.run(self._wired_as(parent, "parent"))))
+        waiter = Node("waiter", self.loop)
+        in_node(waiter, lambda: self.loop.create_task(self._waits.run(self._wired_as(waiter, "waiter"))))
         for number in range(self.options.process_faults):
             self.spawn_outside(self._befall(number))
         await self._until(self.options.faulty_seconds)
         self.faulty = False
-        await self._drain(calls)
+        await self._drain(calls, wakes, parents)
+        if self.chance.of("retention").happens(RETENTION_SHARE):
+            await self._until_pruned()
         if self.broken is None:
             await self._last_look()
 
@@ -324,19 +374,27 @@ class SimulatedCluster:
         while self.loop.time() < seconds and self.broken is None:
             await self.clock.sleep(0.5)
 
-    async def _drain(self, calls: asyncio.Task[None]) -> None:
+    async def _drain(self, *clients: asyncio.Task[None]) -> None:
         limit_seconds = self.loop.time() + QUIET_SECONDS_MAX
         quiet_at = self.clock.now()
         while self.broken is None:
             await self.clock.sleep(1.0)
-            settled = await self._ticks.settled(self.store, quiet_at)
+            caught_up = await self._ticks.caught_up(self.store, quiet_at)
             jobs = await all_jobs(self.store)
-            if calls.done() and settled and not any(job.live for job in jobs):
-                await self._ticks.check(self.store, jobs, quiet_at)
+            if all(client.done() for client in clients) and caught_up and not any(job.live for job in jobs):
+                await self._ticks.check(self.store, [*jobs, *self.retention.jobs.values()], quiet_at)
                 return
             if self.loop.time() > limit_seconds:
                 left = [f"{job!r} due {job.due_at}" for job in jobs if job.live]
                 raise InvariantViolated(f"{len(left)} jobs did not come to an end: {left[:3]}")
+
+    async def _until_pruned(self) -> None:
+        """Continue until the workers have removed every job."""
+        limit_seconds = self.loop.time() + QUIET_SECONDS_MAX
+        while self.broken is None and (left := await all_jobs(self.store)):
+            await self.clock.sleep(KEPT_SECONDS / 4)
+            if self.loop.time() > limit_seconds:
+                raise InvariantViolated(f"retention did not remove {len(left)} jobs: {left[:3]}")
 
     async def _last_look(self) -> None:
         await check_store(self.store)
@@ -344,21 +402,15 @@ class SimulatedCluster:
         if not self.faults[Fault.CLOCK_JUMP]:
             self._limits.check_rate()
         history = History.merged(list(self._histories.values()))
-        problems = check_history(history, await snapshot(self.store, clock=self.clock), drained=True)
+        kept = await snapshot(self.store, clock=self.clock)
+        problems = check_history(history, kept.plus(self.retention.removed), drained=True)
         if problems:
             raise InvariantViolated("; ".join(f"{problem.code}: {problem.message}" for problem in problems[:3]))
-        jobs = {job.id: job for job in await all_jobs(self.store)}
+        jobs = {**self.retention.jobs, **{job.id: job for job in kept.jobs}}
         missing = [job_id for job_id in self.acknowledged if job_id not in jobs]
         if missing:
             raise InvariantViolated(f"acknowledged and lost: {missing}")
-        effects = Counter(
-            msgspec.json.decode(job.origin.payload)["of"] for job in jobs.values() if job.kind == "effect"
-        )
-        for job in jobs.values():
-            if job.kind == "commits" and effects[str(job.id)] != int(job.committed):
-                raise InvariantViolated(
-                    f"job {job.id} is {job.status} and its effect was applied {effects[str(job.id)]} times"
-                )
+        sample_jobs.check_effects(jobs.values())
 
     def result(self) -> Result:
         return Result(
@@ -374,7 +426,7 @@ class SimulatedCluster:
         )
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release everything."""
         self._closing = True
         self.loop.set_exception_handler(lambda _loop, _context: None)
         self.loop.close()

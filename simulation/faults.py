@@ -8,22 +8,33 @@ import msgspec
 
 
 class Fault(StrEnum):
-    """A kind of fault. The first five affect single requests, the others a process or the database."""
+    """A kind of fault. The first seven affect single requests, the others a process or the database."""
 
     REQUEST_LOST = "request_lost"
     REPLY_LOST = "reply_lost"
     DONE_LATE = "done_late"
     DELAY = "delay"
     DUPLICATE = "duplicate"
+    ROW_LOCKED = "row_locked"
+    LOCK_WAIT = "lock_wait"
     CRASH = "crash"
     PAUSE = "pause"
     STOP = "stop"
     OUTAGE = "outage"
     CLOCK_JUMP = "clock_jump"
-    HINT_LOST = "hint_lost"
+    WAKEUP_LOST = "wakeup_lost"
+    NO_CONNECTION = "no_connection"
 
 
-OF_REQUESTS = (Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.DONE_LATE, Fault.DELAY, Fault.DUPLICATE)
+OF_REQUESTS = (
+    Fault.REQUEST_LOST,
+    Fault.REPLY_LOST,
+    Fault.DONE_LATE,
+    Fault.DELAY,
+    Fault.DUPLICATE,
+    Fault.ROW_LOCKED,
+    Fault.LOCK_WAIT,
+)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The network between a process and the database: requests and replies are lost, delayed or duplicated.
 
-The database itself is one real store. It serves whatever has reached it, also when the process that asked is dead by
-then; what is lost on the way is lost for the asker alone.
+The database is one real store. It serves whatever has reached it, also if the requesting process has died; what is lost
+on the network is lost for that process alone.
 """
 
 from __future__ import annotations
@@ -11,29 +11,45 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from simulation.faults import OF_REQUESTS, Fault
 from simulation.random_streams import RandomStream
 from simulation.virtual_loop import Node
 from tenure.errors import StoreUnavailable
-from tenure.lifecycle.records import Event, Job
+from tenure.lifecycle.records import Event, Job, Role
 from tenure.lifecycle.schedules import Firing
+from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import (
     Artifact,
+    Busy,
     ClaimRequest,
     EnqueueRequest,
     EnqueueResult,
+    FinishedJobs,
+    FinishedKind,
+    JobPage,
     OutboxMessage,
     Outcome,
+    Prunable,
+    PrunedBatch,
     Request,
+    SaveStep,
+    SignalRecord,
     Soonest,
+    StepOutcome,
+    Store,
     Subscription,
     Transaction,
+    VerboseEvents,
     WorkerRecord,
     wakeups_of,
 )
+from tenure.stores.contract.steps import STEPS_PER_READ
+from tenure.stores.group_commit import GroupCommit
+from tenure.stores.parents import wake_parents
 
 if TYPE_CHECKING:
     from simulation.cluster import SimulatedCluster
@@ -43,7 +59,21 @@ T = TypeVar("T")
 LATENCY_SECONDS = (0.0005, 0.01)
 DELAY_SECONDS = (0.2, 8.0)
 LATE_SECONDS = (0.05, 6.0)
-ONCE_OR_TWICE = ("enqueue", "claim", "fire", "apply")
+_ONLY = {
+    # Within a transaction messages follow each other on one connection, where nothing is duplicated.
+    Fault.DUPLICATE: ("enqueue", "claim", "fire", "apply"),
+    Fault.ROW_LOCKED: ("apply",),
+    Fault.LOCK_WAIT: ("claim",),
+}
+"""Faults that only some requests can have."""
+
+
+class DividedStore(Store, Protocol):
+    """A store whose `apply` can be divided: a process may die between the write and the wakes of parents."""
+
+    async def apply_only(self, requests: Sequence[Request]) -> list[Outcome]: ...
+
+    async def wakeable(self, job_ids: Sequence[UUID]) -> list[Job]: ...
 
 
 class Connection:
@@ -52,8 +82,16 @@ class Connection:
     def __init__(self, cluster: SimulatedCluster, node: Node, chance: RandomStream) -> None:
         self._cluster, self._node, self._chance = cluster, node, chance
 
-    async def ask(self, what: str, serve: Callable[[], Awaitable[T]]) -> T:
-        """Send a request to the database. After StoreUnavailable it is unknown whether the request took effect."""
+    async def ask(
+        self,
+        what: str,
+        serve: Callable[[], Awaitable[T]],
+        serve_locked: Callable[[float], Awaitable[T]] | None = None,
+    ) -> T:
+        """Send a request to the database. After StoreUnavailable it is unknown whether the request took effect.
+
+        Where another session has locked what the request needs, `serve_locked` gets the seconds that it had to wait.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         there, back = self._chance.between(*LATENCY_SECONDS), self._chance.between(*LATENCY_SECONDS)
@@ -62,8 +100,10 @@ class Connection:
         if fault is Fault.REQUEST_LOST or self._cluster.outage:
             loop.call_later(there, _fail, answer, fault or Fault.OUTAGE)
             return await answer
-        if fault is Fault.DELAY:
+        if fault in (Fault.DELAY, Fault.LOCK_WAIT):
             there += _between(DELAY_SECONDS, extra)
+        if fault in (Fault.ROW_LOCKED, Fault.LOCK_WAIT) and serve_locked is not None:
+            serve = partial(serve_locked, _between(DELAY_SECONDS, extra))
         if fault is Fault.DONE_LATE:
             loop.call_later(there, _fail, answer, fault)
             there += _between(LATE_SECONDS, extra)
@@ -80,7 +120,7 @@ class Connection:
         fault: Fault | None,
         what: str,
     ) -> None:
-        """At the database: do it, and send the answer on its way."""
+        """At the database: serve it, and send the reply."""
         loop = asyncio.get_running_loop()
         try:
             result = await serve()
@@ -96,14 +136,13 @@ class Connection:
                 loop.call_later(back, _succeed, answer, result)
 
     def _fault(self, what: str) -> Fault | None:
-        """Drawn for every request, whether faults happen now or not, so that each draw stays where it is."""
+        """Drawn for every request, whether faults occur now or not, so that each draw stays the same."""
         share = self._cluster.options.request_faults
         drawn = self._chance.fraction()
         if not self._cluster.faulty or drawn >= share:
             return None
         fault = OF_REQUESTS[int(drawn / share * len(OF_REQUESTS))]
-        if fault is Fault.DUPLICATE and what not in ONCE_OR_TWICE:
-            # Within a transaction each message follows the last on one connection, where nothing comes twice.
+        if fault in _ONLY and what not in _ONLY[fault]:
             return None
         return None if fault in self._cluster.options.without else fault
 
@@ -111,10 +150,13 @@ class Connection:
 class RemoteStore:
     """The store as a simulated process sees it. It has no state but its connection."""
 
+    where = "the simulated database"
+
     def __init__(self, cluster: SimulatedCluster, node: Node, chance: RandomStream) -> None:
         self._cluster, self._node = cluster, node
         self._connection = Connection(cluster, node, chance)
         self._store = cluster.store
+        self._single_enqueues = GroupCommit(self._enqueue, cluster.app.seams, name="simulated-enqueues")
         self.schedules = RemoteSchedules(cluster, self._connection)
 
     async def open(self) -> None: ...
@@ -126,21 +168,55 @@ class RemoteStore:
     ) -> Sequence[EnqueueResult]:
         if after is not None:
             await after
+        if len(requests) == 1 and not requests[0].has_key:
+            return [await self._single_enqueues.submit(requests[0])]
+        return await self._enqueue(requests)
+
+    async def _enqueue(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         added = await self._connection.ask("enqueue", lambda: self._store.enqueue(requests))
+        self._cluster.seen["enqueues written together"] += len(requests) > 1
         self._cluster.ring({one.job.queue for one in added})
         return added
 
     async def prepare(self) -> None: ...
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
-        return await self._connection.ask("claim", lambda: self._store.claim(request))
+        async def waited(seconds: float) -> list[Job]:
+            if seconds > request.wait_seconds_max:
+                self._cluster.seen["claim waited too long"] += 1
+                raise StoreUnavailable(f"the claim waited {seconds:.1f} s and took nothing")
+            return await self._store.claim(request)
+
+        return await self._connection.ask("claim", lambda: self._store.claim(request), waited)
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         what = "apply " + ",".join(operation.type for request in requests for operation in request.operations)
-        outcomes = await self._connection.ask(what, lambda: self._store.apply(requests))
-        self._cluster.ring(wakeups_of(outcomes))
+        outcomes = await self._apply(what, requests)
         self._cluster.answered(outcomes)
+        # The process may die, and each of the two requests may be lost, before the parents are woken.
+        await wake_parents(requests, outcomes, wakeable=self._wakeable, apply=partial(self._apply, "apply wake"))
         return outcomes
+
+    async def _apply(self, what: str, requests: Sequence[Request]) -> list[Outcome]:
+        outcomes = await self._connection.ask(
+            what, lambda: self._store.apply_only(requests), lambda _: self._apply_unlocked(requests)
+        )
+        self._cluster.ring(wakeups_of(outcomes))
+        return outcomes
+
+    async def _wakeable(self, job_ids: Sequence[UUID]) -> list[Job]:
+        return await self._connection.ask("wakeable", lambda: self._store.wakeable(job_ids))
+
+    async def _apply_unlocked(self, requests: Sequence[Request]) -> list[Outcome]:
+        """The first job's row is locked by another session. Workers get Busy; a client waits for the row."""
+        first = requests[0]
+        job = (await self._store.read([first.job_id])).get(first.job_id)
+        if job is None or first.actor.role is Role.CLIENT:
+            return await self._store.apply_only(requests)
+        self._cluster.seen["row locked"] += 1
+        others = [request for request in requests if request.job_id != first.job_id]
+        outcomes = iter(await self._store.apply_only(others) if others else [])
+        return [Busy(job) if request.job_id == first.job_id else next(outcomes) for request in requests]
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         return await self._connection.ask("recoverable", lambda: self._store.recoverable(limit=limit, after=after))
@@ -148,11 +224,37 @@ class RemoteStore:
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self._connection.ask("read", lambda: self._store.read(job_ids))
 
+    async def children(
+        self, parent_id: UUID, *, live_only: bool = False, after: UUID | None = None, limit: int = 100
+    ) -> JobPage:
+        return await self._connection.ask(
+            "children", lambda: self._store.children(parent_id, live_only=live_only, after=after, limit=limit)
+        )
+
+    async def signals(self, job_id: UUID) -> list[SignalRecord]:
+        return await self._connection.ask("signals", lambda: self._store.signals(job_id))
+
+    async def save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
+        return await self._connection.ask("save steps", lambda: self._store.save_steps(requests))
+
+    async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
+        return await self._connection.ask("steps", lambda: self._store.steps(job_id, after=after, limit=limit))
+
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._connection.ask("history", lambda: self._store.history(job_ids))
 
     async def now(self) -> datetime:
         return await self._connection.ask("now", self._store.now)
+
+    async def finished_kinds(self) -> list[FinishedKind]:
+        return await self._connection.ask("finished kinds", self._store.finished_kinds)
+
+    async def prune(self, prunable: Prunable, *, limit: int, actor: None = None) -> PrunedBatch:
+        retention = self._cluster.retention
+        batch = await self._connection.ask("prune", lambda: retention.prune(self._store, prunable, limit=limit))
+        self._cluster.seen["job pruned"] += isinstance(prunable, FinishedJobs) and batch.removed > 0
+        self._cluster.seen["detail blanked"] += isinstance(prunable, VerboseEvents) and batch.removed > 0
+        return batch
 
     async def register(self, worker: WorkerRecord) -> None:
         await self._connection.ask("register", lambda: self._store.register(worker))
@@ -225,20 +327,20 @@ class RemoteCommitBlock:
         await self._connection.ask("commit", leave)
 
     def abandon(self) -> None:
-        """The other end is gone: the database notices, and undoes it."""
+        """The connection is lost: the database notices, and rolls back."""
         self._cluster.spawn_outside(self._roll_back())
 
     async def _roll_back(self) -> None:
         if self._open:
             self._open = False
             self._cluster.blocks.pop(self, None)
-            error = StoreUnavailable("the line is gone")
+            error = StoreUnavailable("the line is gone", where=RemoteStore.where)
             await self._context.__aexit__(type(error), error, None)
 
     @property
     def _inside(self) -> Transaction:
         if self._tx is None or not self._open:
-            raise StoreUnavailable("this transaction is gone")
+            raise StoreUnavailable("this transaction is gone", where=RemoteStore.where)
         return self._tx
 
     async def execute(self, sql: str, *values: Any) -> int:
@@ -260,6 +362,9 @@ class RemoteCommitBlock:
         outcome = await self._connection.ask("tx apply", lambda: self._inside.apply(request))
         self._cluster.answered([outcome], inside=True)
         return outcome
+
+    async def save_step(self, request: SaveStep) -> StepOutcome:
+        return await self._connection.ask("tx save step", lambda: self._inside.save_step(request))
 
 
 class SimulatedNotifier:
@@ -286,7 +391,7 @@ def _between(span: tuple[float, float], fraction: float) -> float:
 
 
 def _fail(answer: asyncio.Future[Any], fault: Fault) -> None:
-    _raise(answer, StoreUnavailable(f"the database did not answer ({fault})"))
+    _raise(answer, StoreUnavailable(f"the database did not answer ({fault})", where=RemoteStore.where))
 
 
 def _raise(answer: asyncio.Future[Any], error: Exception) -> None:

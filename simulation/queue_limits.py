@@ -11,7 +11,7 @@ import msgspec
 
 from simulation.invariants import InvariantViolated
 from simulation.random_streams import RandomStream
-from tenure.lifecycle.limits import QueueLimits, Rate
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor, Event, EventType, Origin, Role
 from tenure.lifecycle.statuses import LEASED
 from tenure.stores.contract import Store
@@ -20,7 +20,7 @@ SHARE = 1 / 4
 """The share of runs with limits."""
 QUEUE = "default"
 KEYS = ["", "a", "b", "c"]
-"""The empty one stands for none."""
+"""The empty one means no limits."""
 FATE = Actor(Role.CLIENT, "fate")
 
 
@@ -61,14 +61,14 @@ class Limits:
         return True
 
     def keyed(self, origin: Origin) -> Origin:
-        """The call with a key by chance, where rules hold."""
+        """The call with a random key, if the run has limits."""
         if not self.hold:
             return origin
         self._keys[origin.id] = key = self._chance.pick(KEYS) or None
         return msgspec.structs.replace(origin, partition_key=key)
 
     def see(self, event: Event) -> None:
-        """Take in the next event of the log, or say which limit it breaks."""
+        """Apply the next event of the log, or raise InvariantViolated for the limit that it exceeds."""
         if not self.hold:
             return
         if event.type is EventType.CLAIMED:
@@ -88,7 +88,7 @@ class Limits:
         self.reached += len(self._held) == most or of_key in by_key.values()
 
     def check_rate(self) -> None:
-        """That no stretch of the rate's time saw more starts than allowed. Only for runs whose clock never jumped."""
+        """No period of the rate limit had more starts than allowed. Only for runs whose clock never jumped."""
         rate = self.rules.rate
         if not self.hold or rate is None:
             return

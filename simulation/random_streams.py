@@ -1,11 +1,12 @@
 """Reproducible random streams: each depends on a seed and a name only.
 
-Each thing that happens by chance draws from a stream of its own, so that switching one kind of fault off leaves all the
-others where they were. That is what makes a failing run shrink.
+Each random decision draws from its own stream, so that leaving one kind of fault out changes no other. That is what
+makes a failing run shrink.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from random import Random  # noqa: TID251 - this is where seeded chance comes from
 from uuid import UUID
@@ -31,13 +32,13 @@ class RandomStream:
     def whole(self, least: int, most: int) -> int:
         return self._random.randint(least, most)
 
-    def pick(self, choices: list[str]) -> str:
+    def pick(self, choices: Sequence[str]) -> str:
         return self._random.choice(choices)
 
     def shuffle(self, items: list[object]) -> None:
         self._random.shuffle(items)
 
-    # The seams' own form, for ids, tokens, names and jitter.
+    # The interface of the seams, for ids, tokens, names and jitter.
 
     def job_id(self) -> UUID:
         """A UUIDv7 in its form: ordered by how many were made before it."""

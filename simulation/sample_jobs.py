@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from simulation.invariants import InvariantViolated
 from tenure.app import App
 from tenure.errors import PermanentError, Snooze, TransientError
 from tenure.jobs.context import Context
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import Timeouts
+from tenure.lifecycle.records import Job, Timeouts
 
 if TYPE_CHECKING:
     from simulation.random_streams import RandomStream
@@ -27,12 +31,12 @@ def declare(app: App, sleep: Sleep) -> None:
     async def effect(of: str) -> str:
         return of
 
-    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8)
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8, on_exhausted="fail")
     async def work(seconds: float) -> float:
         await sleep(seconds)
         return seconds
 
-    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8)
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8, on_exhausted="fail")
     async def commits(ctx: Context, before: float, inside: float, after: float, fails: bool) -> str:
         await sleep(before)
         async with ctx.commit(result=str(ctx.id)) as tx:
@@ -54,24 +58,35 @@ def declare(app: App, sleep: Sleep) -> None:
     async def refuses() -> None:
         raise PermanentError("never")
 
-    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8)
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8, on_exhausted="fail")
     async def snoozes(ctx: Context, times: int) -> int:
         if ctx.attempt <= times:
             raise Snooze(2.0)
         return ctx.attempt
 
-    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8)
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, max_attempts=8, on_exhausted="fail")
     async def listens(ctx: Context, seconds: float) -> None:
         for _ in range(int(seconds / 0.5)):
             ctx.check()
             ctx.progress(50)
             await sleep(0.5)
 
-    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, timeouts=Timeouts(running_seconds=9.0))
+    hanging = Timeouts(running_seconds=9.0)
+
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, timeouts=hanging, max_attempts=2, on_exhausted="dead_letter")
     async def hangs() -> None:
         await sleep(100_000)
 
-    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, on_lost="fail", max_attempts=3)
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, timeouts=hanging, on_timeout="fail")
+    async def hangs_once() -> None:
+        await sleep(100_000)
+
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, timeouts=Timeouts(queued_seconds=20.0), on_timeout="fail")
+    async def urgent(ctx: Context, times: int) -> None:
+        if ctx.attempt <= times:
+            raise Snooze(2.0)
+
+    @app.job(lease_seconds=LEASE_SECONDS, backoff=backoff, on_lost="fail", max_attempts=3, on_exhausted="fail")
     async def fragile(seconds: float) -> float:
         await sleep(seconds)
         return seconds
@@ -83,15 +98,19 @@ def app_effect(app: App, of: str) -> PreparedCall[str]:
     return JobFunction(app, app.kinds["effect"]).request(of)
 
 
+KINDS = (
+    "work", "work", "commits", "commits", "commits", "flaky", "refuses", "snoozes", "listens", "fragile", "hangs",
+    "hangs_once", "urgent",
+)  # fmt: skip
+
+
 def a_call(app: App, chance: RandomStream) -> PreparedCall[object]:
-    """One call of one of the jobs, by chance."""
+    """A random call of one of the jobs."""
     from tenure.client.job_function import JobFunction
 
-    kind = chance.pick(
-        ["work", "work", "commits", "commits", "commits", "flaky", "refuses", "snoozes", "listens", "hangs", "fragile"]
-    )
+    kind = chance.pick(KINDS)
     first, second, coin = chance.between(0.0, 10.0), chance.between(0.0, 7.0), chance.happens(0.3)
-    # Most blocks are short, as they should be; some are as long as a lease.
+    # Most commit blocks are short; some are as long as a lease.
     inside = chance.between(0.0, 0.2) if chance.happens(0.6) else chance.between(0.2, LEASE_SECONDS)
     arguments: dict[str, dict[str, object]] = {
         "work": {"seconds": first},
@@ -101,6 +120,18 @@ def a_call(app: App, chance: RandomStream) -> PreparedCall[object]:
         "snoozes": {"times": int(first) % 3},
         "listens": {"seconds": first},
         "hangs": {},
+        "hangs_once": {},
+        "urgent": {"times": int(first) % 3},
         "fragile": {"seconds": second},
     }
     return JobFunction(app, app.kinds[kind]).request(**arguments[kind])
+
+
+def check_effects(jobs: Collection[Job]) -> None:
+    """The effect of each job that commits was applied once if it is committed, and else never."""
+    effects = Counter(msgspec.json.decode(job.origin.payload)["of"] for job in jobs if job.kind == "effect")
+    for job in jobs:
+        if job.kind == "commits" and effects[str(job.id)] != int(job.committed):
+            raise InvariantViolated(
+                f"job {job.id} is {job.status} and its effect was applied {effects[str(job.id)]} times"
+            )

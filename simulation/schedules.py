@@ -36,9 +36,8 @@ class SimulatedSchedules:
             next_at = next_time(schedule, now=START, last_at=None, zone=time_zone(schedule.timezone))
             await store.schedules.put(schedule, next_at=next_at, paused=False, expected_rev=0, actor=FATE)
 
-    async def settled(self, store: Store, until: datetime) -> bool:
-        """Whether all that was due until this moment is dealt with. A schedule that has come so far is paused, so that
-        the run comes to an end."""
+    async def caught_up(self, store: Store, until: datetime) -> bool:
+        """Whether all due times until then are handled. A schedule that has come so far is paused: the run must end."""
         for name in sorted(self._going):
             record = await store.schedules.get(name)
             assert record is not None, "no schedule is removed in a run"
@@ -51,7 +50,7 @@ class SimulatedSchedules:
         return not self._going
 
     async def check(self, store: Store, jobs: list[Job], until: datetime) -> None:
-        """Every due time that was dealt with has one job, or at most one where times may be let go."""
+        """Every due time that was handled has one job, or at most one if missed times may be skipped."""
         for schedule in self._schedules:
             record = await store.schedules.get(schedule.name)
             assert record is not None, "no schedule is removed in a run"

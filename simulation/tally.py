@@ -14,6 +14,7 @@ SOMETIMES = (
     "commit refused",
     "paused past a lease",
     "enqueue repeated",
+    "enqueues written together",
     "reconciled",
     "request answered from the log",
     "lease lost",
@@ -27,6 +28,14 @@ SOMETIMES = (
     "missed times made up for",
     "limit reached",
     "queue paused",
+    "row locked",
+    "claim waited too long",
+    "job pruned",
+    "detail blanked",
+    "suspended",
+    "wake-up met a running job",
+    "parent woken",
+    "lost wake recovered",
 )
 """What must have happened in at least one run; otherwise the runs prove nothing about that fault."""
 

@@ -1,7 +1,7 @@
-"""Virtual time, and processes that can be frozen or killed at any await.
+"""Virtual time, and processes that can be paused or killed at any await.
 
-A node is a simulated process: whatever its code schedules carries its name in a context variable. When it is dead,
-nothing of it ever runs again, not even a `finally`; when it is paused, everything waits until it goes on.
+A node is a simulated process: whatever its code schedules carries its name in a context variable. After a kill nothing
+of it runs, not even a `finally`; while it is paused, everything waits until it continues.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Node:
         self._backlog = []
 
     def may_run(self, handle: asyncio.Handle) -> bool:
-        """Whether this process takes its next step now: not if it is dead, dies right here, or must wait."""
+        """Whether this process takes its next step now: not if it is dead, dies here, or is paused."""
         if self.dead:
             return False
         if self.paused:
@@ -68,7 +68,7 @@ class Node:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer as soon as nothing is left to do."""
+    """An event loop whose clock jumps to the next timer as soon as no callback is ready."""
 
     def __init__(self, chance: RandomStream) -> None:
         self._chance = chance
@@ -99,15 +99,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """Nothing is thrown away before the run ends, so that no `finally` of the dead runs meanwhile."""
+        """Nothing is destroyed before the run ends, so that no `finally` of a killed process runs meanwhile."""
         task = super().create_task(coro, **options)
         self._tasks.append(task)
         return task
 
     def close(self) -> None:
-        """Throw away what the dead have left. While a coroutine is closed its task must live on: a time limit inside
-        holds the task, and whoever lets go of the last hold on it would close the coroutine a second time. What their
-        `finally`s schedule belongs here too, and not to a loop that lives on."""
+        """Close the coroutines of killed processes. A task must live until its coroutine is closed: a timeout inside
+        refers to the task, and dropping the last reference would close the coroutine a second time. What their
+        `finally`s schedule runs on this loop."""
         asyncio._set_running_loop(self)  # noqa: SLF001 - it is meant for loops, and this is one
         try:
             for task in self._tasks:
@@ -120,7 +120,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().close()
 
     def make_ready(self, handles: Iterable[asyncio.Handle]) -> None:
-        """Let what could not run before run in the next turn."""
+        """Run the postponed callbacks in the next iteration."""
         self._ready.extend(handles)
 
     def _run_once(self) -> None:
@@ -148,7 +148,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class DatabaseClock:
-    """The database's clock: the loop's time, and what it was set forward or back by."""
+    """The database's clock: the loop's time plus its offset."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -168,7 +168,7 @@ class DatabaseClock:
 
 
 def _close(body: Any) -> None:
-    """Close a coroutine, however often it waits for something in its `finally`s."""
+    """Close a coroutine, however often it awaits in its `finally`s."""
     for _ in range(CLOSING_TRIES):
         with suppress(Exception):
             body.close()
@@ -201,7 +201,7 @@ class _Nobody(selectors.BaseSelector):
 
 
 class Begun(Coroutine[Any, Any, None]):
-    """A coroutine that was begun by hand and waits for something: a task can see to the rest of it."""
+    """A coroutine that was started by hand and is waiting: a task can run the rest of it."""
 
     def __init__(self, body: Coroutine[Any, Any, None], waits_for: Any) -> None:
         self._body, self._waits_for = body, waits_for
@@ -223,7 +223,7 @@ class Begun(Coroutine[Any, Any, None]):
 
 
 def in_node(node: Node, function: Callable[[], Any]) -> Any:
-    """Call the function as part of this process: what it schedules belongs there."""
+    """Call the function as this process: what it schedules belongs to the process."""
     context = copy_context()
     context.run(THE_NODE.set, node)
     return context.run(function)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.crash.tracing import find_strace
+from tests.crash.strace import find_strace
 from tests.support.databases import Database
 from tests.support.postgres import PgBouncer, Postgres, PostgresServer, find_install, find_pgbouncer
 
@@ -31,9 +31,11 @@ OWN_SERVER = pytest.StashKey[PostgresServer]()
 
 
 def pytest_configure() -> None:
-    """In the background of a shell an interrupt is ignored, and every child would inherit that."""
+    """A shell's background ignores interrupts, nohup ignores hangups, and every child would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def own_server(config: pytest.Config) -> PostgresServer:

@@ -7,9 +7,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from tenure.lifecycle.causes import CAUSES
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.records import BLANKABLE, EventType, Job, Origin, Policy
-from tenure.lifecycle.statuses import LEASED, LIVE, QUEUED, RUNNING, TERMINAL, Status, coarse_state, rank
+from tenure.lifecycle.statuses import (
+    LEASED,
+    LIVE,
+    QUEUED,
+    RUNNING,
+    STALLED,
+    TERMINAL,
+    CoarseState,
+    Status,
+    coarse_state,
+    rank,
+)
 from tenure.lifecycle.transitions import TRANSITIONS, Authority, ClockGuard, Transition, legal_events
 from tools.generated import notice, table, write
 
@@ -34,9 +46,27 @@ CLOCK_REFUSALS = {
     ClockGuard.NOTHING: NONE,
     ClockGuard.LIVE_LEASE: "a lease that has not expired",
     ClockGuard.DUE: "it is due",
-    ClockGuard.ORPHANED: "its lease expired, or two heartbeats are missing",
+    ClockGuard.ORPHANED: "its lease expired, or two heartbeats are missing; for a timeout: it has passed",
     ClockGuard.OVERDUE: "the timeout of its status has passed",
 }
+
+
+_CAUSES_TEXT = """\
+Every event has a `cause`: the usual one of its type, unless the request has another.
+
+- `enqueued`: `schedule` at a due time of a schedule, `redrive` where an ended job is run again.
+- `succeeded`: `reconciled` where recovery ended a committed job whose worker was lost.
+- `retry_scheduled`: the class of the error, such as `ConnectionError`; `timeout` for an attempt that took too long.
+- `failed`: `exhausted_retries`, `lost` or `timeout`.
+- `halted`, `cancel_requested`: the reason that was given.
+- `cancelled`: the reason that was given, or else that of the first request to cancel, however late the owner answers.
+- `suspended`: what it waits for, such as `awaits_time` or `awaits_children`.
+- `released`: `snooze`, `database_unavailable`, `lease_uncertain`, or what the worker gave.
+- `stalled`: `heartbeats_missed`.
+- `dead_lettered`: the reason code of its dead letter.
+
+Rows of events leave the usual cause out. The views `tenure.log` (PostgreSQL) and `tenure_log` (SQLite), and every read
+in Python, have it."""
 
 
 def page() -> str:
@@ -84,7 +114,8 @@ def _sections() -> Iterator[str]:
         f"{_listed(f'`{event}`' for event in EventType if event in BLANKABLE)} may be blanked by\n"
         "retention or erasure; no other may."
     )
-    yield table(["event", "from → to", "written by"], map(_event_row, EventType))
+    yield table(["event", "from → to", "written by", "usual cause"], map(_event_row, EventType))
+    yield _CAUSES_TEXT
     yield "## Invariants"
     yield "What is true of every record. Guards in the database repeat these rules."
     yield table(
@@ -96,7 +127,10 @@ def _sections() -> Iterator[str]:
 
 def _status_row(status: Status) -> list[str]:
     group = "live, leased" if status in LEASED else "live" if status in LIVE else "terminal"
-    return [f"`{status}`", MEANINGS[status], group, coarse_state(status).value, str(rank(status))]
+    coarse = coarse_state(status).value
+    if status is STALLED:
+        coarse += f", {CoarseState.RUNNING} if it will not run again"
+    return [f"`{status}`", MEANINGS[status], group, coarse, str(rank(status))]
 
 
 def _operation_row(transition: Transition) -> list[str]:
@@ -125,7 +159,7 @@ def _event_row(event: EventType) -> list[str]:
         if kind is event
     )
     verbs = [f"`{transition.operation}`" for transition in TRANSITIONS if transition.event is event] or ["`enqueue`"]
-    return [f"`{event}`", ", ".join(pair for _, _, pair in pairs), ", ".join(verbs)]
+    return [f"`{event}`", ", ".join(pair for _, _, pair in pairs), ", ".join(verbs), f"`{CAUSES[event]}`"]
 
 
 def _diagram(transitions: Iterable[Transition], *, begins: bool) -> str:

@@ -1,148 +1,139 @@
-"""Writes docs/internals/requirements.md from the marks on the tests: `python -m tools.requirements_page`.
+"""Writes docs/internals/requirements.md: `python -m tools.requirements_page`.
 
-Marks are read from the source, so the page does not depend on what can be imported here. A mark whose number is not a
-string literal, or not in requirements.toml, is an error.
+The page is made from the sentences of the requirements, the marks on the tests, what is known to be missing, and the
+outcomes of the runs that were last recorded. Run `make test` and `make test-deep` before it.
 """
 
 from __future__ import annotations
 
-import ast
-import tomllib
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from enum import StrEnum
 
-from tools.generated import ROOT, notice, table, write
+from tools.generated import notice, table, write
+from tools.requirement_marks import Proof, all_proofs
+from tools.requirement_outcomes import (
+    FAILED,
+    NO_STORE,
+    NOT_RUN,
+    RECORDED,
+    SKIPPED,
+    STORES,
+    Summary,
+    committed_summary,
+    update_summary,
+)
+from tools.requirement_sentences import COPY, SOURCE, Chapter, chapters, gaps, known_numbers, stated_in
 
 NAME = "internals/requirements.md"
-LIST = Path(__file__).with_name("requirements.toml")
-PLACES = ("tests", "src/tenure/testing")
-OPEN = "**open**"
-INTRODUCTION = (
-    "A requirement is proven by the tests that carry its number. They run in `make test` or `make test-deep`, except\n"
-    "those that are marked slow. A requirement without a test is **open**."
-)
+NAMES_MAX = 3
+"""How many tests are named that did not pass."""
+INTRODUCTION = """\
+Each requirement is quoted whole, with the tests that carry its number. Its state follows from the last recorded runs of
+`make test` and `make test-deep`:
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+- **solid**: every marked test passed, on both stores where it concerns a store, and nothing is known to be missing
+- **partial**: some of it is tested; what is missing follows
+- **open**: no test carries the number
+
+What is known to be missing is listed in `tools/requirements_gaps.toml`. Only solid requirements count as proven."""
 
 
-class UnknownRequirement(Exception):
-    """A mark names a number that is not in requirements.toml, is not a string literal, or is not on a test."""
+class State(StrEnum):
+    """How far a requirement is proven."""
+
+    SOLID = "solid"
+    PARTIAL = "partial"
+    OPEN = "open"
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
-    """The requirements of one prefix: number → short title."""
+class Assessment:
+    """The state of a requirement, and what is missing, in words."""
 
-    prefix: str
-    title: str
-    requirements: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Proof:
-    """A test that carries a number."""
-
-    requirement: str
-    path: str
-    name: str
+    state: State
+    missing: tuple[str, ...] = ()
 
 
-def chapters() -> list[Chapter]:
-    """All requirements, by chapter."""
-    listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
-    return [
-        Chapter(prefix, chapter["title"], {f"{prefix}-{n}": title for n, title in chapter["requirements"].items()})
-        for prefix, chapter in listed.items()
-    ]
+def assess(proofs: Sequence[Proof], outcomes: Summary, gap: str | None) -> Assessment:
+    """The state that these tests, with these outcomes, give a requirement."""
+    if not proofs:
+        return Assessment(State.OPEN, (gap or "no test carries the number",))
+    missing = [] if gap is None else [gap]
+    for outcome in (FAILED, SKIPPED, NOT_RUN):
+        names = [_where(proof, outcomes, outcome) for proof in proofs if _has(proof, outcomes, outcome)]
+        missing += [f"{outcome}: {_listed(names)}"] if names else []
+    stores = {store for proof in proofs for store in outcomes.get(proof.test, {})}
+    if stores - {NO_STORE}:
+        missing += [f"no test ran on {store}" for store in STORES if store not in stores]
+    return Assessment(State.PARTIAL, tuple(missing)) if missing else Assessment(State.SOLID)
 
 
-def known_numbers() -> frozenset[str]:
-    return frozenset(number for chapter in chapters() for number in chapter.requirements)
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def page() -> str:
-    """The whole page."""
-    proofs: dict[str, list[Proof]] = {}
+def _has(proof: Proof, outcomes: Summary, outcome: str) -> bool:
+    found = outcomes.get(proof.test)
+    return outcome == NOT_RUN if found is None else outcome in found.values()
+
+
+def _where(proof: Proof, outcomes: Summary, outcome: str) -> str:
+    stores = [store for store, found in outcomes.get(proof.test, {}).items() if found == outcome and store != NO_STORE]
+    return f"`{proof.name}`" + (f" ({', '.join(stores)})" if stores else "")
+
+
+def page(outcomes: Summary | None = None) -> str:
+    """The whole page, by the committed outcomes unless others are given."""
+    proofs: dict[str, list[Proof]] = {number: [] for number in sorted(known_numbers())}
     for proof in sorted(all_proofs()):
-        proofs.setdefault(proof.requirement, []).append(proof)
-    listed = known_numbers()
+        proofs[proof.requirement].append(proof)
+    summary, known_gaps = committed_summary() if outcomes is None else outcomes, gaps()
+    assessed = {number: assess(found, summary, known_gaps.get(number)) for number, found in proofs.items()}
+    counts = Counter(assessment.state for assessment in assessed.values())
+    shown = ", ".join(f"{counts[state]} {state}" for state in State)
     sections = [
-        notice("tools.requirements_page", "the tests' marks and tools/requirements.toml"),
+        notice("tools.requirements_page", "tools/requirements.toml, the tests' marks and outcomes, and known gaps"),
         "# Requirements and what proves them",
         INTRODUCTION,
-        f"{len(proofs)} of {len(listed)} have tests.",
-        *(_section(chapter, proofs) for chapter in chapters()),
+        f"Of {len(assessed)} requirements: {shown}.",
+        *(_section(chapter, assessed, proofs) for chapter in chapters()),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def all_proofs() -> set[Proof]:
-    """Every mark in every test, and in the kit that stores are tested with."""
-    files = sorted(path for place in PLACES for path in (ROOT / place).rglob("*.py"))
-    return {proof for path in files for proof in proofs_in(path.read_text("utf-8"), path.relative_to(ROOT).as_posix())}
-
-
-def proofs_in(source: str, path: str) -> Iterator[Proof]:
-    """The marks of one file's tests; a mark on a class or a module holds for all tests in it."""
-    tree = ast.parse(source, path)
-    yield from _proofs(tree.body, path, names=(), inherited=_module_marks(tree, path))
-
-
-def _proofs(body: list[ast.stmt], path: str, *, names: tuple[str, ...], inherited: frozenset[str]) -> Iterator[Proof]:
-    for node in body:
-        if not isinstance(node, Definition):
-            continue
-        marks = inherited | _marks(node.decorator_list, path)
-        inner = (*names, node.name)
-        if isinstance(node, ast.ClassDef):
-            yield from _proofs(node.body, path, names=inner, inherited=marks | _module_marks(node, path))
-        elif node.name.startswith("test"):
-            yield from (Proof(mark, path, "::".join(inner)) for mark in marks)
-        elif marks - inherited:
-            raise UnknownRequirement(f"{path}:{node.lineno}: {node.name} carries a requirement, and is not a test")
-
-
-def _module_marks(scope: ast.Module | ast.ClassDef, path: str) -> frozenset[str]:
-    """The marks of `pytestmark = …`, which hold for everything in the scope."""
-    assigned = [
-        node.value
-        for node in scope.body
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets)
+def _section(chapter: Chapter, assessed: Mapping[str, Assessment], proofs: Mapping[str, list[Proof]]) -> str:
+    rows = [
+        [number, _state(assessed[number]), sentence, _tests(proofs[number])]
+        for number, sentence in chapter.requirements.items()
     ]
-    return _marks(assigned, path)
+    return f"## {chapter.prefix}: {chapter.title}\n\n" + table(["number", "state", "requirement", "tests"], rows)
 
 
-def _marks(expressions: list[ast.expr], path: str) -> frozenset[str]:
-    """Includes the marks of single parameters inside a `parametrize`."""
-    known = known_numbers()
-    found: set[str] = set()
-    for expression in expressions:
-        for node in ast.walk(expression):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.requirement"):
-                found.update(_number(argument, known, path) for argument in node.args)
-    return frozenset(found)
+def _state(assessment: Assessment) -> str:
+    return "<br>".join([f"**{assessment.state}**", *assessment.missing])
 
 
-def _number(argument: ast.expr, known: frozenset[str], path: str) -> str:
-    if not isinstance(argument, ast.Constant) or argument.value not in known:
-        shown = ast.unparse(argument)
-        raise UnknownRequirement(f"{path}:{argument.lineno}: {shown} is not the number of a requirement")
-    return str(argument.value)
-
-
-def _section(chapter: Chapter, proofs: dict[str, list[Proof]]) -> str:
-    rows = [[number, title, _shown(proofs.get(number, []))] for number, title in chapter.requirements.items()]
-    return f"## {chapter.prefix}: {chapter.title}\n\n" + table(["number", "requirement", "tests"], rows)
-
-
-def _shown(proofs: list[Proof]) -> str:
+def _tests(proofs: list[Proof]) -> str:
     by_path: dict[str, list[str]] = {}
     for proof in proofs:
         by_path.setdefault(proof.path, []).append(proof.name)
     shown = (f"[{path}](../../{path}): " + ", ".join(f"`{name}`" for name in names) for path, names in by_path.items())
-    return "<br>".join(shown) or OPEN
+    return "<br>".join(shown)
+
+
+def main() -> None:
+    if not SOURCE.is_dir():
+        sys.stderr.write(f"the requirements' source is not here ({SOURCE}); {COPY.name} is used\n")
+    elif stated_in(SOURCE) != list(chapters()):
+        sys.exit(f"{COPY.name} differs from {SOURCE}: run `python -m tools.requirement_sentences`")
+    if not update_summary(all_proofs()):
+        sys.stderr.write(f"no run is recorded in {RECORDED}; the committed outcomes are used\n")
+    write(NAME, page())
 
 
 if __name__ == "__main__":
-    write(NAME, page())
+    main()

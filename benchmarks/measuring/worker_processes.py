@@ -93,10 +93,10 @@ class WorkerProcesses:
 
     def _say(self, word: bytes) -> None:
         for program in self._programs:
-            program.say(word + b"\n")
+            program.send(word + b"\n")
 
     async def _listen(self, number: int, program: WorkerProcess) -> None:
-        async for line in lines(program.line):
+        async for line in lines(program.connection):
             self._standings[number] = msgspec.json.decode(line, type=Standing)
             self._news.set()
         self._news.set()
@@ -134,7 +134,7 @@ async def worker_processes(processes: int, orders: Orders, *, log: Path) -> Asyn
         with log.open("ab") as output:
             for _ in range(processes):
                 programs.append(WorkerProcess(_command, output=output, errors=output))
-                programs[-1].say(msgspec.json.encode(orders) + b"\n")
+                programs[-1].send(msgspec.json.encode(orders) + b"\n")
         workers = WorkerProcesses(programs, log)
     except BaseException:
         for program in programs:

@@ -1,4 +1,4 @@
-"""An environment of its own for each peer, made once under build/peers and used again while its requirements stand."""
+"""An environment of its own for each peer, made once under build/peers and used again while its requirements tokens."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import psycopg
 
 from benchmarks.peers.roster import Backend
-from tests.support.child_programs import Supervised, free_port, temporary_folder, unprivileged_account, wait_until
 from tests.support.postgres import PostgresServer
+from tests.support.server_process import Supervised, free_port, temporary_folder, unprivileged_account, wait_until
 
 POSTGRES_SETTINGS = {"shared_buffers": "1GB"}
 INSTALL_SECONDS_MAX = 300

@@ -1,4 +1,4 @@
-"""Durable background jobs on SQLite and PostgreSQL."""
+"""Durable background jobs and workflows on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
         JobCancelled,
         JobFailed,
         JobHalted,
+        LeaseConflictError,
         LeaseLost,
         PermanentError,
         PolicyViolation,
         Snooze,
+        StepCallRefused,
+        StepFailed,
+        StepUnreadable,
         StoreUnavailable,
         TenureError,
         TransientError,
@@ -28,20 +32,28 @@ if TYPE_CHECKING:
     )
     from tenure.jobs.context import Context
     from tenure.jobs.middleware import Middleware
+    from tenure.jobs.profiles import STRICT
     from tenure.lifecycle.backoff import Backoff
-    from tenure.lifecycle.limits import Rate
+    from tenure.lifecycle.queue_limits import Rate
     from tenure.lifecycle.records import Job, Timeouts
+    from tenure.lifecycle.retention import Retention
     from tenure.lifecycle.statuses import Status
     from tenure.stores.contract import JobFilter
+    from tenure.workflow.run import First, Run
+    from tenure.workflow.step_call import CurrentStep, current_step
+    from tenure.workflow.transaction import StepTransaction
 
 __version__ = "0.1.0"
 __all__ = [
+    "STRICT",
     "App",
     "Backoff",
     "CancelRequested",
     "Context",
+    "CurrentStep",
     "DeadlinePassed",
     "DependencyUnavailable",
+    "First",
     "Handle",
     "InvalidInput",
     "Job",
@@ -50,21 +62,30 @@ __all__ = [
     "JobFilter",
     "JobFunction",
     "JobHalted",
+    "LeaseConflictError",
     "LeaseLost",
     "Middleware",
     "PermanentError",
     "PolicyViolation",
     "Rate",
+    "Retention",
+    "Run",
     "Snooze",
     "Status",
+    "StepCallRefused",
+    "StepFailed",
+    "StepTransaction",
+    "StepUnreadable",
     "StoreUnavailable",
     "TenureError",
     "Timeouts",
     "TransientError",
     "ValidationError",
+    "current_step",
 ]
 
 _MODULE_OF = {
+    "STRICT": "tenure.jobs.profiles",
     "App": "tenure.app",
     "Backoff": "tenure.lifecycle.backoff",
     "CancelRequested": "tenure.errors",
@@ -79,11 +100,13 @@ _MODULE_OF = {
     "JobFilter": "tenure.stores.contract",
     "JobFunction": "tenure.client.job_function",
     "JobHalted": "tenure.errors",
+    "LeaseConflictError": "tenure.errors",
     "LeaseLost": "tenure.errors",
     "Middleware": "tenure.jobs.middleware",
     "PermanentError": "tenure.errors",
     "PolicyViolation": "tenure.errors",
-    "Rate": "tenure.lifecycle.limits",
+    "Rate": "tenure.lifecycle.queue_limits",
+    "Retention": "tenure.lifecycle.retention",
     "Snooze": "tenure.errors",
     "Status": "tenure.lifecycle.statuses",
     "StoreUnavailable": "tenure.errors",
@@ -91,6 +114,14 @@ _MODULE_OF = {
     "Timeouts": "tenure.lifecycle.records",
     "TransientError": "tenure.errors",
     "ValidationError": "tenure.errors",
+    "First": "tenure.workflow.run",
+    "Run": "tenure.workflow.run",
+    "CurrentStep": "tenure.workflow.step_call",
+    "StepTransaction": "tenure.workflow.transaction",
+    "current_step": "tenure.workflow.step_call",
+    "StepFailed": "tenure.errors",
+    "StepCallRefused": "tenure.errors",
+    "StepUnreadable": "tenure.errors",
 }
 
 
@@ -101,3 +132,6 @@ if not TYPE_CHECKING:
         if name not in _MODULE_OF:
             raise AttributeError(f"module 'tenure' has no attribute {name!r}")
         return getattr(import_module(_MODULE_OF[name]), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -8,27 +8,35 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
-from tenure.client.admin import MANY, CancelReport, JobAdmin, RedriveReport
+from tenure.client.admin import MANY, CancelReport, JobAdmin, PruneReport, RedriveReport
 from tenure.client.handle import Handle
-from tenure.client.job_function import EnqueueOptions, Enqueuer, JobFunction, PreparedCall
+from tenure.client.job_function import (
+    AsyncJobFunction,
+    EnqueueOptions,
+    Enqueuer,
+    JobFunction,
+    PreparedCall,
+    SyncJobFunction,
+)
+from tenure.client.job_id import JobId, job_id_of
+from tenure.client.job_options import JobOptions, declaration
 from tenure.client.queues import AppQueues
 from tenure.client.schedules import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, make_schedule
 from tenure.client.sync import BackgroundLoop
 from tenure.errors import InvalidInput, StoreError, UnknownKind
 from tenure.jobs.context import Context, inside_commit
-from tenure.jobs.definition import ErrorClasses, Isolation, JobDefinition, Options, Upgrade, error_classes
+from tenure.jobs.definition import JobDefinition, check_function
 from tenure.jobs.middleware import Middleware
 from tenure.jobs.settings import database_url
-from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.records import Actor, Job, OnExhausted, OnLost, Policy, Role, Timeouts
+from tenure.lifecycle.records import Actor, Job, Role
+from tenure.lifecycle.retention import Retention
 from tenure.seams import SYSTEM, Seams
 from tenure.stores import Store, store_for
-from tenure.stores.contract import DeadLetterFilter, EnqueueResult, JobFilter, JobPage
+from tenure.stores.contract import DeadLetterFilter, EnqueueResult, JobFilter, JobPage, MigrationRecord
 from tenure.stores.user_connections import UserTransaction
 
 if TYPE_CHECKING:
@@ -38,28 +46,43 @@ if TYPE_CHECKING:
     from tenure.testing.harness.harness import Mode
     from tenure.testing.harness.mode import HarnessMode
     from tenure.workers.worker import Worker
+    from tenure.workflow.run import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 ENQUEUE_BATCH = 1000
+ALL_QUEUES = "*"
+"""In the queues of a worker: all that its app declares."""
 UNKNOWN = "(unknown)"
 """The kind under which rejections of undeclared kinds are counted."""
 
 log = logging.getLogger("tenure")
 
 
+AsyncFunction = Callable[P, Coroutine[Any, Any, R]]
+AsyncContextFunction = Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]
+ContextFunction = Callable[Concatenate[Context, P], R]
+
+
 class JobDecorator(Protocol):
     """Declares a function as a job: async or sync, with or without a Context as first parameter."""
 
+    # Overlaps are resolved by the order: an async function is also a function that returns a coroutine.
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> JobFunction[P, R]: ...
+    def __call__(self, function: AsyncContextFunction[P, R]) -> AsyncJobFunction[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> JobFunction[P, R]: ...
+    def __call__(self, function: AsyncFunction[P, R]) -> AsyncJobFunction[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> JobFunction[P, R]: ...
+    def __call__(self, function: ContextFunction[P, R]) -> SyncJobFunction[P, R]: ...
     @overload
-    def __call__(self, function: Callable[P, R]) -> JobFunction[P, R]: ...
+    def __call__(self, function: Callable[P, R]) -> SyncJobFunction[P, R]: ...
+
+
+class WorkflowDecorator(Protocol):
+    """Declares an async function with a Run as first parameter as a workflow."""
+
+    def __call__(self, function: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]]) -> JobFunction[P, R]: ...
 
 
 class App:
@@ -78,16 +101,18 @@ class App:
         database: str | None = None,
         *,
         name: str = "app",
-        version: str = "unknown",
+        version: str | None = None,
         middleware: Sequence[Middleware] = (),
+        retention: Retention | None = None,
         seams: Seams = SYSTEM,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.database = database_url(database, environment)
         self.seams = seams
         self.version = version
-        """The version of this program, for the provenance of its jobs."""
+        """The version of this program, for the provenance of its jobs. None if it is not known."""
         self.middleware = tuple(middleware)
+        self.retention = retention or Retention()
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
         self.kinds: dict[str, JobDefinition[..., Any]] = {}
@@ -97,60 +122,78 @@ class App:
         """The number of rejected enqueues by kind; undeclared kinds are counted together."""
         self._stores: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Store]] = WeakKeyDictionary()
 
-    def job(
-        self,
-        *,
-        kind: str | None = None,
-        aliases: Iterable[str] = (),
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int = 5,
-        lease_seconds: float = 60.0,
-        heartbeat_seconds: float | None = None,
-        backoff: Backoff | None = None,
-        timeouts: Timeouts | None = None,
-        on_lost: OnLost = "requeue",
-        on_exhausted: OnExhausted = "fail",
-        retry_on: ErrorClasses = (),
-        fail_on: ErrorClasses = (),
-        isolation: Isolation | None = None,
-        memory_bytes_max: int | None = None,
-        upgrade: Upgrade | None = None,
-    ) -> JobDecorator:
-        """Declare a job. Its kind is the name of the function, unless `kind` is given.
+    @overload
+    def job(self, function: AsyncContextFunction[P, R], /) -> AsyncJobFunction[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def job(self, function: AsyncFunction[P, R], /) -> AsyncJobFunction[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def job(self, function: ContextFunction[P, R], /) -> SyncJobFunction[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> SyncJobFunction[P, R]: ...
+    @overload
+    def job(self, /, **options: Unpack[JobOptions]) -> JobDecorator: ...
+    def job(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Declare a job: `@app.job`, or with options `@app.job(queue="mail", max_attempts=3)`.
 
-        Jobs that were enqueued under one of the `aliases` run too; `upgrade` converts their arguments, and others that
-        no longer validate. Errors of `fail_on` are not retried, errors of `retry_on` are, whatever their class implies.
+        Its kind is the name of the function, unless `kind` is given. The options are those of `JobOptions`.
+
+        >>> app = App("sqlite:///jobs.db")
+        >>> @app.job(queue="mail", retry_on=OSError)
+        ... def send(to: str) -> str:
+        ...     return f"sent to {to}"
+        >>> send("ada")
+        'sent to ada'
         """
-        policy = Policy(
-            max_attempts=max_attempts,
-            lease_seconds=lease_seconds,
-            heartbeat_seconds=heartbeat_seconds,
-            backoff=backoff or Backoff(),
-            timeouts=timeouts or Timeouts(),
-            on_lost=on_lost,
-            on_exhausted=on_exhausted,
-        )
-        options = Options(
-            queue=queue,
-            priority=priority,
-            policy=policy,
-            aliases=tuple(aliases),
-            upgrade=upgrade,
-            retry_on=error_classes(retry_on, "retry_on"),
-            fail_on=error_classes(fail_on, "fail_on"),
-            isolation=isolation,
-            memory_bytes_max=memory_bytes_max,
-        )
+        declared = declaration(cast(JobOptions, options))
 
         def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
+            check_function(function)
             definition: JobDefinition[..., Any] = JobDefinition(
-                function, name=kind or function.__name__, options=options
+                function, name=options.get("kind") or function.__name__, options=declared
+            )
+            self._register(definition)
+            return (AsyncJobFunction if definition.is_async else SyncJobFunction)(self, definition)
+
+        return declare if function is None else declare(function)
+
+    @overload
+    def workflow(self, function: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    @overload
+    def workflow(
+        self, /, *, errors: Iterable[type[Exception]] = (), **options: Unpack[JobOptions]
+    ) -> WorkflowDecorator: ...
+    def workflow(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        errors: Iterable[type[Exception]] = (),
+        **options: Any,
+    ) -> Any:
+        """Declare a workflow: an async function whose steps are recorded (`Run`). It is enqueued like a job.
+
+        @app.workflow
+        async def research(run: tenure.Run, topic: str) -> str:
+            pages = await run.step(search, topic)
+            return await run.step(summarise, pages)
+
+        The options are those of a job. `max_attempts` and `backoff` apply to errors of the function itself; a step has
+        its own (`run.using`). A step's recorded error is raised again as its own class if that is one of `errors`, and
+        else as StepFailed.
+        """
+        from tenure.workflow.definition import WorkflowDefinition
+
+        declared = declaration(cast(JobOptions, options))
+
+        def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
+            check_function(function)
+            definition: WorkflowDefinition[..., Any] = WorkflowDefinition(
+                function, name=options.get("kind") or function.__name__, options=declared, errors=errors
             )
             self._register(definition)
             return JobFunction(self, definition)
 
-        return cast(JobDecorator, declare)
+        return declare if function is None else declare(function)
 
     def _register(self, definition: JobDefinition[..., Any]) -> None:
         kinds = (definition.name, *definition.options.aliases)
@@ -203,6 +246,9 @@ class App:
     def _handles(self, batch: Sequence[PreparedCall[R]], added: Sequence[EnqueueResult]) -> list[Handle[R]]:
         return [Handle(self, a.job, p.definition, created=a.created) for a, p in zip(added, batch, strict=True)]
 
+    def _handle(self, job: Job, *, created: bool) -> Handle[Any]:
+        return Handle(self, job, self.kinds.get(job.kind), created=created)
+
     async def submit(self, kind: str, payload: str, *, options: EnqueueOptions | None = None) -> Handle[Any]:
         """Enqueue a call by kind and JSON text, for example from the command line."""
         definition = self.kinds.get(kind)
@@ -224,7 +270,15 @@ class App:
 
         return rejections(self.rejections, self.kinds)
 
-    async def cancel(self, job_id: UUID, *, hard: bool = False, reason: str = "requested") -> Job:
+    async def get(self, job_id: JobId) -> Handle[Any]:
+        """Return the handle of a job, by its id or the text of it: `await (await app.get(id)).result()`.
+
+        The result is decoded by the function of the job's kind, if this app declares it. JobNotFound: there is no such
+        job. `await pay.get(id)` has the type of the function's result.
+        """
+        return self._handle((await (await self.admin()).job(job_id)), created=False)
+
+    async def cancel(self, job_id: JobId, *, hard: bool = False, reason: str = "requested") -> Job:
         """Cancel a job: at once if it is not leased, otherwise by a request to its worker. `hard` revokes the lease."""
         return await (await self.admin()).cancel(job_id, hard=hard, reason=reason)
 
@@ -234,21 +288,67 @@ class App:
         """Cancel every live job that matches, each as `cancel` does. The report lists the skipped jobs with reasons."""
         return await (await self.admin()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
 
-    async def redrive(self, job_id: UUID) -> EnqueueResult:
-        """Enqueue the work of a dead-lettered, failed or halted job as a new job. Repeated, it returns that job."""
-        return await (await self.admin()).redrive(job_id)
+    async def signal(self, job_id: JobId, name: str, value: Any = None, *, request_id: str | None = None) -> Job:
+        """Send a live job a signal with a value, for `run.wait_for(name)`. It is kept until it is received.
+
+        With a `request_id` a repeated call sends one signal. IllegalTransition: the job has ended.
+        """
+        return await (await self.admin()).signal(job_id, name, value, request_id=request_id)
+
+    async def retry(self, job_id: JobId) -> Handle[Any]:
+        """Run a failed, dead-lettered or halted job again, as a new job that is linked to it, and return its handle.
+
+        Repeated, it returns the same new job. The old record stays as it is; a dead letter is resolved as redriven.
+        """
+        result = await (await self.admin()).redrive(job_id)
+        return self._handle(result.job, created=result.created)
+
+    async def retry_many(self, wanted: JobFilter, *, limit: int = MANY) -> RedriveReport:
+        """Retry every failed, dead-lettered or halted job that matches, except discarded dead letters."""
+        return await (await self.admin()).retry_many(wanted, limit=limit)
+
+    async def redrive(self, job_id: JobId) -> Handle[Any]:
+        """Enqueue the work of a dead letter as a new job, as `retry` does, and return its handle."""
+        return await self.retry(job_id)
 
     async def redrive_many(self, wanted: DeadLetterFilter | JobFilter, *, limit: int = MANY) -> RedriveReport:
         """Redrive every open dead letter that matches; with a JobFilter, every failed or halted job that matches."""
         return await (await self.admin()).redrive_many(wanted, limit=limit)
 
-    async def discard(self, job_id: UUID) -> DeadLetterRecord:
+    async def discard(self, job_id: JobId) -> DeadLetterRecord:
         """Resolve a dead letter as discarded. Nothing is removed."""
         return await (await self.admin()).discard(job_id)
 
-    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
-        """Return a page of the jobs that match, oldest first."""
-        return await (await self.store()).find(wanted, after=after, limit=limit)
+    async def prune(self, retention: Retention | None = None, *, dry_run: bool = False) -> PruneReport:
+        """Remove at once what the app's retention, or the given one, no longer keeps; in a dry run, count it."""
+        return await (await self.admin()).prune(retention or self.retention, dry_run=dry_run)
+
+    async def find(self, wanted: JobFilter, *, after: JobId | None = None, limit: int = 100) -> JobPage:
+        """Return a page of the jobs that match, oldest first: `await app.find(JobFilter(statuses=["failed"]))`."""
+        cursor = None if after is None else job_id_of(after)
+        return await (await self.store()).find(wanted, after=cursor, limit=limit)
+
+    # The same for code without an event loop.
+
+    def get_sync(self, job_id: JobId) -> Handle[Any]:
+        """Return the handle of a job, as `get` does."""
+        return self.background.run(lambda: self.get(job_id))
+
+    def enqueue_many_sync(self, requests: Iterable[PreparedCall[R]]) -> list[Handle[R]]:
+        """Enqueue many calls, as `enqueue_many` does: `app.enqueue_many_sync(send.request(to) for to in names)`."""
+        return self.background.run(lambda: self.enqueue_many(requests))
+
+    def cancel_sync(self, job_id: JobId, *, hard: bool = False, reason: str = "requested") -> Job:
+        """Cancel a job, as `cancel` does."""
+        return self.background.run(lambda: self.cancel(job_id, hard=hard, reason=reason))
+
+    def signal_sync(self, job_id: JobId, name: str, value: Any = None, *, request_id: str | None = None) -> Job:
+        """Send a live job a signal, as `signal` does."""
+        return self.background.run(lambda: self.signal(job_id, name, value, request_id=request_id))
+
+    def retry_sync(self, job_id: JobId) -> Handle[Any]:
+        """Run an ended job again, as `retry` does."""
+        return self.background.run(lambda: self.retry(job_id))
 
     @property
     def queues(self) -> AppQueues:
@@ -292,27 +392,33 @@ class App:
     def worker(
         self,
         *,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] = (ALL_QUEUES,),
         concurrency: int = 10,
         grace_seconds: float = 30.0,
         poll_seconds: float = 1.0,
         scan_seconds: float = 5.0,
         metrics: bool = False,
+        wait_for_database: bool = False,
     ) -> Worker:
         """Return a worker for this app's jobs on the running event loop: `await app.worker().run()`.
 
-        With `metrics` it counts what `worker.metrics()` returns. On the command line: `tenure worker module:app`.
+        It serves every queue that the app declares, which `*` stands for: `queues=["mail"]` serves one, and
+        `queues=["*", "urgent"]` serves another besides, which calls name by `options(queue="urgent")`.
+
+        With `metrics` it counts what `worker.metrics()` returns. With `wait_for_database` it waits for a database that
+        cannot be reached at the start. On the command line: `tenure worker module:app`.
         """
         from tenure.client.load_job import load_job
         from tenure.workers.worker import Worker, WorkerOptions
 
         options = WorkerOptions(
-            queues=tuple(queues),
+            queues=self._served_queues(queues),
             concurrency=concurrency,
             grace_seconds=grace_seconds,
             poll_seconds=poll_seconds,
             scan_seconds=scan_seconds,
             metrics=metrics,
+            wait_for_database=wait_for_database,
             version=self.version,
         )
         return Worker(
@@ -324,7 +430,27 @@ class App:
             user_transactions=self.user_transaction,
             load_job=load_job,
             schedules=tuple(self.declared_schedules.values()),
+            retention=self.retention,
         )
+
+    @property
+    def declared_queues(self) -> list[str]:
+        """The queues of the declared jobs and schedules.
+
+        >>> app = App("sqlite:///jobs.db")
+        >>> @app.job(queue="mail")
+        ... def send(to: str) -> None: ...
+        >>> app.declared_queues
+        ['mail']
+        """
+        of_jobs = {definition.options.queue for definition in self.kinds.values()}
+        return sorted(of_jobs | {schedule.queue for schedule in self.declared_schedules.values()})
+
+    def _served_queues(self, given: Sequence[str]) -> tuple[str, ...]:
+        """The queues that a worker is asked to serve, in their order, each once."""
+        declared = self.declared_queues or ["default"]  # The worker itself refuses an app without jobs.
+        names = [name for one in given for name in (declared if one == ALL_QUEUES else [one])]
+        return tuple(dict.fromkeys(names))
 
     def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> HarnessMode:
         """Return a test harness: jobs are in memory, and run when the test calls for it, on a manual clock.
@@ -354,6 +480,19 @@ class App:
             store = await self.open_store()
             self._stores[loop] = (os.getpid(), store)
         return store
+
+    async def migrate(self) -> list[MigrationRecord]:
+        """Apply the pending migrations of the app's database, and return them. Several processes may call it at once.
+
+        >>> import asyncio
+        >>> asyncio.run(App("sqlite://:memory:").migrate())[0].name
+        'initial'
+        """
+        store = store_for(self.database, seams=self.seams)
+        try:
+            return await store.migrate()
+        finally:
+            await store.close()
 
     def user_transaction(self, connection: Any) -> UserTransaction:
         """Return the transaction of a user's connection to this app's database."""

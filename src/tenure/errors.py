@@ -4,15 +4,18 @@ TenureError
 ├── Refused                   an operation was not applied; nothing was written
 │   ├── JobNotFound           no such job (never enqueued, or removed by retention)
 │   ├── NotAuthorised         the role has no authority for the operation
-│   ├── LeaseLost             the token is not that of the current lease, or the lease has expired
-│   ├── RevisionConflict      the job changed since it was read; carries the current record
+│   ├── LeaseConflictError    another owner or another change came first
+│   │   ├── LeaseLost         the token is not that of the current lease, or the lease has expired
+│   │   └── RevisionConflict  the job changed since it was read; carries the current record
 │   ├── IllegalTransition     no transition from the job's status for this operation
 │   │   └── AlreadyCommitted  the job has committed; it can only be finished
 │   ├── NotYet                legal, but not before a time that the database's clock has not reached
-│   └── RequestIdReused       the request id was used before with another body
+│   ├── RequestIdReused       the request id was used before with another body
+│   └── DedupeKeyConflict     a live job of another kind has the dedupe key
 ├── InvalidInput              a value that no store accepts; also a ValueError
 │   ├── UnknownKind           the app declares no job of this kind
-│   └── PayloadRefused        the arguments do not fit the job's function
+│   ├── PayloadRefused        the arguments do not fit the job's function
+│   └── ResultRefused         the result of the job's function cannot be stored
 ├── JobError                  raised by a job's function; the class decides the outcome
 │   ├── TransientError        retry after the backoff, or after `delay_seconds`; counts as a failure
 │   │   └── DependencyUnavailable  the same; names the cause if it is the last failure
@@ -21,6 +24,10 @@ TenureError
 │   ├── PolicyViolation       the job is not allowed: a dead letter
 │   ├── Snooze                run again later; counts no failure
 │   └── CancelRequested       the job accepts a request to cancel
+├── StepFailed                a step of a workflow has failed for good; carries type, message and traceback
+├── StepUnreadable            the recorded result of a step does not fit the code's type; the step is not run again
+├── StepCallRefused           a call of the run that could not be recorded in an order that a replay repeats
+├── CheckpointNotSaved        the outcome of a step could not be saved; the attempt ends
 ├── DeadlinePassed            a commit block exceeded its deadline and was rolled back; also a TimeoutError
 ├── JobEnded                  the job ended without a result
 │   ├── JobFailed             failed, or dead-lettered
@@ -28,15 +35,19 @@ TenureError
 │   └── JobHalted             stopped at a limit; carries the partial result
 └── StoreError
     ├── StoreUnavailable      the database did not answer; whether the last write took effect is unknown
+    │   └── TooManyConnections  the server accepts no further connection of this role or database
+    ├── JobLocked             another transaction keeps the job's row locked; nothing was written
+    ├── DatabaseReplaced      the file was deleted or replaced while it was open; nothing was written
     ├── SchemaMismatch        the database is not migrated, or too new for this version
     ├── UsedAfterFork         a store was used in a forked child
     ├── RowPoisoned           one row makes its statement fail; it is quarantined, the rest of the batch is written
+    ├── PrivilegeMissing      the role of the connection lacks a grant in the database
     └── GuardViolated         a guard in the database refused a write
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,7 +84,11 @@ class NotAuthorised(Refused):
         super().__init__(f"role {role} may not {operation}{which}: {reason}", current=job)
 
 
-class LeaseLost(Refused):
+class LeaseConflictError(Refused):
+    """Another owner or another change came first: the lease is not the current one, or the revision is not."""
+
+
+class LeaseLost(LeaseConflictError):
     """The token is not that of the current lease, or the lease has expired. Stop the work."""
 
     def __init__(self, job: Job, operation: str) -> None:
@@ -85,7 +100,7 @@ class LeaseLost(Refused):
         )
 
 
-class RevisionConflict(Refused):
+class RevisionConflict(LeaseConflictError):
     """The job's revision is not the expected one. Decide again on `current`."""
 
     def __init__(self, job: Job, operation: str, *, expected_rev: int) -> None:
@@ -134,6 +149,17 @@ class RequestIdReused(Refused):
         )
 
 
+class DedupeKeyConflict(Refused):
+    """The dedupe key is that of a live job of another kind, `job_id` of `kind`. Nothing was enqueued."""
+
+    def __init__(self, dedupe_key: str, *, job_id: object, kind: str) -> None:
+        self.dedupe_key, self.job_id, self.kind = dedupe_key, job_id, kind
+        super().__init__(
+            f"dedupe key {dedupe_key!r} belongs to live job {job_id} of kind {kind!r}, so no job of another kind was "
+            f"enqueued under it; use another key, or enqueue again once that job has ended"
+        )
+
+
 class InvalidInput(TenureError, ValueError):
     """A value that no store accepts. `where` names the field. Nothing was written."""
 
@@ -153,6 +179,10 @@ class UnknownKind(InvalidInput):
 
 class PayloadRefused(InvalidInput):
     """The arguments do not match the signature of the job's function. `where` names the kind and the field."""
+
+
+class ResultRefused(InvalidInput):
+    """The result of a job's function cannot be stored: it is too large, or not JSON. The job is not retried."""
 
 
 class JobError(TenureError):
@@ -199,6 +229,37 @@ class CancelRequested(JobError):
     """The job accepts a request to cancel, and ends as cancelled."""
 
 
+class StepFailed(TenureError):
+    """A step has failed for good. `type_`, `error_message` and `traceback` describe the error that it raised."""
+
+    def __init__(self, step: str, *, type_: str, message: str, traceback: str | None = None) -> None:
+        self.step, self.type_, self.error_message, self.traceback = step, type_, message, traceback
+        super().__init__(f"step {step} failed: {type_}: {message}")
+
+
+class StepUnreadable(TenureError):
+    """The recorded result or error of a step cannot be decoded by this code. The step is not run again."""
+
+    def __init__(self, step: str, problem: str) -> None:
+        self.step, self.problem = step, problem
+        super().__init__(
+            f"the recorded outcome of step {step} cannot be decoded: {problem}; make the step's type accept what was "
+            f"recorded"
+        )
+
+
+class StepCallRefused(TenureError):
+    """A call whose place in the run is not certain: from a task that the run did not start, or with a used key."""
+
+
+class CheckpointNotSaved(TenureError):
+    """The outcome of a step could not be saved, so the attempt ends: `checkpoint-save-failed`."""
+
+    def __init__(self, step: str, problem: str) -> None:
+        self.step, self.problem = step, problem
+        super().__init__(f"checkpoint-save-failed: the outcome of step {step} was not saved: {problem}")
+
+
 class DeadlinePassed(TenureError, TimeoutError):
     """A commit block exceeded its deadline. Its transaction was rolled back."""
 
@@ -212,7 +273,17 @@ class JobEnded(TenureError):
 
 
 class JobFailed(JobEnded):
-    """The job failed or became a dead letter. `job.last_error` is the error as JSON text."""
+    """The job failed or became a dead letter, by an error of `error_type` with `error_message` and `traceback_text`.
+
+    They are the last error of the job; None where it ended without one, and for the traceback where it has none.
+    """
+
+    def __init__(self, job: Job, how: str, *, error: Mapping[str, str] | None = None) -> None:
+        given = error or {}
+        self.error_type, self.error_message = given.get("type"), given.get("message")
+        self.traceback_text = given.get("traceback")
+        what = ": ".join(part for part in (self.error_type, self.error_message) if part)
+        super().__init__(job, f"{how}: {what}" if what else how)
 
 
 class JobCancelled(JobEnded):
@@ -227,8 +298,41 @@ class StoreError(TenureError):
     """A problem of the database, not of a job."""
 
 
+class DatabaseReplaced(StoreError):
+    """The SQLite file was deleted or replaced while it was open. Nothing was written; a worker stops."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} was {what} while it was open, so nothing was written; stop every process that uses it, put the "
+            f"right file in its place, and start them again"
+        )
+
+
 class StoreUnavailable(StoreError):
-    """The database did not answer. Whether a write took effect is unknown: repeat it with the same request id."""
+    """The database did not answer. Whether a write took effect is unknown: repeat it with the same request id.
+
+    `where` names the database, as the store's `where` does; None if the error is not about one.
+    """
+
+    def __init__(self, message: str = "", *, where: str | None = None) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class TooManyConnections(StoreUnavailable):
+    """The server accepts no further connection: its own limit, that of the role or that of the database is reached."""
+
+
+class JobLocked(StoreError):
+    """Another transaction kept the job's row locked for as long as the request waited. Nothing was written."""
+
+    def __init__(self, job: Job, *, holder: str | None, waited_seconds: float) -> None:
+        self.job_id, self.holder, self.waited_seconds = job.id, holder, waited_seconds
+        super().__init__(
+            f"job {job.id} was not changed: another transaction has had its row locked for {waited_seconds:.0f} s "
+            f"({holder or 'its session is not visible to this role'}); try again when that transaction has ended"
+        )
 
 
 class SchemaMismatch(StoreError):
@@ -247,6 +351,18 @@ class RowPoisoned(StoreError):
         super().__init__(
             f"job {job_id} is quarantined, since its row makes statements fail: {problem}; run `tenure verify`"
         )
+
+
+class PrivilegeMissing(StoreError):
+    """The role of the connection lacks a privilege. `needs` names the grants that include it: `reader`, `enqueuer` or
+    `worker`; or `owner`, which no grant replaces."""
+
+    def __init__(self, problem: str, *, needs: str, role: str | None = None) -> None:
+        self.needs, self.role = needs, role
+        remedy = f"`tenure migrate grants {needs} {role or 'ROLE'}` prints the SQL that grants what it needs"
+        if needs == "owner":
+            remedy = "connect as the owner of the database or of the schema tenure"
+        super().__init__(f"role {role or 'of this connection'} lacks a privilege: {problem}; {remedy}")
 
 
 class GuardViolated(StoreError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import random
 import secrets
 import sys
 import threading
@@ -99,11 +101,27 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+_FORK_MASK_BITS = 32
+"""The last bits of an id, which are random. Ids of one process keep their order."""
+_fork_mask = 0
+
+
+def _change_fork_mask() -> None:
+    """A forked child may have inherited the generator's state, and would repeat the ids of its siblings."""
+    global _fork_mask  # noqa: PLW0603 - one generator per process
+    _fork_mask = secrets.randbits(_FORK_MASK_BITS) or 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_change_fork_mask)
+
+
 class SystemRandom:
     """The machine's entropy."""
 
     def job_id(self) -> UUID:
-        return uuid_utils.compat.uuid7()
+        made = uuid_utils.compat.uuid7()
+        return UUID(int=made.int ^ _fork_mask) if _fork_mask else made
 
     def token(self) -> UUID:
         return UUID(bytes=secrets.token_bytes(16), version=4)
@@ -184,3 +202,12 @@ class Seams:
 
 
 SYSTEM = Seams()
+
+
+SeededRandom = random.Random
+"""A generator whose numbers follow from its seed alone."""
+
+
+def seeded_random(seed: str) -> SeededRandom:
+    """A generator for what must be the same in every attempt. Not for secrets."""
+    return random.Random(seed)

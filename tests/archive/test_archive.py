@@ -42,10 +42,10 @@ from tests.property.test_lockstep import (
     sqlite_side,
 )
 from tests.support.databases import Database
-from tests.support.full_database import full_life
+from tests.support.full_database import fill_database
 from tests.support.manual_postgres import copied_database, prepared_database
 from tests.support.postgres import Postgres
-from tests.support.situations import SITUATIONS, Scene
+from tests.support.situations import SITUATIONS, Setup
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +90,17 @@ async def round_trip(store: Store, dsn: str, folder: Path) -> None:
             assert plain(await rows_and_histories(target)) == before
             assert await export(target, file) == lines
             for job in before[0]:
-                assert await attachments(target, job_id=job.id) == await attachments(store, job_id=job.id)
+                there, here = await attachments(target, job_id=job.id), await attachments(store, job_id=job.id)
+                assert plain(there) == plain(here)
 
 
 @pytest.mark.requirement("EH-09", "EL-02")
 async def test_jobs_in_every_situation_come_over_as_they_are(tmp_path: Path, postgres_target: str) -> None:
     clock = ManualClock()
     async with opened(SqliteStore(tmp_path / "origin.db", database_clock=clock.now)) as store:
-        scene = Scene(Driver(store), clock)
+        setup = Setup(Driver(store), clock)
         for situation in SITUATIONS:
-            await situation.recipe(scene)
+            await situation.recipe(setup)
         await round_trip(store, postgres_target, tmp_path)
 
 
@@ -137,7 +138,7 @@ async def test_a_forged_export_leaves_a_real_database_empty(
 ) -> None:
     file = tmp_path / "forged.jsonl"
     async with opened(SqliteStore(tmp_path / "origin.db")) as origin:
-        await full_life(origin)
+        await fill_database(origin)
         await export(origin, file)
     lines, _ = forge([line.removesuffix(b"\n") for line in file.read_bytes().splitlines(keepends=True)])
     put(file, summed_up(lines))
@@ -215,13 +216,11 @@ def _transactions(dsn: str) -> int:
         return int(number)
 
 
-async def test_somebody_who_follows_an_empty_log_is_given_all_that_is_imported(
-    tmp_path: Path, postgres_target: str
-) -> None:
+async def test_a_tail_of_an_empty_log_returns_everything_imported_later(tmp_path: Path, postgres_target: str) -> None:
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(opened(SqliteStore(tmp_path / "origin.db")))
         target = await stack.enter_async_context(opened(PostgresStore.from_url(postgres_target)))
-        await full_life(origin)
+        await fill_database(origin)
         position = (await target.tail()).position
         read = await read_all(origin)
         await restore(target, read)
@@ -231,7 +230,7 @@ async def test_somebody_who_follows_an_empty_log_is_given_all_that_is_imported(
 # What the databases themselves refuse.
 
 
-async def test_nobody_gets_the_key_for_imports_to_a_file_that_has_jobs(tmp_path: Path) -> None:
+async def test_the_import_key_is_refused_for_a_file_that_has_jobs(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
     async with database.opened() as store:
         await Driver(store).add()
@@ -256,7 +255,7 @@ async def test_an_import_writes_no_event_where_there_are_jobs_and_no_job_without
         insert into tenure.jobs select (jsonb_populate_record(null::tenure.jobs,
             to_jsonb(job) || '{{"id": "{UUID(int=7)}"}}')).* from tenure.jobs job where job.id = '{ended.id}'
     """
-    for attack, says in ((event, "there are jobs"), (row, "its log does not lead|its events do not say so")):
+    for attack, says in ((event, "there are jobs"), (row, "its log does not lead|its events do not lead to this row")):
         with psycopg.connect(postgres_target) as connection:
             connection.execute("select set_config('tenure.writer', 'import', true)")
             with pytest.raises(psycopg.Error, match=says):
@@ -278,7 +277,7 @@ async def test_a_job_in_its_last_state_comes_in_by_an_import_alone(
     monkeypatch.setattr(sqlite_archive, "set_writer", set_store_as_writer)
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(opened(SqliteStore(tmp_path / "origin.db")))
-        await full_life(origin)
+        await fill_database(origin)
         read = await read_all(origin)
         for target in (PostgresStore.from_url(postgres_target), SqliteStore(tmp_path / "target.db")):
             store = await stack.enter_async_context(opened(target))
@@ -291,7 +290,7 @@ async def test_a_database_in_memory_can_be_moved_too(tmp_path: Path) -> None:
     for inline in (True, False):
         origin, target = (SqliteStore(":memory:", inline=inline) for _ in range(2))
         async with opened(origin), opened(target):
-            await full_life(origin)
+            await fill_database(origin)
             file = tmp_path / f"{inline}.jsonl"
             lines = await export(origin, file)
             await import_file(target.archive, file)

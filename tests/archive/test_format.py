@@ -21,12 +21,14 @@ from tenure.archive.format import (
     EventLine,
     Footer,
     JobLine,
+    StepLine,
     artifact_line,
     event_line,
     job_line,
     kind_of,
     read,
     record_line,
+    step_line,
 )
 from tenure.archive.importer import check_file, import_file, read_lines
 from tenure.lifecycle.operations import Complete
@@ -89,7 +91,11 @@ async def test_every_record_is_read_back_as_it_was_written() -> None:
     for kept in held.jobs:
         line = read(1, job_line(kept))
         assert isinstance(line, JobLine)
-        assert line.record == msgspec.structs.replace(kept, artifacts=())
+        assert line.record == msgspec.structs.replace(kept, artifacts=(), step_count=0)
+    for step in held.steps:
+        line = read(1, step_line(step, number=step.number))
+        assert isinstance(line, StepLine)
+        assert line.step == step
     for event in held.log:
         line = read(1, event_line(event))
         assert isinstance(line, EventLine)
@@ -247,7 +253,48 @@ def artifact_cut(lines: list[bytes]) -> tuple[list[bytes], int]:
 
 
 def newer(lines: list[bytes]) -> tuple[list[bytes], int]:
-    return [json.dumps({**json.loads(lines[0]), "version": 2}).encode(), *lines[1:]], 1
+    return [json.dumps({**json.loads(lines[0]), "version": 3}).encode(), *lines[1:]], 1
+
+
+def older(lines: list[bytes]) -> list[bytes]:
+    """As the first version wrote it, which had no steps."""
+    return [json.dumps({**json.loads(lines[0]), "version": 1}).encode(), *lines[1:]]
+
+
+def a_step_left_out(lines: list[bytes]) -> tuple[list[bytes], int]:
+    at = line_of(lines, "step")
+    return [*lines[:at], *lines[at + 1 :]], at + 1
+
+
+def step_of_another_job(lines: list[bytes]) -> tuple[list[bytes], int]:
+    at = line_of(lines, "step")
+    return [*lines[:at], with_step(lines[at], job_id=str(UUID(int=7))), *lines[at + 1 :]], at + 1
+
+
+def step_without_a_digest(lines: list[bytes]) -> tuple[list[bytes], int]:
+    at = line_of(lines, "step")
+    return [*lines[:at], with_step(lines[at], digest="x"), *lines[at + 1 :]], at + 1
+
+
+def with_step(line: bytes, **facts: str) -> bytes:
+    told = json.loads(line)
+    return json.dumps({**told, "step": {**told["step"], **facts}}).encode()
+
+
+def test_a_file_of_the_first_version_is_read(exported: list[bytes], file: Path) -> None:
+    assert check_file(put(file, older(exported))).header.version == 1
+
+
+@pytest.mark.requirement("SM-20")
+async def test_a_changed_step_is_refused_even_if_the_footer_fits(exported: list[bytes], file: Path) -> None:
+    at = line_of(exported, "step")
+    for facts in ({"result": '"forged"'}, {"name": "forged"}, {"digest": "7"}):
+        lines = [*exported[:at], with_step(exported[at], **facts), *exported[at + 1 :]]
+        put(file, summed_up(lines))
+        model = ModelStore(ManualClock())
+        with pytest.raises(BrokenArchive, match="step"):
+            await import_file(model.archive, file)
+        assert await seen(model) == await seen(ModelStore(ManualClock()))
 
 
 @pytest.mark.parametrize(
@@ -267,11 +314,14 @@ def newer(lines: list[bytes]) -> tuple[list[bytes], int]:
         (without_time_zone, "has no time zone"),
         (with_a_token, "the job has a lease token"),
         (artifact_cut, "has 3 bytes instead of"),
-        (newer, "version 1, not 'tenure-export' version 2"),
+        (newer, "version 2, not 'tenure-export' version 3"),
+        (a_step_left_out, "does not follow its job, or the step before it"),
+        (step_of_another_job, "does not follow its job, or the step before it"),
+        (step_without_a_digest, "must be a decimal integer of 256 bits"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_a_file_that_was_damaged_is_refused_by_its_line(
+def test_a_damaged_file_is_refused_with_its_line_number(
     damage: Damage, says: str, exported: list[bytes], file: Path
 ) -> None:
     lines, number = damage(exported)
@@ -445,7 +495,7 @@ FORGERIES: tuple[tuple[Damage, str], ...] = (
 
 @pytest.mark.requirement("EH-09")
 @pytest.mark.parametrize(("forge", "says"), FORGERIES, ids=lambda value: value.__name__ if callable(value) else "")
-async def test_no_illegal_history_comes_in_even_with_a_digest_that_fits(
+async def test_an_illegal_history_is_refused_even_with_a_valid_digest(
     forge: Damage, says: str, exported: list[bytes], file: Path
 ) -> None:
     lines, number = forge(exported)

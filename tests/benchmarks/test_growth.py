@@ -97,7 +97,7 @@ def test_the_median_of_the_rounds_counts() -> None:
     assert verdict(cells).factor == 1
 
 
-def test_the_table_says_which_growth_is_beyond() -> None:
+def test_the_table_marks_growth_beyond_the_limit() -> None:
     text = markdown([cell(Series.QUEUED, 0, p99_ms=5), cell(Series.QUEUED, 5_000_000, p99_ms=5000)], ["facts"])
     assert "claim p99: 1000.00 times from 0 to 5,000,000" in text
     assert text.count("**beyond**") == 1

@@ -31,7 +31,7 @@ def test_each_figure_has_its_own_median() -> None:
     assert medians([]) == {}
 
 
-def test_a_counter_is_told_by_how_much_it_moved_for_each_job() -> None:
+def test_a_counter_is_reported_as_its_difference_per_job() -> None:
     assert moved({"rows": 100.0, "wal": 0.0}, {"rows": 150.0, "wal": 10.0}, jobs=10) == {"rows": 5.0, "wal": 1.0}
     assert moved({}, {}, jobs=10) == {}
 
@@ -64,7 +64,7 @@ def test_rounds_are_summed_up_for_each_variant() -> None:
     assert (second.processes, second.figures) == (2, {"jobs_per_second": 7.0})
 
 
-def test_one_round_that_could_not_be_counted_leaves_no_figure_of_the_others() -> None:
+def test_one_round_without_counters_leaves_no_figure() -> None:
     failed = Unmeasured(workload=Workload.DRAIN, processes=1, why="1 of 100 jobs did not succeed")
     [summary] = summarised([measured(10.0), failed, measured(30.0)])
     assert summary.problem == "1 of 100 jobs did not succeed"

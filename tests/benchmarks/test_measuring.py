@@ -19,9 +19,9 @@ from benchmarks.measuring.rounds import measure_one, measure_rounds
 from benchmarks.measuring.worker_processes import worker_processes
 from benchmarks.measuring.workloads import Benchmark
 from tenure.stores import JobFilter
-from tests.support.child_programs import is_alive
 from tests.support.command import tenure
 from tests.support.databases import Database
+from tests.support.server_process import is_alive
 from tests.support.waiting import eventually
 
 EFFORT = Effort(jobs=60, samples=2, running=10, concurrency=20)
@@ -49,7 +49,7 @@ async def test_a_job_that_did_not_succeed_leaves_no_figure(migrated: Database, t
             await benchmark._verified([handles[1]])
 
 
-async def test_a_job_that_somebody_ends_meanwhile_is_waited_for_in_vain_and_said(
+async def test_a_job_that_is_cancelled_meanwhile_is_reported_after_the_wait(
     migrated: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workloads, "LIMIT_SECONDS", 3.0)
@@ -98,13 +98,13 @@ async def test_a_worker_that_dies_is_noticed_at_once_and_the_other_is_ended(migr
     assert not any(map(is_alive, pids))
 
 
-async def test_a_worker_that_does_not_end_as_it_should_spoils_the_round(migrated: Database, tmp_path: Path) -> None:
+async def test_a_worker_that_does_not_end_normally_fails_the_round(migrated: Database, tmp_path: Path) -> None:
     with pytest.raises(NotMeasured, match="a worker did not end as it should"):
         async with worker_processes(1, orders(migrated), log=tmp_path / "log") as workers:
             os.kill(workers._programs[0].pid, signal.SIGKILL)
 
 
-async def test_a_worker_that_cannot_begin_says_why(tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_start_reports_why(tmp_path: Path) -> None:
     missing = Database(f"sqlite:///{tmp_path / 'nowhere' / 'jobs.db'}")
     with pytest.raises(NotMeasured, match="a worker ended before they are up") as caught:
         async with worker_processes(1, orders(missing), log=tmp_path / "log"):
@@ -113,7 +113,7 @@ async def test_a_worker_that_cannot_begin_says_why(tmp_path: Path) -> None:
     assert "nowhere" in str(caught.value)
 
 
-async def test_a_worker_does_nothing_before_it_is_told_to_go(migrated: Database, tmp_path: Path) -> None:
+async def test_a_worker_claims_nothing_before_its_start_signal(migrated: Database, tmp_path: Path) -> None:
     app.database = migrated.url
     async with app, worker_processes(1, orders(migrated), log=tmp_path / "log") as workers:
         [handle] = await app.enqueue_many([nothing.options(queue="here").request(1)])
@@ -140,7 +140,7 @@ async def test_what_is_held_runs_until_it_is_let_go(migrated: Database, tmp_path
         assert [(await handle.wait(timeout_seconds=10)).result for handle in handles] == ["null"] * 3
 
 
-async def test_rounds_are_interleaved_and_told_of(tmp_path: Path) -> None:
+async def test_rounds_are_interleaved_and_reported(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
     async with database.opened():
         benchmark = Benchmark(database.url, effort=Effort(jobs=10, samples=1), folder=tmp_path)

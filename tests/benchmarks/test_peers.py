@@ -78,7 +78,7 @@ def test_the_best_rate_is_the_highest_and_the_best_latency_the_lowest() -> None:
     assert best(summary, ["a", "b"], BY_KEY["p50"]) == "a"
 
 
-def test_nobody_is_best_at_what_nobody_was_measured_at() -> None:
+def test_a_workload_without_figures_has_no_best_library() -> None:
     assert best(summarise([drained("a", 1, 3.0)]), ["a"], BY_KEY["bulk"]) is None
     assert best({}, [], BY_KEY["drain1"]) is None
 
@@ -111,7 +111,7 @@ def test_the_plot_has_a_bar_for_every_figure_the_best_first_and_none_for_what_is
     assert (drawing.count("enqueue one by one"), drawing.count("latency p50"), drawing.count("drain")) == (1, 1, 0)
 
 
-def test_every_cell_without_figures_is_told_with_its_reason_and_rounds() -> None:
+def test_every_cell_without_figures_is_listed_with_its_reason_and_rounds() -> None:
     cells = [Cell("oban", "bulk", number, reason="no bulk interface", unsupported=True) for number in (1, 2)]
     cells.append(Cell("oban", "drain1", 2, reason="it broke"))
     assert reasons([*cells, drained("tenure", 1, 1.0)], TITLES) == [

@@ -1,4 +1,4 @@
-"""What the tests with real processes share: a database of each kind with a table for effects, and a processes."""
+"""Fixtures of the tests with real processes: a database of each kind with a table for effects, and worker processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tenure.stores.contract import Store
-from tests.chaos.checking import prepare_effects
+from tests.chaos.checks import prepare_effects
 from tests.chaos.processes import WorkerProcesses
 from tests.support.databases import Database
 
@@ -23,7 +23,7 @@ async def store(database: Database) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def processes(database: Database, tmp_path: Path) -> Iterator[WorkerProcesses]:
-    """Worker processes that end with the test. What they said is shown where it fails."""
+    """Worker processes that end with the test. Their logs are printed if it fails."""
     folder = tmp_path / "processes"
     folder.mkdir()
     processes = WorkerProcesses(database, folder)

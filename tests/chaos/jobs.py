@@ -1,4 +1,4 @@
-"""The jobs that these tests run. What a job applies is a row in a table that would take the same row twice."""
+"""The jobs of these tests. A job's effect is a row in a table without a unique key."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tenure.jobs.context import Context
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.operations import Commit, Complete, Heartbeat, Operation, Progress
 from tenure.lifecycle.records import Job
-from tests.chaos.program import Notes
+from tests.chaos.process_options import Notes
 
 EFFECT = "insert into effects (job_id, attempt) values ($1, $2)"
 ANSWER_SECONDS = 30.0
 
 
 def declare(app: App, notes: Notes) -> None:
-    """Give the app its jobs. Their policies do not matter: each is enqueued with that of its test."""
+    """Declare the jobs in the app. Each test enqueues them with its own policy."""
 
     @app.job()
     async def pay(ctx: Context, seconds: float = 0.0) -> str:
@@ -37,7 +37,7 @@ def declare(app: App, notes: Notes) -> None:
 
     @app.job()
     async def nap_at_first(ctx: Context, seconds: float) -> str:
-        """Long at its first attempt, at once at any other."""
+        """Long at the first attempt, immediate at any other."""
         notes.leave(f"begun-{ctx.id}-{ctx.attempt}")
         try:
             await asyncio.sleep(seconds if ctx.attempt == 1 else 0)
@@ -50,7 +50,7 @@ def declare(app: App, notes: Notes) -> None:
 
     @app.job()
     async def spin(seconds: float) -> str:
-        """Keep the event loop to itself."""
+        """Block the event loop."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             pass
@@ -67,7 +67,7 @@ def declare(app: App, notes: Notes) -> None:
 
     @app.job()
     def duplicate(ctx: Context, ending: str) -> int:
-        """Wait for the test in the middle of the work. The first attempt also tries what it has no lease for."""
+        """Wait for the test in the middle of the job. The first attempt also tries operations without a lease."""
         notes.leave(f"begun-{ctx.attempt}")
         notes.wait_for(f"go-{ctx.attempt}")
         if ctx.attempt == 1:
@@ -95,12 +95,12 @@ def _apply(ctx: Context) -> None:
 
 
 def _asked_of_the_store(ctx: Context, operation: Operation) -> Callable[[], Any]:
-    """Ask the store itself, past all that the worker knows by now, in the worker's own name and with its own token."""
+    """Call the store directly, with the worker's name and token, whatever the worker knows of its lease."""
     run: Any = ctx._attempt
 
     def ask() -> None:
         asked: Future[Job] = asyncio.run_coroutine_threadsafe(
-            run._services.completer.write(run.lease, operation.type, lambda _job: operation), run._services.loop
+            run.services.completer.write(run.lease, operation.type, lambda _job: operation), run.services.loop
         )
         asked.result(ANSWER_SECONDS)
 

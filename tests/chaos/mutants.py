@@ -1,7 +1,7 @@
-"""Workers that are wrong on purpose. The proofs must fail for them; otherwise they prove nothing.
+"""Workers with a fault. The proofs must fail for them; otherwise they prove nothing.
 
-Each mutant changes the code of its own process only, before the worker is brought up: the bug is on the side of the
-worker that was paused, and everybody else is sound.
+Each mutant changes the code of its own process only, before the worker starts: the fault is in the paused worker, and
+all others are correct.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tenure.stores.contract import results
 from tenure.stores.postgres import apply_batch
 from tenure.workers import leases
 from tenure.workers.commit import commit
-from tenure.workers.maintenance import heartbeat
+from tenure.workers.maintenance import lease_renewer
 
 
 def match_by_id_alone() -> None:
-    """An owner's write is matched by the job's id, whoever holds it: neither token nor lease nor revision is asked for.
+    """An owner's write is matched by the job's id alone: token, lease and revision are not checked.
 
-    The write itself is a correct one of the current row, as it would be in a store that never heard of fencing.
+    The write itself is a correct change of the current row, as in a store without fencing.
     """
     _trust_for_ever()
     _believe_that_it_is_ours()
@@ -58,13 +58,13 @@ def _replace(module: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def _trust_for_ever() -> None:
-    """The worker itself doubts its lease when that has run out; this one asks the store in any case."""
+    """A correct worker does not trust an expired lease; this one sends its request in any case."""
 
-    def limit(self: commit.Committer, asked_seconds: float | None) -> float:
-        return asked_seconds or 5.0
+    def limit(self: commit.Committer, requested_seconds: float | None) -> float:
+        return requested_seconds or 5.0
 
-    commit.Committer.seconds_left = limit  # type: ignore[method-assign]
-    heartbeat.LeaseRenewer.expire_locally = lambda self: None  # type: ignore[method-assign]
+    commit.Committer.limit_seconds_for = limit  # type: ignore[method-assign]
+    lease_renewer.LeaseRenewer.expire_locally = lambda self: []  # type: ignore[method-assign]
 
 
 def _believe_that_it_is_ours() -> None:
@@ -83,7 +83,7 @@ def _without_lease(decide_at: Callable[..., Change], job: Any, operations: Any, 
 
 
 def _unguard_sql() -> None:
-    """In PostgreSQL the statement has the guards. It is told that the row's own lease was meant."""
+    """In PostgreSQL the statement has the guards. It gets the row's own token as the expected one."""
     row = apply_batch._row
 
     def unguarded(change: Change, after: Any) -> tuple[Any, ...]:
@@ -94,6 +94,6 @@ def _unguard_sql() -> None:
         return tuple(values)
 
     apply_batch._row = unguarded
-    # The lean statements always match the token; their changes can go the common way.
+    # The short statements always match the token; their changes can use the general one.
     for shortcut in ("is_heartbeat", "is_completion"):
         setattr(apply_batch, shortcut, lambda change: False)

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from tests.chaos.program import Notes, Program
-from tests.support.child_programs import wait_until
+from tests.chaos.process_options import Notes, ProcessOptions
 from tests.support.databases import Database
+from tests.support.server_process import wait_until
 
 ROOT = Path(__file__).parents[2]
 LOCK_SECONDS = 0.2
@@ -28,7 +28,7 @@ PAUSES_MAX = 50
 async def until(
     holds: Callable[[], bool | Awaitable[bool]], what: str, *, seconds: float = 90.0, pause_seconds: float = 0.02
 ) -> None:
-    """Wait until the condition holds; an error names it when that takes too long."""
+    """Wait until the condition holds; the error names it after the limit."""
     deadline = time.monotonic() + seconds
     while True:
         answer = holds()
@@ -40,20 +40,20 @@ async def until(
 
 
 class WorkerProcess:
-    """One worker program. Its name is part of its log's; its process id is part of the names that it signs with."""
+    """One worker process. Its name is part of its log's name; its process id is part of its worker names."""
 
-    def __init__(self, program: Program, log: Path) -> None:
-        self.program, self._log = program, log
-        command = [sys.executable, "-m", "tests.chaos.worker_program", msgspec.json.encode(program).decode()]
+    def __init__(self, options: ProcessOptions, log: Path) -> None:
+        self.options, self._log = options, log
+        command = [sys.executable, "-m", "tests.chaos.worker_process", msgspec.json.encode(options).decode()]
         with log.open("ab") as out:
-            # A group of its own: a terminal's interrupt does not reach it, and the kernel ends it, if it is paused,
-            # with the process that started it.
+            # In its own process group a terminal's interrupt does not reach it, and the kernel ends it, if it is
+            # paused, with the process that started it.
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, process_group=0
             )
 
     def __repr__(self) -> str:
-        return f"WorkerProcess({self.program.name}, {self.process.pid})"
+        return f"WorkerProcess({self.options.name}, {self.process.pid})"
 
     @property
     def log(self) -> str:
@@ -68,8 +68,8 @@ class WorkerProcess:
         return f"-{self.process.pid}-" in actor
 
     def pause(self, database: Database) -> None:
-        """SIGSTOP. One that is stopped inside a write transaction on a SQLite file would keep everybody from writing,
-        which is another story; so it is let go again then, and stopped a moment later."""
+        """SIGSTOP. A process that is stopped inside a write transaction on a SQLite file would block all writers, which
+        is another test; then it is continued and stopped a little later."""
         for _ in range(PAUSES_MAX):
             self.process.send_signal(signal.SIGSTOP)
             assert wait_until(self._stands_still, seconds=10), f"{self} was told to stop and goes on"
@@ -79,7 +79,7 @@ class WorkerProcess:
         raise AssertionError(f"{self} was in the middle of a write each of {PAUSES_MAX} times")
 
     def _stands_still(self) -> bool:
-        """Whether every thread of it has stopped: the signal is sent at once, and takes effect a moment later."""
+        """Whether all of its threads have stopped: the signal takes effect after a short time."""
         threads = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
         return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
@@ -94,16 +94,16 @@ class WorkerProcess:
         self.process.send_signal(signal.SIGTERM)
 
     async def ended(self, *, seconds: float = 30.0) -> int:
-        """Its exit code, once it has ended by itself; negative where a signal ended it."""
+        """Its exit code, once it has ended; negative for a signal."""
         await until(lambda: self.exit_code is not None, f"{self} ends", seconds=seconds)
         return self.process.wait()
 
-    async def says(self, text: str, *, seconds: float = 30.0) -> None:
+    async def wait_for_log(self, text: str, *, seconds: float = 30.0) -> None:
         await until(lambda: text in self.log or self.failed(), f"{self} says {text!r}", seconds=seconds)
         assert text in self.log, f"{self} failed before it said {text!r}"
 
     def failed(self) -> bool:
-        """Whether it ended with an error of its own."""
+        """Whether it ended with an error."""
         return (self.exit_code or 0) > 0
 
     def close(self) -> None:
@@ -133,16 +133,16 @@ class WorkerProcesses:
         self.workers: list[WorkerProcess] = []
 
     def start(self, name: str, **facts: Any) -> WorkerProcess:
-        """Start a worker, without waiting for it; `up` does."""
-        program = Program(database=self.database.url, folder=str(self._folder), name=name, **facts)
-        worker = WorkerProcess(program, self._folder / f"{name}.log")
+        """Start a worker without waiting for it; `up` waits."""
+        options = ProcessOptions(database=self.database.url, folder=str(self._folder), name=name, **facts)
+        worker = WorkerProcess(options, self._folder / f"{name}.log")
         self.workers.append(worker)
         return worker
 
     async def up(self, *workers: WorkerProcess) -> None:
         """Wait until these workers claim jobs."""
         for worker in workers:
-            await worker.says("claims jobs from")
+            await worker.wait_for_log("claims jobs from")
 
     async def noted(self, name: str, *, seconds: float = 30.0) -> None:
         await until(

@@ -1,7 +1,7 @@
-"""Workers whose wall clock is an hour off, ahead or behind, beside each other: the database's clock decides.
+"""Workers whose wall clocks are an hour ahead or behind: the database's clock decides.
 
-On PostgreSQL that is the server's. An SQLite file has none: there it is the clock of the machine that the file is on,
-which all of its processes share, and the worker's own wall clock is what is wrong (`Program.store`).
+On PostgreSQL that is the server's. An SQLite file has the clock of its machine, which all of its processes share; there
+the worker's own wall clock is wrong (`ProcessOptions.store`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from tenure.lifecycle.records import EventType
 from tenure.stores.contract import Store
-from tests.chaos.checking import (
+from tests.chaos.checks import (
     check_applied_once,
     check_everything,
     check_recovered_in_time,
@@ -31,7 +31,7 @@ POLICY: dict[str, object] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds"
 AHEAD_OR_BEHIND = pytest.mark.parametrize("off", [HOUR_SECONDS, -HOUR_SECONDS], ids=["ahead", "behind"])
 
 
-async def test_nobody_takes_a_job_whose_lease_runs_however_wrong_the_clocks_are(
+async def test_no_job_under_a_valid_lease_is_recovered_however_wrong_the_clocks_are(
     store: Store, processes: WorkerProcesses
 ) -> None:
     ids = await queue(store, "nap", 4, policy=POLICY, seconds=3 * LEASE_SECONDS)
@@ -53,11 +53,11 @@ async def test_nobody_takes_a_job_whose_lease_runs_however_wrong_the_clocks_are(
 @pytest.mark.deep
 @AHEAD_OR_BEHIND
 @pytest.mark.requirement("WC-10")
-async def test_nobody_holds_a_job_for_ever_however_wrong_the_clocks_are(
+async def test_a_lost_job_is_recovered_however_wrong_the_clocks_are(
     off: float, database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    """One dies with its job, and the other one, wrong by as much in the other direction, takes it over in time."""
-    policy = {**POLICY, "max_attempts": 5}
+    """One is killed with its job, and the other, wrong in the other direction, recovers it in time."""
+    policy = {**POLICY, "max_attempts": 5, "on_exhausted": "fail"}
     [job_id] = await queue(store, "nap_at_first", policy=policy, seconds=120.0)
     victim = processes.start("victim", clock_off_seconds=off)
     await processes.noted(f"begun-{job_id}-1")

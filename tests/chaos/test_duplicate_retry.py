@@ -1,7 +1,7 @@
-"""The duplicate retry: A is paused past its lease, B takes the job over, and A wakes up and goes on as if nothing had
-happened. The effect is there once, and nothing that A does under its old lease is written.
+"""The duplicate retry: worker A is paused beyond its lease, B reclaims the job, and A continues. The effect is applied
+once, and nothing that A does under its old lease is written.
 
-The last tests are the same with a worker that is wrong on purpose: the checks above must see it.
+The last tests run a worker with a fault: the checks above must detect it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import EventType
 from tenure.stores.contract import Store
-from tests.chaos.checking import (
+from tests.chaos.checks import (
     check_applied_once,
     check_everything,
     effects,
@@ -30,7 +30,7 @@ from tests.support.databases import Database
 pytestmark = [pytest.mark.requirement("EL-07"), pytest.mark.timeout(150)]
 
 SCAN_SECONDS = 0.2
-POLICY: dict[str, object] = {"lease_seconds": 4.0, "max_attempts": 10}
+POLICY: dict[str, object] = {"lease_seconds": 4.0, "max_attempts": 10, "on_exhausted": "fail"}
 
 REFUSED = dict.fromkeys(("commit block", "heartbeat", "progress", "commit", "complete"), "LeaseLost")
 
@@ -38,7 +38,7 @@ REFUSED = dict.fromkeys(("commit block", "heartbeat", "progress", "commit", "com
 async def paused_past_its_lease(
     processes: WorkerProcesses, store: Store, *, ending: str = "return", **facts: object
 ) -> tuple[WorkerProcess, UUID]:
-    """A worker that was stopped in the middle of its job, and the job. It goes on the moment that it is continued."""
+    """A worker that was paused in the middle of its job, and the job. It continues as soon as it is resumed."""
     [job_id] = await queue(store, "duplicate", policy=POLICY, ending=ending)
     first = processes.start("first", scan_seconds=SCAN_SECONDS, claims_most=1, **facts)
     await processes.noted("begun-1")
@@ -48,14 +48,15 @@ async def paused_past_its_lease(
 
 
 async def taken_over(processes: WorkerProcesses, store: Store, job_id: UUID) -> WorkerProcess:
-    """Another worker, once it has begun with the second attempt."""
+    """Another worker, once it has started the second attempt."""
     second = processes.start("second", scan_seconds=SCAN_SECONDS)
     await processes.noted("begun-2")
     return second
 
 
 async def check_second_alone(processes: WorkerProcesses, store: Store, database: Database, job_id: UUID) -> None:
-    """The second attempt's result and effect stand, and the first one wrote nothing after it had lost its lease."""
+    """The second attempt's result and effect are final, and the first attempt wrote nothing after it had lost its
+    lease."""
     first, second = processes.workers[0], processes.workers[1]
     await check_applied_once(store, database, [job_id])
     events = await history(store, job_id)
@@ -68,9 +69,9 @@ async def check_second_alone(processes: WorkerProcesses, store: Store, database:
 
 
 async def check_first_stopped(first: WorkerProcess) -> None:
-    """The process that lost its lease says so, and that nothing of its attempt was written; it is alive and well.
+    """The process that lost its lease logs that, and that nothing of its attempt was written; it keeps running.
 
-    Whether its heart or its function's end is the first to learn of it is a matter of luck.
+    Either its heartbeat or the end of its function is the first to notice.
     """
 
     told = re.compile(r"lost its lease; attempt 1 is not recorded|lost its lease; the outcome of attempt 1 was refused")
@@ -116,7 +117,7 @@ async def test_a_paused_worker_cannot_write_while_another_is_at_its_job(
 
 
 @pytest.mark.deep
-async def test_an_error_of_the_paused_worker_is_not_held_against_the_other_one(
+async def test_an_error_of_the_paused_worker_does_not_count_for_the_other(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     first, job_id = await paused_past_its_lease(processes, store, ending="error")
@@ -137,7 +138,7 @@ async def test_an_error_of_the_paused_worker_is_not_held_against_the_other_one(
 async def test_a_worker_that_took_its_own_job_back_by_recovery_cannot_finish_it(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    """The other one never recovers anything: it is A itself that finds its job without an owner when it wakes up."""
+    """The other worker never recovers: A itself finds its job without an owner when it continues."""
     first, job_id = await paused_past_its_lease(processes, store)
     processes.start("second", recovers=False, claims_after_note="may-claim")
     lost = (await store.read([job_id]))[job_id].lease_expires_at
@@ -163,7 +164,7 @@ async def test_a_worker_that_took_its_own_job_back_by_recovery_cannot_finish_it(
 
 
 @pytest.mark.deep
-async def test_a_woken_worker_stops_the_work_that_is_no_longer_its_own_and_goes_on_with_other_work(
+async def test_a_continued_worker_stops_the_job_it_lost_and_runs_others(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     [job_id] = await queue(store, "nap_at_first", policy=POLICY, seconds=120.0)

@@ -1,7 +1,7 @@
-"""kill -9 of a worker at each point of a job's way. Another one finishes every job: right end, effect once, in time.
+"""kill -9 of a worker at each point of an attempt. Another one finishes every job: right status, effect once, in time.
 
-"In time" is read off the log: between the end of the lost lease and the event that says so lies one scan at most, and
-`SLACK_SECONDS` for a machine that is busy with other things.
+"In time" is read from the log: between the expiry of the lost lease and the event that records the loss lies at most
+one scan, and `SLACK_SECONDS` for a busy machine.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import pytest
 
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.stores.contract import Store
-from tests.chaos.checking import check_applied_once, check_recovered_in_time, ended, history, of_type, queue
+from tests.chaos.checks import check_applied_once, check_recovered_in_time, ended, history, of_type, queue
+from tests.chaos.process_options import Point
 from tests.chaos.processes import WorkerProcess, WorkerProcesses
-from tests.chaos.program import Point
 from tests.support.databases import Database
 
 pytestmark = [
@@ -23,7 +23,7 @@ pytestmark = [
 JOBS = 3
 SCAN_SECONDS = 0.2
 SLACK_SECONDS = 30.0
-POLICY: dict[str, object] = {"lease_seconds": 4.0, "max_attempts": 5}
+POLICY: dict[str, object] = {"lease_seconds": 4.0, "max_attempts": 5, "on_exhausted": "fail"}
 KILLED = -9
 
 POINTS = (
@@ -41,15 +41,15 @@ Seen = list[tuple[Job, list[Event]]]
 
 
 async def finished_by_another(processes: WorkerProcesses, store: Store) -> dict[Point, Seen]:
-    """The jobs and their logs by the point at which their first worker died. Each victim has a queue of its own; one
-    survivor, which is there all the time, sees to all of them."""
+    """The jobs and their logs by the point at which their first worker was killed. Each killed worker has its own
+    queue; one survivor recovers all of them."""
     ids = {point: await queue(store, "pay", JOBS, policy=POLICY, to=point) for point in POINTS}
     survivor = processes.start(
         "survivor", queues=POINTS, scan_seconds=SCAN_SECONDS, claims_after_note="victims-are-dead"
     )
     await processes.up(survivor)
     victims = [
-        processes.start(point, queues=(point,), concurrency=JOBS, dies_at=point, recovers=False) for point in POINTS
+        processes.start(point, queues=(point,), concurrency=JOBS, killed_at=point, recovers=False) for point in POINTS
     ]
     assert [await victim.ended() for victim in victims] == [KILLED] * len(victims)
     processes.notes.leave("victims-are-dead")
@@ -75,7 +75,7 @@ async def test_every_job_of_a_worker_that_is_killed_at_any_point_ends_right_and_
 
 
 def check_losses(point: Point, seen: Seen) -> None:
-    """How many attempts and failures a death at this point comes to."""
+    """How many attempts and failures a kill at this point leads to."""
     lost = [job for job, events in seen if of_type(events, EventType.STALLED)]
     if point is Point.AFTER_CLAIM:
         assert [(job.attempt, job.failures) for job in lost] == [(2, 0)] * JOBS, "only claimed: no failure is counted"
@@ -88,7 +88,8 @@ def check_losses(point: Point, seen: Seen) -> None:
 
 
 def check_reconciled(seen: Seen, *, survivor: WorkerProcess, victim: WorkerProcess) -> None:
-    """What was committed before its worker died is finished by recovery, with its result and no second attempt."""
+    """A job that was committed before its worker was killed is reconciled with its result and without a second
+    attempt."""
     committed = [
         (job, events)
         for job, events in seen
@@ -107,7 +108,7 @@ async def test_a_worker_that_is_started_after_the_only_other_one_died_finishes_i
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     ids = await queue(store, "pay", JOBS, policy=POLICY)
-    assert await processes.start("victim", concurrency=JOBS, dies_at=Point.INSIDE_COMMIT).ended() == KILLED
+    assert await processes.start("victim", concurrency=JOBS, killed_at=Point.INSIDE_COMMIT).ended() == KILLED
     processes.start("successor", scan_seconds=SCAN_SECONDS)
     await ended(store, ids)
     await check_applied_once(store, database, ids)

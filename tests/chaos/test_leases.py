@@ -1,4 +1,4 @@
-"""How leases are kept and lost: by whoever is busy, asleep, hung or silent. All times are read off the log."""
+"""How leases are kept and lost: by busy, paused, hung and silent workers. All times are read from the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Timeouts
 from tenure.lifecycle.statuses import FAILED, SUCCEEDED
 from tenure.stores.contract import Store
-from tests.chaos.checking import check_everything, ended, history, lease_end, of_type, queue
+from tests.chaos.checks import check_everything, ended, history, lease_end, of_type, queue
 from tests.chaos.processes import WorkerProcesses, until
 from tests.support.databases import Database
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(150)
 
 LEASE_SECONDS = 3.0
 KEPT: dict[str, object] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": LEASE_SECONDS / 2}
-"""A lease whose heartbeats may each be late by half of it, so that a busy machine alone does not lose it."""
+"""Each heartbeat may be late by half of the lease, so that a busy machine does not lose it."""
 
 
 def check_run_once(events: list[Event]) -> None:
@@ -29,7 +29,7 @@ def check_run_once(events: list[Event]) -> None:
 
 @pytest.mark.requirement("SM-05")
 async def test_a_busy_loop_of_three_leases_does_not_lose_its_lease(store: Store, processes: WorkerProcesses) -> None:
-    """Another worker looks for lost jobs all the while."""
+    """Another worker runs recovery all the time."""
     [job_id] = await queue(store, "spin", policy=KEPT, seconds=3 * LEASE_SECONDS)
     processes.start("busy", claims_most=1)
     await until(lambda: _claimed(store, job_id), "it is claimed")
@@ -57,7 +57,7 @@ async def test_a_job_that_sleeps_for_five_leases_is_run_once_and_renews_at_half_
 
 
 def check_renewals(events: list[Event]) -> None:
-    """A heartbeat moves the lease's end when half of its time is gone, and not before."""
+    """A heartbeat renews the lease once half of it has passed, and not before."""
     half = timedelta(seconds=LEASE_SECONDS / 2)
     ends_at = lease_end(events[: of_type(events, EventType.CLAIMED)[0].rev], attempt=1)
     beats = of_type(events, EventType.HEARTBEAT)
@@ -69,12 +69,12 @@ def check_renewals(events: list[Event]) -> None:
 
 @pytest.mark.requirement("SM-05", "EH-03")
 @pytest.mark.parametrize("kind", ["hang", "hang_in_a_thread"])
-async def test_a_job_that_hangs_ends_at_its_threshold_and_its_worker_goes_on(
+async def test_a_job_that_hangs_ends_at_its_threshold_and_its_worker_continues(
     kind: str, store: Store, processes: WorkerProcesses
 ) -> None:
-    """It has one place only: the next job can be run once the hung one has been given up."""
+    """It has one slot: the next job runs only after the hung one was abandoned."""
     limit_seconds = 2.0
-    policy = {**KEPT, "timeouts": Timeouts(running_seconds=limit_seconds)}
+    policy = {**KEPT, "timeouts": Timeouts(running_seconds=limit_seconds), "on_timeout": "fail"}
     [hung] = await queue(store, kind, policy=policy)
     worker = processes.start("worker", concurrency=1)
     await until(lambda: _claimed(store, hung), "it is claimed")
@@ -98,7 +98,12 @@ async def test_a_job_that_hangs_ends_at_its_threshold_and_its_worker_goes_on(
 async def test_two_missed_heartbeats_under_a_lease_that_still_runs_make_an_orphan(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    policy: dict[str, object] = {"lease_seconds": 60.0, "heartbeat_seconds": 0.5, "max_attempts": 5}
+    policy: dict[str, object] = {
+        "lease_seconds": 60.0,
+        "heartbeat_seconds": 0.5,
+        "max_attempts": 5,
+        "on_exhausted": "fail",
+    }
     [job_id] = await queue(store, "nap_at_first", policy=policy, seconds=120.0)
     silent = processes.start("silent")
     await processes.noted(f"begun-{job_id}-1")

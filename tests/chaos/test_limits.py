@@ -1,6 +1,6 @@
-"""Eight workers on a queue with limits, some of them killed: never above a limit, never stuck below it.
+"""Eight workers on a queue with limits, some of them killed: limits are neither exceeded nor left unused.
 
-The log is the witness: a permit is in use from a job's claim to the event that ends its lease.
+By the log: a job counts from its claim to the event that ends its lease.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from uuid import UUID
 
 import pytest
 
-from tenure.lifecycle.limits import QueueLimits, Rate
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import LEASED
 from tenure.stores.contract import Store
 from tenure.testing.driver import OPERATOR, Driver
-from tests.chaos.checking import check_everything, ended
+from tests.chaos.checks import check_everything, ended
 from tests.chaos.processes import WorkerProcesses, until
 from tests.support.databases import Database
 
@@ -28,11 +28,11 @@ WORKERS, KILLED = 8, 3
 JOBS, KEYS = 160, 8
 CONCURRENCY, KEY_CONCURRENCY = 6, 2
 RATE = Rate(40, 1.0)
-POLICY = {"lease_seconds": 2.0, "max_attempts": 10}
+POLICY = {"lease_seconds": 2.0, "max_attempts": 10, "on_exhausted": "fail"}
 
 
 async def fill(store: Store) -> list[UUID]:
-    """Jobs of eight keys, the first of which has half of them all."""
+    """Jobs of eight keys, the first of which has half of them."""
     drive = Driver(store)
     keys = ["k0"] * (JOBS // 2) + [f"k{number % KEYS}" for number in range(JOBS // 2)]
     enqueues = [drive.enqueue("nap", policy=POLICY, payload='{"seconds":0.04}', partition_key=key) for key in keys]
@@ -40,7 +40,7 @@ async def fill(store: Store) -> list[UUID]:
 
 
 @pytest.mark.deep
-async def test_no_limit_is_ever_passed_and_none_is_left_unused_whoever_dies(
+async def test_limits_are_neither_exceeded_nor_left_unused_when_workers_are_killed(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
     rules = QueueLimits(concurrency_max=CONCURRENCY, key_concurrency_max=KEY_CONCURRENCY, rate=RATE, fair=True)
@@ -73,7 +73,7 @@ Span = tuple[datetime, datetime]
 
 
 def permits(jobs: Iterable[Job], histories: dict[UUID, list[Event]]) -> dict[UUID, list[Span]]:
-    """For each job the times in which it was held."""
+    """For each job the intervals in which it was leased."""
     spans: dict[UUID, list[Span]] = {}
     for job in jobs:
         begun: datetime | None = None
@@ -89,7 +89,7 @@ def permits(jobs: Iterable[Job], histories: dict[UUID, list[Event]]) -> dict[UUI
 
 
 def most_at_once(spans: Iterable[list[Span]]) -> int:
-    """Where one ends at the moment at which another begins, its permit was free by then."""
+    """If one lease ends at the timestamp at which another begins, its slot was free."""
     turns = [
         (moment, change) for of_one in spans for span in of_one for moment, change in zip(span, (1, -1), strict=True)
     ]

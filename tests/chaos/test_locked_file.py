@@ -1,4 +1,4 @@
-"""An SQLite file that another program keeps locked for longer than the leases run: late, and nothing else."""
+"""A SQLite file that another options locks for longer than the leases: jobs are late, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tenure.stores.contract import Store
-from tests.chaos.checking import check_applied_once, ended, queue
+from tests.chaos.checks import check_applied_once, ended, queue
 from tests.chaos.processes import WorkerProcesses, until
 from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-05", "EL-08", "SM-02"), pytest.mark.timeout(150)]
 
 LEASE_SECONDS = 1.0
-POLICY: dict[str, object] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 50}
+POLICY: dict[str, object] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 50, "on_exhausted": "fail"}
 JOBS = 120
 
 

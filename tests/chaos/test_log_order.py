@@ -1,4 +1,4 @@
-"""The tail of the log against a job's own history, where a heartbeat comes in while a commit block is open."""
+"""The tail of the log compared with a job's own history, with a heartbeat during an open commit block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery by several at once: each lost job is taken back by one of them, also when one dies in the middle of it."""
+"""Concurrent recovery: each lost job is recovered once, also when a recovery is killed midway."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import QUEUED, SUCCEEDED
 from tenure.stores.contract import Store
 from tenure.testing.driver import Driver
-from tests.chaos.checking import check_everything, of_type
+from tests.chaos.checks import check_everything, of_type
+from tests.chaos.process_options import Point
 from tests.chaos.processes import WorkerProcesses, until
-from tests.chaos.program import Point
 from tests.support.databases import Database
 
 pytestmark = [pytest.mark.requirement("WC-10", "SM-07"), pytest.mark.timeout(150)]
 
 ORPHANS = 1000
 BATCH = 500
-"""How many of them recovery takes at a time."""
+"""The batch size of recovery."""
 TWO_BATCHES = 600
 KILLED = -9
-POLICY: dict[str, object] = {"lease_seconds": 1.0, "max_attempts": 5}
+POLICY: dict[str, object] = {"lease_seconds": 1.0, "max_attempts": 5, "on_exhausted": "fail"}
 
 
 async def orphans(store: Store, count: int) -> list[UUID]:
-    """Jobs whose worker is gone, of a kind that none of the processes can run, under leases that have all run out."""
+    """Jobs whose worker was killed, of a kind that no process runs, all with expired leases."""
     drive = Driver(store)
     ids: set[UUID] = set()
     for start in range(0, count, 500):
@@ -49,7 +49,7 @@ async def taken_back(store: Store, ids: list[UUID]) -> None:
 
 
 async def winners(store: Store, ids: list[UUID]) -> list[str]:
-    """Who took each job back. Each was lost once, so each has one event that says so, and one that gave it back."""
+    """Which worker recovered each job. Each has one event of the loss and one of the requeue."""
     found: list[str] = []
     for job_id, events in (await store.history(ids)).items():
         [stall] = of_type(events, EventType.STALLED)
@@ -64,7 +64,7 @@ async def winners(store: Store, ids: list[UUID]) -> list[str]:
 async def test_of_two_recovery_workers_one_wins_each_of_a_thousand_orphans(
     store: Store, processes: WorkerProcesses
 ) -> None:
-    """Both have read the first 500 before either of them writes."""
+    """Both have read the first 500 before either writes."""
     ids = await orphans(store, ORPHANS)
     both = [processes.start(name, recovers_after_readers=2) for name in ("one", "two")]
     await taken_back(store, ids)
@@ -81,24 +81,24 @@ async def test_of_two_recovery_workers_one_wins_each_of_a_thousand_orphans(
 async def test_when_a_recovery_worker_is_killed_in_its_work_another_finishes(
     point: Point, store: Store, processes: WorkerProcesses
 ) -> None:
-    """Dead after its first batch, or while that is being written: then it is there whole, or not at all."""
+    """Killed after its first batch, or while it is written: then the batch is there as a whole, or not at all."""
     ids = await orphans(store, TWO_BATCHES)
-    victim = processes.start("victim", dies_at=point)
+    victim = processes.start("victim", killed_at=point)
     assert await victim.ended() == KILLED
     other = processes.start("other")
     await taken_back(store, ids)
     found = await winners(store, ids)
-    # By the log, and only now: what a killed process has sent, its server may still be writing.
+    # By the log, and only now: the server may still be writing what a killed process has sent.
     done = sum(victim.signed(actor) for actor in found)
     assert done in ((BATCH,) if point is Point.AFTER_FIRST_RECOVERY else (0, BATCH))
     assert sum(other.signed(actor) for actor in found) == TWO_BATCHES - done
     await check_everything(store)
 
 
-async def test_a_recovery_worker_that_was_paused_after_looking_harms_nobody(
+async def test_a_recovery_that_was_paused_after_its_scan_changes_no_other_workers_job(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
-    """It goes on with what it read long ago: by then others have taken the jobs back, and run them."""
+    """It continues with what it read long ago: others have recovered the jobs by then, and run them."""
     drive = Driver(store)
     await store.enqueue([drive.enqueue("nap", policy=POLICY, payload='{"seconds":0}') for _ in range(20)])
     ids = [job.id for job in await drive.claim(limit=20, kinds=("nap",), worker="ghost")]

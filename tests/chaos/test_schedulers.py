@@ -1,7 +1,7 @@
-"""Three real scheduler processes on one database, of which some are killed: each due time leads to one job.
+"""Three scheduler processes on one database, some of them killed: each due time leads to one job.
 
-Every worker is a scheduler too. The schedules are due every second, and the witness is the log: which due times have
-jobs, and who enqueued them.
+Every worker is a scheduler too. The schedules are due every second; the log shows which due times have jobs, and which
+process enqueued them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tenure.lifecycle.schedules import DUE_TAG, SCHEDULE_TAG, Missed, Schedule, 
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.stores.contract import JobFilter, Store
 from tenure.testing.driver import OPERATOR
-from tests.chaos.checking import check_everything, history
+from tests.chaos.checks import check_everything, history
 from tests.chaos.processes import WorkerProcess, WorkerProcesses, until
 
 pytestmark = pytest.mark.timeout(150)
@@ -62,7 +62,7 @@ async def until_fired(store: Store, count: int) -> None:
 
 
 async def stopped(store: Store) -> datetime:
-    """Pause the schedule, however often it is fired meanwhile; the last due time that was dealt with."""
+    """Pause the schedule, however often it is fired meanwhile; returns the last due time that was handled."""
 
     async def paused() -> bool:
         record = await record_of(store)
@@ -112,10 +112,10 @@ async def test_each_due_time_is_fired_once_by_three_schedulers_of_which_one_is_k
 
 
 @pytest.mark.deep
-async def test_each_due_time_is_fired_once_where_nobody_was_there_for_a_while(
+async def test_each_due_time_is_fired_once_after_a_time_without_schedulers(
     store: Store, processes: WorkerProcesses
 ) -> None:
-    """The only scheduler is killed, and the next ones make up for what was due meanwhile, at once and both together."""
+    """The only scheduler is killed, and the next ones catch up concurrently."""
     first = await scheduled(store)
     lonely = processes.start("lonely", scan_seconds=SCAN_SECONDS)
     await until_fired(store, 2)
@@ -159,7 +159,7 @@ async def test_schedulers_whose_clocks_are_wrong_fire_by_the_databases_clock(
 
 
 async def all_done(store: Store) -> None:
-    """The jobs of the schedule come to their end like all others, and the log explains them."""
+    """The jobs of the schedule end like all others, and the log explains them."""
 
     async def ended() -> bool:
         page = await store.find(JobFilter(tags={SCHEDULE_TAG: "tick"}), limit=10_000)

@@ -13,10 +13,10 @@ from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import QUEUED, TERMINAL, Status
 from tenure.stores import JobFilter, Store
 from tenure.testing.driver import OPERATOR, Driver
-from tests.support.child_programs import children_of
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
 from tests.support.running_command import started
+from tests.support.server_process import children_of
 from tests.support.waiting import eventually
 
 SMALL = ("--jobs", "100", "--rounds", "1", "--samples", "3")
@@ -46,7 +46,7 @@ def test_every_workload_has_its_figures_on_a_file_that_is_gone_afterwards(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_says_where_it_writes_and_what_stays(database: Database) -> None:
+def test_it_prints_where_it_writes_and_what_it_keeps(database: Database) -> None:
     tenure("migrate", "--database", database.url)
     answer = bench(database, "--workloads", "drain,latency")
     assert answer.code == 0, answer
@@ -101,7 +101,7 @@ async def test_a_job_that_does_not_succeed_leaves_its_workload_without_a_figure(
 def test_a_database_that_is_not_migrated_is_refused_and_left_as_it_was(database: Database) -> None:
     answer = bench(database)
     assert (answer.code, answer.out) == (3, ""), answer
-    assert "run `tenure migrate`" in answer.err
+    assert "run `tenure migrate --database '" in answer.err
     assert not (database.is_sqlite and database.path.exists())
 
 

@@ -17,9 +17,9 @@ from tenure.cli.demo_run import effect_problems, job_problems
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import Status
 from tenure.seams import SYSTEM
-from tests.support.child_programs import children_of, is_alive, wait_until
 from tests.support.command import tenure
 from tests.support.running_command import started
+from tests.support.server_process import children_of, is_alive, wait_until
 
 
 def test_nothing_is_lost_and_nothing_is_done_twice_when_a_worker_is_killed(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice_when_a_worker_is_killed(tmp_p
     assert "earlier run" in again.err
 
 
-def test_it_says_what_it_does_in_plain_lines_and_removes_its_folder(tmp_path: Path) -> None:
+def test_it_prints_its_steps_and_removes_its_folder(tmp_path: Path) -> None:
     answer = tenure("demo", "--jobs", "60", env={"TMPDIR": str(tmp_path)})
     assert answer.code == 0, answer
     assert "killed: worker " in answer.out
@@ -78,7 +78,7 @@ def test_an_effect_that_is_doubled_or_missing_makes_it_fail(tmp_path: Path) -> N
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with started("demo", folder=tmp_path, env={"TMPDIR": str(tmp_path)}) as demo:
-        demo.says("300 jobs enqueued")
+        demo.wait_for_log("300 jobs enqueued")
         workers = children_of(demo.process.pid)
         assert len(workers) == 2
         demo.signal(number)
@@ -90,7 +90,7 @@ def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal
 
 def test_killed_it_does_not_leave_its_workers_behind(tmp_path: Path) -> None:
     with started("demo", "--keep", str(tmp_path / "kept"), folder=tmp_path) as demo:
-        demo.says("300 jobs enqueued")
+        demo.wait_for_log("300 jobs enqueued")
         workers = children_of(demo.process.pid)
         demo.process.kill()
         assert wait_until(lambda: not any(map(is_alive, workers)), seconds=30), log_of(tmp_path)

@@ -54,7 +54,7 @@ async def test_dead_letters_are_listed_with_what_is_known_of_them(database: Data
         driver = Driver(store)
         job = await buried(driver, queue="post", correlation_id="order-7", error='{"type":"E","message":"\\u001b[2J"}')
         await driver.apply(await driver.running(), Fail(ERROR))
-    answer = dlq(database, "ls", "--json")
+    answer = dlq(database, "ls", "--oldest", "--json")
     assert answer.code == 0, answer
     [letter] = answer.json["dead_letters"]
     assert (letter["job_id"], letter["reason_code"], letter["stage"]) == (str(job.id), "validation_failed", "input")
@@ -94,13 +94,15 @@ async def test_dead_letters_are_chosen_by_what_the_filters_say(database: Databas
         ("--until", "1h"): [],
     }
     for options, wanted in expected.items():
-        listed = [letter["job_id"] for letter in dlq(database, "ls", "--json", *options).json["dead_letters"]]
+        listed = [
+            letter["job_id"] for letter in dlq(database, "ls", "--oldest", "--json", *options).json["dead_letters"]
+        ]
         assert listed == [str(job.id) for job in wanted], options
-    page = dlq(database, "ls", "--json", "--limit", "2")
+    page = dlq(database, "ls", "--oldest", "--json", "--limit", "2")
     assert page.json["after"] == str(b.id)
-    rest = dlq(database, "ls", "--json", "--limit", "2", "--after", str(b.id))
+    rest = dlq(database, "ls", "--oldest", "--json", "--limit", "2", "--after", str(b.id))
     assert ([letter["job_id"] for letter in rest.json["dead_letters"]], rest.json["after"]) == ([str(c.id)], None)
-    assert f"more dead letters: --after {b.id}" in dlq(database, "ls", "--limit", "2").out
+    assert f"more dead letters: --after {b.id}" in dlq(database, "ls", "--oldest", "--limit", "2").out
 
 
 async def test_no_dead_letters_is_no_failure(database: Database) -> None:
@@ -108,7 +110,7 @@ async def test_no_dead_letters_is_no_failure(database: Database) -> None:
         pass
     empty = dlq(database, "ls")
     assert (empty.code, empty.out, empty.err) == (0, "no dead letters match\n", "")
-    assert dlq(database, "ls", "--json").json == {"dead_letters": [], "after": None}
+    assert dlq(database, "ls", "--oldest", "--json").json == {"dead_letters": [], "after": None}
 
 
 @pytest.mark.requirement("SM-11")
@@ -233,7 +235,7 @@ async def test_a_bad_id_is_a_wrong_call_and_an_unknown_one_a_finding(database: D
         (("--all", "--stage", "moon"), "'moon' is not one of"),
     ],
 )
-def test_which_are_meant_must_be_said_in_one_way(
+def test_ids_and_filters_cannot_be_combined(
     tmp_path: Path, command: str, arguments: tuple[str, ...], says: str
 ) -> None:
     where = f"sqlite:///{tmp_path / 'jobs.db'}"

@@ -16,6 +16,7 @@ import pytest
 from tenure.cli.doctor import clock_skew, find_problems
 from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule
+from tenure.stores.database_url import shown_url
 from tenure.stores.postgres import doctor as examination
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import OPERATOR, Driver
@@ -81,7 +82,7 @@ async def test_a_transaction_that_holds_back_vacuum_and_the_tail_is_named(
     assert "pg_terminate_backend" in named.advice
 
 
-async def test_schedules_that_nobody_deals_with_are_named(database: Database) -> None:
+async def test_schedules_without_a_running_scheduler_are_reported(database: Database) -> None:
     async with database.opened() as store:
         now = await store.now()
         for name, minutes, paused in (
@@ -162,10 +163,10 @@ def test_a_database_that_does_not_exist_is_named(command: str, postgres_dsn: str
     assert "does not exist" in answer.err
 
 
-def test_a_database_without_schema_says_what_to_do(database: Database) -> None:
+def test_without_a_schema_the_message_names_migrate(database: Database) -> None:
     answer = tenure("verify", "--database", database.url)
     assert (answer.code, answer.out) == (3, "")
-    assert "run `tenure migrate`" in answer.err
+    assert f"run `tenure migrate --database '{shown_url(database.url)}'`" in answer.err
 
 
 @pytest.mark.parametrize("command", ["migrate", "verify", "doctor"])
@@ -186,7 +187,7 @@ def test_a_folder_that_is_not_there_is_named(command: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("arguments", [["--nonsense"], ["verify", "--max-problems", "many"], ["fly"]])
-def test_a_command_that_was_called_wrongly_says_so(arguments: list[str]) -> None:
+def test_a_wrong_command_line_is_reported(arguments: list[str]) -> None:
     answer = tenure(*arguments)
     assert (answer.code, answer.out) == (2, "")
     assert "Error" in answer.err

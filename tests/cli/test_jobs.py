@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from tenure.lifecycle.operations import Cancel, Commit, Complete, Fail, Progress, Retry
+from tenure.lifecycle.operations import Cancel, Commit, Complete, Fail, Progress, Retry, Suspend
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import Status
 from tenure.stores import Store
@@ -15,7 +17,7 @@ from tenure.stores.contract import Artifact
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
-from tests.support.sample_jobs import BURIED, one_of_each
+from tests.support.sample_jobs import DEAD_LETTER, one_of_each
 from tests.support.terminal import terminal
 
 UNKNOWN = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -37,13 +39,13 @@ async def test_every_job_is_listed_oldest_first_and_without_content_or_token(dat
     async with database.opened() as store:
         made = await one_of_each(Driver(store))
         held = await Driver(store).running(payload='{"secret":"xyzzy"}')
-    answer = jobs(database, "ls", "--json")
+    answer = jobs(database, "ls", "--oldest", "--json")
     assert ids_in(answer) == sorted(str(job.id) for job in [*made, held])
     assert answer.json["after"] is None
     assert "xyzzy" not in answer.out
     assert str(held.token) not in answer.out
     assert {fact for job in answer.json["jobs"] for fact in job} & {"token", "payload", "result", "error"} == set()
-    in_words = jobs(database, "ls")
+    in_words = jobs(database, "ls", "--oldest")
     heading, *lines = in_words.out.splitlines()
     assert heading.split() == ["id", "status", "kind", "queue", "attempt", "created", "note"]
     assert [line.split()[0] for line in lines] == ids_in(answer)
@@ -80,7 +82,7 @@ async def test_jobs_are_chosen_by_what_the_filters_say(database: Database) -> No
         ("--kind", "nothing"): [],
     }
     for options, wanted in expected.items():
-        assert ids_in(jobs(database, "ls", "--json", *options)) == [str(job.id) for job in wanted], options
+        assert ids_in(jobs(database, "ls", "--oldest", "--json", *options)) == [str(job.id) for job in wanted], options
 
 
 async def test_a_long_list_comes_in_pages(database: Database) -> None:
@@ -89,19 +91,47 @@ async def test_a_long_list_comes_in_pages(database: Database) -> None:
     seen: list[str] = []
     after: list[str] = []
     for more in (True, True, False):
-        page = jobs(database, "ls", "--json", "--limit", "2", *after)
+        page = jobs(database, "ls", "--oldest", "--json", "--limit", "2", *after)
         seen += ids_in(page)
         after = ["--after", str(page.json["after"])]
         assert (page.json["after"] is not None) is more
     assert seen == [str(job.id) for job in made]
-    assert f"more jobs: --after {made[1].id}" in jobs(database, "ls", "--limit", "2").out
+    assert f"more jobs: --after {made[1].id}" in jobs(database, "ls", "--oldest", "--limit", "2").out
 
 
-async def test_an_empty_list_says_so_and_is_no_failure(database: Database) -> None:
+async def test_the_newest_job_is_listed_first_also_over_pages(database: Database) -> None:
+    async with database.opened() as store:
+        made = [str((await Driver(store).add()).id) for _ in range(5)]
+    assert ids_in(jobs(database, "ls", "--json")) == made[::-1]
+    page = jobs(database, "ls", "--json", "--limit", "2")
+    assert (ids_in(page), page.json["after"]) == (made[:2:-1], made[3])
+    assert ids_in(jobs(database, "ls", "--json", "--after", made[3])) == made[2::-1]
+
+
+async def test_the_beginning_of_an_id_is_enough_where_it_is_unique(database: Database) -> None:
+    async with database.opened() as store:
+        driver = Driver(store)
+        ids = [UUID(f"01890a5d-{n:04x}-774b-bcce-b302099a8057") for n in (0, 1, 0x1000)]
+        for job_id in ids:
+            await driver.add(id=job_id)
+    shown = jobs(database, "show", "01890a5d-1", "--json")
+    assert shown.json["job"]["id"] == str(ids[2])
+    ambiguous = jobs(database, "show", "01890A5D-000")
+    assert (ambiguous.code, ambiguous.out) == (2, "")
+    assert f"01890a5d000 begins more than one id, such as {ids[0]} and {ids[1]}" in ambiguous.err
+    unknown = jobs(database, "show", "01890a5e")
+    assert (unknown.code, "job 01890a5e… does not exist" in unknown.err) == (1, True)
+    refused = jobs(database, "cancel", "01890a5d-1", "01890a5d")
+    assert refused.code == 2
+    assert jobs(database, "cancel", "01890a5d-1").out == f"{ids[2]} cancelled\n"
+    assert len(ids_in(jobs(database, "ls", "--json", "--status", "cancelled"))) == 1
+
+
+async def test_an_empty_list_is_reported_and_exits_with_0(database: Database) -> None:
     async with database.opened():
         pass
     assert (jobs(database, "ls").code, jobs(database, "ls").out) == (0, "no jobs match\n")
-    assert jobs(database, "ls", "--json").json == {"jobs": [], "after": None}
+    assert jobs(database, "ls", "--oldest", "--json").json == {"jobs": [], "after": None}
 
 
 @pytest.mark.parametrize(
@@ -129,11 +159,14 @@ def test_a_filter_that_makes_no_sense_is_refused(tmp_path: Path, options: tuple[
 async def story(store: Store) -> Job:
     driver = Driver(store)
     job = await driver.running(
-        payload='{"to":"ada"}', tags={"tenant": "x"}, policy={"max_attempts": 2}, submitted_by="grace"
+        payload='{"to":"ada"}',
+        tags={"tenant": "x"},
+        policy={"max_attempts": 2, "on_exhausted": "fail"},
+        submitted_by="grace",
     )
     await driver.apply(job, Progress(40, "almost \x1b[31mred"), Retry(ERROR, delay_seconds=0))
     [job] = await driver.claim()
-    await driver.apply(job, BURIED)
+    await driver.apply(job, DEAD_LETTER)
     return job
 
 
@@ -156,7 +189,7 @@ async def test_a_job_is_shown_with_its_attempts_events_and_dead_letter(database:
     assert "events" not in jobs(database, "show", str(job.id), "--json").json
 
 
-async def test_a_job_in_words_says_the_same_and_nothing_that_a_terminal_would_obey(database: Database) -> None:
+async def test_the_text_output_of_a_job_has_the_same_facts_and_no_control_characters(database: Database) -> None:
     async with database.opened() as store:
         job = await story(store)
     answer = jobs(database, "show", str(job.id), "--events")
@@ -167,6 +200,14 @@ async def test_a_job_in_words_says_the_same_and_nothing_that_a_terminal_would_ob
     for words in ("dead letter", "validation_failed", "ValueError: no", "8 events", r"almost \x1b[31mred"):
         assert words in answer.out
     assert str(job.token) not in answer.out
+
+
+async def test_a_waiting_job_is_shown_with_what_it_waits_for(database: Database) -> None:
+    async with database.opened() as store:
+        job = await Driver(store).apply(await Driver(store).running(), Suspend(waiting_for="children"))
+    assert jobs(database, "show", str(job.id), "--json").json["job"]["waiting_for"] == "children"
+    assert re.search(r"waiting for: +children", jobs(database, "show", str(job.id)).out)
+    assert "waiting for children" in jobs(database, "ls").out
 
 
 async def test_the_artifacts_of_a_job_are_listed(database: Database) -> None:
@@ -235,7 +276,7 @@ async def status_of(database: Database, *wanted: Job) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.requirement("SM-10")
-async def test_jobs_are_cancelled_by_their_ids_and_each_refusal_is_said(database: Database) -> None:
+async def test_jobs_are_cancelled_by_their_ids_and_each_refusal_is_reported(database: Database) -> None:
     async with database.opened() as store:
         driver = Driver(store)
         waiting, running = await driver.add("later"), await driver.running()
@@ -294,7 +335,7 @@ async def test_all_that_match_are_cancelled_and_what_is_left_is_counted(database
         (("--all-matching", "--yes", "--limit", "0"), "is not in the range"),
     ],
 )
-def test_what_is_to_be_cancelled_must_be_said_in_one_way(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_a_cancel_takes_either_ids_or_a_filter(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     where = f"sqlite:///{tmp_path / 'jobs.db'}"
     assert tenure("migrate", "--database", where).code == 0
     answer = tenure("jobs", "cancel", "--database", where, *arguments)

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tenure.stores import migrations_for, script_for
+from tenure.stores.database_url import shown_url
 from tests.support.command import tenure
 from tests.support.databases import Database
 
@@ -20,9 +21,15 @@ def test_what_is_pending_is_listed_applied_and_then_gone(database: Database) -> 
     names = [f"{migration.number:04d}_{migration.name}" for migration in migrations_for(database.url)]
     assert names
     dry = tenure("migrate", "--dry-run", "--database", database.url)
-    assert (dry.code, dry.out.splitlines()) == (0, [f"would apply {name}" for name in names])
+    assert (dry.code, dry.out.splitlines()) == (
+        0,
+        [f"would apply {name} to {shown_url(database.url)}" for name in names],
+    )
     applied = tenure("migrate", "--database", database.url)
-    assert (applied.code, applied.out.splitlines()) == (0, [f"applied {name}" for name in names])
+    assert (applied.code, applied.out.splitlines()) == (
+        0,
+        [f"applied {name} to {shown_url(database.url)}" for name in names],
+    )
     for again in (
         tenure("migrate", "--database", database.url),
         tenure("migrate", "--dry-run", "--database", database.url),
@@ -91,8 +98,7 @@ def test_several_at_once_apply_each_migration_once(database: Database) -> None:
 @pytest.mark.parametrize("command", ["verify", "migrate"])
 def test_a_database_that_needs_newer_code_is_left_alone(database: Database, command: str) -> None:
     assert tenure("migrate", "--database", database.url).code == 0
-    column = "key" if database.is_sqlite else "name"
-    database.tamper(f"update {{meta}} set value = '99' where {column} = 'min_code_version'")
+    database.tamper("update {meta} set value = '99' where name = 'min_code_version'")
     answer = tenure(command, "--database", database.url)
     assert answer.code == 3, answer
     assert "upgrade tenure" in answer.err

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.cli.database import without_password
 from tenure.cli.output import Exit, ProgressLines, counted, exit_code_for
 from tenure.errors import GuardViolated, InvalidInput, JobNotFound, SchemaMismatch, StoreUnavailable, TenureError
+from tenure.stores.database_url import shown_url
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from tenure.errors import GuardViolated, InvalidInput, JobNotFound, SchemaMismat
     ],
 )
 def test_no_url_is_shown_with_its_password(url: str, shown: str) -> None:
-    assert without_password(url) == shown
+    assert shown_url(url) == shown
 
 
 @pytest.mark.parametrize(

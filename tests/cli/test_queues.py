@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.lifecycle.limits import QueueLimits, Rate
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.testing.driver import OPERATOR, Driver
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
@@ -19,7 +19,7 @@ async def rules_of(database: Database, name: str = "mail") -> QueueLimits | None
         return next((queue.limits for queue in await store.queues.known() if queue.name == name), None)
 
 
-async def test_rules_are_set_one_by_one_and_taken_away_again(database: Database) -> None:
+async def test_limits_are_set_one_by_one_and_removed(database: Database) -> None:
     async with database.opened():
         pass
     answer = queues(database, "set", "mail", "--concurrency", "10", "--rate", "100/m", "--json")
@@ -35,7 +35,7 @@ async def test_rules_are_set_one_by_one_and_taken_away_again(database: Database)
     assert "5 / 1.5 s" in answer.out
 
 
-async def test_a_queue_is_paused_and_goes_on(database: Database) -> None:
+async def test_a_queue_is_paused_and_resumed(database: Database) -> None:
     async with database.opened() as store:
         driver = Driver(store)
         await driver.add(queue="mail")

@@ -51,7 +51,7 @@ async def test_every_revision_can_be_seen_again_as_it_was(database: Database) ->
     assert facts(replay(database, lives[0].id, "--json"))["result"] == "done"
 
 
-async def test_a_moment_shows_what_had_happened_by_then(database: Database) -> None:
+async def test_a_replay_until_a_time_shows_the_record_at_that_time(database: Database) -> None:
     lives = await lived(database)
     for job in lives:
         seen = facts(replay(database, job.id, "--at", job.updated_at.isoformat(), "--json"))
@@ -59,7 +59,7 @@ async def test_a_moment_shows_what_had_happened_by_then(database: Database) -> N
         assert seen["updated_at"] == job.updated_at.isoformat().replace("+00:00", "Z")
 
 
-async def test_people_are_told_what_came_after(database: Database) -> None:
+async def test_the_text_output_mentions_later_events(database: Database) -> None:
     lives = await lived(database)
     answer = replay(database, lives[1].id, "--rev", lives[1].rev, "--events")
     assert answer.code == 0
@@ -69,7 +69,7 @@ async def test_people_are_told_what_came_after(database: Database) -> None:
     assert "succeeded" not in answer.out
 
 
-async def test_what_never_was_is_said_and_not_made_up(database: Database) -> None:
+async def test_a_time_before_the_job_existed_is_an_error(database: Database) -> None:
     lives = await lived(database)
     beyond = replay(database, lives[0].id, "--rev", 99)
     assert beyond.code == 1

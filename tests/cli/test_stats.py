@@ -17,10 +17,10 @@ from tenure.stores.contract import Stats, Tally, WorkerRecord
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import ERROR, Driver
 from tenure.views.workers import WORKER_LIVE_SECONDS, UnservedKind, live_workers, unserved_kinds
-from tests.support.child_programs import wait_until
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
-from tests.support.sample_jobs import BURIED
+from tests.support.sample_jobs import DEAD_LETTER
+from tests.support.server_process import wait_until
 from tests.support.terminal import terminal
 
 
@@ -45,14 +45,14 @@ async def populate(store: Store) -> None:
     await driver.running(kind="mail")
     await driver.apply(await driver.running(kind="done"), Complete("1"))
     await driver.apply(await driver.running(kind="mail"), Fail(ERROR))
-    await driver.apply(await driver.running(kind="mail"), BURIED)
+    await driver.apply(await driver.running(kind="mail"), DEAD_LETTER)
     await worker(store, "worker-1")
     await worker(store, "worker-2", queues=("cash",), kinds=("mail", "other"))
     await worker(store, "worker-3", queues=("cash",), kinds=("bill",))
     await store.unregister("worker-3")
 
 
-async def test_jobs_are_counted_per_queue_kind_and_status_with_workers_and_what_nobody_runs(
+async def test_stats_count_jobs_and_workers_and_list_unserved_kinds(
     database: Database,
 ) -> None:
     async with database.opened() as store:
@@ -72,6 +72,7 @@ async def test_jobs_are_counted_per_queue_kind_and_status_with_workers_and_what_
     assert all(0 <= age < 600 for age in ages.values())
     assert [one["id"] for one in answer.json["workers"]] == ["worker-1", "worker-2"]
     assert answer.json["unserved"] == [{"queue": "cash", "kind": "bill", "jobs": 1}]
+    assert answer.json["unserved_queues"] == []
     assert answer.json["dead_letters"] == 1
 
 
@@ -89,6 +90,18 @@ async def test_the_same_in_words(database: Database) -> None:
         assert words in answer.out
     assert any(line.split()[:5] == ["default", "mail", "queued", "3", "2"] for line in answer.out.splitlines())
     assert any(line.split() == ["cash", "bill", "1"] for line in answer.out.splitlines())
+
+
+async def test_queues_with_due_jobs_that_no_worker_serves_are_named(database: Database) -> None:
+    async with database.opened() as store:
+        await worker(store, "worker-1")
+        await Driver(store).add("mail", queue="urgent")
+        await Driver(store).add("bill", queue="urgent")
+        await Driver(store).add("mail", queue="later", delay_ms=3_600_000)
+    assert stats(database, "--json").json["unserved_queues"] == [{"queue": "urgent", "due": 2}]
+    lines = stats(database).out.splitlines()
+    named = lines.index("queues with due jobs that no live worker serves")
+    assert lines[named + 2].split() == ["urgent", "2"]
 
 
 async def test_an_empty_database_has_nothing_to_count(database: Database) -> None:
@@ -112,7 +125,7 @@ async def test_watching_redraws_on_a_terminal_until_interrupted(database: Databa
             assert "Traceback" not in shown.text
 
 
-async def test_watching_elsewhere_writes_the_lines_anew(database: Database, tmp_path: Path) -> None:
+async def test_watching_without_a_terminal_prints_the_lines_again(database: Database, tmp_path: Path) -> None:
     async with database.opened() as store:
         await Driver(store).add()
     lines = tmp_path / "lines"
@@ -150,7 +163,7 @@ def seen(clock: ManualClock, *workers: WorkerRecord, tallies: list[Tally]) -> St
 
 
 @pytest.mark.parametrize("silent_seconds", [0.0, WORKER_LIVE_SECONDS, WORKER_LIVE_SECONDS + 1])
-def test_a_worker_that_was_not_seen_for_long_serves_nobody(silent_seconds: float) -> None:
+def test_a_worker_that_was_not_seen_for_long_serves_no_queue(silent_seconds: float) -> None:
     clock = ManualClock()
     at = clock.now()
     facts: dict[str, Any] = {"host": "h", "pid": 7, "version": "1", "concurrency": 1, "started_at": at, "seen_at": at}

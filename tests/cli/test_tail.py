@@ -17,9 +17,9 @@ from tenure.lifecycle.operations import Complete, RequestCancel
 from tenure.observe.event_stream import PAGE_EVENTS
 from tenure.testing.driver import CLIENT, Driver
 from tenure.testing.store_check import whole_tail
-from tests.support.child_programs import wait_until
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
+from tests.support.server_process import wait_until
 from tests.support.terminal import terminal
 
 UNKNOWN = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -153,7 +153,7 @@ async def test_the_log_can_be_followed_from_its_beginning_over_a_restart(databas
             assert log.keys == [(str(later.id), 1)]
 
 
-async def test_a_log_of_many_pages_is_told_whole(database: Database, tmp_path: Path) -> None:
+async def test_a_log_of_many_pages_is_printed_completely(database: Database, tmp_path: Path) -> None:
     async with database.opened() as store:
         driver = Driver(store)
         for count in (PAGE_EVENTS + 1, PAGE_EVENTS - 1):
@@ -167,7 +167,7 @@ async def test_a_log_of_many_pages_is_told_whole(database: Database, tmp_path: P
 
 
 @pytest.mark.requirement("EH-09")
-async def test_without_a_position_only_what_happens_from_now_on_is_told(database: Database, tmp_path: Path) -> None:
+async def test_without_a_position_only_later_events_are_printed(database: Database, tmp_path: Path) -> None:
     async with database.opened() as store:
         driver = Driver(store)
         before = {
@@ -215,7 +215,7 @@ async def test_a_position_that_is_none_is_refused(database: Database) -> None:
     assert "--from cannot be used with ID" in both.err
 
 
-def test_an_interrupt_before_anything_was_told_is_clean(tmp_path: Path) -> None:
+def test_an_interrupt_before_the_first_line_is_clean(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
     assert tenure("migrate", "--database", database.url).code == 0
     with terminal("jobs", "tail", "--from", "start", "--database", database.url) as shown:

@@ -11,10 +11,10 @@ import pytest
 
 from tenure.lifecycle.operations import Commit, Complete, Fail, Heartbeat, Retry, Signal
 from tenure.stores import Store
-from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, blank_verbose, prune_finished
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
-from tests.support.sample_jobs import BURIED, one_of_each
+from tests.support.sample_jobs import DEAD_LETTER, one_of_each
 
 
 def verify(database: Database, *options: str) -> Answer:
@@ -53,8 +53,8 @@ async def test_what_was_erased_pruned_and_blanked_is_still_sound(database: Datab
         ended = [job for job in jobs if not job.live]
         for job in ended[:-1]:
             await store.erase(job.id, reason="asked", actor=OPERATOR)
-        await store.blank(older_than_seconds=0, actor=OPERATOR)
-        assert await store.prune(older_than_seconds=0, limit=2, actor=OPERATOR) == 2
+        await blank_verbose(store, older_than_seconds=0)
+        assert await prune_finished(store, older_than_seconds=0, limit=2) == 2
     answer = verify(database, "--json")
     assert (answer.code, answer.json["problems"]) == (0, [])
     assert answer.json["jobs"] == len(jobs) - 2
@@ -69,7 +69,7 @@ async def test_each_thing_that_was_tampered_with_is_named_and_nothing_else(datab
         failed = (await driver.apply(await driver.running(), Fail(ERROR))).id
         retried = (await driver.apply(await driver.running(), Retry(ERROR, delay_seconds=3600))).id
         committed = (await driver.apply(await driver.running(), Commit("1"))).id
-        buried = (await driver.apply(await driver.running(), BURIED)).id
+        buried = (await driver.apply(await driver.running(), DEAD_LETTER)).id
         signalled = (await driver.apply(await driver.add("late"), Signal("go", "7"), actor=CLIENT)).id
     assert verify(database).code == 0
     database.tamper(
@@ -130,14 +130,14 @@ async def test_an_event_that_cannot_be_read_is_named_and_hides_nothing_else(data
         driver = Driver(store)
         ids = [await finished(driver) for _ in range(5)]
     database.tamper(
-        f"update {{events}} set type = 'bogus' where job_id = '{ids[1]}' and rev = 3",
+        f"update {{events}} set to_status = 'bogus' where job_id = '{ids[1]}' and rev = 3",
         f"update {{jobs}} set attempt = 7 where id = '{ids[4]}'",
     )
     answer = verify(database, "--json")
     assert answer.code == 1
     named = found(answer)
     assert {(str(ids[1]), "unreadable", None), (str(ids[4]), "differs", None)} <= named
-    assert {job_id for job_id, _, _ in named} == {str(ids[1]), str(ids[4]), None}
+    assert {job_id for job_id, _, _ in named} == {str(ids[1]), str(ids[4])}
 
 
 async def test_a_record_that_cannot_be_read_is_named(database: Database) -> None:
@@ -147,12 +147,7 @@ async def test_a_record_that_cannot_be_read_is_named(database: Database) -> None
     database.tamper(f"update {{jobs}} set status = 'bogus' where id = '{ids[1]}'")
     answer = verify(database, "--json")
     assert answer.code == 1
-    if any(problem["job_id"] is None for problem in answer.json["problems"]):
-        # The store could not say which record it was, so that the walk ended there, and the log named it.
-        assert f"the record after job {ids[0]} cannot be read" in answer.json["problems"][0]["message"]
-        assert found(answer) == {(None, "unreadable", None), (str(ids[1]), "unreadable", None)}
-    else:
-        assert (found(answer), answer.json["jobs"]) == ({(str(ids[1]), "unreadable", None)}, 2)
+    assert (found(answer), answer.json["jobs"]) == ({(str(ids[1]), "unreadable", None)}, 2)
 
 
 async def test_it_stops_at_the_most_problems_that_it_may_list(database: Database) -> None:
@@ -186,7 +181,7 @@ async def keep_busy(driver: Driver, until: asyncio.Task[Answer]) -> int:
         for job in await driver.claim(limit=20):
             job = await driver.apply(job, Heartbeat())
             moved += (await driver.apply(job, Commit("1"), Complete("1"))).rev
-        await driver.store.prune(older_than_seconds=0.2, limit=10, actor=OPERATOR)
+        await prune_finished(driver.store, older_than_seconds=0.2, limit=10)
     return moved
 
 
@@ -228,6 +223,7 @@ def memory_bytes(database: Database, jobs: int) -> int:
     return int(done.stderr.split()[-1])
 
 
+@pytest.mark.deep
 async def test_memory_does_not_grow_with_the_database(database: Database) -> None:
     async with database.opened() as store:
         driver = Driver(store)

@@ -13,14 +13,14 @@ from tenure.cli.vocabulary import EventTranslator
 from tenure.lifecycle.operations import Complete, Fail, Progress, Retry, Suspend
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import Status
-from tenure.testing.driver import ERROR, OPERATOR, Driver
+from tenure.testing.driver import ERROR, OPERATOR, Driver, prune_finished
 from tenure.vocabularies import VOCABULARY_NAMES, translate, vocabularies, vocabulary
 from tenure.vocabularies.vocabulary import histories
-from tests.support.child_programs import wait_until
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
 from tests.support.running_command import started
 from tests.support.sample_jobs import one_of_each
+from tests.support.server_process import wait_until
 
 UNKNOWN = "01890a5d-ac96-774b-bcce-b302099a8057"
 BOTH = ("--vocabulary", "engine", "--vocabulary", "engine-old")
@@ -43,33 +43,33 @@ def lines(answer: Answer) -> list[dict[str, Any]]:
 async def ended(database: Database) -> Job:
     async with database.opened() as store:
         driver = Driver(store)
-        job = await driver.running(submitted_by="ada", payload='{"scene":7}')
+        job = await driver.running(submitted_by="ada", payload='{"setup":7}')
         job = await driver.apply(job, Progress(40))
         return await driver.apply(job, Complete('{"secret":"xyzzy"}'))
 
 
 @pytest.mark.requirement("EH-08")
 @pytest.mark.parametrize("name", VOCABULARY_NAMES)
-async def test_jobs_are_listed_in_the_words_asked_for_and_without_content(database: Database, name: str) -> None:
+async def test_jobs_are_listed_in_the_requested_vocabulary_without_content(database: Database, name: str) -> None:
     async with database.opened() as store:
         driver = Driver(store)
         made = [*await one_of_each(driver), await driver.running(payload='{"secret":"xyzzy"}')]
         expected = sorted(made, key=lambda job: str(job.id))
         logs = await store.history([job.id for job in made])
     words = vocabulary(name)
-    answer = jobs(database, "ls", "--json", "--vocabulary", name)
+    answer = jobs(database, "ls", "--oldest", "--json", "--vocabulary", name)
     assert answer.code == 0, answer
     assert (answer.json["vocabulary"], answer.json["after"]) == (name, None)
-    said = [{**job, "status": job.get("status", job.get("state"))} for job in answer.json["jobs"]]
-    assert [job["status"] for job in said] == [words.status(job.status) for job in expected]
+    listed = [{**job, "status": job.get("status", job.get("state"))} for job in answer.json["jobs"]]
+    assert [job["status"] for job in listed] == [words.status(job, logs[job.id]) for job in expected]
     assert [set(job) for job in answer.json["jobs"]] == [
         set(words.job(job, logs[job.id], content=False)) for job in expected
     ]
     assert "xyzzy" not in answer.out
-    in_words = jobs(database, "ls", "--vocabulary", name)
+    in_words = jobs(database, "ls", "--oldest", "--vocabulary", name)
     heading, *rows = in_words.out.splitlines()
     assert heading.split() == ["id", "status", "kind", "queue", "attempt", "created", "note"]
-    assert [row.split()[:2] for row in rows] == [[str(job.id), words.status(job.status)] for job in expected]
+    assert [row.split()[:2] for row in rows] == [[str(job.id), words.status(job, logs[job.id])] for job in expected]
     assert {job.status for job in made} == set(Status)
 
 
@@ -78,11 +78,13 @@ async def test_filters_pages_and_empty_lists_are_as_without_a_vocabulary(databas
         driver = Driver(store)
         first, second = await driver.add(), await driver.add()
         await driver.apply(await driver.running(), Fail(ERROR))
-    page = jobs(database, "ls", "--json", "--status", "queued", "--limit", "1", "--vocabulary", "engine")
+    page = jobs(database, "ls", "--oldest", "--json", "--status", "queued", "--limit", "1", "--vocabulary", "engine")
     assert ([job["jobId"] for job in page.json["jobs"]], page.json["after"]) == ([str(first.id)], str(first.id))
-    in_words = jobs(database, "ls", "--status", "queued", "--limit", "1", "--vocabulary", "engine")
+    in_words = jobs(database, "ls", "--oldest", "--status", "queued", "--limit", "1", "--vocabulary", "engine")
     assert in_words.out.splitlines()[-1] == f"more jobs: --after {first.id}"
-    rest = jobs(database, "ls", "--status", "queued", "--after", str(first.id), "--json", "--vocabulary", "contract")
+    rest = jobs(
+        database, "ls", "--oldest", "--status", "queued", "--after", str(first.id), "--json", "--vocabulary", "contract"
+    )
     assert [job["id"] for job in rest.json["jobs"]] == [str(second.id)]
     assert jobs(database, "ls", "--kind", "none", "--vocabulary", "engine").out == "no jobs match\n"
     nothing = jobs(database, "ls", "--kind", "none", "--json", "--vocabulary", "engine").json
@@ -96,7 +98,7 @@ async def test_one_job_is_shown_with_all_that_happened_to_it(database: Database)
     assert shown["vocabulary"] == "engine"
     assert (shown["job"]["status"], shown["job"]["payload"], shown["job"]["userId"]) == (
         "completed",
-        {"scene": 7},
+        {"setup": 7},
         "ada",
     )
     assert [event["name"] for event in shown["events"]] == [
@@ -121,7 +123,7 @@ async def test_every_vocabulary_shows_a_job_in_both_forms(database: Database, na
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (("ls", "--vocabulary", "klingon"), 2, "'engine-old'"),
         (("ls", "--vocabulary", "klingon"), 2, "'klingon' is not one of"),
@@ -132,15 +134,15 @@ async def test_every_vocabulary_shows_a_job_in_both_forms(database: Database, na
         (("show", UNKNOWN, "--vocabulary", "worker"), 1, "does not exist"),
     ],
 )
-def test_what_makes_no_sense_is_refused(database: Database, arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_wrong_options_are_refused(database: Database, arguments: tuple[str, ...], code: int, message: str) -> None:
     assert tenure("migrate", "--database", database.url).code == 0
     answer = jobs(database, *arguments)
     assert (answer.code, answer.out) == (code, "")
-    assert says in answer.err
+    assert message in answer.err
 
 
 @pytest.mark.requirement("EH-10")
-async def test_a_stream_is_told_in_the_old_and_the_new_names_at_once_and_the_old_ones_can_be_left_out(
+async def test_a_stream_can_have_the_old_and_the_new_names_at_once_or_only_the_new_ones(
     database: Database,
 ) -> None:
     job = await ended(database)
@@ -164,7 +166,7 @@ async def test_a_stream_is_told_in_the_old_and_the_new_names_at_once_and_the_old
 
 
 async def test_only_the_last_line_of_an_event_has_its_position(database: Database) -> None:
-    """Whoever remembers the last position that they saw has seen every line before it."""
+    """So a reader that resumes after the last position it read has every line before it."""
     job = await ended(database)
     ours = lines(jobs(database, "tail", str(job.id), "--json"))
     translated = lines(jobs(database, "tail", str(job.id), "--json", "--vocabulary", "ledger"))
@@ -176,7 +178,29 @@ async def test_only_the_last_line_of_an_event_has_its_position(database: Databas
     assert positions == [at["enqueued"], None, at["claimed"], at["started"], None, None, at["succeeded"]]
 
 
-async def test_in_words_each_line_names_its_vocabulary(database: Database) -> None:
+@pytest.mark.requirement("SM-19", "EH-12")
+async def test_the_stream_marks_extensions(database: Database) -> None:
+    async with database.opened() as store:
+        driver = Driver(store)
+        job = await driver.running()
+        await driver.apply(job, Retry(ERROR, delay_seconds=0))
+        [again] = await driver.claim()
+        await driver.apply(again, Complete("1"))
+    found = [
+        line["transition"] for line in lines(jobs(database, "tail", str(job.id), "--json", "--vocabulary", "engine"))
+    ]
+    assert [(one["from"], one["to"]) for one in found if one["extension"]] == [("running", "queued")]
+    assert {one["subject"] for one in found} == {str(job.id)}
+    printed = jobs(database, "tail", str(job.id), "--vocabulary", "engine").out
+    assert [line.split("  ")[2] for line in printed.splitlines()][:4] == [
+        *("JOB_QUEUED", "JOB_DISPATCHED", "JOB_RUNNING", "JOB_QUEUED (extension)")
+    ]
+    shown = jobs(database, "show", str(job.id), "--json", "--events", "--vocabulary", "engine").json["events"]
+    assert [one["transition"] for one in shown] == found
+    assert "JOB_QUEUED (extension)" in jobs(database, "show", str(job.id), "--events", "--vocabulary", "engine").out
+
+
+async def test_in_text_each_line_names_its_vocabulary(database: Database) -> None:
     job = await ended(database)
     answer = jobs(database, "tail", str(job.id), *BOTH)
     assert answer.code == 0, answer
@@ -186,7 +210,7 @@ async def test_in_words_each_line_names_its_vocabulary(database: Database) -> No
 
 
 @pytest.mark.requirement("EH-07", "EH-09")
-async def test_the_log_is_followed_in_other_words_from_any_position(database: Database, tmp_path: Path) -> None:
+async def test_the_tail_resumes_from_any_position_in_another_vocabulary(database: Database, tmp_path: Path) -> None:
     """Also from the middle of a job's life, and for jobs whose lives cross."""
     async with database.opened() as store:
         driver = Driver(store)
@@ -227,12 +251,12 @@ async def test_an_erased_job_is_shown_without_its_content(database: Database) ->
         await store.erase(job.id, reason="privacy", actor=OPERATOR)
     erased = jobs(database, "show", str(job.id), "--json", "--vocabulary", "engine").json["job"]
     assert (erased["payload"], erased["status"]) == (None, "completed")
-    listed = jobs(database, "ls", "--json", "--vocabulary", "contract").json["jobs"]
+    listed = jobs(database, "ls", "--oldest", "--json", "--vocabulary", "contract").json["jobs"]
     assert {one["id"]: one["status"] for one in listed} == dict.fromkeys((str(job.id), str(kept.id)), "succeeded")
 
 
 @pytest.mark.parametrize("jobs_kept", [0, 1, 1000])
-async def test_a_stream_is_told_alike_however_few_logs_are_kept(
+async def test_a_stream_is_the_same_however_few_logs_are_cached(
     database: Database, monkeypatch: pytest.MonkeyPatch, jobs_kept: int
 ) -> None:
     monkeypatch.setattr("tenure.cli.vocabulary.JOBS_CACHED_MAX", jobs_kept)
@@ -252,13 +276,13 @@ async def test_a_stream_is_told_alike_however_few_logs_are_kept(
         assert len(translator._cache) <= jobs_kept
 
 
-async def test_what_retention_removed_before_it_was_told_is_told_as_unknown(database: Database) -> None:
+async def test_what_retention_removed_before_it_was_streamed_is_null(database: Database) -> None:
     async with database.opened() as store:
         driver = Driver(store)
         job = await driver.apply(await driver.running(), Complete("1"))
         *_, last = await driver.events_of(job.id)
         translator = EventTranslator(store, vocabularies(("engine",)))
-        assert await store.prune(older_than_seconds=0, actor=OPERATOR) == 1
+        assert await prune_finished(store, older_than_seconds=0) == 1
         [translated] = await translator.translate(last)
     assert (translated.name, translated.fields["engineId"], translated.fields["duration"]) == (
         "JOB_COMPLETED",

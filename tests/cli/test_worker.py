@@ -15,19 +15,34 @@ from pathlib import Path
 
 import pytest
 
+from tenure.cli.stop_signals import SAME_SECONDS
+from tenure.errors import DatabaseReplaced
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE
 from tenure.stores import JobFilter, Store
 from tenure.testing.driver import Driver
-from tests.support.child_programs import free_port, is_alive, wait_until
 from tests.support.command import tenure
 from tests.support.databases import Database
 from tests.support.relay import Relay
 from tests.support.running_command import SHOP, started, until
+from tests.support.server_process import free_port, is_alive, wait_until
 
 QUICK = ("--poll-seconds", "0.1", "--scan-seconds", "0.3")
-POLICY = {"lease_seconds": 6.0, "max_attempts": 20}
+POST = """
+import tenure
+
+app = tenure.App()
+
+
+@app.job(queue="letters")
+async def send(to: str) -> str:
+    return to
+
+
+app.schedule(send.options(queue="nights").request("ada"), "0 3 * * *")
+"""
+POLICY = {"lease_seconds": 6.0, "max_attempts": 20, "on_exhausted": "fail"}
 
 
 @pytest.fixture
@@ -87,6 +102,11 @@ def arguments(database: Database, *options: str, target: str = "shop:app") -> Se
     return ("worker", target, "--database", database.url, *QUICK, *options)
 
 
+async def pass_seconds(seconds: float) -> None:
+    """Let real time pass: the clock of another process is not manual."""
+    await asyncio.sleep(1.5 * seconds)
+
+
 @pytest.mark.requirement("WC-05")
 async def test_a_stop_under_load_loses_nothing_and_counts_no_failure(database: Database, folder: Path) -> None:
     async with shop(database) as jobs:
@@ -113,7 +133,7 @@ async def test_what_does_not_finish_within_the_grace_time_is_handed_back(databas
             await jobs.at_least(4, "running")
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log
-            assert "waiting up to 0.2 s for 4 running jobs" in worker.log
+            assert "0.2 s to finish" in worker.log
         for job in await jobs.jobs():
             assert (job.status, job.failures, job.losses) == ("stalled", 0, 0)
             assert [event.type for event in (await jobs.store.history([job.id]))[job.id]][-1] == "released"
@@ -129,9 +149,25 @@ async def test_a_second_signal_aborts_at_once(
         with started(*arguments(sqlite, "--grace-seconds", "80"), folder=folder) as worker:
             await jobs.at_least(2, "running")
             worker.signal(number)
-            worker.says("for 2 running jobs")
+            # Logged once the reply to the last claim has arrived, which may be after the signal.
+            worker.wait_for_log("2 running jobs have 80")
+            await pass_seconds(SAME_SECONDS)
             worker.signal(number)
             assert worker.ended(seconds=20) == code, worker.log
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_two_signals_in_a_row_are_one_stop(sqlite: Database, folder: Path, processes: str) -> None:
+    async with shop(sqlite) as jobs:
+        await jobs.queue(2, seconds=5)
+        options = ("--processes", processes, "--concurrency", "2", "--grace-seconds", "60")
+        with started(*arguments(sqlite, *options), folder=folder) as worker:
+            await jobs.at_least(2, "running")
+            for number in (signal.SIGTERM, signal.SIGINT):  # Two of a kind at the same time are one to the kernel.
+                worker.signal(number)
+            assert worker.ended() == 0, worker.log
+            assert "abort" not in worker.log
+        assert {job.status for job in await jobs.jobs()} == {"succeeded"}
 
 
 async def test_a_thread_that_a_job_leaves_behind_does_not_keep_a_worker_from_its_end(
@@ -155,15 +191,33 @@ async def test_a_third_signal_ends_a_worker_whose_event_loop_is_stuck(sqlite: Da
             await jobs.at_least(1, "running")
             for _ in range(3):
                 worker.signal(signal.SIGTERM)
-                await asyncio.sleep(1.0)  # Two of a kind that come at the same moment are one to the kernel.
+                await pass_seconds(SAME_SECONDS)
             assert worker.ended(seconds=20) == 143, worker.log
             assert "third signal" in worker.log
+
+
+@pytest.mark.parametrize(
+    ("queues", "served"),
+    [
+        ((), "letters, nights"),
+        (("--queues", "*,urgent"), "letters, nights, urgent"),
+        (("--queues", "nights"), "nights"),
+    ],
+)
+async def test_a_worker_serves_and_logs_the_queues_of_its_app_unless_they_are_narrowed(
+    sqlite: Database, folder: Path, queues: Sequence[str], served: str
+) -> None:
+    (folder / "post.py").write_text(POST)
+    with started(*arguments(sqlite, *queues, target="post:app"), folder=folder) as worker:
+        worker.wait_for_log(rf"claims jobs from {served}\n")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0, worker.log
 
 
 async def test_both_processes_of_two_claim_and_both_stop(sqlite: Database, folder: Path) -> None:
     async with shop(sqlite) as jobs:
         with started(*arguments(sqlite, "--processes", "2", "--concurrency", "2"), folder=folder) as workers:
-            workers.says(r"worker \d is up", times=2)
+            workers.wait_for_log(r"worker \d is up", times=2)
             await jobs.queue(120, seconds=0.1)
             await jobs.all_succeeded()
             assert len(await jobs.owners()) == 2
@@ -177,13 +231,13 @@ async def test_both_processes_of_two_claim_and_both_stop(sqlite: Database, folde
 async def test_a_worker_that_is_killed_is_replaced_and_its_jobs_finish(database: Database, folder: Path) -> None:
     async with shop(database) as jobs:
         with started(*arguments(database, "--processes", "2", "--concurrency", "3"), folder=folder) as workers:
-            workers.says(r"worker \d is up", times=2)
+            workers.wait_for_log(r"worker \d is up", times=2)
             await jobs.queue(12, seconds=1.0)
             await jobs.at_least(4, "running")
             victim = workers.workers[0]
             os.kill(victim, signal.SIGKILL)
-            workers.says(rf"worker 1 \(pid {victim}\) was ended by SIGKILL; another takes its place")
-            workers.says(r"worker \d is up", times=3)
+            workers.wait_for_log(rf"worker 1 \(pid {victim}\) was killed by SIGKILL; restarting in")
+            workers.wait_for_log(r"worker \d is up", times=3)
             await jobs.all_succeeded()
             workers.signal(signal.SIGINT)
             assert workers.ended() == 0, workers.log
@@ -195,7 +249,7 @@ async def test_when_the_supervisor_is_killed_its_workers_stop_and_hand_back(sqli
         await jobs.queue(3, seconds=60)
         options = ("--processes", "2", "--grace-seconds", "0.2")
         with started(*arguments(sqlite, *options), folder=folder) as workers:
-            workers.says(r"worker \d is up", times=2)
+            workers.wait_for_log(r"worker \d is up", times=2)
             await jobs.at_least(3, "running")
             workers.process.kill()
             assert wait_until(lambda: not any(map(is_alive, workers.workers)), seconds=30), workers.log
@@ -209,7 +263,8 @@ async def test_a_second_signal_to_the_supervisor_aborts_its_workers(sqlite: Data
         with started(*arguments(sqlite, *options), folder=folder) as workers:
             await jobs.at_least(2, "running")
             workers.signal(signal.SIGINT)
-            workers.says("stopping: worker processes finish or release")
+            workers.wait_for_log("stopping: worker processes finish or release")
+            await pass_seconds(SAME_SECONDS)
             workers.signal(signal.SIGINT)
             assert workers.ended(seconds=30) == 130, workers.log
             assert not any(is_alive(pid) for pid in workers.workers)
@@ -219,7 +274,7 @@ async def test_a_stop_that_reaches_supervisor_and_workers_at_once_is_one_stop(sq
     async with shop(sqlite) as jobs:
         options = ("--processes", "2", "--concurrency", "1", "--grace-seconds", "60")
         with started(*arguments(sqlite, *options), folder=folder) as workers:
-            workers.says(r"worker \d is up", times=2)
+            workers.wait_for_log(r"worker \d is up", times=2)
             await jobs.queue(2, seconds=5)
             await jobs.at_least(2, "running")
             for pid in (*workers.workers, workers.process.pid):
@@ -229,11 +284,51 @@ async def test_a_stop_that_reaches_supervisor_and_workers_at_once_is_one_stop(sq
         assert {job.status for job in await jobs.jobs()} == {"succeeded"}
 
 
+@pytest.mark.requirement("WC-05")
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_hangup_stops_gracefully_however_often_it_comes(sqlite: Database, folder: Path, processes: str) -> None:
+    async with shop(sqlite) as jobs:
+        await jobs.queue(2, seconds=5)
+        options = ("--processes", processes, "--concurrency", "2", "--grace-seconds", "60")
+        with started(*arguments(sqlite, *options), folder=folder) as worker:
+            await jobs.at_least(2, "running")
+            worker.signal(signal.SIGHUP)
+            worker.wait_for_log("stopping: ")
+            for pid in (*worker.workers, worker.process.pid, worker.process.pid):
+                os.kill(pid, signal.SIGHUP)
+            worker.signal(signal.SIGTERM)
+            assert worker.ended() == 0, worker.log
+            assert "abort" not in worker.log
+        assert {job.status for job in await jobs.jobs()} == {"succeeded"}
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+async def test_a_worker_whose_file_is_deleted_or_replaced_ends_with_an_error(
+    sqlite: Database, folder: Path, replaced: bool, tmp_path: Path
+) -> None:
+    async with shop(sqlite) as jobs:
+        await jobs.queue(1, seconds=0)
+        with started(*arguments(sqlite), folder=folder) as worker:
+            await jobs.at_least(1, "succeeded")
+            if replaced:
+                other = Database(f"sqlite:///{tmp_path / 'other.db'}")
+                async with other.opened():
+                    pass
+                other.path.replace(sqlite.path)
+            else:
+                sqlite.path.unlink()
+            assert worker.ended() == 3, worker.log
+            assert f"was {'replaced' if replaced else 'deleted'} while it was open" in worker.log
+            assert "put the right file in its place" in worker.log
+        with pytest.raises(DatabaseReplaced):
+            await jobs.queue(1, seconds=0)
+
+
 WRONG = [
     ("nowhere:app", "module 'nowhere' not found"),
     ("shop.nowhere:app", "module 'shop.nowhere' not found"),
     ("shop:nothing", "shop has no 'nothing'; its apps are: app"),
-    ("shop:nap", "shop:nap is JobFunction, not a tenure.App"),
+    ("shop:nap", "shop:nap is AsyncJobFunction, not a tenure.App"),
     ("shop:", "is not MODULE:APP"),
     (":app", "is not MODULE:APP"),
     ("", "is not MODULE:APP"),
@@ -249,7 +344,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("target", "says"), WRONG)
-def test_a_target_that_is_wrong_is_one_clear_line(folder: Path, target: str, says: str) -> None:
+def test_a_wrong_target_is_reported_in_one_line(folder: Path, target: str, says: str) -> None:
     (folder / "notes.txt").write_text("Dear Ada")
     (folder / "two.py").write_text("import tenure\none, other = tenure.App(), tenure.App()\n")
     (folder / "bare.py").write_text("app = 1\n")
@@ -303,7 +398,7 @@ def test_options_that_make_no_sense_are_refused(folder: Path, options: tuple[str
     assert not list(folder.glob("*.db"))
 
 
-def test_a_database_that_cannot_be_used_is_said_at_the_start(folder: Path, postgres_dsn: str) -> None:
+def test_an_unusable_database_is_reported_at_the_start(folder: Path, postgres_dsn: str) -> None:
     for url, says in [("postgresql://a:secret@127.0.0.1:1/x", "cannot be reached"), (postgres_dsn, "tenure migrate")]:
         for processes in ("1", "2"):
             answer = tenure("worker", "shop:app", "--database", url, "--processes", processes, cwd=folder)
@@ -323,10 +418,12 @@ async def test_a_worker_waits_for_the_database_where_it_is_asked_to(folder: Path
         await jobs.queue(1)
         options = ("worker", "shop:app", "--database", away, "--wait-for-database", *QUICK)
         with started(*options, folder=folder) as worker:
-            worker.says("waiting for the database", times=2)
+            worker.wait_for_log("waiting for the database")
             listener = await asyncio.start_server(Relay(host, int(there)).serve, "127.0.0.1", port)
             try:
                 await jobs.all_succeeded()
+                assert worker.log.count("waiting for the database") == 1
+                worker.wait_for_log(r"database available after \d")
                 worker.signal(signal.SIGTERM)
                 # The wire to the database is in this very process, so that its event loop must go on meanwhile.
                 assert await asyncio.to_thread(worker.ended) == 0, worker.log
@@ -337,7 +434,7 @@ async def test_a_worker_waits_for_the_database_where_it_is_asked_to(folder: Path
 def test_a_worker_that_waits_for_its_database_can_be_stopped(folder: Path) -> None:
     options = ("--database", "postgresql://127.0.0.1:1/x", "--wait-for-database")
     with started("worker", "shop:app", *options, folder=folder) as worker:
-        worker.says("waiting for the database")
+        worker.wait_for_log("waiting for the database")
         worker.signal(signal.SIGTERM)
         assert worker.ended(seconds=10) == 0, worker.log
 
@@ -381,7 +478,7 @@ async def test_on_a_terminal_a_table_is_kept_below_the_log(sqlite: Database, fol
                 os.set_blocking(ours, False)
                 shown = Terminal(ours)
                 await jobs.all_succeeded()
-                expected = {"succeeded", "dead-lettered", "per second", "the job says hello"}
+                expected = {"succeeded", "dead-lettered", "jobs/s", "the job says hello"}
                 assert wait_until(lambda: all(map(shown.text().__contains__, expected)), seconds=20), shown.text()
                 process.send_signal(signal.SIGINT)
                 assert wait_until(lambda: shown.text() is not None and process.poll() is not None, seconds=30)
@@ -428,7 +525,7 @@ def test_a_file_and_a_module_in_a_package_are_found(folder: Path) -> None:
     (package / "jobs.py").write_text("from . import __name__ as own\n" + SHOP)
     for target in ("shop.py", "./shop.py:app", "shop", "store.inner.jobs", "store/inner/jobs.py:app"):
         with started("worker", target, folder=folder) as worker:
-            worker.says("claims jobs from default")
+            worker.wait_for_log("claims jobs from default")
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log
 
@@ -448,7 +545,7 @@ def nap(ctx: tenure.Context, seconds: float) -> int:
 """
 
 
-async def test_jobs_in_processes_of_their_own_use_the_database_that_was_named(sqlite: Database, folder: Path) -> None:
+async def test_jobs_with_process_isolation_use_the_given_database(sqlite: Database, folder: Path) -> None:
     (folder / "inner").mkdir()
     (folder / "inner" / "own.py").write_text(ISOLATED)
     async with shop(sqlite) as jobs:

@@ -60,7 +60,7 @@ class Minutes(ManualClock):
             raise asyncio.CancelledError
 
 
-async def test_each_minute_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_summary_is_logged_each_minute(caplog: pytest.LogCaptureFixture) -> None:
     summary = WorkerSummary(lambda: report(running=2, claimed=5, succeeded=2, stalled=1))
     with caplog.at_level(logging.INFO), pytest.raises(asyncio.CancelledError):
         await summary.write_lines(Minutes())
@@ -76,14 +76,14 @@ def record(message: str, *arguments: object, **extra: object) -> logging.LogReco
     return made
 
 
-def test_a_line_for_people_is_one_line_with_its_traceback_below() -> None:
+def test_a_text_log_line_is_followed_by_its_traceback() -> None:
     first, *rest = TextFormatter(color=False).format(record("two\nlines %s", "\x1b[31m")).splitlines()
     assert first == r"2030-01-01T00:00:00.250Z WARNING shop[42]: two\nlines \x1b[31m"
-    assert rest[-1] == "ValueError: no"
+    assert rest[-1] == "  ValueError: no"
     assert "\x1b[33mWARNING" in TextFormatter(color=True).format(record("x"))
 
 
-def test_a_line_for_programs_has_what_was_added_to_it() -> None:
+def test_a_json_log_line_has_its_extra_fields() -> None:
     text = JsonFormatter().format(record("job \udc80 %s", 7, job_id="a", thing=object))
     assert len(text.splitlines()) == 1
     line = json.loads(text)

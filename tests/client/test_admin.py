@@ -13,6 +13,7 @@ import tenure
 from tenure.client.admin import PAGE, ROUNDS_MAX, DeadLetterFilter, JobAdmin, JobFilter, SkippedJob
 from tenure.errors import (
     AlreadyCommitted,
+    DedupeKeyConflict,
     IllegalTransition,
     InvalidInput,
     JobNotFound,
@@ -37,10 +38,10 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import CANCELLED, FAILED, QUEUED, RUNNING, STALLED, SUCCEEDED
 from tenure.stores import Store
-from tenure.stores.contract import Outcome, Request, WorkerRecord
+from tenure.stores.contract import Outcome, Request
 from tenure.testing.driver import ERROR, OPERATOR, Driver, runner
 from tests.support.databases import Database
-from tests.support.sample_jobs import BURIED
+from tests.support.sample_jobs import DEAD_LETTER
 
 Overtaking = Callable[[], Awaitable[object]]
 
@@ -85,7 +86,7 @@ async def ended(drive: Driver, operation: Operation, **facts: Any) -> Job:
 
 
 @pytest.mark.requirement("SM-10")
-async def test_a_soft_cancel_ends_at_once_what_nobody_holds(drive: Driver, admin: JobAdmin) -> None:
+async def test_a_soft_cancel_ends_a_job_without_a_lease_at_once(drive: Driver, admin: JobAdmin) -> None:
     stalled = await drive.apply(await drive.running(), Release())
     waiting = await drive.apply(await drive.running(kind="nap"), Suspend())
     for job in (await drive.add(), stalled, waiting):
@@ -96,7 +97,7 @@ async def test_a_soft_cancel_ends_at_once_what_nobody_holds(drive: Driver, admin
 
 
 @pytest.mark.requirement("SM-10")
-async def test_a_soft_cancel_tells_whoever_holds_the_job(drive: Driver, admin: JobAdmin) -> None:
+async def test_a_soft_cancel_of_a_leased_job_is_a_cancel_request(drive: Driver, admin: JobAdmin) -> None:
     for job in (await drive.claimed(), await drive.running()):
         asked = await admin.cancel(job.id)
         assert (asked.status, asked.cancel_requested, asked.token) == (job.status, True, None)
@@ -104,7 +105,7 @@ async def test_a_soft_cancel_tells_whoever_holds_the_job(drive: Driver, admin: J
 
 
 @pytest.mark.requirement("SM-10")
-async def test_a_hard_cancel_ends_the_job_whoever_holds_it(drive: Driver, admin: JobAdmin) -> None:
+async def test_a_hard_cancel_ends_a_leased_job_at_once(drive: Driver, admin: JobAdmin) -> None:
     running = await drive.running()
     assert (await admin.cancel(running.id, hard=True)).status is CANCELLED
     assert (await admin.cancel((await drive.add()).id, hard=True)).status is CANCELLED
@@ -125,14 +126,16 @@ async def test_what_has_ended_or_is_committed_cannot_be_cancelled(drive: Driver,
         await admin.cancel(drive.random.job_id())
 
 
-async def test_a_job_that_is_claimed_just_before_its_soft_cancel_is_told_instead(store: Store, drive: Driver) -> None:
+async def test_a_job_that_is_claimed_just_before_its_soft_cancel_gets_a_cancel_request(
+    store: Store, drive: Driver
+) -> None:
     job = await drive.add()
     asked = await Overtaken(store, drive.claim).admin().cancel(job.id)
     assert (asked.status, asked.cancel_requested) == (RUNNING, True)
     assert (await drive.types_of(job.id)) == ["enqueued", "claimed", "started", "cancel_requested"]
 
 
-async def test_a_job_that_is_let_go_of_just_before_it_is_told_ends_at_once(store: Store, drive: Driver) -> None:
+async def test_a_job_that_is_released_just_before_its_cancel_request_ends_at_once(store: Store, drive: Driver) -> None:
     job = await drive.running()
     cancelled = await Overtaken(store, lambda: drive.apply(job, Release())).admin().cancel(job.id)
     assert cancelled.status is CANCELLED
@@ -153,9 +156,7 @@ async def test_a_job_that_ends_just_before_its_cancel_is_refused_as_ended(store:
         assert (await drive.job(job.id)).status is SUCCEEDED
 
 
-async def test_a_job_that_never_stays_in_the_same_hands_is_given_up_with_a_clear_word(
-    store: Store, drive: Driver
-) -> None:
+async def test_a_soft_cancel_that_always_conflicts_is_given_up_with_a_clear_error(store: Store, drive: Driver) -> None:
     job = await drive.add()
 
     async def claim_and_release() -> None:
@@ -169,7 +170,7 @@ async def test_a_job_that_never_stays_in_the_same_hands_is_given_up_with_a_clear
 
 
 @pytest.mark.requirement("SM-10")
-async def test_many_are_cancelled_by_filter_and_what_was_left_is_said(drive: Driver, admin: JobAdmin) -> None:
+async def test_many_jobs_are_cancelled_by_a_filter_and_the_rest_is_reported(drive: Driver, admin: JobAdmin) -> None:
     waiting = [await drive.add(tags={"tenant": "x"}) for _ in range(3)]
     running = await drive.running(tags={"tenant": "x"})
     committed = await drive.apply(await drive.running(tags={"tenant": "x"}), Commit("1"))
@@ -240,7 +241,7 @@ async def test_a_filter_on_what_has_ended_cancels_nothing(admin: JobAdmin) -> No
 # Redrive.
 
 
-REDRIVABLE: list[Operation] = [BURIED, Fail(ERROR), Halt("too dear", "[1]")]
+REDRIVABLE: list[Operation] = [DEAD_LETTER, Fail(ERROR), Halt("too dear", "[1]")]
 
 
 @pytest.mark.requirement("SM-11")
@@ -258,7 +259,7 @@ async def test_a_redrive_is_a_new_job_linked_to_the_old_which_does_not_change(
         "partition_key": "p",
         "dedupe_key": "ada",
     }
-    old = await ended(drive, end, policy={"max_attempts": 2}, **facts)
+    old = await ended(drive, end, policy={"max_attempts": 2, "on_exhausted": "fail"}, **facts)
     before = await drive.seen(old.id)
 
     again = await admin.redrive(old.id)
@@ -311,7 +312,18 @@ async def test_a_job_whose_dedupe_key_is_taken_is_not_redriven(drive: Driver, ad
         await admin.redrive(old.id)
 
 
-async def test_a_request_id_that_somebody_else_has_used_is_said(drive: Driver, admin: JobAdmin) -> None:
+@pytest.mark.requirement("LC-11")
+async def test_a_job_whose_dedupe_key_another_kind_has_is_not_redriven(drive: Driver, admin: JobAdmin) -> None:
+    old, fine = await ended(drive, Fail(ERROR), dedupe_key="ada"), await ended(drive, Fail(ERROR))
+    live = await drive.add("report", dedupe_key="ada")
+    with pytest.raises(DedupeKeyConflict, match=f"live job {live.id}"):
+        await admin.redrive(old.id)
+    report = await admin.redrive_many(JobFilter())
+    assert (report.redriven, [skipped.job_id for skipped in report.skipped]) == (1, [old.id])
+    assert fine.id != old.id
+
+
+async def test_a_request_id_of_another_request_is_reported(drive: Driver, admin: JobAdmin) -> None:
     old, fine = await ended(drive, Fail(ERROR)), await ended(drive, Fail(ERROR))
     await drive.add(request_id=f"redrive.{old.id}")
     with pytest.raises(RequestIdReused):
@@ -322,8 +334,8 @@ async def test_a_request_id_that_somebody_else_has_used_is_said(drive: Driver, a
 
 
 @pytest.mark.requirement("SM-11")
-async def test_a_redriven_dead_letter_is_dealt_with(store: Store, drive: Driver, admin: JobAdmin) -> None:
-    old = await ended(drive, BURIED)
+async def test_a_redriven_dead_letter_is_resolved(store: Store, drive: Driver, admin: JobAdmin) -> None:
+    old = await ended(drive, DEAD_LETTER)
     await admin.redrive(old.id)
     letter = await store.dead_letter(old.id)
     assert letter is not None
@@ -335,8 +347,8 @@ async def test_a_redriven_dead_letter_is_dealt_with(store: Store, drive: Driver,
 
 @pytest.mark.requirement("SM-11")
 async def test_many_dead_letters_are_redriven_by_filter(store: Store, drive: Driver, admin: JobAdmin) -> None:
-    wanted = [await ended(drive, BURIED, kind="mail") for _ in range(3)]
-    erased = await ended(drive, BURIED, kind="mail")
+    wanted = [await ended(drive, DEAD_LETTER, kind="mail") for _ in range(3)]
+    erased = await ended(drive, DEAD_LETTER, kind="mail")
     await store.erase(erased.id, reason="asked", actor=OPERATOR)
     late = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
     other = await ended(drive, late, kind="mail")
@@ -357,7 +369,7 @@ async def test_many_dead_letters_are_redriven_by_filter(store: Store, drive: Dri
 async def test_many_failed_and_halted_jobs_are_redriven_by_filter(drive: Driver, admin: JobAdmin) -> None:
     await ended(drive, Fail(ERROR))
     await ended(drive, Halt("too dear", "[1]"))
-    await ended(drive, BURIED)
+    await ended(drive, DEAD_LETTER)
     first = await admin.redrive_many(JobFilter(), limit=1)
     assert (first.redriven, first.already_redriven, first.more) == (1, 0, True)
     rest = await admin.redrive_many(JobFilter())
@@ -373,7 +385,7 @@ async def test_many_failed_and_halted_jobs_are_redriven_by_filter(drive: Driver,
 async def test_a_discarded_dead_letter_stays_and_needs_no_attention(
     store: Store, drive: Driver, admin: JobAdmin
 ) -> None:
-    job = await ended(drive, BURIED)
+    job = await ended(drive, DEAD_LETTER)
     letter = await admin.discard(job.id)
     assert (letter.handled_as, letter.last_error) == ("discarded", ERROR)
     assert (await store.dead_letters(DeadLetterFilter())).letters == []
@@ -387,14 +399,14 @@ async def test_only_a_dead_letter_that_was_not_redriven_is_discarded(drive: Driv
         await admin.discard((await ended(drive, Fail(ERROR))).id)
     with pytest.raises(JobNotFound):
         await admin.discard(drive.random.job_id())
-    redriven = await ended(drive, BURIED)
+    redriven = await ended(drive, DEAD_LETTER)
     await admin.redrive(redriven.id)
     with pytest.raises(IllegalTransition, match="it was redriven already"):
         await admin.discard(redriven.id)
 
 
 async def test_a_discarded_dead_letter_can_still_be_redriven_by_its_id(drive: Driver, admin: JobAdmin) -> None:
-    job = await ended(drive, BURIED)
+    job = await ended(drive, DEAD_LETTER)
     await admin.discard(job.id)
     assert (await admin.redrive_many(DeadLetterFilter())).redriven == 0
     assert (await admin.redrive(job.id)).created
@@ -402,8 +414,8 @@ async def test_a_discarded_dead_letter_can_still_be_redriven_by_its_id(drive: Dr
 
 @pytest.mark.requirement("SM-11")
 async def test_many_dead_letters_are_discarded_by_filter(store: Store, drive: Driver, admin: JobAdmin) -> None:
-    jobs = [await ended(drive, BURIED, kind="mail") for _ in range(3)]
-    other = await ended(drive, BURIED, kind="bill")
+    jobs = [await ended(drive, DEAD_LETTER, kind="mail") for _ in range(3)]
+    other = await ended(drive, DEAD_LETTER, kind="bill")
     some = await admin.discard_many(DeadLetterFilter(kinds=("mail",)), limit=2)
     assert (some.discarded, some.more) == (2, True)
     rest = await admin.discard_many(DeadLetterFilter(kinds=("mail",), handled=True))
@@ -419,10 +431,8 @@ async def test_many_dead_letters_are_discarded_by_filter(store: Store, drive: Dr
 async def test_the_provenance_of_an_ended_job_names_the_version_of_the_program_that_ran_it(
     store: Store, drive: Driver, admin: JobAdmin
 ) -> None:
-    at = await store.now()
-    facts: dict[str, Any] = {"host": "h", "pid": 1, "queues": ("default",), "kinds": ("mail",), "concurrency": 1}
-    await store.register(WorkerRecord(id="worker-1", version="2.1", started_at=at, seen_at=at, **facts))
-    running = await drive.running(policy={"max_attempts": 3})
+    await drive.add(policy={"max_attempts": 3, "on_exhausted": "fail"})
+    [running] = await drive.claim(code_version="2.1")
     with pytest.raises(NotYet, match="it is running"):
         await admin.provenance(running.id)
     await drive.apply(running, Retry(ERROR, delay_seconds=0))
@@ -442,8 +452,8 @@ async def test_the_provenance_of_an_ended_job_names_the_version_of_the_program_t
 async def test_an_app_does_all_of_this_in_its_own_name(database: Database) -> None:
     async with database.opened() as store:
         drive = Driver(store)
-        failed, buried = await ended(drive, Fail(ERROR)), await ended(drive, BURIED)
-        rest = await ended(drive, BURIED)
+        failed, buried = await ended(drive, Fail(ERROR)), await ended(drive, DEAD_LETTER)
+        rest = await ended(drive, DEAD_LETTER)
         waiting = [await drive.add("other") for _ in range(2)]
         async with tenure.App(database.url, name="desk") as app:
             assert [job.id for job in (await app.find(JobFilter(kinds=("other",)), limit=1)).jobs] == [waiting[0].id]
@@ -455,7 +465,7 @@ async def test_an_app_does_all_of_this_in_its_own_name(database: Database) -> No
         assert (await store.dead_letter(buried.id)) is not None
 
 
-async def test_a_handle_tells_its_jobs_provenance(database: Database) -> None:
+async def test_a_handle_returns_its_jobs_provenance(database: Database) -> None:
     async with database.opened(), tenure.App(database.url) as app:
 
         @app.job()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ import tenure
 from tenure.app import UNKNOWN
 from tenure.client.job_function import PreparedCall
 from tenure.errors import (
+    DedupeKeyConflict,
     InvalidInput,
     JobCancelled,
     JobFailed,
@@ -78,13 +81,74 @@ async def test_options_travel_with_the_job(app: tenure.App) -> None:
         submitted_by="ada", tags={"tenant": "x"}, partition_key="p",
     )  # fmt: skip
     job = (await options.enqueue(1)).job
-    assert (job.origin.queue, job.origin.priority, job.origin.dedupe_key) == ("other", 9, "k")
+    assert (job.origin.queue, job.origin.priority, job.origin.dedupe_key) == ("other", 9, f"{job.kind}:k")
     assert (job.origin.correlation_id, job.origin.trace, job.origin.submitted_by) == ("c", "00-a-b-01", "ada")
     assert (job.origin.tags, job.origin.partition_key) == ({"tenant": "x"}, "p")
     assert job.due_at is not None
     assert (job.due_at - job.created_at).total_seconds() == 60
     again = await options.enqueue(2)
     assert (again.created, again.id) == (False, job.id)
+
+
+async def test_a_call_may_have_its_own_due_time_and_number_of_attempts(app: tenure.App) -> None:
+    @app.job(max_attempts=7, lease_seconds=30)
+    def work(n: int) -> int:
+        return n
+
+    at = datetime(2090, 1, 31, 9, 30, tzinfo=UTC)
+    job = (await work.options(at=at, max_attempts=2).enqueue(1)).job
+    assert (job.due_at, job.policy.max_attempts, job.policy.lease_seconds) == (at, 2, 30)
+    assert (await work.enqueue(1)).job.policy.max_attempts == 7
+    for options, problem in (
+        ({"at": at.replace(tzinfo=None)}, "at: must be a datetime with a time zone"),
+        ({"at": at, "delay_seconds": 5}, "at: and delay_seconds exclude each other"),
+        ({"max_attempts": 0}, "max_attempts: is 0"),
+    ):
+        with pytest.raises(InvalidInput, match=problem):
+            await work.options(**options).enqueue(1)
+
+
+@pytest.mark.requirement("LC-11")
+async def test_a_dedupe_key_belongs_to_its_kind_unless_its_scope_is_global(app: tenure.App) -> None:
+    @app.job(kind="mail")
+    def mail(n: int) -> int:
+        return n
+
+    @app.job(kind="a:b%")
+    def other(n: int) -> int:
+        return n
+
+    first = await mail.options(dedupe_key="k").enqueue(1)
+    second = await other.options(dedupe_key="k").enqueue(1)
+    assert (first.job.origin.dedupe_key, second.job.origin.dedupe_key) == ("mail:k", "a%3Ab%25:k")
+    shared = await mail.options(dedupe_key="k", scope="global").enqueue(1)
+    assert (shared.created, shared.job.origin.dedupe_key) == (True, "k")
+    again = await mail.options(dedupe_key="k", scope="global").enqueue(2)
+    assert (again.created, again.id) == (False, shared.id)
+    with pytest.raises(DedupeKeyConflict) as conflict:
+        await app.enqueue_many([mail.request(1), other.options(dedupe_key="k", scope="global").request(1)])
+    assert (conflict.value.dedupe_key, conflict.value.job_id, conflict.value.kind) == ("k", shared.id, "mail")
+
+
+@pytest.mark.requirement("LC-11")
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"dedupe_key": ""}, "dedupe_key"),
+        ({"dedupe_key": "k", "scope": "queue"}, "scope"),
+        ({"scope": "global"}, "scope"),
+    ],
+)
+async def test_a_dedupe_key_or_scope_that_cannot_be_is_refused(
+    app: tenure.App, options: dict[str, Any], where: str
+) -> None:
+    @app.job()
+    def work(n: int) -> int:
+        return n
+
+    with pytest.raises(InvalidInput) as refusal:
+        await work.options(**options).enqueue(1)
+    assert refusal.value.where == where
 
 
 async def test_a_request_id_queues_a_call_once_and_refuses_another_body(app: tenure.App) -> None:
@@ -122,7 +186,7 @@ async def test_requests_are_made_while_those_before_are_written_and_keep_their_o
     assert len(await app.enqueue_many(map(work.request, range(1000)))) == 1000
 
 
-async def test_whoever_fails_to_make_a_request_leaves_whole_thousands(app: tenure.App) -> None:
+async def test_an_error_between_batches_leaves_whole_batches(app: tenure.App) -> None:
     @app.job()
     def work(n: int) -> int:
         return n
@@ -162,7 +226,7 @@ async def test_a_call_that_does_not_fit_is_counted_and_leaves_nothing(app: tenur
 
 
 @pytest.mark.requirement("SM-10")
-async def test_a_soft_cancel_ends_what_nobody_holds_and_asks_whoever_holds_the_rest(app: tenure.App) -> None:
+async def test_a_soft_cancel_ends_unleased_jobs_and_requests_the_cancel_of_others(app: tenure.App) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -177,7 +241,7 @@ async def test_a_soft_cancel_ends_what_nobody_holds_and_asks_whoever_holds_the_r
     assert (await held.cancel(hard=True)).status == "cancelled"
 
 
-async def test_a_failed_job_says_so_to_whoever_waits(app: tenure.App) -> None:
+async def test_waiting_for_a_failed_job_raises_job_failed(app: tenure.App) -> None:
     @app.job()
     def work() -> None: ...
 

@@ -1,4 +1,4 @@
-"""Both stores for every suite: with a clock that the test moves, and plain for real workers."""
+"""Both stores for every suite: with a manual clock, and plain for real workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import tenure
 from tenure.testing.driver import Driver
 from tenure.testing.store_check import check_store
-from tests.conformance.places import Place, opened
+from tests.conformance.system import System, opened
 from tests.support.databases import Database
 from tests.support.manual_postgres import copied_database, prepared_database
 from tests.support.postgres import Postgres
@@ -30,18 +30,17 @@ def manual_dsn(postgres_server: Postgres, prepared_postgres: str) -> Iterator[st
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    """An empty database of each kind, of which the PostgreSQL one is migrated and tells the time that it is told."""
+    """An empty database of each kind. The PostgreSQL one is migrated, and has a manual clock."""
     if request.param == "sqlite":
         return Database(f"sqlite:///{tmp_path / 'jobs.db'}")
     return Database(request.getfixturevalue("manual_dsn"))
 
 
 @pytest.fixture
-async def place(request: pytest.FixtureRequest, ground: Database) -> AsyncIterator[Place]:
-    """An open store on it, in the words of the suite that asks. When the test is over, its log must explain every
-    row."""
+async def system(request: pytest.FixtureRequest, ground: Database) -> AsyncIterator[System]:
+    """An open store on it, with the vocabulary of the suite. After the test, its log must explain every row."""
     async with opened(ground) as (store, clock):
-        yield Place(ground, store, clock, Driver(store), request.module.WORDS)
+        yield System(ground, store, clock, Driver(store), request.module.WORDS)
         await check_store(store)
 
 

@@ -1,4 +1,5 @@
-"""Two worker processes for the duplicate retry: one loses its lease and tries to go on, the other takes over."""
+"""Two worker processes for the duplicate retry: one loses its lease and tries to continue, the other reclaims the
+job."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ LOOK_SECONDS = 0.02
 
 
 def duplicate(barrier: Barrier, url: str, worker: str, job_id: str, seconds: float) -> str:
-    """What became of this worker's commit: `committed`, or the name of the refusal."""
+    """What happened to this worker's commit: `committed`, or the name of the refusal."""
     return asyncio.run(_duplicate(barrier, url, worker, UUID(job_id), time.monotonic() + seconds))
 
 
@@ -59,7 +60,7 @@ async def _pause(deadline: float) -> None:
 
 
 async def _commit(drive: Driver, job: Job, worker: str) -> str:
-    """The effect and its mark in one transaction, as a job's commit block writes them; then the end."""
+    """The effect and its mark in one transaction, as a job's commit block writes them; then the completion."""
     owner = Actor(Role.RUNNER, worker, job.token)
     try:
         async with drive.store.transaction(deadline_seconds=10) as tx:

@@ -1,4 +1,4 @@
-"""What the tests that crash share: a database of each kind, and processes that die on demand."""
+"""Fixtures of the crash tests: a database of each kind, and processes that kill themselves at a crash point."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.mortals import Mortals
-from tests.crash.places import Place, PostgresPlace, SqlitePlace
+from tests.crash.crash_processes import CrashProcesses
+from tests.crash.databases import CrashDatabase, PostgresDatabase, SqliteDatabase
 
 
 @pytest.fixture(scope="session")
-def mortals() -> Iterator[Mortals]:
-    with Mortals() as mortals:
-        yield mortals
+def processes() -> Iterator[CrashProcesses]:
+    with CrashProcesses() as processes:
+        yield processes
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrashDatabase]:
     """An empty database of each kind, not migrated."""
     if request.param == "sqlite":
-        yield SqlitePlace(tmp_path)
+        yield SqliteDatabase(tmp_path)
         return
-    place = PostgresPlace(request.getfixturevalue("postgres_dsn"))
-    yield place
-    place.close()
+    database = PostgresDatabase(request.getfixturevalue("postgres_dsn"))
+    yield database
+    database.close()

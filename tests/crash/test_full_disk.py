@@ -1,4 +1,4 @@
-"""A disk without room, as every machine can have one: a limit on the size of files, and one on the number of pages."""
+"""A full disk: by a limit on the size of files, and by one on the number of pages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tenure.stores.sqlite.connect import connect
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import Driver
 from tenure.testing.store_check import check_store
-from tests.crash.acts_of_store import ACTS
-from tests.crash.afterwards import check_after_crash, check_works, plan
-from tests.crash.mortals import Mortals
-from tests.crash.places import SqlitePlace
+from tests.crash.crash_checks import check_after_crash, check_store_works, record_baseline
+from tests.crash.crash_processes import CrashProcesses
+from tests.crash.databases import SqliteDatabase
+from tests.crash.store_scenarios import SCENARIOS
 
-BY_NAME = {act.name: act for act in ACTS}
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 STEP_BYTES = 4096
 STEPS_MAX = 100
-ROOM_PAGES = 20
+FREE_PAGES = 20
 LARGE = '"' + "x" * 4000 + '"'
 
 
@@ -34,63 +34,64 @@ LARGE = '"' + "x" * 4000 + '"'
 @pytest.mark.parametrize(
     "name",
     [
-        "add many",
+        "enqueue many",
         pytest.param("commit block", marks=pytest.mark.deep),
-        pytest.param("add and checkpoint", marks=pytest.mark.deep),
+        pytest.param("enqueue and checkpoint", marks=pytest.mark.deep),
     ],
 )
-async def test_a_file_that_may_not_grow_is_reported_and_loses_nothing(
-    name: str, tmp_path: Path, mortals: Mortals
+async def test_a_file_that_cannot_grow_is_reported_and_loses_nothing(
+    name: str, tmp_path: Path, processes: CrashProcesses
 ) -> None:
-    """The room ends at each page in turn. The act is refused as a whole; with room again the same process does it."""
-    place = SqlitePlace(tmp_path)
-    made = await plan(BY_NAME[name], place, mortals)
+    """The limit is reached at each page. The scenario is refused as a whole; without the limit the same process
+    completes it."""
+    database = SqliteDatabase(tmp_path)
+    baseline = await record_baseline(BY_NAME[name], database, processes)
     refused = 0
     for number in count():
-        place.put_back()
-        report = mortals.survived(made.order(file_bytes_max=number * STEP_BYTES, again=True))
-        assert await check_after_crash(made), "with room again it was acknowledged, and it is not there"
+        database.restore()
+        report = processes.run_to_end(baseline.command(file_bytes_max=number * STEP_BYTES, again=True))
+        assert await check_after_crash(baseline), "acknowledged without the limit, and not there"
         assert report.acknowledged
         assert report.refused_again is None, report.refused_again
         if report.refused is None:
             break
         refused += 1
         assert report.refused.startswith("StoreUnavailable"), report.refused
-        assert number < STEPS_MAX, "it never has enough room"
-    assert refused > 3, f"it was refused only {refused} times, so the room hardly ever ended in its middle"
+        assert number < STEPS_MAX, "refused at every limit"
+    assert refused > 3, f"refused only {refused} times"
 
 
-async def test_a_full_database_refuses_what_is_new_and_keeps_what_it_acknowledged(
+async def test_a_full_database_refuses_new_jobs_and_keeps_acknowledged_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many write at once, in one transaction, and the room ends somewhere: whoever was told yes finds their job, and
-    whoever was told no can ask again under the same id once there is room."""
-    opened = limited(monkeypatch)
+    """Concurrent enqueues share transactions, and the pages run out. Acknowledged jobs are there; refused ones can be
+    enqueued again under the same id once there are pages."""
+    opened = capture_connections(monkeypatch)
     store = SqliteStore(tmp_path / "jobs.db")
     await store.migrate()
     await store.open()
     drive = Driver(store)
     pages = opened[0].execute("pragma page_count").fetchone()[0]
-    set_room(opened, pages + ROOM_PAGES)
-    requests = [drive.enqueue(payload=LARGE) for _ in range(3 * ROOM_PAGES)]
-    answers: list[Sequence[EnqueueResult] | BaseException] = []
+    set_pages_max(opened, pages + FREE_PAGES)
+    requests = [drive.enqueue(payload=LARGE) for _ in range(3 * FREE_PAGES)]
+    results: list[Sequence[EnqueueResult] | BaseException] = []
     for first in range(0, len(requests), 6):
         together = [store.enqueue([request]) for request in requests[first : first + 6]]
-        answers += await asyncio.gather(*together, return_exceptions=True)
-    refused = [request for request, answer in zip(requests, answers, strict=True) if isinstance(answer, BaseException)]
+        results += await asyncio.gather(*together, return_exceptions=True)
+    refused = [request for request, answer in zip(requests, results, strict=True) if isinstance(answer, BaseException)]
     assert 0 < len(refused) < len(requests)
-    assert {type(answer) for answer in answers if isinstance(answer, BaseException)} == {StoreUnavailable}
+    assert {type(answer) for answer in results if isinstance(answer, BaseException)} == {StoreUnavailable}
     wanted = {request.origin.id for request in requests}
     assert set(await store.read(list(wanted))) == wanted - {request.origin.id for request in refused}
     await check_store(store)
-    set_room(opened, pages + 20 * ROOM_PAGES)
+    set_pages_max(opened, pages + 20 * FREE_PAGES)
     assert all(added.created for added in await store.enqueue(refused))
     assert set(await store.read(list(wanted))) == wanted
-    await check_works(store)
+    await check_store_works(store)
     await store.close()
 
 
-def limited(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+def capture_connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """The connections that the store opens from now on, the writer's first."""
     opened: list[sqlite3.Connection] = []
 
@@ -103,6 +104,6 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     return opened
 
 
-def set_room(opened: list[sqlite3.Connection], pages: int) -> None:
-    """SQLite itself keeps the limit, and says what it says of a full disk."""
+def set_pages_max(opened: list[sqlite3.Connection], pages: int) -> None:
+    """SQLite enforces the limit and reports a full disk."""
     opened[0].execute(f"pragma max_page_count = {pages}")

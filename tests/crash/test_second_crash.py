@@ -1,5 +1,5 @@
-"""A worker dies with jobs in its hands, and the recovery that comes after it dies too, at each of its statements. A
-third process finishes what both have left."""
+"""A worker is killed with leased jobs, and the recovery that follows is killed too, at each of its statements. A third
+process finishes the rest."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from tenure.stores import Store, store_for
 from tenure.testing.driver import Driver
 from tenure.testing.store_check import check_store
 from tenure.workers.maintenance.recovery import RecoveryWorker
-from tests.crash.acts import job_id, wait_until_seen
-from tests.crash.acts_of_recovery import DYING, FATES
-from tests.crash.afterwards import Plan, crossed, lasting_store, prepare
-from tests.crash.mortals import Mortals
-from tests.crash.places import Place
-from tests.crash.watching import Crossing
+from tests.crash.crash_checks import Baseline, prepare, reach_crash_points, shared_store
+from tests.crash.crash_points import CrashPoint
+from tests.crash.crash_processes import CrashProcesses
+from tests.crash.databases import CrashDatabase
+from tests.crash.recovery_scenarios import CASES, RECOVERY_SCENARIOS
+from tests.crash.scenario import job_id, wait_until_recoverable
 
-HOLD, RECOVER = DYING
-JOBS = [job_id(number) for number in FATES]
+CLAIM_AND_COMMIT, RECOVER = RECOVERY_SCENARIOS
+JOBS = [job_id(number) for number in CASES]
 
 
-async def leave_orphans(place: Place, mortals: Mortals) -> None:
-    """A real process takes jobs, commits one, and dies before it could say so. The place remembers that."""
-    held = await prepare(HOLD, place)
-    last = len(crossed(held, mortals)) - 1
-    place.put_back()
-    assert mortals.send(held.order(dies_at=last)).signal == signal.SIGKILL
-    place.settled()
-    store = store_for(place.url)
+async def leave_orphans(database: CrashDatabase, processes: CrashProcesses) -> None:
+    """A process claims jobs, commits one, and is killed before it completes it. That state is saved."""
+    held = await prepare(CLAIM_AND_COMMIT, database)
+    last = len(reach_crash_points(held, processes)) - 1
+    database.restore()
+    assert processes.run(held.command(crash_at=last)).signal == signal.SIGKILL
+    database.wait_until_idle()
+    store = store_for(database.url)
     await store.open()
     for orphan in JOBS:
-        await wait_until_seen(Driver(store), orphan)
+        await wait_until_recoverable(Driver(store), orphan)
     await store.close()
-    place.settled()
-    place.keep()
+    database.wait_until_idle()
+    database.save()
 
 
 async def histories(store: Store) -> dict[UUID, list[Event]]:
@@ -54,9 +54,9 @@ def stalls(events: list[Event]) -> list[Event]:
 
 
 async def check_finished(store: Store) -> None:
-    """Each job is where its policy says, was lost once, and the committed one kept its result."""
+    """Each job has the status that its policy leads to, was lost once, and the committed one kept its result."""
     jobs = await store.read(JOBS)
-    assert {number: jobs[job_id(number)].status for number in FATES} == {n: fate for n, (_, fate) in FATES.items()}
+    assert {number: jobs[job_id(number)].status for number in CASES} == {n: status for n, (_, status) in CASES.items()}
     for events in (await histories(store)).values():
         assert len(stalls(events)) == 1, "a loss was recorded more than once"
         assert len({(event.attempt, event.rev) for event in events}) == len(events)
@@ -66,51 +66,54 @@ async def check_finished(store: Store) -> None:
 
 
 @pytest.mark.requirement("EL-06", "SM-04", "WC-11")
-async def test_a_recovery_that_dies_at_any_statement_is_finished_by_another(place: Place, mortals: Mortals) -> None:
-    await leave_orphans(place, mortals)
-    second = await prepare(RECOVER, place, keeps=False)
-    places = crossed(second, mortals)
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.deep)], indirect=True)
+async def test_a_recovery_killed_at_any_statement_is_finished_by_another(
+    database: CrashDatabase, processes: CrashProcesses
+) -> None:
+    await leave_orphans(database, processes)
+    second = await prepare(RECOVER, database, keeps=False)
+    points = reach_crash_points(second, processes)
     done_before: dict[bytes | int, int] = {}
-    async with lasting_store(second):
-        for number, crossing in enumerate(places):
-            place.put_back()
-            death = mortals.send(second.order(dies_at=number))
-            assert death.signal == signal.SIGKILL, f"it did not die at {crossing}: {death}"
-            place.settled()
-            # Where it has left the very bytes that an earlier one left, what was found then holds now.
-            left = place.left() or number
-            if left not in done_before:
+    async with shared_store(second):
+        for number, point in enumerate(points):
+            database.restore()
+            end = processes.run(second.command(crash_at=number))
+            assert end.signal == signal.SIGKILL, f"not killed at {point}: {end}"
+            database.wait_until_idle()
+            # If the file is byte for byte as after an earlier crash, the earlier result holds.
+            fingerprint = database.fingerprint() or number
+            if fingerprint not in done_before:
                 async with third_process(second) as store:
-                    done_before[left] = await finish_as_third(store, place, crossing)
+                    done_before[fingerprint] = await finish_as_third_process(store, database, point)
     amounts = set(done_before.values())
-    assert {0, len(JOBS)} < amounts, f"no recovery died in the middle of its work: {amounts}"
-    print(f"{place.kind}: recovery: {len(places)} places")
+    assert {0, len(JOBS)} < amounts, f"no recovery was killed between two batches: {amounts}"
+    print(f"{database.kind}: recovery: {len(points)} crash points")
 
 
 @asynccontextmanager
-async def third_process(second: Plan) -> AsyncIterator[Store]:
-    store = second.lasting or store_for(second.place.url)
+async def third_process(second: Baseline) -> AsyncIterator[Store]:
+    store = second.shared or store_for(second.database.url)
     await store.open()
     try:
         yield store
     finally:
-        if store is not second.lasting:
+        if store is not second.shared:
             await store.close()
 
 
-async def finish_as_third(store: Store, place: Place, crossing: Crossing) -> int:
-    """How many jobs the one that died had seen to, after all of them are seen to."""
+async def finish_as_third_process(store: Store, database: CrashDatabase, point: CrashPoint) -> int:
+    """Recover the rest, and return how many jobs the killed recovery had changed."""
     await check_store(store)
-    seen_to = sum(bool(stalls(events)) for events in (await histories(store)).values())
+    recovered = sum(bool(stalls(events)) for events in (await histories(store)).values())
     third = RecoveryWorker(store, SYSTEM, name="third")
-    assert await third.scan() == len(JOBS) - seen_to, f"died at {crossing}: others were changed than were left"
+    assert await third.scan() == len(JOBS) - recovered, f"killed at {point}: another number was left"
     await check_finished(store)
-    left = place.state()
+    left = database.state()
     assert await third.scan() == 0
-    assert place.state() == left, "a scan that found nothing has changed something"
+    assert database.state() == left, "a scan without recoverable jobs changed something"
     drive = Driver(store)
     [again] = await drive.claim(worker="worker-2")
     assert again.id == JOBS[0]
     assert again.attempt == 2
     assert (await drive.apply(again, Complete("2"))).status is SUCCEEDED
-    return seen_to
+    return recovered

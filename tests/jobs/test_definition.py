@@ -74,7 +74,7 @@ def test_arguments_come_back_in_the_types_of_the_function() -> None:
     shipping = kind(ship)
     arguments = shipping.call_arguments('{"parcel":{"to":{"street":"Main"},"weight":2},"fragile":true}')
     assert arguments == {"parcel": Parcel(Address("Main"), 2.0), "fragile": True}
-    assert shipping.decode_result(shipping.encode_result(Address("Main", 4))) == Address("Main", 4)
+    assert shipping.result.decode(shipping.result.encode(Address("Main", 4))) == Address("Main", 4)
 
 
 def test_models_of_pydantic_are_arguments_and_results() -> None:
@@ -83,7 +83,7 @@ def test_models_of_pydantic_are_arguments_and_results() -> None:
     assert payload == '{"who":{"name":"ada","born":null}}'
     assert modelled.call_arguments(payload) == {"who": Model(name="ada")}
     born = datetime(1815, 12, 10, tzinfo=UTC)
-    assert modelled.decode_result(modelled.encode_result(Model(name="ada", born=born))) == Model(name="ada", born=born)
+    assert modelled.result.decode(modelled.result.encode(Model(name="ada", born=born))) == Model(name="ada", born=born)
 
 
 def test_models_of_pydantic_may_be_inside_of_each_other_and_of_lists_and_dictionaries() -> None:

@@ -11,13 +11,23 @@ from hypothesis import given
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
+from tenure.lifecycle.records import Policy
 
 JOB = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
 
 
 @pytest.mark.requirement("SM-08")
-def test_the_defaults_are_half_a_second_doubling_up_to_a_minute() -> None:
-    assert (Backoff().base_seconds, Backoff().factor, Backoff().max_seconds) == (0.5, 2.0, 60.0)
+def test_the_defaults_are_half_a_second_doubling_up_to_four_hours() -> None:
+    assert (Backoff().base_seconds, Backoff().factor, Backoff().max_seconds) == (0.5, 2.0, 14_400.0)
+
+
+@pytest.mark.requirement("SM-08", "SM-09")
+def test_the_attempts_of_the_default_policy_take_about_twenty_hours() -> None:
+    policy = Policy()
+    longest = [min(14_400.0, 0.5 * 2**n) for n in range(policy.max_attempts - 1)]
+    assert (policy.max_attempts, policy.on_exhausted, sum(longest)) == (20, "dead_letter", 73_983.5)
+    delays = [retry_delay_ms(policy.backoff, job_id=JOB, attempt=n, failures=n) for n in range(1, policy.max_attempts)]
+    assert all(most / 2 <= delay / 1000 <= most for delay, most in zip(delays, longest, strict=True))
 
 
 @pytest.mark.requirement("WC-11")

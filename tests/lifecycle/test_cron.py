@@ -64,7 +64,7 @@ def test_between_the_two_times_the_next_one_is_tomorrow() -> None:
     assert parse_cron("30 2 * * *").next_after(between, time_zone(BERLIN)) == moment("2026-10-26T02:30+01:00")
 
 
-def test_a_repetition_goes_on_evenly_where_clocks_are_changed() -> None:
+def test_an_interval_stays_even_over_daylight_saving_changes() -> None:
     for after, until in (
         ("2026-03-29T00:00+01:00", "2026-03-29T06:00+02:00"),
         ("2026-10-25T00:00+02:00", "2026-10-25T06:00+01:00"),
@@ -188,13 +188,13 @@ def test_midnight_that_is_missing_is_due_when_the_day_begins() -> None:
         ("@hourly", ["01-01 01:00", "01-01 02:00", "01-01 03:00"]),
     ],
 )
-def test_an_expression_means_what_cron_says(cron: str, expected: list[str]) -> None:
+def test_an_expression_has_the_meaning_of_cron(cron: str, expected: list[str]) -> None:
     begin = moment("2026-01-01T00:00+00:00")
     found = islice(due_times(parse_cron(cron), UTC, after=begin, until=begin + timedelta(days=400)), 3)
     assert [one.strftime("%m-%d %H:%M") for one in found] == expected
 
 
-def test_every_name_stands_for_an_expression() -> None:
+def test_every_name_is_an_expression() -> None:
     for name, expression in ALIASES.items():
         assert parse_cron(name) == parse_cron(name.upper()) == parse_cron(expression)
 
@@ -254,12 +254,12 @@ def test_a_refusal_names_the_field_and_what_is_wrong_with_it(cron: str, says: st
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", "Europe", "europe/berlin\x00"])
-def test_a_zone_that_nobody_knows_is_refused(name: str) -> None:
+def test_an_unknown_zone_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="is not an IANA name of a time zone; use one such as Europe/Berlin or UTC"):
         time_zone(name)
 
 
-def test_a_machine_without_zone_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_zone_data_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenure.jobs.time_zones._read", lambda name: None)
     time_zone.cache_clear()
     try:
@@ -334,7 +334,7 @@ def test_the_due_times_of_a_span_are_those_of_its_parts(text: str, zone: str, a:
 
 
 @given(CRONS, st.sampled_from(ZONES), MOMENTS)
-def test_the_wall_clock_shows_what_the_expression_says(text: str, zone: str, begin: datetime) -> None:
+def test_due_times_match_the_expression_on_the_wall_clock(text: str, zone: str, begin: datetime) -> None:
     when, where = parse_cron(text), time_zone(zone)
     minute, hour, *_ = text.split()
     for found in islice(due_times(when, where, after=begin, until=begin + timedelta(days=3)), 50):

@@ -16,10 +16,12 @@ import msgspec
 import pytest
 
 from tenure.errors import IllegalTransition, NotYet, Refused, RevisionConflict
+from tenure.lifecycle.causes import CAUSES
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import Change, decide_chain, expand
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.operations import (
+    REV_MAX,
     Ack,
     Cancel,
     Claim,
@@ -44,6 +46,7 @@ from tenure.lifecycle.operations import (
     Start,
     Suspend,
     TimeOut,
+    Unwind,
     Wake,
 )
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Role
@@ -56,13 +59,14 @@ from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import ERROR, Driver
 from tenure.testing.model.store import ModelStore
-from tests.support.expected_lifecycle import AFTER_COMMIT, LEASED, RULES, Asked, Facts, allowed, verdict
+from tests.support.expected_lifecycle import AFTER_COMMIT, EXPECTED, LEASED, Facts, Requested, allowed, verdict
 from tests.support.manual_postgres import PostgresClock, copied_database, prepared_database
 from tests.support.postgres import Postgres
-from tests.support.situations import SITUATIONS, Scene, Situation, Stand
+from tests.support.situations import SITUATIONS, JobWithTokens, Setup, Situation
 
 TOKEN = UUID(int=7)
-SAMPLE = 1500
+SAMPLES = [300, pytest.param(1500, marks=pytest.mark.deep)]
+"""How many combinations are tried on a real store."""
 SEED = 20_300_101
 
 OPERATIONS: tuple[tuple[Operation, dict[str, bool]], ...] = (
@@ -79,13 +83,17 @@ OPERATIONS: tuple[tuple[Operation, dict[str, bool]], ...] = (
     (Fail(ERROR, permanent=False), {"permanent": False}),
     (Halt("limit", "1"), {}),
     (Suspend(), {}),
+    (Suspend(seen_rev=REV_MAX), {"seen_rev_reached": False}),
     (Signal("go", "1"), {}),
     (Wake(), {}),
-    (Compensate(), {}),
+    (Unwind("failed", "permanent_error", ERROR), {}),
+    (Compensate(), {"same_end": True}),
+    (Compensate("cancelled", "requested"), {"same_end": False}),
     (Release(), {}),
     (RequestCancel(), {}),
     (Cancel(), {}),
     (Stall(), {}),
+    (Stall("timeout"), {"timed_out": True}),
     (Requeue(), {}),
     (Reconcile(), {}),
     (GiveUp(ERROR), {}),
@@ -102,11 +110,11 @@ class Case:
     """One combination."""
 
     operation: Operation
-    asked: Asked
+    asked: Requested
 
 
 CASES = [
-    Case(operation, Asked(operation.type, role, holder, rev, request, **said))
+    Case(operation, Requested(operation.type, role, holder, rev, request, **said))
     for (operation, said), role, holder, rev, request in product(OPERATIONS, Role, HOLDERS, REVS, REQUESTS)
 ]
 
@@ -117,14 +125,14 @@ def answer_of(outcome: Outcome | Change) -> str:
     return "Applied" if isinstance(outcome, Change) else type(outcome).__name__
 
 
-def actor_of(case: Case, stand: Stand, stranger: UUID) -> Actor:
-    token = {"owner": stand.owner, "former": stand.former, "stranger": stranger}[case.asked.holder]
+def actor_of(case: Case, tokens: JobWithTokens, stranger: UUID) -> Actor:
+    token = {"owner": tokens.owner, "former": tokens.former, "stranger": stranger}[case.asked.holder]
     return Actor(Role(case.asked.role), "worker-1", token)
 
 
-def request_of(case: Case, job: Job, stand: Stand, request_id: str) -> Request:
+def request_of(case: Case, job: Job, tokens: JobWithTokens, request_id: str) -> Request:
     rev = job.rev + REVS[case.asked.rev]
-    actor = actor_of(case, stand, UUID(int=99))
+    actor = actor_of(case, tokens, UUID(int=99))
     return Request(job=job.id, operations=(case.operation,), actor=actor, request_id=request_id, expected_rev=rev)
 
 
@@ -136,14 +144,14 @@ def logged_before(case: Case, job: Job) -> list[Event]:
     written = Event(
         job_id=job.id,
         rev=job.rev,
-        type=EventType(RULES[case.asked.operation].event),
+        type=EventType(EXPECTED[case.asked.operation].event),
         from_status=job.status,
         to_status=job.status,
         at=job.updated_at,
         attempt=job.attempt,
         actor="somebody",
         request_id="r",
-        cause=said.cause,
+        cause=said.cause or CAUSES[EventType(EXPECTED[case.asked.operation].event)],
         detail=said.detail,
         digest=said.digest,
     )
@@ -152,21 +160,21 @@ def logged_before(case: Case, job: Job) -> list[Event]:
     return [written, written]
 
 
-async def brought_about(situation: Situation) -> tuple[Job, Stand, ManualClock]:
+async def brought_about(situation: Situation) -> tuple[Job, JobWithTokens, ManualClock]:
     clock = ManualClock()
     store = ModelStore(clock)
-    stand = await situation.recipe(Scene(Driver(store), clock))
-    return store._rows[stand.id], stand, clock
+    tokens = await situation.recipe(Setup(Driver(store), clock))
+    return store._rows[tokens.id], tokens, clock
 
 
 @pytest.mark.requirement("LC-01", "LC-03", "LC-04", "LC-05", "LC-06", "LC-07", "WC-01", "EL-03", "SM-01")
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 async def test_every_combination_has_the_verdict_of_the_requirements(situation: Situation) -> None:
-    job, stand, clock = await brought_about(situation)
+    job, tokens, clock = await brought_about(situation)
     check_facts(situation.facts, job, clock)
     wrong: list[str] = []
     for case in CASES:
-        request = request_of(case, job, stand, "r")
+        request = request_of(case, job, tokens, "r")
         found = decide_request(job, request, logged=logged_before(case, job), now=clock.now())
         expected = verdict(situation.facts, case.asked)
         if answer_of(found) != expected:
@@ -196,7 +204,7 @@ def check_answer(found: Outcome | Change, case: Case, facts: Facts, job: Job, cl
     """An accepted change writes one event of the table; a refusal carries its facts and no secret."""
     if isinstance(found, Change):
         [event], after = expand(found, max(clock.now(), job.updated_at))
-        rule = RULES[case.asked.operation]
+        rule = EXPECTED[case.asked.operation]
         assert (event.type.value, event.from_status, event.to_status.value) == (
             rule.event,
             job.status,
@@ -210,7 +218,7 @@ def check_answer(found: Outcome | Change, case: Case, facts: Facts, job: Job, cl
         current = getattr(found.error, "current", None)
         assert current is not None
         assert current.rev == job.rev
-        assert current.token in (None, actor_of(case, Stand(job.id, job.token or TOKEN, TOKEN), TOKEN).token)
+        assert current.token in (None, actor_of(case, JobWithTokens(job.id, job.token or TOKEN, TOKEN), TOKEN).token)
         if isinstance(found.error, IllegalTransition):
             assert set(found.error.allowed) | {case.asked.operation} >= allowed(facts)
             assert set(found.error.allowed) <= allowed(facts)
@@ -228,7 +236,7 @@ def test_the_combinations_reach_every_verdict_and_every_arrow() -> None:
         verdicts[expected] += 1
         if expected == "Applied":
             transitions.add((case.asked.operation, situation.facts.status))
-    assert transitions == {(operation, status) for operation, rule in RULES.items() for status in rule.sources}
+    assert transitions == {(operation, status) for operation, rule in EXPECTED.items() for status in rule.sources}
     assert set(verdicts) == {
         "Applied",
         "Repeated",
@@ -243,7 +251,7 @@ def test_the_combinations_reach_every_verdict_and_every_arrow() -> None:
     assert {situation.facts.status for situation in SITUATIONS} == {status.value for status in Status}
     assert {operation.type for operation, _ in OPERATIONS} == set(OperationType) - {OperationType.ENQUEUE}
     assert {s.facts.status for s in SITUATIONS if s.facts.committed} == {"running", "stalled", "succeeded"}
-    assert set(AFTER_COMMIT) < set(RULES)
+    assert set(AFTER_COMMIT) < set(EXPECTED)
 
 
 WAITERS: tuple[Operation, ...] = (Claim(TOKEN), Stall(), TimeOut(ERROR))
@@ -253,8 +261,8 @@ WAITERS: tuple[Operation, ...] = (Claim(TOKEN), Stall(), TimeOut(ERROR))
 @pytest.mark.requirement("LC-06")
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 async def test_what_waits_for_the_clock_comes_first_in_its_chain_or_not_at_all(situation: Situation) -> None:
-    job, stand, _ = await brought_about(situation)
-    actors = [Actor(role, "worker-1", stand.owner) for role in Role]
+    job, tokens, _ = await brought_about(situation)
+    actors = [Actor(role, "worker-1", tokens.owner) for role in Role]
     firsts = [operation for operation, _ in OPERATIONS if not isinstance(operation, Claim)]
     for first, waiter, actor in product(firsts, WAITERS, actors):
         with pytest.raises(Refused):
@@ -282,9 +290,9 @@ async def test_a_chain_that_the_arrows_alone_would_allow_is_illegal_where_its_cl
     name: str, role: Role, chain: tuple[Operation, ...]
 ) -> None:
     [situation] = [situation for situation in SITUATIONS if situation.name == name]
-    job, stand, _ = await brought_about(situation)
+    job, tokens, _ = await brought_about(situation)
     with pytest.raises(IllegalTransition) as refusal:
-        decide_chain(job, chain, Actor(role, "worker-1", stand.owner), request_id="r")
+        decide_chain(job, chain, Actor(role, "worker-1", tokens.owner), request_id="r")
     assert refusal.value.operation == chain[-1].type
 
 
@@ -295,20 +303,24 @@ def prepared(postgres_server: Postgres) -> Iterator[str]:
 
 
 @pytest.mark.requirement("LC-03", "LC-04", "LC-05", "LC-06", "WC-01", "EL-03")
-async def test_sqlite_gives_the_same_verdicts_in_a_sample(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", SAMPLES)
+async def test_sqlite_gives_the_same_verdicts_in_a_sample(tmp_path: Path, size: int) -> None:
     clock = ManualClock()
     store = SqliteStore(tmp_path / "jobs.db", database_clock=clock.now)
     await store.migrate()
     async with opened(store):
-        await sample(store, clock)
+        await sample(store, clock, size)
 
 
 @pytest.mark.requirement("LC-03", "LC-04", "LC-05", "LC-06", "WC-01", "EL-03")
-async def test_postgres_gives_the_same_verdicts_in_a_sample(postgres_server: Postgres, prepared: str) -> None:
+@pytest.mark.parametrize("size", SAMPLES)
+async def test_postgres_gives_the_same_verdicts_in_a_sample(
+    postgres_server: Postgres, prepared: str, size: int
+) -> None:
     with copied_database(postgres_server, prepared) as dsn:
         clock = PostgresClock(dsn)
         async with opened(PostgresStore.from_url(dsn)) as store:
-            await sample(store, clock)
+            await sample(store, clock, size)
         clock.close()
 
 
@@ -321,32 +333,34 @@ async def opened(store: Store) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def sample(store: Store, clock: DatabaseClock) -> None:
+async def sample(store: Store, clock: DatabaseClock, size: int) -> None:
     """Some of the combinations on a real store, situation by situation. A job that changed is brought about anew."""
-    scene = Scene(Driver(store, random=SystemRandom()), clock)
+    setup = Setup(Driver(store, random=SystemRandom()), clock)
     chooser = random.Random(SEED)
     # A claim goes through `claim`, which chooses by itself; and a repetition needs a log that really has it.
     choice = [case for case in CASES if case.asked.operation != "claim" and case.asked.request == "new"]
     for situation in SITUATIONS:
-        chosen = chooser.sample(choice, SAMPLE // len(SITUATIONS))
+        chosen = chooser.sample(choice, size // len(SITUATIONS))
         # Most combinations are refused, so the ones that are to be applied are chosen on purpose.
         legal = [case for case in choice if verdict(situation.facts, case.asked) == "Applied"]
         chosen += chooser.sample(legal, min(len(legal), 12))
-        stand: Stand | None = None
+        tokens: JobWithTokens | None = None
         for case in chosen:
-            stand = stand or await situation.recipe(scene)
-            if await same_verdict(scene.drive, situation, case, stand, as_record=chooser.random() < 0.5):
-                stand = None
+            tokens = tokens or await situation.recipe(setup)
+            if await same_verdict(setup.drive, situation, case, tokens, as_record=chooser.random() < 0.5):
+                tokens = None
 
 
-async def same_verdict(drive: Driver, situation: Situation, case: Case, stand: Stand, *, as_record: bool) -> bool:
+async def same_verdict(
+    drive: Driver, situation: Situation, case: Case, tokens: JobWithTokens, *, as_record: bool
+) -> bool:
     """Ask, compare, and ask again under the same id: True when the job was changed.
 
     With `as_record` the store is given the record that the caller decided upon, and the promise that the id is new.
     """
-    before = await drive.seen(stand.id)
+    before = await drive.seen(tokens.id)
     assert before[0] is not None
-    request = request_of(case, before[0], stand, drive.request_id())
+    request = request_of(case, before[0], tokens, drive.request_id())
     if as_record:
         record = msgspec.structs.replace(before[0], rev=before[0].rev + REVS[case.asked.rev])
         request = msgspec.structs.replace(request, job=record, expected_rev=None, fresh=True)
@@ -354,17 +368,17 @@ async def same_verdict(drive: Driver, situation: Situation, case: Case, stand: S
     expected = verdict(situation.facts, case.asked)
     assert answer_of(outcome) == expected, f"{situation.name}: {case.asked}: {outcome}"
     if not isinstance(outcome, Applied):
-        assert await drive.seen(stand.id) == before
+        assert await drive.seen(tokens.id) == before
         return False
-    after = await drive.seen(stand.id)
+    after = await drive.seen(tokens.id)
     assert isinstance(await drive.try_apply(request), Repeated)
     alone = isinstance(case.operation, Heartbeat)
     another = Request(
-        job=stand.id,
+        job=tokens.id,
         operations=(Progress(6),) if alone else (case.operation, case.operation),
         actor=request.actor,
         request_id=request.request_id,
     )
     assert answer_of(await drive.try_apply(another)) == "RequestIdReused"
-    assert await drive.seen(stand.id) == after
+    assert await drive.seen(tokens.id) == after
     return True

@@ -16,7 +16,7 @@ from tenure.lifecycle.statuses import FAILED, HALTED, QUEUED, RUNNING, STALLED, 
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import ERROR, RECOVERY, Driver
 from tenure.testing.model.store import ModelStore
-from tests.support.situations import SITUATIONS, Scene, Situation
+from tests.support.situations import SITUATIONS, Setup, Situation
 
 
 async def lived() -> tuple[Job, list[Event]]:
@@ -38,7 +38,7 @@ async def lived() -> tuple[Job, list[Event]]:
 
 
 @pytest.mark.requirement("EL-02", "EH-09")
-async def test_every_prefix_of_a_log_is_the_job_at_that_moment() -> None:
+async def test_every_prefix_of_a_log_folds_to_the_job_at_that_time() -> None:
     row, events = await lived()
     for count in range(1, len(events) + 1):
         folded = fold(row.origin, events[:count], contents_of(row))
@@ -100,8 +100,8 @@ async def test_a_broken_log_is_refused_at_the_place_where_it_breaks(name: str) -
 async def test_every_job_that_can_come_about_keeps_the_invariants(situation: Situation) -> None:
     clock = ManualClock()
     store = ModelStore(clock)
-    stand = await situation.recipe(Scene(Driver(store), clock))
-    assert violations(store._rows[stand.id]) == []
+    tokens = await situation.recipe(Setup(Driver(store), clock))
+    assert violations(store._rows[tokens.id]) == []
 
 
 @pytest.mark.requirement("LC-02")
@@ -134,7 +134,7 @@ async def test_a_record_that_breaks_an_invariant_is_found_out(status: Status, ch
     clock = ManualClock()
     store = ModelStore(clock)
     situation = next(s for s in SITUATIONS if s.facts.status == status.value)
-    stand = await situation.recipe(Scene(Driver(store), clock))
-    row = store._rows[stand.id]
+    tokens = await situation.recipe(Setup(Driver(store), clock))
+    row = store._rows[tokens.id]
     moment = {name: row.updated_at if value == "now" else value for name, value in changes.items()}
     assert violations(msgspec.structs.replace(row, **moment)) != []

@@ -46,7 +46,7 @@ def nested(levels: int) -> Any:
 
 
 @given(values)
-def test_what_was_encoded_comes_back_and_passes_every_door(value: Any) -> None:
+def test_encoded_values_decode_unchanged_and_are_valid_everywhere(value: Any) -> None:
     text = encode(value)
     assert load(text) == value == parse(text)
     assert check_content(text, "content") == text
@@ -115,7 +115,7 @@ def test_json_from_outside_is_read_strictly(text: str) -> None:
     ],
     ids=lambda text: ascii(text)[:30],
 )
-def test_content_at_a_stores_door_is_held_to_the_same_rules_as_what_is_encoded(text: str) -> None:
+def test_a_store_validates_content_by_the_rules_of_the_encoder(text: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
         check_content(text, "payload")
     assert refusal.value.where.startswith("payload")
@@ -175,13 +175,13 @@ def test_a_short_text_may_still_have_too_many_bytes(check: Callable[[Any, str], 
 
 
 @pytest.mark.parametrize("value", [datetime(2030, 1, 1), date(2030, 1, 1), "2030-01-01T00:00:00Z", 0, None])  # noqa: DTZ001
-def test_a_moment_says_which_one_it_is(value: Any) -> None:
+def test_a_timestamp_needs_a_time_zone(value: Any) -> None:
     with pytest.raises(InvalidInput) as refusal:
         check_datetime(value, "since")
     assert refusal.value.where == "since"
 
 
-def test_a_moment_of_any_time_zone_will_do() -> None:
+def test_a_timestamp_of_any_time_zone_is_accepted() -> None:
     for zone in (UTC, timezone(timedelta(hours=-9, minutes=30))):
         assert check_datetime(datetime(2030, 1, 1, tzinfo=zone), "since").tzinfo is zone
 

@@ -12,7 +12,8 @@ import pytest
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import Event, EventType, Origin, Policy, Timeouts
+from tenure.lifecycle.operations import CHILDREN_MAX, Suspend
+from tenure.lifecycle.records import Event, EventType, Origin, Policy, Timeouts, origin_digests
 from tenure.lifecycle.statuses import CLAIMED, QUEUED
 from tenure.testing.clock import START
 
@@ -90,17 +91,18 @@ def digests_of(*policies: str) -> list[str]:
     return ran.stdout.split()
 
 
-def test_a_digest_tells_policies_apart_that_differ() -> None:
+def test_different_policies_have_different_digests() -> None:
     policies = [
         Policy(),
         Policy(lease_seconds=45),
         Policy(lease_seconds=45.5),
         Policy(on_lost="fail"),
-        Policy(on_exhausted="dead_letter"),
+        Policy(on_exhausted="fail"),
+        Policy(on_timeout="fail"),
         Policy(backoff=Backoff(factor=3)),
         Policy(timeouts=Timeouts(running_seconds=None)),
     ]
-    assert len({Origin(id=JOB, kind="mail", payload="{}", policy=policy).digest() for policy in policies}) == 7
+    assert len({Origin(id=JOB, kind="mail", payload="{}", policy=policy).digest() for policy in policies}) == 8
 
 
 def test_a_digest_names_everything_but_the_id() -> None:
@@ -125,3 +127,27 @@ def test_the_owner_of_a_lease_is_the_actors_whole_name(name: str) -> None:
         request_id="r",
     )
     assert event.owner == name
+
+
+@pytest.mark.requirement("SM-19")
+def test_an_origin_that_is_not_awaited_has_the_digest_of_the_first_version() -> None:
+    """Otherwise a repeated enqueue of an earlier version would be refused."""
+    facts: dict[str, Any] = {"id": JOB, "kind": "mail", "payload": "{}", "policy": Policy(), "parent_id": JOB}
+    origin = Origin(**facts)
+    assert origin.digest() == "S3qjl-JoMQWvdOLmqhfQ_g"
+    assert origin_digests([origin, Origin(**facts)]) == ["S3qjl-JoMQWvdOLmqhfQ_g"] * 2
+    assert Origin(**facts, awaited=True).digest() != origin.digest()
+
+
+@pytest.mark.parametrize("facts", [{}, {"waiting_for": "signal"}, {"waiting_for": "code"}], ids=str)
+def test_only_a_job_that_waits_for_children_has_a_number_of_them(facts: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="waits for children") as refusal:
+        Suspend(children_max=0, **facts)
+    assert refusal.value.where == "suspend.children_max"
+
+
+@pytest.mark.parametrize("children_max", [-1, True, 1.0, CHILDREN_MAX + 1])
+def test_a_number_of_children_is_one_that_every_store_can_compare(children_max: Any) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        Suspend(waiting_for="children", children_max=children_max)
+    assert refusal.value.where == "suspend.children_max"

@@ -53,7 +53,7 @@ def test_on_time_every_policy_fires_the_due_time() -> None:
         assert (plan.name, plan.rev) == ("tick", 3)
 
 
-def test_one_job_stands_for_all_that_were_missed_and_names_the_last() -> None:
+def test_one_job_is_made_for_all_missed_due_times_and_names_the_last() -> None:
     plan = firing(record(missed="one"), now=START + timedelta(minutes=90, seconds=59), zone=UTC)
     assert plan is not None
     assert (plan.due, plan.next_at) == ((START + 90 * MINUTE,), START + 91 * MINUTE)
@@ -127,7 +127,7 @@ def test_after_an_edit_the_next_time_is_after_now_and_after_the_last(now_minutes
     assert found > max(now, last_at)
 
 
-def test_what_the_code_declares_is_written_unless_somebody_has_changed_it() -> None:
+def test_a_declared_schedule_is_written_unless_it_was_changed_at_run_time() -> None:
     declared = schedule(source="code")
     assert declaration_applies(None, declared)
     assert not declaration_applies(record(source="code"), declared)
@@ -155,7 +155,7 @@ def test_the_job_of_a_due_time_has_one_name_whatever_else_changes() -> None:
     assert triggered_job_of(schedule(tags={"a": "b"}), job_id=UUID(int=3)).request_id is None
 
 
-def test_what_belongs_to_a_single_job_cannot_be_scheduled() -> None:
+def test_options_of_a_single_job_cannot_be_scheduled() -> None:
     origin = Origin(id=UUID(int=1), kind="mail", payload="{}", policy=Policy(), tags={"a": "b"}, queue="slow")
     made = template_of(origin, name="x", cron="@daily")
     assert (made.kind, made.queue, made.tags, made.source) == ("mail", "slow", {"a": "b"}, "operator")

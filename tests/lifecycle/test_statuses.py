@@ -18,7 +18,7 @@ def test_there_are_eleven_statuses_six_of_them_live() -> None:
 
 @pytest.mark.requirement("EL-02")
 @pytest.mark.parametrize("status", Status)
-def test_the_coarse_state_follows_from_the_status_alone(status: Status) -> None:
+def test_each_status_has_its_coarse_state(status: Status) -> None:
     expected = {
         "queued": "PENDING",
         "claimed": "RUNNING",

@@ -30,9 +30,9 @@ from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
 from tenure.testing.clock import ManualClock
-from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, blank_verbose, prune_finished
 from tenure.testing.model.store import ModelStore
-from tests.support.sample_jobs import BURIED, one_of_each
+from tests.support.sample_jobs import DEAD_LETTER, one_of_each
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def test_erased_and_blanked_jobs_are_still_sound(driver: Driver, store: Mo
     for job in await every_way(driver, clock):
         if not job.live:
             await store.erase(job.id, reason="asked", actor=OPERATOR)
-    await store.blank(older_than_seconds=0, actor=OPERATOR)
+    await blank_verbose(store, older_than_seconds=0)
     assert (await verify_store(store, NoProgress(), problems_max=100)).problems == []
 
 
@@ -232,8 +232,8 @@ async def test_a_detail_that_is_no_json_is_a_broken_log_and_no_crash(driver: Dri
         ({"last_error": '"other"'}, "last_error"),
     ],
 )
-async def test_a_dead_letter_must_say_what_the_log_says(driver: Driver, changes: dict[str, Any], field: str) -> None:
-    job = await driver.apply(await driver.running(), BURIED)
+async def test_a_dead_letter_must_agree_with_the_log(driver: Driver, changes: dict[str, Any], field: str) -> None:
+    job = await driver.apply(await driver.running(), DEAD_LETTER)
     shown, events = await driver.job(job.id), await driver.events_of(job.id)
     record = await driver.store.dead_letter(job.id)
     assert record is not None
@@ -308,7 +308,7 @@ async def test_a_job_that_moves_on_while_it_is_read_is_no_problem(clock: ManualC
 async def test_a_job_that_retention_removes_while_it_is_read_is_no_problem(clock: ManualClock) -> None:
     store = Tampered(clock)
     await finished(Driver(store))
-    store.before_history = lambda: store.prune(older_than_seconds=0, actor=OPERATOR)
+    store.before_history = lambda: prune_finished(store, older_than_seconds=0)
     assert (await verify_store(store, NoProgress(), problems_max=100)).problems == []
 
 

@@ -15,18 +15,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-e61e426026','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1ec37-2840-73ea-aadf-8072a36734dc"]',1794964400205025);
-INSERT INTO "tenure_claims" VALUES('request-12-15afcd9284','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-2955-7475-87e6-2f1325a7b899"]',1794964400485116);
-INSERT INTO "tenure_claims" VALUES('request-14-ede783fe93','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-297b-72e8-a6ca-1fe1d208c633"]',1794964400521112);
-INSERT INTO "tenure_claims" VALUES('request-16-79f27a129a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-29ac-7723-989a-31992e3e6fba"]',1794964400566810);
-INSERT INTO "tenure_claims" VALUES('request-18-827c1addba','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-29e4-7305-ae3e-ab56f1b6ec84"]',1794964400621342);
-INSERT INTO "tenure_claims" VALUES('request-2-7edb77a886','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1ec37-289f-76aa-a030-eacc612871bc"]',1794964400301346);
-INSERT INTO "tenure_claims" VALUES('request-20-570e449277','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf"]',1794964400660893);
-INSERT INTO "tenure_claims" VALUES('request-23-238f8f2765','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-2a3a-754f-83b9-1990d01a4931"]',1794964400711635);
-INSERT INTO "tenure_claims" VALUES('request-3-7a307df270','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-28b3-77eb-a12d-9b6b745fe773"]',1794964400331935);
-INSERT INTO "tenure_claims" VALUES('request-4-c7c4c0d24f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-28dc-77f4-b644-c440aff5a483"]',1794964400358957);
-INSERT INTO "tenure_claims" VALUES('request-7-80783d8704','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-292a-71ff-b7b0-7cfbc0f9496c"]',1794964400430573);
-INSERT INTO "tenure_claims" VALUES('request-9-953f781ab8','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1ec37-293a-75f5-bf36-2909bc27bbba"]',1794964400444782);
+INSERT INTO "tenure_claims" VALUES('request-1-74fff85b6a','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1eddc-061d-751a-b1dd-869df8bf0a71"]',1794991982112015);
+INSERT INTO "tenure_claims" VALUES('request-12-532df5186a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-066a-77e9-9025-32668c9c407e"]',1794991982194593);
+INSERT INTO "tenure_claims" VALUES('request-14-894689596d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-067a-71f4-9c58-b52c08b5aa99"]',1794991982210497);
+INSERT INTO "tenure_claims" VALUES('request-16-b9b6049e97','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65"]',1794991982230797);
+INSERT INTO "tenure_claims" VALUES('request-18-1191dd3e01','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-06a2-7561-881a-cd0be75f9324"]',1794991982255063);
+INSERT INTO "tenure_claims" VALUES('request-2-63b1889b11','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1eddc-062a-773b-ac82-67c9086dabff"]',1794991982126498);
+INSERT INTO "tenure_claims" VALUES('request-20-ed29ba2ca1','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-06b7-7362-9393-081dd09e8742"]',1794991982275019);
+INSERT INTO "tenure_claims" VALUES('request-23-9ff9537013','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-06d3-7725-b2d9-5dd6f21de076"]',1794991982295185);
+INSERT INTO "tenure_claims" VALUES('request-3-ee08cd283b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-0636-71b9-a616-128937f042a3"]',1794991982138504);
+INSERT INTO "tenure_claims" VALUES('request-4-f55d26119c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-063e-7729-85a3-d36a9f45c0bd"]',1794991982146503);
+INSERT INTO "tenure_claims" VALUES('request-7-055820267f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-064e-70cb-8ee6-447b9f7b60d8"]',1794991982159099);
+INSERT INTO "tenure_claims" VALUES('request-9-9ea91626c9','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-0652-74f9-8ad1-a2bd0df1048a"]',1794991982167627);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -41,28 +41,20 @@ CREATE TABLE tenure_dead_letters (
     at integer not null,
     last_owner text,
     last_lease_expires_at integer,
-    correlation_id text,
+    correlation_id text not null,
     handled_at integer,
     handled_as text,
     constraint "tenure: a handled dead letter has handled_at and handled_as" check (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1ec37-2a3a-754f-83b9-1990d01a4931','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794964400725754,'worker-1',1794964460711635,NULL,NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1eddc-06d3-7725-b2d9-5dd6f21de076','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794991982298463,'worker-1',1794992042295185,'01a1eddc-06d3-7725-b2d9-5dd6f21de076',NULL,NULL);
 CREATE TABLE tenure_deduplicated_requests (
     request_id text not null primary key,
     digest text not null,
     detail text,
     job_id text not null,
     at integer not null
-) without rowid;
-CREATE TABLE tenure_engines (
-    id text not null primary key,
-    name text not null,
-    capabilities text not null,
-    connected_at integer not null,
-    seen_at integer not null,
-    disconnected_at integer
 ) without rowid;
 CREATE TABLE tenure_events (
     position integer primary key autoincrement,
@@ -81,12 +73,13 @@ CREATE TABLE tenure_events (
     until_at integer,
     commits integer not null default 0,
     version integer not null,
+    steps text,
 
     constraint "tenure: the lifecycle has no such event between these statuses" check (
         (from_status is null) = (type is 'enqueued')
         and case type
             when 'enqueued' then to_status is 'queued'
-            when 'claimed' then to_status is 'claimed' and (
+            when 'claimed' then (to_status is 'running' and rev > 2 or to_status is 'claimed') and (
                 from_status is 'queued' or from_status is 'retry'
                 or from_status is 'waiting' or from_status is 'stalled'
             )
@@ -98,12 +91,15 @@ CREATE TABLE tenure_events (
             when 'committed' then to_status is from_status and from_status is 'running'
             when 'retry_scheduled' then from_status is 'running' and to_status is 'retry'
             when 'failed' then to_status is 'failed'
-                and from_status in ('queued', 'claimed', 'running', 'stalled')
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
             when 'halted' then from_status is 'running' and to_status is 'halted'
             when 'suspended' then from_status is 'running' and to_status is 'waiting'
             when 'signalled' then to_status is from_status
                 and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
-            when 'woken' then to_status is from_status and from_status is 'waiting'
+            when 'woken' then to_status is from_status
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            when 'unwinding' then to_status is from_status
+                and from_status in ('queued', 'retry', 'waiting', 'stalled')
             when 'compensated' then to_status is from_status and from_status is 'running'
             when 'released' then to_status is 'stalled' and (from_status is 'claimed' or from_status is 'running')
             when 'cancel_requested' then to_status is from_status
@@ -125,59 +121,48 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1ec37-2829-745c-aed2-d52c6a39ffe7',1,'enqueued',NULL,'queued',1794964400170740,0,'client:ada','01a1ec37-2829-745c-aed2-d52c6a39ffe7',NULL,NULL,'inBeabcdunTuFvzAI08SDA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(2,'01a1ec37-282f-777d-9fdb-1136934334ee',1,'enqueued',NULL,'queued',1794964400176032,0,'client:ada','01a1ec37-282f-777d-9fdb-1136934334ee',NULL,NULL,'YHmV5f9Ku6GF5C7jPsy8ow',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(3,'01a1ec37-2834-7081-9b66-4edb68f15982',1,'enqueued',NULL,'queued',1794964400181366,0,'client:ada','01a1ec37-2834-7081-9b66-4edb68f15982',NULL,NULL,'V7qcooCBEZJNynwgRHpqLQ',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(4,'01a1ec37-2840-73ea-aadf-8072a36734dc',1,'enqueued',NULL,'queued',1794964400193264,0,'client:ada','01a1ec37-2840-73ea-aadf-8072a36734dc',NULL,NULL,'KUN5DLpKdO38Xqx_uwuBLA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(5,'01a1ec37-2840-73ea-aadf-8072a36734dc',2,'claimed','queued','claimed',1794964400205025,1,'pool:worker-1','request-1-e61e426026',NULL,NULL,NULL,1794964460205025,0,1);
-INSERT INTO "tenure_events" VALUES(6,'01a1ec37-2840-73ea-aadf-8072a36734dc',3,'started','claimed','running',1794964400205025,1,'pool:worker-1','request-1-e61e426026',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(7,'01a1ec37-289f-76aa-a030-eacc612871bc',1,'enqueued',NULL,'queued',1794964400293447,0,'client:ada','01a1ec37-289f-76aa-a030-eacc612871bc',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(8,'01a1ec37-289f-76aa-a030-eacc612871bc',2,'claimed','queued','claimed',1794964400301346,1,'pool:worker-1','request-2-7edb77a886',NULL,NULL,NULL,1794964460301346,0,1);
-INSERT INTO "tenure_events" VALUES(9,'01a1ec37-28b3-77eb-a12d-9b6b745fe773',1,'enqueued',NULL,'queued',1794964400318846,0,'client:ada','01a1ec37-28b3-77eb-a12d-9b6b745fe773',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(10,'01a1ec37-28b3-77eb-a12d-9b6b745fe773',2,'claimed','queued','claimed',1794964400331935,1,'pool:worker-1','request-3-7a307df270',NULL,NULL,NULL,1794964460331935,0,1);
-INSERT INTO "tenure_events" VALUES(11,'01a1ec37-28b3-77eb-a12d-9b6b745fe773',3,'started','claimed','running',1794964400331935,1,'pool:worker-1','request-3-7a307df270',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(12,'01a1ec37-28dc-77f4-b644-c440aff5a483',1,'enqueued',NULL,'queued',1794964400349229,0,'client:ada','01a1ec37-28dc-77f4-b644-c440aff5a483',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(13,'01a1ec37-28dc-77f4-b644-c440aff5a483',2,'claimed','queued','claimed',1794964400358957,1,'pool:worker-1','request-4-c7c4c0d24f',NULL,NULL,NULL,1794964460358957,0,1);
-INSERT INTO "tenure_events" VALUES(14,'01a1ec37-28dc-77f4-b644-c440aff5a483',3,'started','claimed','running',1794964400358957,1,'pool:worker-1','request-4-c7c4c0d24f',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(15,'01a1ec37-28dc-77f4-b644-c440aff5a483',4,'progress','running','running',1794964400393197,1,'runner:worker-1','request-5-c63a4f402f',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(16,'01a1ec37-28dc-77f4-b644-c440aff5a483',5,'heartbeat','running','running',1794964400424629,1,'runner:worker-1','request-6-e71d62c8c3',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(17,'01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',1,'enqueued',NULL,'queued',1794964400426876,0,'client:ada','01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(18,'01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',2,'claimed','queued','claimed',1794964400430573,1,'pool:worker-1','request-7-80783d8704',NULL,NULL,NULL,1794964460430573,0,1);
-INSERT INTO "tenure_events" VALUES(19,'01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',3,'started','claimed','running',1794964400430573,1,'pool:worker-1','request-7-80783d8704',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(20,'01a1ec37-292a-71ff-b7b0-7cfbc0f9496c',4,'suspended','running','waiting',1794964400441189,1,'runner:worker-1','request-8-878084d45d',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(21,'01a1ec37-293a-75f5-bf36-2909bc27bbba',1,'enqueued',NULL,'queued',1794964400443192,0,'client:ada','01a1ec37-293a-75f5-bf36-2909bc27bbba',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(22,'01a1ec37-293a-75f5-bf36-2909bc27bbba',2,'claimed','queued','claimed',1794964400444782,1,'pool:worker-1','request-9-953f781ab8',NULL,NULL,NULL,1794964460444782,0,1);
-INSERT INTO "tenure_events" VALUES(23,'01a1ec37-293a-75f5-bf36-2909bc27bbba',3,'started','claimed','running',1794964400444782,1,'pool:worker-1','request-9-953f781ab8',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(24,'01a1ec37-293a-75f5-bf36-2909bc27bbba',4,'retry_scheduled','running','retry',1794964400451073,1,'runner:worker-1','request-10-951476e9d7',NULL,'{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794968000451073,0,1);
-INSERT INTO "tenure_events" VALUES(25,'01a1ec37-2840-73ea-aadf-8072a36734dc',4,'released','running','stalled',1794964400458274,1,'runner:worker-1','request-11-a9135d5b7f','shutdown',NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(26,'01a1ec37-2955-7475-87e6-2f1325a7b899',1,'enqueued',NULL,'queued',1794964400470006,0,'client:ada','01a1ec37-2955-7475-87e6-2f1325a7b899',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(27,'01a1ec37-2955-7475-87e6-2f1325a7b899',2,'claimed','queued','claimed',1794964400485116,1,'pool:worker-1','request-12-15afcd9284',NULL,NULL,NULL,1794964460485116,0,1);
-INSERT INTO "tenure_events" VALUES(28,'01a1ec37-2955-7475-87e6-2f1325a7b899',3,'started','claimed','running',1794964400485116,1,'pool:worker-1','request-12-15afcd9284',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(29,'01a1ec37-2955-7475-87e6-2f1325a7b899',4,'succeeded','running','succeeded',1794964400489527,1,'runner:worker-1','request-13-738a1668f8',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(30,'01a1ec37-297b-72e8-a6ca-1fe1d208c633',1,'enqueued',NULL,'queued',1794964400507752,0,'client:ada','01a1ec37-297b-72e8-a6ca-1fe1d208c633',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(31,'01a1ec37-297b-72e8-a6ca-1fe1d208c633',2,'claimed','queued','claimed',1794964400521112,1,'pool:worker-1','request-14-ede783fe93',NULL,NULL,NULL,1794964460521112,0,1);
-INSERT INTO "tenure_events" VALUES(32,'01a1ec37-297b-72e8-a6ca-1fe1d208c633',3,'started','claimed','running',1794964400521112,1,'pool:worker-1','request-14-ede783fe93',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(33,'01a1ec37-297b-72e8-a6ca-1fe1d208c633',4,'committed','running','running',1794964400542625,1,'runner:worker-1','request-15-5ec332a3b4',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(34,'01a1ec37-29ac-7723-989a-31992e3e6fba',1,'enqueued',NULL,'queued',1794964400556744,0,'client:ada','01a1ec37-29ac-7723-989a-31992e3e6fba',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(35,'01a1ec37-29ac-7723-989a-31992e3e6fba',2,'claimed','queued','claimed',1794964400566810,1,'pool:worker-1','request-16-79f27a129a',NULL,NULL,NULL,1794964460566810,0,1);
-INSERT INTO "tenure_events" VALUES(36,'01a1ec37-29ac-7723-989a-31992e3e6fba',3,'started','claimed','running',1794964400566810,1,'pool:worker-1','request-16-79f27a129a',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(37,'01a1ec37-29ac-7723-989a-31992e3e6fba',4,'committed','running','running',1794964400575357,1,'runner:worker-1','request-17-85ce1d60e3',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1);
-INSERT INTO "tenure_events" VALUES(38,'01a1ec37-29ac-7723-989a-31992e3e6fba',5,'succeeded','running','succeeded',1794964400575357,1,'runner:worker-1','request-17-85ce1d60e3',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(39,'01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',1,'enqueued',NULL,'queued',1794964400613438,0,'client:ada','01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(40,'01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',2,'claimed','queued','claimed',1794964400621342,1,'pool:worker-1','request-18-827c1addba',NULL,NULL,NULL,1794964460621342,0,1);
-INSERT INTO "tenure_events" VALUES(41,'01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',3,'started','claimed','running',1794964400621342,1,'pool:worker-1','request-18-827c1addba',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(42,'01a1ec37-29e4-7305-ae3e-ab56f1b6ec84',4,'failed','running','failed',1794964400639997,1,'runner:worker-1','request-19-5e6fb579a4','permanent_error','{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(43,'01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',1,'enqueued',NULL,'queued',1794964400641851,0,'client:ada','01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(44,'01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',2,'claimed','queued','claimed',1794964400660893,1,'pool:worker-1','request-20-570e449277',NULL,NULL,NULL,1794964460660893,0,1);
-INSERT INTO "tenure_events" VALUES(45,'01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',3,'started','claimed','running',1794964400660893,1,'pool:worker-1','request-20-570e449277',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(46,'01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf',4,'halted','running','halted',1794964400673380,1,'runner:worker-1','request-21-b5cc908b7f',NULL,'{"reason":"too dear"}','CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(47,'01a1ec37-282f-777d-9fdb-1136934334ee',2,'cancelled','queued','cancelled',1794964400689163,0,'client:ada','request-22-5e9997caf7',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(48,'01a1ec37-2a3a-754f-83b9-1990d01a4931',1,'enqueued',NULL,'queued',1794964400698978,0,'client:ada','01a1ec37-2a3a-754f-83b9-1990d01a4931',NULL,NULL,'ii_2pH_H1KBStBZJx-MN0A',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(49,'01a1ec37-2a3a-754f-83b9-1990d01a4931',2,'claimed','queued','claimed',1794964400711635,1,'pool:worker-1','request-23-238f8f2765',NULL,NULL,NULL,1794964460711635,0,1);
-INSERT INTO "tenure_events" VALUES(50,'01a1ec37-2a3a-754f-83b9-1990d01a4931',3,'started','claimed','running',1794964400711635,1,'pool:worker-1','request-23-238f8f2765',NULL,NULL,NULL,NULL,0,1);
-INSERT INTO "tenure_events" VALUES(51,'01a1ec37-2a3a-754f-83b9-1990d01a4931',4,'dead_lettered','running','dead_lettered',1794964400725754,1,'runner:worker-1','request-24-7a1719aa7d','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(52,'01a1ec37-2834-7081-9b66-4edb68f15982',2,'signalled','queued','queued',1794964400741426,0,'client:ada','request-25-305d91ae99',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1);
-INSERT INTO "tenure_events" VALUES(53,'01a1ec37-2834-7081-9b66-4edb68f15982',3,'cancel_requested','queued','queued',1794964400741426,0,'client:ada','request-25-305d91ae99',NULL,'{"reason":"requested"}',NULL,NULL,0,1);
+INSERT INTO "tenure_events" VALUES(1,'01a1eddc-0617-74c7-aa9e-d993ab8b0365',1,'enqueued',NULL,'queued',1794991982103684,0,'client:ada','01a1eddc-0617-74c7-aa9e-d993ab8b0365',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(2,'01a1eddc-061a-7624-bae8-a826fac67a38',1,'enqueued',NULL,'queued',1794991982106556,0,'client:ada','01a1eddc-061a-7624-bae8-a826fac67a38',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(3,'01a1eddc-061b-717c-abd9-3b59c44ba3ec',1,'enqueued',NULL,'queued',1794991982107127,0,'client:ada','01a1eddc-061b-717c-abd9-3b59c44ba3ec',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(4,'01a1eddc-061d-751a-b1dd-869df8bf0a71',1,'enqueued',NULL,'queued',1794991982109545,0,'client:ada','01a1eddc-061d-751a-b1dd-869df8bf0a71',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(5,'01a1eddc-061d-751a-b1dd-869df8bf0a71',3,'claimed','queued','running',1794991982112015,1,'pool:worker-1','request-1-74fff85b6a',NULL,NULL,NULL,1794992042112015,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(6,'01a1eddc-062a-773b-ac82-67c9086dabff',1,'enqueued',NULL,'queued',1794991982122557,0,'client:ada','01a1eddc-062a-773b-ac82-67c9086dabff',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(7,'01a1eddc-062a-773b-ac82-67c9086dabff',2,'claimed','queued','claimed',1794991982126498,1,'pool:worker-1','request-2-63b1889b11',NULL,NULL,NULL,1794992042126498,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(8,'01a1eddc-0636-71b9-a616-128937f042a3',1,'enqueued',NULL,'queued',1794991982134501,0,'client:ada','01a1eddc-0636-71b9-a616-128937f042a3',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(9,'01a1eddc-0636-71b9-a616-128937f042a3',3,'claimed','queued','running',1794991982138504,1,'pool:worker-1','request-3-ee08cd283b',NULL,NULL,NULL,1794992042138504,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(10,'01a1eddc-063e-7729-85a3-d36a9f45c0bd',1,'enqueued',NULL,'queued',1794991982142475,0,'client:ada','01a1eddc-063e-7729-85a3-d36a9f45c0bd',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(11,'01a1eddc-063e-7729-85a3-d36a9f45c0bd',3,'claimed','queued','running',1794991982146503,1,'pool:worker-1','request-4-f55d26119c',NULL,NULL,NULL,1794992042146503,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(12,'01a1eddc-063e-7729-85a3-d36a9f45c0bd',4,'progress','running','running',1794991982150532,1,'runner:worker-1','request-5-b032d77d88',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(13,'01a1eddc-063e-7729-85a3-d36a9f45c0bd',5,'heartbeat','running','running',1794991982152797,1,'runner:worker-1','request-6-5de7c72896',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(14,'01a1eddc-064e-70cb-8ee6-447b9f7b60d8',1,'enqueued',NULL,'queued',1794991982158547,0,'client:ada','01a1eddc-064e-70cb-8ee6-447b9f7b60d8',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(15,'01a1eddc-064e-70cb-8ee6-447b9f7b60d8',3,'claimed','queued','running',1794991982159099,1,'pool:worker-1','request-7-055820267f',NULL,NULL,NULL,1794992042159099,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(16,'01a1eddc-064e-70cb-8ee6-447b9f7b60d8',4,'suspended','running','waiting',1794991982162079,1,'runner:worker-1','request-8-45cf027f75',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(17,'01a1eddc-0652-74f9-8ad1-a2bd0df1048a',1,'enqueued',NULL,'queued',1794991982165352,0,'client:ada','01a1eddc-0652-74f9-8ad1-a2bd0df1048a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(18,'01a1eddc-0652-74f9-8ad1-a2bd0df1048a',3,'claimed','queued','running',1794991982167627,1,'pool:worker-1','request-9-9ea91626c9',NULL,NULL,NULL,1794992042167627,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(19,'01a1eddc-0652-74f9-8ad1-a2bd0df1048a',4,'retry_scheduled','running','retry',1794991982170523,1,'runner:worker-1','request-10-4f93a04937','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794995582170523,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(20,'01a1eddc-061d-751a-b1dd-869df8bf0a71',4,'released','running','stalled',1794991982182958,1,'runner:worker-1','request-11-4b20a790fb',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(21,'01a1eddc-066a-77e9-9025-32668c9c407e',1,'enqueued',NULL,'queued',1794991982187004,0,'client:ada','01a1eddc-066a-77e9-9025-32668c9c407e',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(22,'01a1eddc-066a-77e9-9025-32668c9c407e',3,'claimed','queued','running',1794991982194593,1,'pool:worker-1','request-12-532df5186a',NULL,NULL,NULL,1794992042194593,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(23,'01a1eddc-066a-77e9-9025-32668c9c407e',4,'succeeded','running','succeeded',1794991982198491,1,'runner:worker-1','request-13-5703cc488c',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(24,'01a1eddc-067a-71f4-9c58-b52c08b5aa99',1,'enqueued',NULL,'queued',1794991982202756,0,'client:ada','01a1eddc-067a-71f4-9c58-b52c08b5aa99',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(25,'01a1eddc-067a-71f4-9c58-b52c08b5aa99',3,'claimed','queued','running',1794991982210497,1,'pool:worker-1','request-14-894689596d',NULL,NULL,NULL,1794992042210497,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(26,'01a1eddc-067a-71f4-9c58-b52c08b5aa99',4,'committed','running','running',1794991982218417,1,'runner:worker-1','request-15-d248f0a52c',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(27,'01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',1,'enqueued',NULL,'queued',1794991982226551,0,'client:ada','01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(28,'01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',3,'claimed','queued','running',1794991982230797,1,'pool:worker-1','request-16-b9b6049e97',NULL,NULL,NULL,1794992042230797,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(29,'01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',4,'committed','running','running',1794991982238793,1,'runner:worker-1','request-17-52ebdcfc28',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(30,'01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',5,'succeeded','running','succeeded',1794991982238793,1,'runner:worker-1','request-17-52ebdcfc28',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(31,'01a1eddc-06a2-7561-881a-cd0be75f9324',1,'enqueued',NULL,'queued',1794991982243043,0,'client:ada','01a1eddc-06a2-7561-881a-cd0be75f9324',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(32,'01a1eddc-06a2-7561-881a-cd0be75f9324',3,'claimed','queued','running',1794991982255063,1,'pool:worker-1','request-18-1191dd3e01',NULL,NULL,NULL,1794992042255063,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(33,'01a1eddc-06a2-7561-881a-cd0be75f9324',4,'failed','running','failed',1794991982259499,1,'runner:worker-1','request-19-499ef1655a',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(34,'01a1eddc-06b7-7362-9393-081dd09e8742',1,'enqueued',NULL,'queued',1794991982263675,0,'client:ada','01a1eddc-06b7-7362-9393-081dd09e8742',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(35,'01a1eddc-06b7-7362-9393-081dd09e8742',3,'claimed','queued','running',1794991982275019,1,'pool:worker-1','request-20-ed29ba2ca1',NULL,NULL,NULL,1794992042275019,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(36,'01a1eddc-06b7-7362-9393-081dd09e8742',4,'halted','running','halted',1794991982278392,1,'runner:worker-1','request-21-3da1f6639a','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(37,'01a1eddc-061a-7624-bae8-a826fac67a38',2,'cancelled','queued','cancelled',1794991982287027,0,'client:ada','request-22-aa8f6dfffe',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(38,'01a1eddc-06d3-7725-b2d9-5dd6f21de076',1,'enqueued',NULL,'queued',1794991982291140,0,'client:ada','01a1eddc-06d3-7725-b2d9-5dd6f21de076',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(39,'01a1eddc-06d3-7725-b2d9-5dd6f21de076',3,'claimed','queued','running',1794991982295185,1,'pool:worker-1','request-23-9ff9537013',NULL,NULL,NULL,1794992042295185,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(40,'01a1eddc-06d3-7725-b2d9-5dd6f21de076',4,'dead_lettered','running','dead_lettered',1794991982298463,1,'runner:worker-1','request-24-2647017123','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(41,'01a1eddc-061b-717c-abd9-3b59c44ba3ec',2,'signalled','queued','queued',1794991982306518,0,'client:ada','request-25-17c2e7d6b4',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(42,'01a1eddc-061b-717c-abd9-3b59c44ba3ec',3,'cancel_requested','queued','queued',1794991982306518,0,'client:ada','request-25-17c2e7d6b4',NULL,NULL,NULL,NULL,0,1,NULL);
 CREATE TABLE tenure_jobs (
     id text not null primary key,
     kind text not null,
@@ -192,6 +177,7 @@ CREATE TABLE tenure_jobs (
     partition_key text,
     parent_id text,
     redrive_of text,
+    awaited integer not null default 0,
     status text not null,
     rev integer not null,
     created_at integer not null,
@@ -209,7 +195,14 @@ CREATE TABLE tenure_jobs (
     started_at integer,
     finished_at integer,
     committed_at integer,
-    cancel_requested integer not null default 0,
+    cancel_reason text,
+    signal_rev integer not null default 0,
+    waiting_for text,
+    children_max integer,
+    ends_as text,
+    ends_because text,
+    failures_before_undo integer not null default 0,
+    compensated_at integer,
     progress integer,
     erased_at integer,
     transition_count integer not null default 1,
@@ -266,11 +259,8 @@ CREATE TABLE tenure_jobs (
             else partial_result is null
         end
     ),
-    constraint "tenure: a halted, cancelled or dead-lettered job has a reason, and no live one has" check (
-        case when status is 'halted' or status is 'cancelled' or status is 'dead_lettered'
-            then reason is not null
-            else reason is null or finished_at is not null
-        end
+    constraint "tenure: a halted, cancelled or dead-lettered job has a reason, and no other has" check (
+        (reason is not null) = (status is 'halted' or status is 'cancelled' or status is 'dead_lettered')
     ),
     constraint "tenure: a succeeded job is committed, and a committed job that ended has succeeded" check (
         case when status is 'succeeded'
@@ -283,6 +273,7 @@ CREATE TABLE tenure_jobs (
     ),
     constraint "tenure: failures do not exceed attempts, and an attempt is counted by its claim" check (
         0 <= losses and losses <= failures and failures <= attempt
+        and failures_before_undo between 0 and failures
         and (attempt > 0 or not (status is 'claimed' or status is 'running'))
     ),
     constraint "tenure: revisions count from 1, by one to four at a time" check (rev >= 1 and transition_count between 1 and 4),
@@ -291,25 +282,66 @@ CREATE TABLE tenure_jobs (
         and (started_at is null or (created_at <= started_at and started_at <= updated_at))
         and (finished_at is null or (ifnull(started_at, created_at) <= finished_at and finished_at <= updated_at))
     ),
-    constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
+    constraint "tenure: a waiting job has what it waits for, and no other has" check (
+        case waiting_for
+            when 'time' then status is 'waiting' and due_at is not null
+            when 'signal' then status is 'waiting'
+            when 'children' then status is 'waiting'
+            when 'code' then status is 'waiting'
+            else waiting_for is null and status is not 'waiting'
+        end
+    ),
+    constraint "tenure: only a job that waits for children has a number of them" check (
+        children_max is null or (waiting_for is 'children' and children_max >= 0)
+    ),
+    constraint "tenure: the end that follows is one of three, and has a cause" check (
+        case when ends_as is null
+            then ends_because is null and compensated_at is null and failures_before_undo = 0
+            else ends_because is not null and (ends_as is 'failed' or ends_as is 'cancelled' or ends_as is 'dead_lettered')
+        end
+    ),
+    constraint "tenure: a compensated job ends as was recorded" check (
+        compensated_at is null or finished_at is null or status is ends_as
+    ),
+    constraint "tenure: an awaited job has a parent" check (awaited is 0 or parent_id is not null),
+    constraint "tenure: a signal's revision is one of the job's" check (signal_rev between 0 and rev),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        ifnull(due_at between -62135510400000000 and 253402128000000000, 1) and ifnull(timeout_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(lease_expires_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(heartbeat_deadline_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(updated_at between -62135510400000000 and 253402128000000000, 1)
+    ),
+    constraint "tenure: keys and content are text" check (
+        typeof(kind) is 'text' and typeof(queue) is 'text' and typeof(payload) is 'text'
+        and typeof(dedupe_key) is not 'blob' and typeof(request_id) is not 'blob'
+        and typeof(correlation_id) is not 'blob' and typeof(trace) is not 'blob'
+        and typeof(submitted_by) is not 'blob' and typeof(partition_key) is not 'blob' and typeof(tags) is not 'blob'
+    ),
+    constraint "tenure: results, errors and messages are text" check (
+        typeof(result) is not 'blob' and typeof(committed_result) is not 'blob' and typeof(error) is not 'blob'
+        and typeof(last_error) is not 'blob' and typeof(partial_result) is not 'blob' and typeof(owner) is not 'blob'
+        and typeof(reason) is not 'blob' and typeof(progress_message) is not 'blob'
+    ),
+    constraint "tenure: progress is 0 to 100" check (progress is null or progress between 0 and 100),
+    constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and awaited between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-2829-745c-aed2-d52c6a39ffe7','queued',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',1,1794964400170740,1794964400170740,0,0,0,0,1794964400170740,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-282f-777d-9fdb-1136934334ee','cancelled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'cancelled',2,1794964400176032,1794964400689163,0,0,0,0,1794964400176032,NULL,NULL,NULL,NULL,NULL,NULL,1794964400689163,NULL,0,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-2834-7081-9b66-4edb68f15982','signalled',54689827514837,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'queued',3,1794964400181366,1794964400741426,0,0,0,0,1794964400181366,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-2840-73ea-aadf-8072a36734dc','released',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'stalled',4,1794964400193264,1794964400458274,1,0,0,0,1794964400193264,NULL,NULL,NULL,NULL,NULL,1794964400205025,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-289f-76aa-a030-eacc612871bc','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'claimed',2,1794964400293447,1794964400301346,1,0,0,0,1794964400293447,'worker-1','42015edc-9de3-4f16-b8e8-ae9e13ec2469',1794964460301346,1794964440301346,NULL,NULL,NULL,NULL,0,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-28b3-77eb-a12d-9b6b745fe773','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',3,1794964400318846,1794964400331935,1,0,0,0,1794964400318846,'worker-1','85627a5a-caf0-4e0f-b4c0-a0de01651a98',1794964460331935,1794964440331935,1795050800331935,1794964400331935,NULL,NULL,0,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-28dc-77f4-b644-c440aff5a483','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',5,1794964400349229,1794964400424629,1,0,0,0,1794964400349229,'worker-1','108465c1-c121-4fb9-80e7-26166306f109',1794964460358957,1794964440424629,1795050800358957,1794964400358957,NULL,NULL,0,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-292a-71ff-b7b0-7cfbc0f9496c','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'waiting',4,1794964400426876,1794964400441189,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794964400430573,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-293a-75f5-bf36-2909bc27bbba','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'retry',4,1794964400443192,1794964400451073,1,1,0,0,1794968000451073,NULL,NULL,NULL,NULL,NULL,1794964400444782,NULL,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-2955-7475-87e6-2f1325a7b899','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',4,1794964400470006,1794964400489527,1,0,0,0,1794964400470006,NULL,NULL,NULL,NULL,NULL,1794964400485116,1794964400489527,1794964400489527,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-297b-72e8-a6ca-1fe1d208c633','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'running',4,1794964400507752,1794964400542625,1,0,0,0,1794964400507752,'worker-1','9e0dec48-6730-486a-9497-c091a52b797e',1794964460521112,1794964440521112,1795050800521112,1794964400521112,NULL,1794964400542625,0,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-29ac-7723-989a-31992e3e6fba','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'succeeded',5,1794964400556744,1794964400575357,1,0,0,0,1794964400556744,NULL,NULL,NULL,NULL,NULL,1794964400566810,1794964400575357,1794964400575357,0,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-29e4-7305-ae3e-ab56f1b6ec84','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed',4,1794964400613438,1794964400639997,1,1,0,0,1794964400613438,NULL,NULL,NULL,NULL,NULL,1794964400621342,1794964400639997,NULL,0,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-2a01-76fc-aa03-8c1ac28e4cdf','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'halted',4,1794964400641851,1794964400673380,1,0,0,0,1794964400641851,NULL,NULL,NULL,NULL,NULL,1794964400660893,1794964400673380,NULL,0,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1ec37-2a3a-754f-83b9-1990d01a4931','mail',54689827514837,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'dead_lettered',4,1794964400698978,1794964400725754,1,1,0,0,1794964400698978,NULL,NULL,NULL,NULL,NULL,1794964400711635,1794964400725754,NULL,0,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-0617-74c7-aa9e-d993ab8b0365','queued',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1794991982103684,1794991982103684,0,0,0,0,1794991982103684,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-061a-7624-bae8-a826fac67a38','cancelled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1794991982106556,1794991982287027,0,0,0,0,1794991982106556,NULL,NULL,NULL,NULL,NULL,NULL,1794991982287027,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-061b-717c-abd9-3b59c44ba3ec','signalled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1794991982107127,1794991982306518,0,0,0,0,1794991982107127,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-061d-751a-b1dd-869df8bf0a71','released',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1794991982109545,1794991982182958,1,0,0,0,1794991982109545,NULL,NULL,NULL,NULL,NULL,1794991982112015,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-062a-773b-ac82-67c9086dabff','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1794991982122557,1794991982126498,1,0,0,0,1794991982122557,'worker-1','28fc2c31-4a36-44ed-8278-b5aee85dfc7a',1794992042126498,1794992022126498,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-0636-71b9-a616-128937f042a3','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1794991982134501,1794991982138504,1,0,0,0,1794991982134501,'worker-1','7aef1745-301c-4e0d-bec7-9051a66e81ab',1794992042138504,1794992022138504,1795078382138504,1794991982138504,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-063e-7729-85a3-d36a9f45c0bd','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1794991982142475,1794991982152797,1,0,0,0,1794991982142475,'worker-1','437f2135-7826-451c-97ce-98637868ff68',1794992042146503,1794992022152797,1795078382146503,1794991982146503,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-064e-70cb-8ee6-447b9f7b60d8','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1794991982158547,1794991982162079,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794991982159099,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-0652-74f9-8ad1-a2bd0df1048a','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1794991982165352,1794991982170523,1,1,0,0,1794995582170523,NULL,NULL,NULL,NULL,NULL,1794991982167627,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-066a-77e9-9025-32668c9c407e','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1794991982187004,1794991982198491,1,0,0,0,1794991982187004,NULL,NULL,NULL,NULL,NULL,1794991982194593,1794991982198491,1794991982198491,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-067a-71f4-9c58-b52c08b5aa99','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1794991982202756,1794991982218417,1,0,0,0,1794991982202756,'worker-1','600214b5-b2d1-424b-97e7-a48758414fea',1794992042210497,1794992022210497,1795078382210497,1794991982210497,NULL,1794991982218417,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1794991982226551,1794991982238793,1,0,0,0,1794991982226551,NULL,NULL,NULL,NULL,NULL,1794991982230797,1794991982238793,1794991982238793,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-06a2-7561-881a-cd0be75f9324','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1794991982243043,1794991982259499,1,1,0,0,1794991982243043,NULL,NULL,NULL,NULL,NULL,1794991982255063,1794991982259499,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-06b7-7362-9393-081dd09e8742','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1794991982263675,1794991982278392,1,0,0,0,1794991982263675,NULL,NULL,NULL,NULL,NULL,1794991982275019,1794991982278392,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1eddc-06d3-7725-b2d9-5dd6f21de076','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1794991982291140,1794991982298463,1,1,0,0,1794991982291140,NULL,NULL,NULL,NULL,NULL,1794991982295185,1794991982298463,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_meta (
-    key text primary key,
+    name text not null primary key,
     value integer not null
 ) without rowid;
 INSERT INTO "tenure_meta" VALUES('min_code_version',1);
@@ -319,7 +351,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'initial','5faffe366ff9f0be',1794964400037007);
+INSERT INTO "tenure_migrations" VALUES(1,'initial','75af1f49ffac65d7',1794991982076014);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -336,6 +368,8 @@ CREATE TABLE tenure_outbox (
     body text not null,
     headers text,
     job_id text,
+    correlation_id text not null,
+    trace text,
     at integer not null,
     delivered_at integer,
     dead_at integer,
@@ -347,30 +381,40 @@ CREATE TABLE tenure_policies (
     id integer primary key,
     body text not null unique
 );
-INSERT INTO "tenure_policies" VALUES(54689827514837,'{"backoff":{"base_seconds":0.5,"factor":2.0,"max_seconds":60.0},"heartbeat_seconds":null,"lease_seconds":60.0,"max_attempts":5,"on_exhausted":"fail","on_lost":"requeue","timeouts":{"claimed_seconds":null,"queued_seconds":null,"running_seconds":86400.0}}');
+INSERT INTO "tenure_policies" VALUES(50269682986327,'{"backoff":{"base_seconds":0.5,"factor":2.0,"max_seconds":14400.0},"heartbeat_seconds":null,"lease_seconds":60.0,"max_attempts":20,"on_exhausted":"dead_letter","on_lost":"requeue","on_timeout":"retry","timeouts":{"claimed_seconds":null,"queued_seconds":null,"running_seconds":86400.0}}');
 CREATE TABLE tenure_queues (
     name text not null primary key,
     paused_at integer,
     concurrency_max integer check (concurrency_max > 0),
     key_concurrency_max integer check (key_concurrency_max > 0),
     rate_count integer check (rate_count > 0),
-    rate_seconds real check (rate_seconds > 0),
+    rate_seconds real check (rate_seconds > 0 and rate_seconds < 1e9),
     key_rate_count integer check (key_rate_count > 0),
-    key_rate_seconds real check (key_rate_seconds > 0),
+    key_rate_seconds real check (key_rate_seconds > 0 and key_rate_seconds < 1e9),
     fair integer not null default 0 check (fair between 0 and 1),
-    turn text not null default '',
-    spent text,
+    last_key text not null default '',
+    usage text,
     updated_at integer not null,
     constraint "tenure: a rate has a count and a time" check (
         (rate_count is null) = (rate_seconds is null) and (key_rate_count is null) = (key_rate_seconds is null)
+    ),
+    constraint "tenure: usage is a JSON object" check (
+        usage is null or case when json_valid(usage) then json_type(usage) is 'object' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        ifnull(paused_at between -62135510400000000 and 253402128000000000, 1) and updated_at between -62135510400000000 and 253402128000000000
     )
 ) without rowid;
 CREATE TABLE tenure_rate_usage (
     queue text not null,
     key text not null,
-    spent text not null,
+    usage text not null,
     until_at integer not null,
-    primary key (queue, key)
+    primary key (queue, key),
+    constraint "tenure: usage is a JSON object" check (
+        case when json_valid(usage) then json_type(usage) is 'object' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (until_at between -62135510400000000 and 253402128000000000)
 ) without rowid;
 CREATE TABLE tenure_schedules (
     name text not null primary key,
@@ -388,13 +432,26 @@ CREATE TABLE tenure_schedules (
     cron text not null,
     timezone text not null,
     missed text not null check (missed in ('skip', 'one', 'all')),
-    grace_seconds real not null check (grace_seconds >= 0),
+    grace_seconds real not null check (grace_seconds >= 0 and grace_seconds < 1e9),
     source text not null check (source in ('code', 'operator')),
     paused_at integer,
     next_at integer,
     last_at integer,
     updated_at integer not null,
-    constraint schedules_forward check (next_at > last_at)
+    constraint schedules_forward check (next_at > last_at),
+    constraint "tenure: tags are a JSON object" check (
+        tags is null or case when json_valid(tags) then json_type(tags) is 'object' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        ifnull(next_at between -62135510400000000 and 253402128000000000, 1) and ifnull(last_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(paused_at between -62135510400000000 and 253402128000000000, 1) and updated_at between -62135510400000000 and 253402128000000000
+    ),
+    constraint "tenure: a schedule is text" check (
+        typeof(name) is 'text' and typeof(kind) is 'text' and typeof(queue) is 'text' and typeof(payload) is 'text'
+        and typeof(cron) is 'text' and typeof(timezone) is 'text'
+        and typeof(dedupe_key) is not 'blob' and typeof(correlation_id) is not 'blob'
+        and typeof(submitted_by) is not 'blob' and typeof(partition_key) is not 'blob'
+    )
 ) without rowid;
 CREATE TABLE tenure_signals (
     job_id text not null,
@@ -404,18 +461,46 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1ec37-2834-7081-9b66-4edb68f15982',2,'go','7',1794964400741426);
+INSERT INTO "tenure_signals" VALUES('01a1eddc-061b-717c-abd9-3b59c44ba3ec',2,'go','7',1794991982306518);
 CREATE TABLE tenure_steps (
+    number integer primary key,
     job_id text not null,
     key text not null,
+    kind text not null,
     name text not null,
+    branch text not null,
+    ordinal integer not null,
     attempt integer not null,
+    arguments_digest text,
     status text not null,
+    code_version text,
+    started_at integer not null,
+    finished_at integer not null,
+    child_id text,
+    signal_rev integer,
+    content_digest text not null,
+    digest text not null,
+    spend text,
+    undo text,
     result text,
     error text,
-    started_at integer not null,
-    finished_at integer,
-    primary key (job_id, key)
+    constraint "tenure: a step is one of seven kinds" check (
+        kind in ('step', 'sleep', 'wait', 'spawn', 'decision', 'patch', 'undo')
+    ),
+    constraint "tenure: a step that succeeded has no error, and one that failed no result" check (
+        case status when 'succeeded' then error is null when 'failed' then result is null else 0 end
+    ),
+    constraint "tenure: ordinals count from 0, attempts and revisions from 1" check (
+        ordinal >= 0 and attempt >= 1 and (signal_rev is null or signal_rev >= 1) and digest not glob '*[^0-9]*'
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        started_at <= finished_at and started_at >= -62135510400000000 and finished_at <= 253402128000000000
+    ),
+    constraint "tenure: a step is text" check (
+        typeof(key) is 'text' and typeof(name) is 'text' and typeof(branch) is 'text' and typeof(digest) is 'text'
+        and typeof(result) is not 'blob' and typeof(error) is not 'blob' and typeof(undo) is not 'blob'
+        and typeof(spend) is not 'blob' and typeof(child_id) is not 'blob'
+    )
 );
 CREATE TABLE tenure_streams (
     aggregate text not null primary key,
@@ -428,15 +513,6 @@ CREATE TABLE tenure_streams (
     due_at integer,
     check (0 <= delivered and delivered <= written)
 ) without rowid;
-CREATE TABLE tenure_tokens (
-    id text not null primary key,
-    name text not null,
-    hash text not null unique,
-    scopes text not null,
-    created_at integer not null,
-    expires_at integer,
-    revoked_at integer
-) without rowid;
 CREATE TABLE tenure_workers (
     id text not null primary key,
     host text not null,
@@ -445,6 +521,7 @@ CREATE TABLE tenure_workers (
     queues text not null,
     kinds text not null,
     concurrency integer not null,
+    prunes integer not null default 0 check (prunes between 0 and 1),
     started_at integer not null,
     seen_at integer not null,
     stopped_at integer
@@ -465,22 +542,80 @@ CREATE INDEX tenure_jobs_leased on tenure_jobs (queue, id)
     where owner is not null or status = 'stalled';
 CREATE INDEX tenure_jobs_partitioned on tenure_jobs (queue, partition_key, priority desc, due_at, id)
     where owner is null and finished_at is null and partition_key is not null;
-CREATE INDEX tenure_jobs_overdue on tenure_jobs (timeout_at, id)
-    where status = 'queued' and timeout_at is not null;
-CREATE UNIQUE INDEX tenure_jobs_dedupe on tenure_jobs (kind, dedupe_key)
+CREATE INDEX tenure_jobs_unleased_timeout on tenure_jobs (timeout_at)
+    where owner is null and finished_at is null and timeout_at is not null;
+CREATE UNIQUE INDEX tenure_jobs_dedupe on tenure_jobs (dedupe_key)
     where dedupe_key is not null and finished_at is null;
 CREATE UNIQUE INDEX tenure_jobs_request on tenure_jobs (request_id)
     where request_id is not null;
 CREATE INDEX tenure_jobs_correlation on tenure_jobs (correlation_id, id)
     where correlation_id is not null;
-CREATE INDEX tenure_jobs_finished on tenure_jobs (finished_at)
+CREATE INDEX tenure_jobs_finished on tenure_jobs (status, kind, finished_at)
     where finished_at is not null;
+CREATE INDEX tenure_jobs_unsuccessful on tenure_jobs (status, id)
+    where status in ('failed', 'cancelled', 'halted', 'dead_lettered');
+CREATE INDEX tenure_jobs_children on tenure_jobs (parent_id, id) where parent_id is not null;
+CREATE INDEX tenure_jobs_awaited on tenure_jobs (parent_id) where awaited = 1 and finished_at is null;
+CREATE INDEX tenure_jobs_awaiting on tenure_jobs (id) where children_max is not null;
 CREATE UNIQUE INDEX tenure_events_job on tenure_events (job_id, rev);
 CREATE UNIQUE INDEX tenure_events_one_commit on tenure_events (job_id) where commits = 1;
 CREATE INDEX tenure_events_type on tenure_events (type, at);
+CREATE INDEX tenure_events_verbose on tenure_events (at, position) where type = 'progress' and detail is not null;
+CREATE VIEW tenure_log as
+with single (
+    position, job_id, rev, type, from_status, to_status, at, attempt, actor, request_id, cause, detail, digest, until_at,
+    commits, version, steps
+) as (
+    select
+        2 * position, job_id, rev, type, from_status, to_status, at, attempt, actor, request_id, cause, detail, digest,
+        until_at, commits, version, steps
+    from tenure_events
+    where not (type = 'claimed' and to_status = 'running')
+    union all
+    select
+        2 * position - 1, job_id, rev - 1, type, from_status, 'claimed', at, attempt, actor, request_id, cause, detail,
+        digest, until_at, commits, version, steps
+    from tenure_events
+    where type = 'claimed' and to_status = 'running'
+    union all
+    select
+        2 * position, job_id, rev, 'started', 'claimed', to_status, at, attempt, actor, request_id, null, null, null,
+        null, commits, version, steps
+    from tenure_events
+    where type = 'claimed' and to_status = 'running'
+)
+select
+    event.position, event.job_id, event.rev, event.type, event.from_status, event.to_status, event.at, event.attempt,
+    event.actor, event.request_id,
+    coalesce(event.cause, case event.type
+        when 'enqueued' then 'requested'
+        when 'claimed' then 'due'
+        when 'acked' then 'received'
+        when 'started' then 'claimed'
+        when 'heartbeat' then 'alive'
+        when 'progress' then 'reported'
+        when 'committed' then 'effect_applied'
+        when 'succeeded' then 'returned'
+        when 'retry_scheduled' then 'error'
+        when 'failed' then 'permanent_error'
+        when 'halted' then 'limit'
+        when 'suspended' then 'awaits_signal'
+        when 'signalled' then 'sent'
+        when 'woken' then 'children_ended'
+        when 'unwinding' then 'exhausted_retries'
+        when 'compensated' then 'undone'
+        when 'released' then 'shutdown'
+        when 'cancel_requested' then 'requested'
+        when 'cancelled' then 'requested'
+        when 'stalled' then 'lease_expired'
+        when 'requeued' then 'recovered'
+        when 'dead_lettered' then 'exhausted_retries'
+    end) as cause,
+    event.detail, event.digest, event.until_at, event.commits, event.version, event.steps
+from single event;
 CREATE INDEX tenure_deduplicated_requests_job on tenure_deduplicated_requests (job_id);
-CREATE INDEX tenure_dead_letters_at on tenure_dead_letters (at);
-CREATE INDEX tenure_streams_due on tenure_streams (due_at) where due_at is not null;
+CREATE UNIQUE INDEX tenure_steps_key on tenure_steps (job_id, key);
+CREATE INDEX tenure_outbox_delivered on tenure_outbox (delivered_at) where delivered_at is not null;
 CREATE INDEX tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
 CREATE INDEX tenure_rate_usage_until on tenure_rate_usage (queue, until_at);
 CREATE INDEX tenure_schedules_next on tenure_schedules (next_at, name) where next_at is not null and paused_at is null;
@@ -504,13 +639,13 @@ select
         when done.rev is not null then 'done'
         when mark.rev is not null then 'committed'
         when ending.rev is not null then 'aborted'
-        when start.rev is not null then 'in_progress'
+        when claim.to_status = 'running' or start.rev is not null then 'in_progress'
         else 'leased'
     end as status,
     claim.at as leased_at,
-    start.at as started_at,
+    case when claim.to_status = 'running' then claim.at else start.at end as started_at,
     case when done.rev is not null then done.at when mark.rev is null then ending.at end as finished_at,
-    case when done.rev is null and mark.rev is null then ifnull(ending.cause, ending.type) end as cause
+    case when done.rev is null and mark.rev is null then ending.cause end as cause
 from tenure_events claim
 left join tenure_events start
     on start.job_id = claim.job_id and start.attempt = claim.attempt and start.type = 'started'
@@ -518,7 +653,7 @@ left join tenure_events mark
     on mark.job_id = claim.job_id and mark.attempt = claim.attempt and mark.type = 'committed'
 left join tenure_events done
     on done.job_id = claim.job_id and done.attempt = claim.attempt and done.type = 'succeeded'
-left join tenure_events ending
+left join tenure_log ending
     on ending.job_id = claim.job_id
     and ending.attempt = claim.attempt
     and ending.from_status in ('claimed', 'running')
@@ -549,13 +684,15 @@ begin
         when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.transition_count <> 1 or new.previous_status is not null)
             and (select writer from tenure_writer) is not 'import'
             then raise(abort, 'tenure: a job begins as queued, at revision 1 and attempt 0')
-        when (new.erased_at is not null or new.committed_at is not null or new.failures <> 0)
+        when (new.erased_at is not null or new.committed_at is not null or new.failures <> 0 or new.signal_rev <> 0)
             and (select writer from tenure_writer) is not 'import'
-            then raise(abort, 'tenure: a job begins without a past')
+            then raise(abort, 'tenure: a job begins without failures, commit and erasure')
         when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0) and new.rev is not (
             select case when max(link.rev) = new.rev then sum(
                 link.from_status is previous.to_status
                 and link.attempt = (link.type = 'claimed') + ifnull(previous.attempt, 0)
+                and (link.type in ('signalled', 'woken') or link.rev <> new.signal_rev)
+                and (link.type not in ('signalled', 'woken') or link.rev <= new.signal_rev)
                 and (
                     link.rev < new.rev
                     or (link.to_status = new.status and link.at = new.updated_at and link.attempt = new.attempt)
@@ -582,7 +719,7 @@ begin
         when new.dedupe_key is not null and exists (
             select 1
             from tenure_jobs
-            where kind = new.kind and dedupe_key = new.dedupe_key and finished_at is null
+            where dedupe_key = new.dedupe_key and finished_at is null
         )
             then raise(abort, 'tenure: there is a live job with this dedupe key, and nothing replaces it')
         when exists (select 1 from tenure_deduplicated_requests where request_id = ifnull(new.request_id, new.id))
@@ -609,9 +746,24 @@ begin
                 and only.at = new.updated_at
                 and only.attempt = new.attempt
                 and only.attempt = old.attempt + (only.type = 'claimed')
+                and (only.commits = 0 or new.committed_at is only.at)
+                and new.signal_rev = case when only.type in ('signalled', 'woken') then new.rev else old.signal_rev end
         )
             then raise(abort, 'tenure: a job changes only with its event; there is none that leads to this revision')
         when new.transition_count = 2 and not exists (
+            select 1
+            from tenure_events claim
+            where claim.job_id = new.id
+                and claim.rev = new.rev
+                and claim.type = 'claimed'
+                and claim.from_status = old.status
+                and claim.to_status = 'running'
+                and new.status = 'running'
+                and claim.at = new.updated_at
+                and claim.attempt = new.attempt
+                and claim.attempt = old.attempt + 1
+                and new.signal_rev = old.signal_rev
+        ) and not exists (
             select 1
             from tenure_events first
             join tenure_events last on last.job_id = first.job_id and last.rev = new.rev
@@ -624,6 +776,11 @@ begin
                 and last.at = new.updated_at
                 and last.attempt = new.attempt
                 and last.attempt = first.attempt + (last.type = 'claimed')
+                and new.signal_rev = case
+                    when last.type in ('signalled', 'woken') then last.rev
+                    when first.type in ('signalled', 'woken') then first.rev
+                    else old.signal_rev
+                end
         )
             then raise(abort, 'tenure: a job changes only with its events; there are not two that lead to this revision')
         when new.transition_count > 2 and new.transition_count <> (
@@ -636,6 +793,9 @@ begin
                 and link.from_status = case when link.rev = old.rev + 1 then old.status else previous.to_status end
                 and link.attempt = (link.type = 'claimed')
                     + case when link.rev = old.rev + 1 then old.attempt else previous.attempt end
+                and (link.type in ('signalled', 'woken') or link.rev <> new.signal_rev)
+                and (link.type not in ('signalled', 'woken') or link.rev <= new.signal_rev)
+                and (new.signal_rev = old.signal_rev or new.signal_rev > old.rev)
                 and (
                     link.rev < new.rev
                     or (link.to_status = new.status and link.at = new.updated_at and link.attempt = new.attempt)
@@ -660,17 +820,49 @@ begin
             select 1
             from tenure_events mark
             where mark.job_id = new.id and mark.rev > old.rev and mark.rev <= new.rev and mark.commits = 1
+                and mark.at = new.committed_at
         )
             then raise(abort, 'tenure: a job is committed only by an event that commits')
+        when old.ends_as is not null and (
+            new.ends_as is not old.ends_as or new.ends_because is not old.ends_because
+            or new.failures_before_undo is not old.failures_before_undo
+            or (old.compensated_at is not null and new.compensated_at is not old.compensated_at)
+        )
+            then raise(abort, 'tenure: the end that follows the undo steps is recorded once')
+        when old.compensated_at is not null and exists (
+            select 1
+            from tenure_events later
+            where later.job_id = new.id
+                and later.rev > old.rev
+                and later.rev <= new.rev
+                and later.type not in ('heartbeat', 'progress', 'stalled', 'failed', 'cancelled', 'dead_lettered')
+        )
+            then raise(abort, 'tenure: a compensated job can only be finished, as was recorded')
+        when new.ends_as is not old.ends_as and not exists (
+            select 1
+            from tenure_events mark
+            where mark.job_id = new.id and mark.rev > old.rev and mark.rev <= new.rev
+                and mark.type in ('unwinding', 'compensated')
+        )
+            then raise(abort, 'tenure: the end that follows is recorded by an unwinding or compensated event')
+        when new.compensated_at is not old.compensated_at and not exists (
+            select 1
+            from tenure_events mark
+            where mark.job_id = new.id and mark.rev > old.rev and mark.rev <= new.rev
+                and mark.type is 'compensated' and mark.at = new.compensated_at
+        )
+            then raise(abort, 'tenure: a job is compensated only by its event')
+        when new.failures < old.failures or new.updated_at < old.updated_at
+            then raise(abort, 'tenure: failures and time do not go back')
         when new.status is 'dead_lettered' and not exists (select 1 from tenure_dead_letters where job_id = new.id)
             then raise(abort, 'tenure: a job is dead-lettered together with its dead letter')
         when new.rowid <> old.rowid
-            then raise(abort, 'tenure: a job keeps its place')
+            then raise(abort, 'tenure: the rowid of a job never changes')
     end;
 end;
 CREATE TRIGGER tenure_jobs_origin before update of
     id, kind, policy_id, queue, priority, dedupe_key, request_id, correlation_id, trace, submitted_by, partition_key,
-    parent_id, redrive_of, created_at
+    parent_id, redrive_of, awaited, created_at
 on tenure_jobs
 begin
     select raise(abort, 'tenure: what a job was added with never changes');
@@ -690,9 +882,12 @@ begin
             then raise(abort, 'tenure: only a job that has ended can be erased')
         when (old.status, old.rev, old.updated_at, old.attempt, old.failures, old.losses, old.lost, old.due_at)
             is not (new.status, new.rev, new.updated_at, new.attempt, new.failures, new.losses, new.lost, new.due_at)
-            or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.transition_count, old.previous_status)
-            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.transition_count, new.previous_status)
-            or (old.rowid, old.reason, old.timeout_at) is not (new.rowid, new.reason, new.timeout_at)
+            or (old.started_at, old.finished_at, old.committed_at, old.cancel_reason, old.transition_count, old.previous_status)
+            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_reason, new.transition_count, new.previous_status)
+            or (old.rowid, old.reason, old.timeout_at, old.signal_rev, old.waiting_for, old.children_max)
+            is not (new.rowid, new.reason, new.timeout_at, new.signal_rev, new.waiting_for, new.children_max)
+            or (old.ends_as, old.ends_because, old.failures_before_undo, old.compensated_at)
+            is not (new.ends_as, new.ends_because, new.failures_before_undo, new.compensated_at)
             or new.result is not null or new.error is not null or new.last_error is not null
             or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
             then raise(abort, 'tenure: erasure empties the content of a job, and changes nothing else')
@@ -709,7 +904,14 @@ begin
 end;
 CREATE TRIGGER tenure_events_insert before insert on tenure_events
 when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
-    or exists (select 1 from tenure_events where job_id = new.job_id and rev = new.rev)
+    or exists (
+        select 1
+        from tenure_events
+        where job_id = new.job_id
+            and rev >= new.rev - (new.type is 'claimed' and new.to_status is 'running')
+            and rev <= new.rev + 1
+            and (rev <= new.rev or (type is 'claimed' and to_status is 'running'))
+    )
     or (new.position > 0 and exists (select 1 from tenure_events where position = new.position))
     or (new.commits = 1 and exists (select 1 from tenure_events where job_id = new.job_id and commits = 1))
 begin
@@ -724,8 +926,8 @@ begin
     select case
         when (old.position, old.job_id, old.rev, old.type, old.from_status, old.to_status, old.at, old.attempt)
             is not (new.position, new.job_id, new.rev, new.type, new.from_status, new.to_status, new.at, new.attempt)
-            or (old.actor, old.request_id, old.cause, old.digest, old.until_at, old.commits, old.version)
-            is not (new.actor, new.request_id, new.cause, new.digest, new.until_at, new.commits, new.version)
+            or (old.actor, old.request_id, old.cause, old.digest, old.until_at, old.commits, old.version, old.steps)
+            is not (new.actor, new.request_id, new.cause, new.digest, new.until_at, new.commits, new.version, new.steps)
             then raise(abort, 'tenure: the log never changes')
         when new.detail is not old.detail and (
             new.detail is not null
@@ -801,6 +1003,71 @@ when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes signals, with their job');
 end;
+CREATE TRIGGER tenure_artifacts_insert before insert on tenure_artifacts
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_artifacts where job_id = new.job_id and name = new.name)
+    or exists (select 1 from tenure_artifacts where rowid = new.rowid)
+begin
+    select raise(abort, 'tenure: only the store writes artifacts, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_artifacts_update before update on tenure_artifacts
+begin
+    select raise(abort, 'tenure: an artifact never changes');
+end;
+CREATE TRIGGER tenure_artifacts_delete before delete on tenure_artifacts
+when not ifnull((select writer from tenure_writer) in ('retention', 'erasure'), 0)
+begin
+    select raise(abort, 'tenure: only retention and erasure remove artifacts');
+end;
+CREATE TRIGGER tenure_steps_insert before insert on tenure_steps
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_steps where job_id = new.job_id and key = new.key)
+    or exists (select 1 from tenure_steps where number = new.number)
+begin
+    select raise(abort, 'tenure: only the store writes steps, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_steps_update before update on tenure_steps
+when (select writer from tenure_writer) is not 'erasure'
+    or new.result is not null or new.error is not null or new.undo is not null
+    or (old.number, old.job_id, old.key, old.kind, old.name, old.branch, old.ordinal, old.attempt, old.arguments_digest)
+    is not (new.number, new.job_id, new.key, new.kind, new.name, new.branch, new.ordinal, new.attempt, new.arguments_digest)
+    or (old.status, old.code_version, old.started_at, old.finished_at, old.child_id, old.signal_rev)
+    is not (new.status, new.code_version, new.started_at, new.finished_at, new.child_id, new.signal_rev)
+    or (old.content_digest, old.digest, old.spend) is not (new.content_digest, new.digest, new.spend)
+begin
+    select raise(abort, 'tenure: a step never changes; only erasure empties it');
+end;
+CREATE TRIGGER tenure_steps_delete before delete on tenure_steps
+when (select writer from tenure_writer) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes steps, with their job');
+end;
+CREATE TRIGGER tenure_outbox_insert before insert on tenure_outbox
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_outbox where aggregate = new.aggregate and sequence = new.sequence)
+    or exists (select 1 from tenure_outbox where id = new.id)
+    or exists (select 1 from tenure_outbox where rowid = new.rowid)
+begin
+    select raise(abort, 'tenure: only the store writes messages, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_outbox_update before update on tenure_outbox
+when case (select writer from tenure_writer)
+        when 'store' then (old.body, old.headers) is not (new.body, new.headers)
+        when 'erasure' then new.body is not 'null' or new.headers is not null
+            or (old.attempts, old.delivered_at, old.dead_at, old.last_error)
+            is not (new.attempts, new.delivered_at, new.dead_at, new.last_error)
+        else 1
+    end
+    or (old.rowid, old.aggregate, old.sequence, old.id, old.topic, old.job_id, old.correlation_id, old.trace, old.at)
+    is not (new.rowid, new.aggregate, new.sequence, new.id, new.topic, new.job_id, new.correlation_id, new.trace, new.at)
+begin
+    select raise(abort, 'tenure: a message never changes; the store records its delivery, and erasure empties it');
+end;
+CREATE TRIGGER tenure_outbox_delete before delete on tenure_outbox
+when (select writer from tenure_writer) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes messages');
+end;
 CREATE TRIGGER tenure_dead_letters_insert before insert on tenure_dead_letters
 when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
     or (new.handled_at is not null and (select writer from tenure_writer) is not 'import')
@@ -842,5 +1109,5 @@ begin
     select raise(abort, 'tenure: the operators'' log never changes');
 end;
 DELETE FROM "sqlite_sequence";
-INSERT INTO "sqlite_sequence" VALUES('tenure_events',53);
+INSERT INTO "sqlite_sequence" VALUES('tenure_events',42);
 COMMIT;

@@ -53,7 +53,7 @@ async def test_rows_and_events_of_the_first_version_are_read_and_explained(datab
 
 
 @pytest.mark.requirement("SM-19")
-async def test_jobs_of_the_first_version_go_on(database: Database) -> None:
+async def test_jobs_of_the_first_version_run_on_the_current_one(database: Database) -> None:
     async with database.opened() as store:
         drive = Driver(store)
         before = {job.status: job for job in await all_jobs(store) if not job.committed}

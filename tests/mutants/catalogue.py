@@ -1,14 +1,17 @@
-"""All mutants, in the order of the house: the policy, the stores, the workers."""
+"""All mutants: of the policy, the stores, the workers and the vocabularies."""
 
 from __future__ import annotations
 
-from tests.mutants import policy, ruling, storing, storing_in_postgres, working
+from tests.mutants import children, policy, postgres_store, queue_limits, sqlite_store, steps, vocabularies, workers
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *policy.MUTANTS,
-    *storing.MUTANTS,
-    *storing_in_postgres.MUTANTS,
-    *ruling.MUTANTS,
-    *working.MUTANTS,
+    *children.MUTANTS,
+    *sqlite_store.MUTANTS,
+    *postgres_store.MUTANTS,
+    *steps.MUTANTS,
+    *queue_limits.MUTANTS,
+    *workers.MUTANTS,
+    *vocabularies.MUTANTS,
 )

@@ -1,4 +1,4 @@
-"""The stores that layers run on: one per process, prepared before anything is broken."""
+"""The stores that layers run on: one per process, prepared before a mutant is applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where layers are run: fresh stores of each kind, with clocks that the test moves."""
+"""Where layers run: new stores of each kind, with manual clocks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.postgres import Postgres
 
 
 class FreshStores:
-    """What layers need of the world: a folder, and a migrated PostgreSQL database to copy, whose clock stands still."""
+    """What layers need: a folder, and a migrated PostgreSQL database with a manual clock to clone."""
 
     def __init__(self, folder: Path, server: Postgres, prepared: str) -> None:
         self._folder, self._server, self._prepared = folder, server, prepared
         self._files = 0
 
     def file(self) -> Path:
-        """A path that was not used before."""
+        """A new path."""
         self._files += 1
         return self._folder / f"jobs-{self._files}.db"
 
@@ -35,7 +35,7 @@ class FreshStores:
 
     @asynccontextmanager
     async def store(self, kind: str) -> AsyncIterator[tuple[Store, DatabaseClock]]:
-        """A fresh store of that kind, and the clock of its database."""
+        """A new store of that kind, and the clock of its database."""
         if kind == "model":
             clock = ManualClock()
             yield ModelStore(clock), clock

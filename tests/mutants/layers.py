@@ -1,7 +1,7 @@
-"""The layers of proof, each as something that is run on the code as it stands and says what it found.
+"""The layers of proof, each as a check that runs on the current code and returns what it found.
 
-A layer is one of the project's own checks, called in this process: verdicts, a named test of the store contract kit, of
-the roles or of the units, the lockstep of the stores, the simulator, `verify`, the history checker.
+A layer is one of the project's own checks, called in this process: verdicts, a named test of the contract kit, of the
+roles or of a unit, the lockstep of the stores, the simulator, `verify`, the history checker.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tenure.testing.driver import Driver
 from tenure.testing.history import checker
 from tenure.testing.store_check import check_store
 from tests.lifecycle import test_decide_exhaustively as verdicts
-from tests.mutants.finding import cases_of, found_by, wants
+from tests.mutants.check_results import cases_of, found_by, wants
+from tests.mutants.every_situation import run_every_situation
 from tests.mutants.fresh_stores import FreshStores, opened
-from tests.mutants.life import live
 from tests.property import test_lockstep as lockstep
 from tests.support.databases import Database
-from tests.support.expected_lifecycle import LEASED, RULES
-from tests.support.situations import SITUATIONS, Scene, Situation, Stand
+from tests.support.expected_lifecycle import EXPECTED, LEASED
+from tests.support.situations import SITUATIONS, JobWithTokens, Setup, Situation
 from tests.workers import test_roles as roles
 
 TEST_SECONDS_MAX = 60.0
@@ -45,15 +45,15 @@ EXAMPLES_MAX = 120
 
 
 class Layer(Protocol):
-    """A check of the project. Equal layers are the same check, which need be seen to pass only once."""
+    """A check of the project. Equal layers are the same check, which has to pass only once."""
 
     @property
     def name(self) -> str:
-        """What the check is called, for people."""
+        """The name of the check in reports."""
         ...
 
     def find(self, stores: FreshStores) -> str | None:
-        """What is wrong with the code as it stands; None when the check passes."""
+        """What is wrong with the current code; None if the check passes."""
         ...
 
 
@@ -84,9 +84,9 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class StoreVerdicts:
-    """The verdicts of one store on one operation, asked by whoever may ask for it, in every situation of a held job.
+    """The verdicts of one store on one operation, for every actor, in every situation of a leased job.
 
-    The store is given the record that the caller decided upon, so that its own statement has to tell.
+    The store gets the record that was decided on, so that its own statement has to refuse.
     """
 
     operation: OperationType
@@ -100,7 +100,7 @@ class StoreVerdicts:
         return found_by(lambda: _run(self._run(stores)))
 
     async def _run(self, stores: FreshStores) -> None:
-        rule = RULES[self.operation]
+        rule = EXPECTED[self.operation]
         may = {role for role in ("runner", "recovery") if role in rule.free | rule.leased}
         cases = [
             case
@@ -108,17 +108,17 @@ class StoreVerdicts:
             if case.asked.operation == self.operation and case.asked.request == "new" and case.asked.role in may
         ]
         async with stores.store(self.store) as (store, clock):
-            scene = Scene(Driver(store), clock)
+            setup = Setup(Driver(store), clock)
             for situation in SITUATIONS:
                 if situation.facts.status in LEASED:
-                    await self._ask(scene, situation, cases)
+                    await self._ask(setup, situation, cases)
 
-    async def _ask(self, scene: Scene, situation: Situation, cases: list[verdicts.Case]) -> None:
-        stand: Stand | None = None
+    async def _ask(self, setup: Setup, situation: Situation, cases: list[verdicts.Case]) -> None:
+        tokens: JobWithTokens | None = None
         for case in cases:
-            stand = stand or await situation.recipe(scene)
-            if await verdicts.same_verdict(scene.drive, situation, case, stand, as_record=True):
-                stand = None
+            tokens = tokens or await situation.recipe(setup)
+            if await verdicts.same_verdict(setup.drive, situation, case, tokens, as_record=True):
+                tokens = None
 
 
 def _call(test: Callable[..., Any], **arguments: Any) -> None:
@@ -182,7 +182,7 @@ class Roles:
 
 
 class EventFields(logging.Handler):
-    """What was logged, for a test that asks for pytest's own `caplog`."""
+    """The log, for a test that uses pytest's own `caplog`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class OnPostgres:
-    """One test of PostgreSQL's own, which needs sessions beside the store's."""
+    """A test of PostgreSQL that needs sessions beside the store's."""
 
     test: Callable[[str, Driver], Coroutine[Any, Any, None]]
 
@@ -243,7 +243,7 @@ class OnPostgres:
 
 @dataclass(frozen=True, slots=True)
 class Lockstep:
-    """The model and SQLite, asked the same things in the same order."""
+    """The model and SQLite with the same requests in the same order."""
 
     @property
     def name(self) -> str:
@@ -267,7 +267,7 @@ class Lockstep:
 
 @dataclass(frozen=True, slots=True)
 class Simulator:
-    """Runs of the simulator until one breaks a promise. `first` is where a break is soon found; it is no limit."""
+    """Runs of the simulator until one violates an invariant. `first` is a seed near such a run, not a limit."""
 
     first: int = field(default=0, compare=False)
     store: str = "model"
@@ -306,7 +306,7 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """`tenure verify` after some jobs' whole lives, on a database whose own guards are switched off."""
+    """`tenure verify` after jobs in every situation, on a database without guards."""
 
     @property
     def name(self) -> str:
@@ -322,7 +322,7 @@ class Verify:
         await store.migrate()
         Database(f"sqlite:///{path}").tamper()
         async with opened(store):
-            await live(Scene(Driver(store), clock))
+            await run_every_situation(Setup(Driver(store), clock))
             tally = await verify.verify_store(store, NoProgress(), problems_max=100)
         assert tally.jobs > 0, "nothing was verified"
         assert tally.problems == [], "; ".join(map(str, tally.problems))
@@ -330,7 +330,7 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The history checker over some jobs' whole lives, with all that the client saw."""
+    """The history checker over jobs in every situation, with everything that the client saw."""
 
     store: str = "sqlite"
 
@@ -345,7 +345,7 @@ class History:
         async with stores.store(self.store) as (store, clock):
             seen = checker.History("client")
             told = checker.recorded(store, seen, now=ManualClock().now)
-            await live(Scene(Driver(told), clock))
+            await run_every_situation(Setup(Driver(told), clock))
             problems = checker.check_history(seen, await checker.snapshot(store))
         assert problems == [], "; ".join(map(str, problems))
 
@@ -354,7 +354,7 @@ TITLES = {"model": "the model", "sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 
 def control_of(layer: Layer, found: str) -> Layer:
-    """What must pass without the mutant: the same check, and of the simulator the very run that found it."""
+    """What must pass without the mutant: the same check, and for the simulator the run that found it."""
     if isinstance(layer, Simulator):
         return Seed(int(found.partition(":")[0].removeprefix("seed ")), layer.store)
     return layer

@@ -1,4 +1,4 @@
-"""Breaks of the lifecycle itself: the table, the verdicts, what events do to a record."""
+"""Faults of the lifecycle: the table, the verdicts, the effects of events on a record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.statuses import LIVE, SUCCEEDED
 from tenure.stores import contract
 from tests.lifecycle import test_backoff as backoffs
-from tests.mutants.editing import Edits
+from tests.mutants.edits import Edits
 from tests.mutants.layers import Kit, Simulator, Unit, Verdicts
 from tests.mutants.mutant import Mutant
 
@@ -39,7 +39,7 @@ def expired_is_still_live(edits: Edits) -> None:
 
 
 def live_is_already_expired(edits: Edits) -> None:
-    # An owner's last moment, and recovery's first: both must not hold at once.
+    # The owner's last valid time and recovery's first must not overlap.
     edits.python(decide._after, "deadline > at", "deadline >= at")
 
 
@@ -58,23 +58,35 @@ def claim_of_a_committed_job(edits: Edits) -> None:
 
 
 def committed_stays_due(edits: Edits) -> None:
-    edits.python(evolve._stalled, "not job.committed and lost.recovery_action()", "lost.recovery_action()")
+    edits.python(evolve._stalled, "not job.committed and stalled.recovery_action()", "stalled.recovery_action()")
 
 
 def failure_counted_on_release(edits: Edits) -> None:
     edits.python(evolve._released, '"lost": False,', '"lost": False, "failures": job.failures + _counts(event),')
 
 
+def seen_rev_ignored(edits: Edits) -> None:
+    edits.python(evolve._suspended, 'unseen = job.signal_rev > detail.get("seen_rev", 0)', "unseen = False")
+
+
+def signal_leaves_no_revision(edits: Edits) -> None:
+    edits.python(evolve._woken, "event.rev,", "job.signal_rev if event.type is EventType.SIGNALLED else event.rev,")
+
+
+def wake_leaves_no_revision(edits: Edits) -> None:
+    edits.python(evolve._woken, "event.rev,", "job.signal_rev if event.type is EventType.WOKEN else event.rev,")
+
+
 def loss_not_counted(edits: Edits) -> None:
-    edits.python(evolve._stalled, "0 if job.committed else _counts(event)", "0")
+    edits.python(evolve._stalled, "0 if job.committed or job.compensated else _counts(event)", "0")
 
 
 def commit_counted_as_loss(edits: Edits) -> None:
-    edits.python(evolve._stalled, "0 if job.committed else _counts(event)", "_counts(event)")
+    edits.python(evolve._stalled, "0 if job.committed or job.compensated else _counts(event)", "_counts(event)")
 
 
 def cancel_keeps_the_lease(edits: Edits) -> None:
-    edits.python(evolve._cancelled, "**_end(event)", '"finished_at": event.at')
+    edits.python(evolve._cancelled, "**_end(event)", '"finished_at": event.at, "waiting_for": None')
 
 
 def retry_without_end(edits: Edits) -> None:
@@ -104,6 +116,18 @@ def repetition_is_done_again(edits: Edits) -> None:
 
 def unseeded_jitter(edits: Edits) -> None:
     edits.python(backoff.retry_delay_ms, "seed = int", "seed = __import__('secrets').randbits(32) or int")
+
+
+def queued_timeout_not_started(edits: Edits) -> None:
+    edits.python(evolve.evolve, "if event.to_status in READY:", "if event.to_status in READY and job.status in LEASED:")
+
+
+def ack_starts_no_timeout(edits: Edits) -> None:
+    edits.python(evolve._acked, "after_ms(event.at, job.policy.claimed_ms)", "job.timeout_at")
+
+
+def timeout_counted_as_loss(edits: Edits) -> None:
+    edits.python(evolve._stalled, "lost = event.cause != TIMEOUT", "lost = True")
 
 
 def lost_job_in_company(edits: Edits) -> None:
@@ -136,7 +160,7 @@ MUTANTS = (
     Mutant(
         "recovery without compare-and-set",
         "recovery is not held to the revision that it saw",
-        Kit("test_recovery_too_is_held_to_the_revision_that_it_saw"),
+        Kit("test_recovery_too_needs_the_current_revision"),
         r"not refused",
         no_revision_for_recovery,
     ),
@@ -157,7 +181,7 @@ MUTANTS = (
     Mutant(
         "a heartbeat revives an expired lease",
         "a heartbeat is accepted although the lease is over",
-        Kit("test_an_expired_lease_is_lost_before_anyone_has_stalled_it"),
+        Kit("test_an_expired_lease_is_lost_before_recovery_stalls_the_job"),
         r"not refused",
         heartbeat_revives,
     ),
@@ -178,9 +202,30 @@ MUTANTS = (
     Mutant(
         "failure counted on release",
         "handing a job back costs it a failure",
-        Kit("test_a_released_job_is_handed_back_without_a_failure"),
+        Kit("test_a_released_job_is_queued_without_a_failure"),
         r"released\.failures",
         failure_counted_on_release,
+    ),
+    Mutant(
+        "seen_rev is ignored",
+        "a job that suspends waits for a signal that has arrived",
+        Simulator(),
+        r"waits until .*: it has seen revision \d+, and revision \d+ woke it",
+        seen_rev_ignored,
+    ),
+    Mutant(
+        "a signal leaves no revision",
+        "a signal that meets a running job is lost when the job suspends",
+        Kit("test_a_wake_of_a_running_job_makes_it_due_when_it_suspends"),
+        r"met\.signal_rev",
+        signal_leaves_no_revision,
+    ),
+    Mutant(
+        "a wake leaves no revision",
+        "the end of a child that meets a running job is lost when the job suspends",
+        Simulator(),
+        r"waits until .*: it has seen revision \d+, and revision \d+ woke it",
+        wake_leaves_no_revision,
     ),
     Mutant(
         "failure not counted on loss",
@@ -251,5 +296,26 @@ MUTANTS = (
         Kit("test_a_job_that_was_lost_while_it_ran_is_claimed_alone", "sqlite"),
         r"ids\(await drive\.claim",
         lost_job_in_company,
+    ),
+    Mutant(
+        "the queued timeout does not start",
+        "a waiting job that is made due never times out",
+        Kit("test_the_queued_timeout_starts_when_the_job_is_made_due"),
+        r"timeout_at",
+        queued_timeout_not_started,
+    ),
+    Mutant(
+        "an ack starts no timeout",
+        "an engine has the rest of the first timeout to start what it acknowledged",
+        Kit("test_an_ack_restarts_the_claimed_timeout"),
+        r"timeout_at",
+        ack_starts_no_timeout,
+    ),
+    Mutant(
+        "a timeout counts as a lost worker",
+        "what follows a timeout depends on on_lost",
+        Verdicts(),
+        r"timed out",
+        timeout_counted_as_loss,
     ),
 )

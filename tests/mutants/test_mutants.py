@@ -1,6 +1,6 @@
-"""Realistic breaks of the code, each of which a named layer of proof must notice: a proof that cannot fail is none.
+"""Realistic faults of the code, each of which a named layer of proof must detect.
 
-Without the mutant the same check passes, so that none is killed by a check that always fails.
+Without the mutant the same check passes, so that no mutant is killed by a check that always fails.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tenure.lifecycle import decide
 from tenure.stores import sql_files
 from tenure.stores.sqlite import statements
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.editing import Edits, Stale, editing
+from tests.mutants.edits import Edits, Stale, editing
 from tests.mutants.fresh_stores import FreshStores
 from tests.mutants.layers import Kit, Layer, Verdicts, control_of
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import markdown
 
-SOUND = "test_an_expired_lease_is_lost_before_anyone_has_stalled_it"
+SOUND = "test_an_expired_lease_is_lost_before_recovery_stalls_the_job"
 
 _passed: set[Layer] = set()
-"""The controls that this process has seen to pass."""
+"""The controls that passed in this process."""
 
 
 def _kind(mutant: Mutant) -> tuple[str, str]:
@@ -95,7 +95,7 @@ def _twice_there(edits: Edits) -> None:
 
 
 @pytest.mark.parametrize("apply", [_stale_code, _stale_statement, _twice_there], ids=["code", "statement", "several"])
-def test_a_mutant_of_code_that_has_changed_says_so(apply: Callable[[Edits], None]) -> None:
+def test_a_mutant_of_code_that_has_changed_is_reported(apply: Callable[[Edits], None]) -> None:
     with pytest.raises(Stale, match="times"), editing(apply):
         pass
 

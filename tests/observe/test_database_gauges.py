@@ -86,7 +86,7 @@ def test_queues_beyond_the_limit_are_shown_together_and_the_largest_keep_their_n
     assert sum(value for labels, value in found.items() if labels[0] == "jobs") == 1001
 
 
-class Scene:
+class Setup:
     """A database that answers after a while, does not answer, or never does."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -111,59 +111,59 @@ class Scene:
 
 
 @asynccontextmanager
-async def reading() -> AsyncIterator[tuple[Scene, DatabaseGauges]]:
-    scene = Scene(ManualClock())
-    gauges = DatabaseGauges(scene.open_store, Seams(clock=scene.clock))
+async def reading() -> AsyncIterator[tuple[Setup, DatabaseGauges]]:
+    setup = Setup(ManualClock())
+    gauges = DatabaseGauges(setup.open_store, Seams(clock=setup.clock))
     try:
-        yield scene, gauges
+        yield setup, gauges
     finally:
         await gauges.close()
 
 
-async def test_one_reading_serves_all_who_look_until_it_is_time_for_the_next() -> None:
-    async with reading() as (scene, gauges):
+async def test_one_reading_is_shared_until_the_next_is_due() -> None:
+    async with reading() as (setup, gauges):
         for _ in range(5):
             assert shown(gauges.read())["database_up",] == 1
-        assert (scene.readings, scene.openings) == (1, 1)
-        scene.clock.advance(READ_INTERVAL_SECONDS_MIN)
+        assert (setup.readings, setup.openings) == (1, 1)
+        setup.clock.advance(READ_INTERVAL_SECONDS_MIN)
         gauges.read()
-        assert (scene.readings, scene.openings) == (2, 1)
-    assert scene.closings == 1
+        assert (setup.readings, setup.openings) == (2, 1)
+    assert setup.closings == 1
 
 
 async def test_a_large_database_is_read_for_a_small_share_of_the_time() -> None:
-    async with reading() as (scene, gauges):
-        scene.takes_seconds = 4.0
-        began = scene.clock.monotonic_seconds()
+    async with reading() as (setup, gauges):
+        setup.takes_seconds = 4.0
+        began = setup.clock.monotonic_seconds()
         for _ in range(2000):
             gauges.read()
-            scene.clock.advance(0.5)
-        passed = scene.clock.monotonic_seconds() - began
-        assert scene.readings * scene.takes_seconds <= passed * READ_TIME_SHARE_MAX + scene.takes_seconds
-        assert scene.readings > 5
+            setup.clock.advance(0.5)
+        passed = setup.clock.monotonic_seconds() - began
+        assert setup.readings * setup.takes_seconds <= passed * READ_TIME_SHARE_MAX + setup.takes_seconds
+        assert setup.readings > 5
 
 
 @pytest.mark.parametrize("problem", [StoreUnavailable("gone"), TimeoutError()])
-async def test_what_cannot_be_read_is_not_shown_and_said_not_to_be_up(problem: Exception) -> None:
-    async with reading() as (scene, gauges):
-        scene.problem = problem
+async def test_gauges_of_an_unreadable_database_are_absent_and_up_is_0(problem: Exception) -> None:
+    async with reading() as (setup, gauges):
+        setup.problem = problem
         assert shown(gauges.read()) == {("database_up",): 0}
-        assert scene.closings == 1
-        scene.problem = None
-        scene.clock.advance(READ_INTERVAL_SECONDS_MIN)
+        assert setup.closings == 1
+        setup.problem = None
+        setup.clock.advance(READ_INTERVAL_SECONDS_MIN)
         assert shown(gauges.read())["jobs", "default", "queued"] == 1
-        assert scene.openings == 2
+        assert setup.openings == 2
 
 
 async def test_a_database_that_never_answers_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenure.observe.database_gauges.READ_TIMEOUT_SECONDS", 0.05)
-    async with reading() as (scene, gauges):
-        scene.stats = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+    async with reading() as (setup, gauges):
+        setup.stats = asyncio.Event().wait  # type: ignore[method-assign, assignment]
         assert shown(gauges.read()) == {("database_up",): 0}
 
 
 async def test_nothing_is_read_after_the_end() -> None:
-    async with reading() as (scene, gauges):
+    async with reading() as (setup, gauges):
         pass
     assert gauges.read() == []
-    assert scene.readings == 0
+    assert setup.readings == 0

@@ -154,7 +154,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
     assert names == set(BY_NAME)
 
 
-def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+def test_panels_do_not_overlap_and_have_unique_ids() -> None:
     ids = [panel["id"] for panel in dashboard()["panels"]]
     assert len(set(ids)) == len(ids)
     taken: set[tuple[int, int]] = set()
@@ -166,7 +166,7 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
         taken |= cells
 
 
-def test_every_alert_says_what_it_means_and_what_to_do() -> None:
+def test_every_alert_has_its_meaning_and_what_to_do() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
     for rule in rules():

@@ -26,9 +26,7 @@ def record(message: str, **facts: Any) -> logging.LogRecord:
         ("sent", {**JOB, "job_kind": "\x1b[31m"}, ": sent [\\x1b[31m 01a1, attempt 2]"),
     ],
 )
-def test_a_line_says_which_job_it_is_about_unless_its_message_does(
-    message: str, facts: dict[str, Any], end: str
-) -> None:
+def test_a_line_names_its_job_unless_its_message_does(message: str, facts: dict[str, Any], end: str) -> None:
     assert TextFormatter(color=False).format(record(message, **facts)).endswith(end)
 
 
@@ -36,3 +34,23 @@ def test_a_json_line_has_the_facts_as_fields() -> None:
     line = json.loads(JsonFormatter().format(record("sent", **JOB)))
     assert {name: line[name] for name in JOB} == JOB
     assert line["message"] == "sent"
+
+
+def test_a_traceback_is_escaped_and_cannot_look_like_a_record() -> None:
+    forged = "2030-01-01T00:00:00.000Z INFO    tenure[1]: all is well"
+    for facts in (
+        {"traceback": f"ValueError: \x1b[2J\n{forged}\r{forged}"},
+        {"exc_info": raised(f"\x1b[2J\n{forged}")},
+    ):
+        lines = TextFormatter(color=False).format(record("failed", **facts)).splitlines()
+        assert all(line.isprintable() for line in lines)
+        assert any("\\x1b[2J" in line for line in lines)
+        assert all(line.startswith("  ") for line in lines[1:])
+        assert f"  {forged}" in lines
+
+
+def raised(message: str) -> object:
+    try:
+        raise ValueError(message)
+    except ValueError as error:
+        return type(error), error, error.__traceback__

@@ -25,10 +25,10 @@ from tenure.testing.driver import Driver
 from tenure.testing.harness.harness import Harness
 from tenure.workers.completer import Completer
 from tenure.workers.leases import Lease
-from tests.support.child_programs import wait_until
 from tests.support.databases import Database
 from tests.support.faults import Fault, FaultyStore
 from tests.support.running_command import started
+from tests.support.server_process import wait_until
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -111,13 +111,13 @@ async def test_whatever_a_jobs_code_logs_carries_its_job(
 
 
 @pytest.mark.requirement("SM-16", "EH-06")
-async def test_of_many_jobs_at_once_each_line_carries_its_own(database: Database, kept: Kept) -> None:
+async def test_log_lines_of_concurrent_jobs_have_their_own_job_ids(database: Database, kept: Kept) -> None:
     """What the worker says of a job that failed is said by a task that writes for many of them."""
     async with database.opened():
         pass
     app = tenure.App(database.url)
 
-    @app.job(max_attempts=1)
+    @app.job(max_attempts=1, on_exhausted="fail")
     async def work(number: int) -> None:
         await asyncio.sleep(0.01)
         shop.info("number %d", number)
@@ -139,7 +139,7 @@ async def test_of_many_jobs_at_once_each_line_carries_its_own(database: Database
     assert not any("job_id" in line for line in kept.said("claims jobs from"))
 
 
-async def test_what_is_said_for_many_jobs_carries_none_of_them(kept: Kept) -> None:
+async def test_a_log_line_about_many_jobs_has_no_job_id(kept: Kept) -> None:
     """The task that writes outcomes is started by the end of some job, and works for all of them."""
     store = SqliteStore(":memory:", inline=True)
     await store.migrate()
@@ -157,14 +157,12 @@ async def test_what_is_said_for_many_jobs_carries_none_of_them(kept: Kept) -> No
     finally:
         current_context.reset(token)
         await store.close()
-    [waits], [own] = kept.said("outcomes failed, retrying"), kept.said("of the job")
+    [waits], [own] = kept.said("database unavailable, retrying"), kept.said("of the job")
     assert "job_id" not in waits
     assert own["job_id"] == str(job.id)
 
 
-async def test_what_whoever_logs_says_about_the_job_is_left_as_it_is(
-    app: tenure.App, harness: Harness, kept: Kept
-) -> None:
+async def test_job_fields_that_the_user_logs_are_not_overwritten(app: tenure.App, harness: Harness, kept: Kept) -> None:
     @app.job()
     async def work() -> None:
         shop.info("about another", extra={"job_id": "another"})
@@ -193,7 +191,7 @@ def count(number: int) -> int:
 """
 
 
-def test_a_job_in_a_process_of_its_own_logs_as_its_worker_does(tmp_path: Path) -> None:
+def test_a_job_with_process_isolation_logs_like_its_worker(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
     queued = "from shop import count; count.options(correlation_id='order-7').enqueue_sync(21)"
     subprocess.run([sys.executable, "-c", queued], cwd=tmp_path, check=True, timeout=60)

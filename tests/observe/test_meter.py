@@ -20,7 +20,7 @@ from tenure.observe.meter import LOST, Meter, rejections
 from tenure.observe.metrics import BUCKETS_SECONDS, KINDS_MAX, OTHER
 from tenure.observe.snapshot import CounterValue, Histogram, MetricsSnapshot, MetricsTotals, PackedMetrics
 from tenure.seams import SYSTEM
-from tenure.workers.supervisor.channel import ControlChannel, WorkerReport, reports
+from tenure.workers.supervisor.channel import ControlChannel, WorkerReport, receive_reports
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -118,7 +118,7 @@ def test_a_kind_that_the_program_does_not_have_is_counted_as_other() -> None:
 
 
 @pytest.mark.requirement("SM-15", "EH-05")
-def test_names_that_callers_make_up_get_no_label_of_their_own() -> None:
+def test_arbitrary_names_get_no_label() -> None:
     refused = Counter({"mail": 2} | {f"made-up-{number}": 1 for number in range(1000)})
     assert {(one.labels, one.value) for one in rejections(refused, ["mail", "other-kind"]).counters} == {
         (("mail",), 2),
@@ -131,7 +131,7 @@ SECONDS = st.floats(min_value=0, max_value=10_000, allow_nan=False)
 
 
 @given(st.lists(SECONDS, min_size=1, max_size=50), st.floats(min_value=0, max_value=1))
-def test_a_quantile_lies_in_the_bucket_of_the_value_that_it_stands_for(values: list[float], share: float) -> None:
+def test_a_quantile_lies_in_the_bucket_of_its_value(values: list[float], share: float) -> None:
     meter = Meter(["mail"])
     for value in values:
         meter.ran("mail", value)
@@ -165,7 +165,7 @@ def test_snapshots_survive_the_way_to_another_process() -> None:
     assert (sum(both.counts), both.sum_seconds) == (2, 6.0)
 
 
-async def test_the_largest_report_goes_over_the_line_whole() -> None:
+async def test_the_largest_report_fits_the_control_channel() -> None:
     """One that does not fit would be cut off again and again, and its process be taken for one that is never up."""
     names = [f"{number:03}{'x' * (NAME_LENGTH_MAX - 3)}" for number in range(KINDS_MAX)]
     meter = Meter(names)
@@ -181,7 +181,7 @@ async def test_the_largest_report_goes_over_the_line_whole() -> None:
         line.send(report)
         ours.settimeout(0)
         line._socket.close()
-        assert [heard async for heard in reports(ours)] == [report]
+        assert [heard async for heard in receive_reports(ours)] == [report]
 
 
 LIVES = st.lists(

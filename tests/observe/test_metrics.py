@@ -48,6 +48,7 @@ class Place:
             slots=Slots(10),
             poll_seconds=1.0,
             start=self._start,
+            release=self._start,
             meter=self.meter,
         )
 
@@ -98,7 +99,7 @@ async def test_a_job_that_was_claimed_too_late_to_start_is_a_conflict(place: Pla
 
 
 @pytest.mark.requirement("SM-15")
-async def test_a_job_that_somebody_else_has_when_the_answer_comes_is_a_conflict(place: Place) -> None:
+async def test_a_job_that_another_worker_owns_by_then_is_counted_as_a_conflict(place: Place) -> None:
     """The answer to the first try is lost; before the second, the lease runs out and another worker has the job."""
     job = await place.drive.add()
     place.store.faults.append(Fault.REPLY_LOST)
@@ -127,7 +128,7 @@ async def test_a_job_that_somebody_else_has_when_the_answer_comes_is_a_conflict(
     [
         ({"lease_seconds": 30, "heartbeat_seconds": 30}, 30, "lease_expired", None),
         ({"lease_seconds": 120, "heartbeat_seconds": 10}, 20, "heartbeats_missed", None),
-        ({"lease_seconds": 30, "max_attempts": 1}, 30, "lease_expired", "failures"),
+        ({"lease_seconds": 30, "max_attempts": 1, "on_exhausted": "fail"}, 30, "lease_expired", "failures"),
         ({"lease_seconds": 30, "on_lost": "dead_letter"}, 30, "lease_expired", "dead_letters"),
     ],
 )
@@ -146,7 +147,7 @@ async def test_what_recovery_does_is_counted_by_cause_and_by_end(
 
 
 async def test_of_two_that_recover_at_once_one_counts(place: Place) -> None:
-    await place.drive.running(policy={"lease_seconds": 30, "max_attempts": 1})
+    await place.drive.running(policy={"lease_seconds": 30, "max_attempts": 1, "on_exhausted": "fail"})
     place.clock.advance(30)
     await asyncio.gather(place.recovery().scan(), place.recovery().scan())
     assert (place.value("lease_expiries"), place.value("failures")) == (1, 1)
@@ -159,7 +160,7 @@ def declare(app: tenure.App, *, renewed: asyncio.Event) -> None:
     async def slow() -> None:
         await renewed.wait()
 
-    @app.job(max_attempts=3, backoff=tenure.Backoff(base_seconds=0.01))
+    @app.job(max_attempts=3, on_exhausted="fail", backoff=tenure.Backoff(base_seconds=0.01))
     async def shaky(ctx: tenure.Context, failures: int) -> None:
         if ctx.attempt <= failures:
             raise OSError("not yet")
@@ -207,14 +208,14 @@ def compared(metrics: MetricsSnapshot, events: Counter[tuple[str, str]]) -> dict
 
 
 @pytest.mark.requirement("SM-15", "EH-06")
-async def test_what_a_worker_counts_is_what_the_log_says(database: Database) -> None:
+async def test_a_workers_counts_agree_with_the_log(database: Database) -> None:
     async with database.opened() as store:
         app = tenure.App(database.url)
         renewed = asyncio.Event()
         declare(app, renewed=renewed)
         kinds = app.kinds
         drive = Driver(store)
-        lost = await drive.add("abandoned", policy={"lease_seconds": 0.5, "max_attempts": 1})
+        lost = await drive.add("abandoned", policy={"lease_seconds": 0.5, "max_attempts": 1, "on_exhausted": "fail"})
         [held] = await drive.claim(kinds=("abandoned",), worker="nobody")
         assert held.id == lost.id
         with pytest.raises(InvalidInput):
@@ -252,7 +253,7 @@ async def test_what_a_worker_counts_is_what_the_log_says(database: Database) -> 
     assert set(kinds) == {one.labels[0] for one in metrics.histograms}
 
 
-async def test_a_worker_that_counts_nothing_says_so(tmp_path: Any) -> None:
+async def test_a_worker_without_counts_reports_zeros(tmp_path: Any) -> None:
     app = tenure.App(f"sqlite:///{tmp_path / 'jobs.db'}")
     declare(app, renewed=asyncio.Event())
     with pytest.raises(InvalidInput, match=r"make it with `app\.worker\(metrics=True\)`"):

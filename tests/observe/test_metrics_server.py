@@ -34,7 +34,7 @@ def ask(address: ListenAddress, path: str = "/metrics", *, method: str = "GET") 
         connection.close()
 
 
-def test_a_scrape_is_answered_with_what_is_true_at_that_moment() -> None:
+def test_a_scrape_returns_current_values() -> None:
     texts = iter([b"up 0\n", b"up 1\n"])
     with serving(lambda: next(texts)) as address:
         assert address.host == "127.0.0.1"
@@ -86,7 +86,7 @@ def test_without_a_host_only_this_machine_can_come_in(given: str, address: Liste
     assert ListenAddress.parse(given) == address
 
 
-def test_more_scrapes_at_once_than_there_are_places_for_are_turned_away() -> None:
+def test_scrapes_beyond_the_limit_are_refused() -> None:
     here, go_on = threading.Semaphore(0), threading.Event()
 
     def slow() -> bytes:
@@ -118,6 +118,6 @@ def test_an_error_in_the_text_is_an_answer_and_not_the_end_of_the_server(caplog:
     assert "scrape failed" in caplog.text
 
 
-def test_a_visitor_that_says_nothing_holds_nobody_up() -> None:
+def test_a_silent_connection_blocks_no_other() -> None:
     with serving(lambda: b"ok") as address, socket.create_connection((address.host, address.port), timeout=10):
         assert ask(address)[0] == 200

@@ -29,7 +29,7 @@ def test_every_block_of_code_is_one_that_is_run_here() -> None:
     assert len(BLOCKS) == 3
 
 
-def test_a_program_of_its_own_shows_its_metrics(tmp_path: Path) -> None:
+def test_a_separate_program_serves_its_metrics(tmp_path: Path) -> None:
     assert run(BLOCKS[0], tmp_path).splitlines() == ["hello, Ada", 'tenure_claims_total{kind="greet"} 1.0']
 
 

@@ -185,9 +185,7 @@ async def test_a_plain_function_in_its_thread_is_inside_the_span(
     assert [parent_of(watched.one(name)) for name in ("inside", "enqueue leaf")] == [run, run]
 
 
-async def test_jobs_of_different_callers_have_different_traces(
-    app: tenure.App, harness: Harness, watched: Watched
-) -> None:
+async def test_jobs_enqueued_in_different_traces_keep_them(app: tenure.App, harness: Harness, watched: Watched) -> None:
     @app.job()
     async def work() -> None:
         await asyncio.sleep(0)

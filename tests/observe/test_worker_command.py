@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tenure.lifecycle.json_text import encode
 from tenure.stores import Store
 from tenure.testing.driver import Driver
-from tests.support.child_programs import free_port
 from tests.support.command import tenure
 from tests.support.databases import Database
 from tests.support.running_command import Started, started, until
+from tests.support.server_process import free_port
 
 SHOP = """
 import asyncio
@@ -30,7 +30,7 @@ import tenure
 app = tenure.App()
 
 
-@app.job(lease_seconds=30, backoff=tenure.Backoff(base_seconds=0.01), max_attempts=2)
+@app.job(lease_seconds=30, backoff=tenure.Backoff(base_seconds=0.01), max_attempts=2, on_exhausted="fail")
 async def nap(ctx: tenure.Context, seconds: float) -> None:
     logging.getLogger("shop").info("napping for %s s", seconds)
     await asyncio.sleep(seconds)
@@ -53,7 +53,7 @@ def arguments(database: Database, *options: str) -> tuple[str, ...]:
 
 
 def address(worker: Started) -> str:
-    worker.says(r"serving metrics at http://127\.0\.0\.1:\d+/metrics")
+    worker.wait_for_log(r"serving metrics at http://127\.0\.0\.1:\d+/metrics")
     [found] = re.findall(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", worker.log)
     return str(found)
 
@@ -72,7 +72,7 @@ def scraped(url: str) -> Series:
 
 async def queue(store: Store, *seconds: float) -> None:
     drive = Driver(store)
-    policy = {"lease_seconds": 30.0, "max_attempts": 2}
+    policy = {"lease_seconds": 30.0, "max_attempts": 2, "on_exhausted": "fail"}
     await store.enqueue([drive.enqueue(kind="nap", payload=encode({"seconds": one}), policy=policy) for one in seconds])
 
 
@@ -123,7 +123,7 @@ async def test_all_processes_are_seen_and_no_counter_goes_back_when_one_is_kille
         options = ("--processes", "2", "--concurrency", "2")
         with started(*arguments(database, *options), folder=folder) as workers:
             url = address(workers)
-            workers.says(r"worker \d is up", times=2)
+            workers.wait_for_log(r"worker \d is up", times=2)
             await queue(store, *[0.2] * 12)
 
             async def claimed(least: int) -> bool:
@@ -133,7 +133,7 @@ async def test_all_processes_are_seen_and_no_counter_goes_back_when_one_is_kille
             seen = scraped(url)
             assert seen["tenure_worker_processes",] == 2
             os.kill(workers.workers[0], signal.SIGKILL)
-            workers.says(r"worker \d is up", times=3)
+            workers.wait_for_log(r"worker \d is up", times=3)
             now = scraped(url)
             assert only_grows(seen, now)
             await queue(store, *[0.05] * 6)
@@ -176,7 +176,7 @@ def test_an_address_that_makes_no_sense_is_refused(folder: Path, given: str) -> 
     assert "is not an address" in answer.err
 
 
-def test_without_the_package_the_command_says_what_to_install(folder: Path) -> None:
+def test_without_the_package_the_command_names_what_to_install(folder: Path) -> None:
     (folder / "prometheus_client.py").write_text("raise ModuleNotFoundError(name='prometheus_client')\n")
     answer = tenure("worker", "shop:app", "--metrics", "0", cwd=folder)
     assert answer.code == 2
@@ -184,7 +184,7 @@ def test_without_the_package_the_command_says_what_to_install(folder: Path) -> N
 
 
 @pytest.mark.requirement("SM-16", "EH-06")
-async def test_the_jsons_of_a_worker_say_which_job_a_line_belongs_to(folder: Path) -> None:
+async def test_json_log_lines_of_a_worker_have_the_job_id(folder: Path) -> None:
     database = Database(f"sqlite:///{folder / 'jobs.db'}")
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     async with database.opened() as store:
@@ -195,8 +195,8 @@ async def test_the_jsons_of_a_worker_say_which_job_a_line_belongs_to(folder: Pat
         ]
         jobs = {str(one.job.id): one.job for one in await store.enqueue(enqueued)}
         with started(*arguments(database, "--json"), folder=folder) as worker:
-            worker.says(r"attempt \d+ failed")
-            worker.says("napping for 0.01 s")
+            worker.wait_for_log(r"attempt \d+ failed")
+            worker.wait_for_log("napping for 0.01 s")
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log
         lines = [json.loads(line) for line in worker.log.splitlines()]

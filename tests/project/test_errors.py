@@ -12,6 +12,7 @@ from tenure.errors import (
     IllegalTransition,
     InvalidInput,
     JobNotFound,
+    LeaseConflictError,
     LeaseLost,
     NotAuthorised,
     NotYet,
@@ -72,3 +73,11 @@ def test_a_refused_role_is_given_the_roles_that_have_authority() -> None:
 
 def test_the_remedy_of_a_lost_lease_is_to_stop_the_work() -> None:
     assert "stop the work" in str(LeaseLost(JOB, "heartbeat"))
+
+
+@pytest.mark.requirement("SM-18")
+def test_a_lost_lease_and_a_lost_race_are_both_lease_conflicts() -> None:
+    for conflict in (LeaseLost(JOB, "complete"), RevisionConflict(JOB, "complete", expected_rev=2)):
+        assert isinstance(conflict, LeaseConflictError)
+        assert conflict.current is JOB
+    assert not issubclass(NotAuthorised, LeaseConflictError)

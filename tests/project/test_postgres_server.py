@@ -13,8 +13,8 @@ import asyncpg
 import psycopg
 import pytest
 
-from tests.support.child_programs import ServerFailed, is_alive, wait_until
 from tests.support.postgres import PgBouncer, Postgres, PostgresServer, database_of
+from tests.support.server_process import ServerFailed, is_alive, wait_until
 
 OWN_TABLES = """
 select count(*)
@@ -38,7 +38,7 @@ def ask(dsn: str, question: str) -> object:
     return None if row is None else row[0]
 
 
-def tell(dsn: str, statement: str) -> None:
+def execute(dsn: str, statement: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(statement.encode())
 
@@ -61,9 +61,9 @@ async def test_asyncpg_connects_over_tcp_and_over_the_socket(postgres_server: Po
         await connection.close()
 
 
-def test_a_new_database_is_empty_and_nobody_elses(postgres_server: Postgres, postgres_dsn: str) -> None:
+def test_a_new_database_is_empty_and_separate(postgres_server: Postgres, postgres_dsn: str) -> None:
     assert ask(postgres_dsn, OWN_TABLES) == 0
-    tell(postgres_dsn, "create table mine (id int)")
+    execute(postgres_dsn, "create table mine (id int)")
     another = postgres_server.create_database()
     assert ask(another, OWN_TABLES) == 0
     postgres_server.drop_database(another)
@@ -72,7 +72,7 @@ def test_a_new_database_is_empty_and_nobody_elses(postgres_server: Postgres, pos
 
 
 def test_a_database_can_be_cloned_from_a_prepared_one(postgres_server: Postgres, postgres_dsn: str) -> None:
-    tell(postgres_dsn, "create table prepared as select 42 as answer")
+    execute(postgres_dsn, "create table prepared as select 42 as answer")
     clone = postgres_server.create_database(template=database_of(postgres_dsn))
     assert ask(clone, "select answer from prepared") == 42
     postgres_server.drop_database(clone)
@@ -87,9 +87,9 @@ def test_a_database_is_dropped_although_someone_is_connected(postgres_server: Po
     connection.close()
 
 
-def test_a_killed_server_comes_back_at_its_address_with_what_was_committed(own_server: PostgresServer) -> None:
+def test_a_killed_server_restarts_at_its_address_with_committed_data(own_server: PostgresServer) -> None:
     dsn = own_server.create_database()
-    tell(dsn, "create table kept as select 7 as value")
+    execute(dsn, "create table kept as select 7 as value")
     open_transaction = psycopg.connect(dsn)
     open_transaction.execute("insert into kept values (8)")
     own_server.kill9()
@@ -102,9 +102,9 @@ def test_a_killed_server_comes_back_at_its_address_with_what_was_committed(own_s
     assert ask(dsn, "select array_agg(value) from kept") == [7]
 
 
-def test_a_stopped_server_comes_back_too(own_server: PostgresServer) -> None:
+def test_a_stopped_server_restarts(own_server: PostgresServer) -> None:
     dsn = own_server.create_database()
-    tell(dsn, "create table kept as select 7 as value")
+    execute(dsn, "create table kept as select 7 as value")
     first_pid = own_server.pid
     own_server.restart()
     assert own_server.pid != first_pid
@@ -130,7 +130,7 @@ def test_fsync_stays_on_unless_it_is_switched_off() -> None:
         assert ask(server.dsn(), "show fsync") == "on"
 
 
-def test_a_server_that_does_not_start_says_what_its_log_says() -> None:
+def test_a_server_that_does_not_start_is_reported_with_its_log() -> None:
     with (
         pytest.raises(ServerFailed, match="unrecognized configuration parameter"),
         PostgresServer(settings={"no_such_setting": "1"}),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+
+import pytest
 
 from tenure.seams import SYSTEM
 
@@ -27,7 +30,7 @@ def test_fractions_lie_between_nought_and_one() -> None:
     assert len(set(fractions)) > 900
 
 
-async def test_time_goes_on_and_carries_its_zone() -> None:
+async def test_time_advances_and_has_a_zone() -> None:
     before, ticks = SYSTEM.clock.now(), SYSTEM.clock.monotonic_seconds()
     await SYSTEM.clock.sleep(0.001)
     assert before.utcoffset() is not None
@@ -55,3 +58,44 @@ def test_a_process_runs_ends_and_can_be_killed() -> None:
     stuck.kill()
     stuck.join(30)
     assert stuck.exit_code == -signal.SIGKILL
+
+
+FORKING = """
+import os
+import uuid_utils.compat
+from tenure.seams import SYSTEM
+made = uuid_utils.compat.uuid7()
+{stub}
+ids = [SYSTEM.random.job_id()]
+for _ in range({children}):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.write(writer, SYSTEM.random.job_id().bytes)
+            os._exit(0)
+        os.write(writer, SYSTEM.random.job_id().bytes + SYSTEM.random.job_id().bytes)
+        os.wait()
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        read = pipe.read()
+    ids += [__import__("uuid").UUID(bytes=read[at : at + 16]) for at in range(0, len(read), 16)]
+    os.wait()
+assert all(one.version == 7 and one.variant == made.variant for one in ids), ids
+print(len(ids), len(set(ids)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("stub", "unique"),
+    [
+        # A generator that repeats after a fork, and within a process: each process has ids of its own.
+        ("uuid_utils.compat.uuid7 = lambda: made", 81),
+        ("", 121),
+    ],
+    ids=["repeating generator", "installed generator"],
+)
+def test_forked_processes_never_make_the_same_id(stub: str, unique: int) -> None:
+    program = FORKING.format(stub=stub, children=40)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, f"121 {unique}\n"), done

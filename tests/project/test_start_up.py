@@ -78,7 +78,7 @@ def test_a_mistyped_command_loads_no_command() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_the_list_of_commands_says_of_each_what_it_says_of_itself(name: str) -> None:
+def test_the_list_of_commands_has_each_commands_own_summary(name: str) -> None:
     command = tenure.get_command(click.Context(tenure), name)
     assert command is not None
     assert command.name == name

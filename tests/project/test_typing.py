@@ -40,10 +40,10 @@ def expected(name: str) -> set[tuple[int, str]]:
     return {(number, match[1]) for number, line in enumerate(lines, start=1) if (match := EXPECTED.search(line))}
 
 
-def test_every_right_use_is_accepted_with_the_types_that_it_promises(found: dict[str, set[tuple[int, str]]]) -> None:
+def test_every_correct_use_has_the_declared_types(found: dict[str, set[tuple[int, str]]]) -> None:
     assert found["accepted.py"] == set()
 
 
-def test_every_wrong_use_is_refused_on_its_line_for_its_reason(found: dict[str, set[tuple[int, str]]]) -> None:
+def test_every_wrong_use_is_an_error_on_its_line(found: dict[str, set[tuple[int, str]]]) -> None:
     assert len(expected("refused.py")) >= 30
     assert found["refused.py"] == expected("refused.py")

@@ -13,6 +13,7 @@ DEVELOPMENT_ONLY = {"benchmarks", "simulation", "tests", "tools"}
 SHIPPED = {
     *("archive", "cli", "client", "jobs", "lifecycle", "observe", "stores", "testing", "views", "vocabularies"),
     "workers",
+    "workflow",
 }
 SHIPPED_FOR_TESTS = {"contract", "harness", "history", "model"}
 FORBIDDEN_WORDS = ("simulat", "measur", "benchmark", "peers")

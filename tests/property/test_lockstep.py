@@ -1,7 +1,7 @@
-"""The model, SQLite and PostgreSQL are asked the same things at the same moments, and must give the same answers, write
-the same rows and tell the same history, whatever it is and in whatever order.
+"""The model, SQLite and PostgreSQL get the same requests at the same times, and must return the same results and write
+the same rows and events.
 
-More examples: TENURE_LOCKSTEP_EXAMPLES=2000. A failure prints the steps that lead to it and how to run them again.
+More examples: TENURE_LOCKSTEP_EXAMPLES=2000. A failure prints its steps and how to run them again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tenure.errors import Refused, TenureError
+from tenure.errors import DedupeKeyConflict, Refused, RequestIdReused, TenureError
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
-from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import (
+    REV_MAX,
     Ack,
     Cancel,
     Commit,
@@ -49,8 +49,10 @@ from tenure.lifecycle.operations import (
     TimeOut,
     Wake,
 )
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role, Timeouts
 from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.stores.contract import (
     Applied,
     Artifact,
@@ -65,17 +67,21 @@ from tenure.stores.contract import (
     Repeated,
     Request,
     Resolution,
+    SaveStep,
+    StepExists,
+    StepSaved,
     Store,
+    Transaction,
     WorkerRecord,
 )
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.contract import DatabaseClock
-from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, blank_verbose, prune_finished
 from tenure.testing.model.store import ModelStore
 from tenure.testing.store_check import check_store
-from tests.support.expected_lifecycle import RULES
+from tests.support.expected_lifecycle import EXPECTED
 from tests.support.manual_postgres import PostgresClock, copied_database, prepared_database
 from tests.support.postgres import Postgres
 
@@ -83,10 +89,20 @@ KINDS = ("a", "b")
 QUEUES = ("default", "slow")
 POLICIES = (
     Policy(lease_seconds=30, heartbeat_seconds=10),
-    Policy(max_attempts=1, lease_seconds=10),
-    Policy(max_attempts=2, lease_seconds=10, on_lost="fail", timeouts=Timeouts(queued_seconds=20, claimed_seconds=5)),
+    Policy(max_attempts=1, on_exhausted="fail", lease_seconds=10),
+    Policy(
+        max_attempts=2,
+        on_exhausted="fail",
+        lease_seconds=10,
+        on_lost="fail",
+        timeouts=Timeouts(queued_seconds=20, claimed_seconds=5),
+    ),
     Policy(max_attempts=2, on_exhausted="dead_letter", timeouts=Timeouts(running_seconds=60)),
     Policy(on_lost="dead_letter", lease_seconds=20, heartbeat_seconds=30),
+    Policy(
+        max_attempts=2, on_timeout="fail", timeouts=Timeouts(queued_seconds=10, claimed_seconds=5, running_seconds=5)
+    ),
+    Policy(max_attempts=2, on_exhausted="dead_letter", timeouts=Timeouts(queued_seconds=10, running_seconds=5)),
 )
 OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (Ack(),),
@@ -109,9 +125,16 @@ OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (Halt("limit", '{"kept":1}'),),
     (Suspend(),),
     (Suspend(delay_seconds=10),),
+    (Suspend(seen_rev=4),),
+    (Suspend(seen_rev=REV_MAX),),
+    (Suspend(5, seen_rev=6, waiting_for="children"),),
+    (Suspend(waiting_for="children", children_max=0),),
+    (Suspend(waiting_for="children", children_max=0),),
+    (Suspend(5, seen_rev=6, waiting_for="children", children_max=1),),
     (Signal("go"),),
     (Signal("go", "[7]"),),
     (Wake(),),
+    (Signal("go"), Wake()),
     (Compensate(),),
     (Compensate(), Fail(ERROR)),
     (Release(),),
@@ -121,6 +144,11 @@ OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (Cancel("enough"),),
     (Stall(),),
     (Stall("heartbeats_missed"), Requeue()),
+    (Stall("timeout"),),
+    (Stall("timeout"), Requeue()),
+    (Stall("timeout"), GiveUp(ERROR, timed_out=True)),
+    (Retry(ERROR, timed_out=True),),
+    (Fail(ERROR, timed_out=True),),
     (Stall(), GiveUp(ERROR)),
     (Stall(), Reconcile()),
     (Stall(), Requeue(), TimeOut(ERROR)),
@@ -142,7 +170,7 @@ QUEUE_RULES = (
     QueueLimits(fair=True, concurrency_max=3, key_concurrency_max=1, rate=Rate(5, 60), key_rate=Rate(2, 20)),
 )
 CLIENTS = (CLIENT, CLIENT, Actor(Role.CLIENT, "bob"))
-NOBODY = UUID(int=5)
+UNKNOWN_ID = UUID(int=5)
 SECONDS = (0.0, 0.001, 1.0, 5.0, 5.0, 10.0, 20.0, 60.0, -5.0)
 
 
@@ -160,7 +188,7 @@ OpenSides = Callable[[ExitStack, asyncio.Runner], list[Side]]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A change to be asked for, before it is known whom of: the job, the right actor or another, a revision, an id."""
+    """A change before it is bound: the job, the right actor or another, a revision, a request id."""
 
     job: int
     operations: tuple[Operation, ...]
@@ -179,6 +207,27 @@ wishes = st.builds(
     revision=st.sampled_from(["none", "record", "record", "fresh", "fresh", "stale", "future"]),
     repeat=st.none() | st.integers(0, 30),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class StepWish:
+    """A step to be saved, before it is known of which job and by whom."""
+
+    job: int
+    key: str
+    failed: bool
+    manner: str
+    other_role: Role
+
+
+step_wishes = st.builds(
+    StepWish,
+    job=st.integers(0, 30),
+    key=st.sampled_from(["main/1", "main/2", "left/1", ""]),
+    failed=st.booleans(),
+    manner=st.sampled_from(["right"] * 8 + ["stranger", "other_attempt", "other_role"]),
+    other_role=st.sampled_from(Role),
+)
 enqueues: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     kind=st.sampled_from(KINDS),
@@ -192,13 +241,15 @@ enqueues: st.SearchStrategy[dict[str, Any]] = st.builds(
     tags=st.sampled_from([None, {"t": "1"}]),
     partition_key=st.sampled_from([None, "k", "l", "m"]),
     delay_ms=st.sampled_from([0, 0, 0, 5000]),
+    parent=st.none() | st.integers(0, 3),
+    awaited=st.booleans(),
     actor=st.sampled_from(CLIENTS),
     again=st.none() | st.integers(0, 10),
 )
 
 
 class Lockstep(RuleBasedStateMachine):
-    """Every rule asks all sides, and compares."""
+    """Every rule calls all stores, and compares."""
 
     def __init__(self, open_sides: OpenSides) -> None:
         super().__init__()
@@ -235,7 +286,7 @@ class Lockstep(RuleBasedStateMachine):
         return self._count
 
     def _ask(self, what: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
-        """What every side answers, which must be the same."""
+        """The result of every store, which must be the same."""
         answers = [self.runner.run(answered(what(side.store))) for side in self.sides]
         for side, answer in zip(self.sides[1:], answers[1:], strict=True):
             assert answer == answers[0], f"{side.name} and the model differ at {difference(answer, answers[0])}"
@@ -245,13 +296,30 @@ class Lockstep(RuleBasedStateMachine):
     def add(self, wanted: list[dict[str, Any]]) -> None:
         requests = [self._enqueue(facts) for facts in wanted]
         self.enqueued += requests
-        if isinstance(self._ask(lambda store: store.enqueue(requests)), Sequence):
+        if isinstance(self._ask(lambda store: enqueued(store, requests)), Sequence):
             self.jobs += [request.origin.id for request in requests if request.origin.id not in self.jobs]
+
+    @rule(wanted=st.lists(enqueues, min_size=2, max_size=6))
+    def add_at_once(self, wanted: list[dict[str, Any]]) -> None:
+        """Concurrent enqueues share a write. Those with keys are left out: their order among the others is open."""
+        requests = [request for request in map(self._enqueue, wanted) if not request.has_key]
+        self.enqueued += requests
+        results = self._ask(lambda store: enqueued_at_once(store, requests))
+        self.jobs += [
+            request.origin.id
+            for request, result in zip(requests, results, strict=True)
+            if isinstance(result, Sequence) and request.origin.id not in self.jobs
+        ]
 
     def _enqueue(self, wanted: dict[str, Any]) -> EnqueueRequest:
         facts = dict(wanted)
         again: int | None = facts.pop("again")
         delay_ms: int = facts.pop("delay_ms")
+        parent: int | None = facts.pop("parent")
+        if parent is not None and parent < len(self.jobs):
+            facts["parent_id"] = self.jobs[parent]
+        else:
+            facts["awaited"] = False
         actor: Actor = facts.pop("actor")
         if again is not None and again < len(self.enqueued):
             return self.enqueued[again]
@@ -298,14 +366,17 @@ class Lockstep(RuleBasedStateMachine):
     def _request(self, wish: Wish) -> Request:
         if wish.repeat is not None and wish.repeat < len(self.asked):
             before = self.asked[wish.repeat]
+            # Repeated by an owner who has saved more since: that does not make it another request.
+            before = msgspec.structs.replace(before, steps=self.model._steps_digest(before.job_id))
             return before if wish.manner == "right" else msgspec.structs.replace(before, operations=wish.operations)
-        job_id = self.jobs[wish.job % len(self.jobs)] if self.jobs else NOBODY
+        job_id = self.jobs[wish.job % len(self.jobs)] if self.jobs else UNKNOWN_ID
         current = self.model._rows.get(job_id)
         request = Request(
             job=job_id,
             operations=wish.operations,
             actor=self._actor(wish, current),
             request_id=f"request-{self._next()}",
+            steps=self.model._steps_digest(job_id),
         )
         if current is None or wish.revision == "none":
             return request
@@ -316,7 +387,7 @@ class Lockstep(RuleBasedStateMachine):
     def _actor(self, wish: Wish, current: Job | None) -> Actor:
         if wish.manner == "other_role":
             return Actor(wish.other_role, "someone", current.token if current else None)
-        rule_ = RULES[wish.operations[0].type]
+        rule_ = EXPECTED[wish.operations[0].type]
         if "client" in rule_.free:
             return CLIENT
         if "recovery" in rule_.free:
@@ -324,24 +395,70 @@ class Lockstep(RuleBasedStateMachine):
         token = current.token if current and wish.manner == "right" else UUID(int=1 if wish.manner == "former" else 2)
         return Actor(Role.RUNNER, "worker-0", token)
 
+    @rule(new=enqueues, wanted=st.lists(step_wishes, min_size=2, max_size=4))
+    def run_and_save_steps(self, new: dict[str, Any], wanted: list[StepWish]) -> None:
+        """Rules that come in any order seldom have a job running."""
+        requests = [self._enqueue(new)]
+        self.enqueued += requests
+        if isinstance(self._ask(lambda store: enqueued(store, requests)), Sequence):
+            self.jobs += [request.origin.id for request in requests if request.origin.id not in self.jobs]
+        claim = ClaimRequest(
+            queues=QUEUES,
+            kinds=KINDS,
+            limit=4,
+            worker="worker-0",
+            token=UUID(int=self._next()),
+            request_id=f"claim-{self._next()}",
+        )
+        self._ask(lambda store: store.claim(claim))
+        self._save_steps(wanted)
+
+    @rule(wanted=st.lists(step_wishes, min_size=1, max_size=4))
+    def save_steps(self, wanted: list[StepWish]) -> None:
+        self._save_steps(wanted)
+
+    def _save_steps(self, wanted: list[StepWish]) -> None:
+        requests = [request for wish in wanted if (request := self._step(wish)) is not None]
+        self._ask(lambda store: store.save_steps(requests))
+
+    def _step(self, wish: StepWish) -> SaveStep | None:
+        """Mostly a step of a running job, as of others it is refused."""
+        jobs = [*self.model._rows.values()]
+        if wish.job < 25:
+            jobs = [job for job in jobs if job.status is Status.RUNNING] or jobs
+        if not jobs:
+            return None
+        job = jobs[wish.job % len(jobs)]
+        role = wish.other_role if wish.manner == "other_role" else Role.WORKFLOW
+        actor = Actor(role, "worker-0", UUID(int=2) if wish.manner == "stranger" else job.token)
+        if wish.manner == "other_attempt":
+            job = msgspec.structs.replace(job, attempt=job.attempt - 1)
+        content: dict[str, Any] = {"status": "failed", "error": ERROR} if wish.failed else {"result": f"{self._next()}"}
+        step = NewStep(key=wish.key, kind=StepKind.STEP, name="pay", undo='"refund"', duration_ms=250, **content)
+        return SaveStep(job, step, actor)
+
     @rule(
         wanted=st.lists(wishes, max_size=3),
         new=st.lists(enqueues, max_size=2),
         name=st.sampled_from([None, "report", "log"]),
+        step=st.none() | step_wishes,
         kept=st.booleans(),
     )
-    def transact(self, wanted: list[Wish], new: list[dict[str, Any]], name: str | None, kept: bool) -> None:
+    def transact(
+        self, wanted: list[Wish], new: list[dict[str, Any]], name: str | None, step: StepWish | None, kept: bool
+    ) -> None:
         requests, enqueues_ = [self._request(wish) for wish in wanted], [self._enqueue(facts) for facts in new]
         self.asked += requests
         self.enqueued += enqueues_
         self.jobs += [request.origin.id for request in enqueues_ if request.origin.id not in self.jobs]
         maker = self.model._rows.get(requests[0].job_id) if requests and name else None
         made = (maker, Artifact(name=name or "", media_type="text/plain", body=b"1")) if maker else None
-        self._ask(partial(together, requests=requests, new=enqueues_, made=made, kept=kept))
+        saved = None if step is None else self._step(step)
+        self._ask(partial(together, requests=requests, new=enqueues_, made=made, saved=saved, kept=kept))
 
     @rule(number=st.integers(0, 30), how=st.sampled_from(get_args(Resolution)))
     def resolve_dead_letters(self, number: int, how: Resolution) -> None:
-        job_ids = [self.jobs[number % len(self.jobs)], NOBODY] if self.jobs else [NOBODY]
+        job_ids = [self.jobs[number % len(self.jobs)], UNKNOWN_ID] if self.jobs else [UNKNOWN_ID]
         self._ask(lambda store: store.resolve_dead_letters(job_ids, how=how, actor=OPERATOR))
 
     @rule(number=st.integers(0, 2), kinds=st.sampled_from([KINDS, ("a",), ()]), stops=st.booleans())
@@ -373,6 +490,11 @@ class Lockstep(RuleBasedStateMachine):
     def recover(self) -> None:
         self._ask(lambda store: store.recoverable(limit=3))
 
+    @rule(number=st.integers(0, 3), live_only=st.booleans(), limit=st.integers(1, 3))
+    def children(self, number: int, live_only: bool, limit: int) -> None:
+        parent_id = self.jobs[number] if number < len(self.jobs) else UNKNOWN_ID
+        self._ask(lambda store: children_of(store, parent_id, live_only=live_only, limit=limit))
+
     @rule(statuses=st.sets(st.sampled_from(Status), max_size=3), limit=st.integers(1, 5))
     def find(self, statuses: set[Status], limit: int) -> None:
         wanted = JobFilter(statuses=tuple(sorted(statuses)), queues=("default",), tags={"t": "1"})
@@ -385,15 +507,15 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(older_than_seconds=st.sampled_from([0, 5, 60]))
     def prune(self, older_than_seconds: float) -> None:
-        self._ask(lambda store: store.prune(older_than_seconds=older_than_seconds, actor=OPERATOR))
+        self._ask(lambda store: prune_finished(store, older_than_seconds=older_than_seconds))
 
     @rule(older_than_seconds=st.sampled_from([0, 5, 60]))
     def blank(self, older_than_seconds: float) -> None:
-        self._ask(lambda store: store.blank(older_than_seconds=older_than_seconds, actor=OPERATOR))
+        self._ask(lambda store: blank_verbose(store, older_than_seconds=older_than_seconds))
 
     @rule(number=st.integers(0, 30))
     def erase(self, number: int) -> None:
-        job_id = self.jobs[number % len(self.jobs)] if self.jobs else NOBODY
+        job_id = self.jobs[number % len(self.jobs)] if self.jobs else UNKNOWN_ID
         self._ask(partial(erased, job_id=job_id))
 
     @invariant()
@@ -406,8 +528,23 @@ class Lockstep(RuleBasedStateMachine):
             self._ask(partial(attachments, job_id=job_id))
 
 
+async def enqueued(store: Store | Transaction, requests: list[EnqueueRequest]) -> Sequence[EnqueueResult]:
+    """The results. Of several refusals in one batch each store may raise another; nothing is enqueued either way."""
+    try:
+        return await store.enqueue(requests)
+    except (RequestIdReused, DedupeKeyConflict) as error:
+        if len(requests) == 1:
+            raise
+        raise Refused("one of several enqueues was refused") from error
+
+
+async def enqueued_at_once(store: Store, requests: list[EnqueueRequest]) -> list[Any]:
+    """The results of single enqueues that are sent at the same time."""
+    return await asyncio.gather(*(answered(store.enqueue([request])) for request in requests))
+
+
 async def answered(asked: Coroutine[Any, Any, Any]) -> Any:
-    """The answer, or the error that came instead, with what depends on the store left out."""
+    """The result, or the error, without what depends on the store."""
     try:
         return plain(await asked)
     except TenureError as error:
@@ -415,7 +552,7 @@ async def answered(asked: Coroutine[Any, Any, Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value to compare: tokens and positions are each store's own."""
+    """A value to compare: tokens and positions differ between stores."""
     match value:
         case Job():
             return msgspec.structs.replace(value, token=None)
@@ -423,9 +560,13 @@ def plain(value: Any) -> Any:
             return msgspec.structs.replace(value, position=None)
         case Applied() | Repeated() | Busy():
             return (type(value).__name__, plain(value.job), getattr(value, "at", None), getattr(value, "renewed", None))
+        case StepRecord():
+            return msgspec.structs.replace(value, number=0)
+        case StepSaved() | StepExists():
+            return (type(value).__name__, plain(value.step))
         case Failure():
             current = value.error.current if isinstance(value.error, Refused) else None
-            # Erasure leaves the revision as it is, so a store may answer with the record that the caller brought.
+            # Erasure keeps the revision, so a store may return the record that was passed in.
             ended = current is not None and not current.live
             return ("Failure", plain(value.error), current.rev if ended and current else plain(current))
         case EnqueueResult():
@@ -441,7 +582,7 @@ def plain(value: Any) -> Any:
 
 
 def difference(one: Any, other: Any, path: str = "answer") -> str:
-    """Where two answers first differ, and how."""
+    """Where two results first differ, and how."""
     if isinstance(one, msgspec.Struct) and type(one) is type(other):
         one, other = msgspec.structs.asdict(one), msgspec.structs.asdict(other)
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
@@ -458,21 +599,34 @@ async def found(store: Store, wanted: JobFilter, limit: int) -> list[Any]:
     return [page.jobs, page.after]
 
 
+async def children_of(store: Store, parent_id: UUID, *, live_only: bool, limit: int) -> list[Any]:
+    page = await store.children(parent_id, live_only=live_only, limit=limit)
+    return [page.jobs, page.after]
+
+
 class NotKept(Exception):
     """Ends a transaction without a commit."""
 
 
 async def together(
-    store: Store, *, requests: list[Request], new: list[EnqueueRequest], made: tuple[Job, Artifact] | None, kept: bool
+    store: Store,
+    *,
+    requests: list[Request],
+    new: list[EnqueueRequest],
+    made: tuple[Job, Artifact] | None,
+    saved: SaveStep | None,
+    kept: bool,
 ) -> list[Any]:
-    """What a transaction answers to all of this, and whether it was kept."""
+    """The results inside a transaction, and whether it was committed."""
     answers: list[Any] = []
     try:
         async with store.transaction(deadline_seconds=60) as tx:
-            answers.append(await tx.enqueue(new))
+            answers.append(await enqueued(tx, new))
             if made is not None:
                 await tx.attach(made[0], [made[1]])
             answers += [await tx.apply(request) for request in requests]
+            if saved is not None:
+                answers.append(await tx.save_step(saved))
             if not kept:
                 raise NotKept
     except NotKept:
@@ -489,7 +643,7 @@ async def at_a_glance(store: Store, *, wanted: DeadLetterFilter, limit: int) -> 
 
 
 async def erased(store: Store, *, job_id: UUID) -> Job | str:
-    """The erased job, or the kind of refusal: its words are the store's own."""
+    """The erased job, or the type of the refusal: its message depends on the store."""
     try:
         return await store.erase(job_id, reason="asked to", actor=OPERATOR)
     except Refused as refusal:
@@ -503,13 +657,20 @@ async def told(store: Store, wanted: EventFilter) -> list[Event]:
 
 async def rows_and_histories(store: Store) -> list[Any]:
     jobs = (await store.find(JobFilter(), limit=10_000)).jobs
-    histories = await store.history([NOBODY, *(job.id for job in jobs)])
-    return [jobs, [histories[job.id] for job in jobs], histories[NOBODY]]
+    histories = await store.history([UNKNOWN_ID, *(job.id for job in jobs)])
+    return [jobs, [histories[job.id] for job in jobs], histories[UNKNOWN_ID]]
 
 
 async def attachments(store: Store, *, job_id: UUID) -> list[Any]:
     executions, letter = await store.executions(job_id), await store.dead_letter(job_id)
-    return [executions, letter, await store.signals(job_id), await store.artifacts(job_id)]
+    return [
+        executions,
+        letter,
+        await store.signals(job_id),
+        await store.artifacts(job_id),
+        await store.steps(job_id),
+        (await store.content([job_id]))[job_id],
+    ]
 
 
 def model_side() -> Side:
@@ -548,7 +709,7 @@ def run_in_lockstep(sides: OpenSides, how: settings) -> None:
 
 
 def examples(usual: int, *, shrink: bool = True) -> settings:
-    """Shrinking asks the stores the same things over and over: on PostgreSQL that takes too long for every run."""
+    """Shrinking repeats many requests: on PostgreSQL that takes too long for every run."""
     number = int(os.environ.get("TENURE_LOCKSTEP_EXAMPLES") or usual)
     return settings(
         max_examples=number,
@@ -568,18 +729,20 @@ def prepared(postgres_server: Postgres) -> Iterator[str]:
 
 @pytest.mark.requirement("LC-13", "LC-07", "LC-09", "LC-10", "SM-17")
 @pytest.mark.timeout(600)
-def test_the_model_and_sqlite_go_in_lockstep() -> None:
+@pytest.mark.parametrize("number", [50, pytest.param(150, marks=pytest.mark.deep)])
+def test_the_model_and_sqlite_go_in_lockstep(number: int) -> None:
     def sides(stack: ExitStack, runner: asyncio.Runner) -> list[Side]:
         return [model_side(), sqlite_side(stack, runner)]
 
-    run_in_lockstep(sides, examples(150))
+    run_in_lockstep(sides, examples(number))
 
 
 @pytest.mark.requirement("LC-13", "LC-07", "LC-09", "LC-10", "SM-17")
 @pytest.mark.timeout(600)
-def test_the_model_sqlite_and_postgres_go_in_lockstep(postgres_server: Postgres, prepared: str) -> None:
+@pytest.mark.parametrize("number", [10, pytest.param(40, marks=pytest.mark.deep)])
+def test_the_model_sqlite_and_postgres_go_in_lockstep(postgres_server: Postgres, prepared: str, number: int) -> None:
     def sides(stack: ExitStack, runner: asyncio.Runner) -> list[Side]:
         postgres = postgres_side(stack, runner, postgres_server, prepared)
         return [model_side(), sqlite_side(stack, runner), postgres]
 
-    run_in_lockstep(sides, examples(30, shrink=False))
+    run_in_lockstep(sides, examples(number, shrink=False))

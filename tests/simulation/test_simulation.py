@@ -1,4 +1,4 @@
-"""Thousands of runs of the real roles on virtual time. Every one of them can be made again from its seed."""
+"""Thousands of runs of the real roles on virtual time. Each can be repeated from its seed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def runs(first: int, last: int) -> list[Result]:
     "SM-02", "SM-03", "SM-04", "WC-05", "WC-10", "WC-11", "EL-03", "EL-05", "EL-06", "EL-08", "LC-05", "LC-07"
 )
 @pytest.mark.parametrize("first", SPANS)
-def test_every_promise_holds_whatever_breaks(first: int) -> None:
+def test_every_invariant_holds_under_faults(first: int) -> None:
     tally = Tally()
     for result in runs(first, first + SPAN):
         tally.add(result)
@@ -49,7 +49,7 @@ def test_every_promise_holds_whatever_breaks(first: int) -> None:
         assert result.operations >= 200
         assert sum(result.faults.values()) >= 5
     assert tally.failed == [], [f"{arguments(result)}: {result.problem}" for result in tally.failed]
-    # A hundred runs in which some kind of fault never had an effect would show nothing about it.
+    # A hundred runs in which a kind of fault never had an effect would prove nothing about it.
     assert tally.missing() == []
 
 
@@ -63,8 +63,9 @@ def test_a_seed_makes_the_same_run_in_another_process_with_other_hashes(store: s
     assert again == here
 
 
+@pytest.mark.deep
 def test_runs_leave_nothing_behind() -> None:
-    """Else a hundred thousand of them become slower and slower."""
+    """Otherwise a hundred thousand runs become slower and slower."""
 
     def objects_after(first: int) -> int:
         assert all(result.problem is None for result in simulate_all(range(first, first + 10), Options()))
@@ -96,6 +97,8 @@ def test_without_any_fault_nothing_is_lost_and_nothing_is_repeated() -> None:
         assert "enqueue repeated" not in result.seen
 
 
+@pytest.mark.deep
+@pytest.mark.timeout(300)
 def test_a_broken_guard_is_found_and_the_run_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "_require_lease", lambda *_: None)
     monkeypatch.setattr(deciding, "decide_at", _decide_without_lease)
@@ -115,7 +118,7 @@ def test_a_broken_guard_is_found_and_the_run_is_made_smaller(monkeypatch: pytest
 async def _fire_without_guard(
     schedules: ModelSchedules, firing: Firing, requests: Sequence[EnqueueRequest]
 ) -> list[EnqueueResult] | None:
-    """Adds the jobs whatever the schedule's revision is by now."""
+    """Enqueues the jobs at any revision of the schedule."""
     anew = [
         msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, request_id=None)) for one in requests
     ]
@@ -129,7 +132,7 @@ async def _fire_without_guard(
 
 def test_a_due_time_that_is_fired_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelSchedules, "fire", _fire_without_guard)
-    # All of the runs are made to their end: those that are left midway would have their dead processes speak up later.
+    # All runs are made to their end: runs that are left midway would log from their dead processes later.
     failing = [run for run in simulate_all(range(40), Options()) if run.problem is not None]
     assert failing, "40 runs in which whoever came second fired too, and nothing was noticed"
     assert "fired twice ['2030-" in str(failing[0].problem)

@@ -12,7 +12,7 @@ from tenure.lifecycle.records import EventType
 from tenure.stores.contract import JobFilter, Store
 from tenure.testing.store_check import check_job
 from tests.support.databases import Database
-from tests.support.lifecycle_worker import ENDS, labour, way_of
+from tests.support.lifecycle_worker import ENDS, path_of, run_lifecycle_worker
 from tests.support.worker_processes import all_at_once
 
 PROCESSES = 8
@@ -36,7 +36,7 @@ async def live_through_everything(database: Database, *, jobs: int, seconds: flo
         pass
     share = jobs // PROCESSES
     arguments = [(database.url, f"worker-{n}", n * share, share, seconds) for n in range(PROCESSES)]
-    applied = await asyncio.to_thread(all_at_once, labour, arguments, seconds=seconds)
+    applied = await asyncio.to_thread(all_at_once, run_lifecycle_worker, arguments, seconds=seconds)
     async with database.opened() as store:
         seen = await check_everything(store)
         assert await count_tail(store, expected=seen["events"]) == seen["events"]
@@ -54,8 +54,8 @@ async def check_everything(store: Store) -> Counter[str]:
         for job in page.jobs:
             events = histories[job.id]
             check_job(job, events)
-            status, claims = ENDS[way_of(job)]
-            assert job.status.value == status, f"{way_of(job)} ended as {job.status}: {[e.type.value for e in events]}"
+            status, claims = ENDS[path_of(job)]
+            assert job.status.value == status, f"{path_of(job)} ended as {job.status}: {[e.type.value for e in events]}"
             assert job.attempt >= claims
             assert sum(event.type is EventType.CLAIMED for event in events) == job.attempt == len(executions(events))
             seen["jobs"] += 1

@@ -39,7 +39,7 @@ def test_as_many_claims_as_there_are_groups_begin_with_each_of_them_once() -> No
         assert sorted(queue for group in first for queue in group) == list(request(100).queues)
 
 
-def test_claimers_that_take_turns_do_not_skip_groups_of_each_other() -> None:
+def test_alternating_claimers_do_not_skip_groups_of_each_other() -> None:
     rotation = QueueRotation()
     mail, report = request(64), request(64, kinds=("report",))
     first = [next(rotation.groups(claim)) for _ in range(2) for claim in (mail, report)]

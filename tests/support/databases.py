@@ -1,7 +1,8 @@
-"""Databases of both kinds, and what somebody could do to them by hand who has switched off the guards."""
+"""Databases of both kinds, and changes made by hand with the guards switched off."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, closing
@@ -13,11 +14,16 @@ import psycopg
 from psycopg import sql
 
 from tenure.stores import Store, store_for
+from tenure.stores.postgres.connections import GUARD_STATE
+
+
+class GuardRefused(Exception):
+    """A guard or a constraint of the database refused a statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where a database is. In SQL that is meant for both kinds, `{jobs}` stands for the name of a table of ours."""
+    """The address of a database. In SQL for both kinds `{jobs}` stands for the name of a table of the schema."""
 
     url: str
 
@@ -41,7 +47,7 @@ class Database:
             await store.close()
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """What this SQL answers, on a connection of its own."""
+        """The rows of this SQL, on a new connection."""
         if self.is_sqlite:
             with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as connection:
                 return connection.execute(_named(statement, "tenure_")).fetchall()
@@ -49,8 +55,40 @@ class Database:
             cursor = server.execute(_named(statement, "tenure.").encode())
             return cursor.fetchall() if cursor.description else []
 
+    def write_as(self, writer: str | None, *statements: str) -> None:
+        """Run this SQL in one transaction with all guards on and the writer set to this one.
+
+        GuardRefused: a guard or a constraint refused it. Any other error is raised as it is.
+        """
+        try:
+            if self.is_sqlite:
+                with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as connection:
+                    connection.execute("begin immediate")
+                    if writer is not None:
+                        connection.execute("update tenure_writer set writer = ?", (writer,))
+                    for statement in statements:
+                        connection.execute(_named(statement, "tenure_"))
+                    connection.execute("update tenure_writer set writer = null")
+                    connection.execute("commit")
+            else:
+                with psycopg.connect(self.url) as server:
+                    if writer is not None:
+                        server.execute("select set_config('tenure.writer', %s, true)", (writer,))
+                    for statement in statements:
+                        server.execute(_named(statement, "tenure.").encode())
+        except (
+            sqlite3.IntegrityError,
+            psycopg.errors.IntegrityError,
+            psycopg.errors.InvalidTextRepresentation,
+        ) as refused:
+            raise GuardRefused(str(refused)) from refused
+        except psycopg.Error as refused:
+            if refused.sqlstate != GUARD_STATE:
+                raise
+            raise GuardRefused(str(refused)) from refused
+
     def tamper(self, *statements: str) -> None:
-        """Run this SQL with all guards, checks and unique indexes of the log out of the way."""
+        """Run this SQL with all guards, checks and unique indexes of the log switched off."""
         if self.is_sqlite:
             self._tamper_with_sqlite(statements)
         else:
@@ -83,7 +121,4 @@ class Database:
 
 
 def _named(statement: str, prefix: str) -> str:
-    names = ("jobs", "events", "policies", "dead_letters", "signals", "migrations", "meta", "operator_log")
-    for name in names:
-        statement = statement.replace(f"{{{name}}}", f"{prefix}{name}")
-    return statement
+    return re.sub(r"\{([a-z_]+)\}", rf"{prefix}\1", statement)

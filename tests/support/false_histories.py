@@ -1,4 +1,4 @@
-"""Stories that must not be believed, each made from a true one by one edit, with the code by which it is found out."""
+"""Histories with one fault each, made from a true one by one edit, with the code that the checker must report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.support.history_edits import (
     CHANGED,
     Edit,
     answered,
-    asked_again,
     claimed_again,
     different,
     effect_of,
@@ -28,6 +27,7 @@ from tests.support.history_edits import (
     ok_with,
     origin,
     refused,
+    repeated,
     row,
     skipped,
     swapped,
@@ -42,7 +42,7 @@ from tests.support.recorded_history import LEASE_SECONDS
 
 @dataclass(frozen=True)
 class Corruption:
-    """What was done to the recorded_run, the code that must name it, and the codes of what follows from it."""
+    """The edit of the recorded run, the code that must be reported for it, and the codes that follow from it."""
 
     name: str
     code: Code
@@ -55,7 +55,7 @@ STRANGER = UUID(int=7)
 RECOVERS = "recovery:mender"
 
 CORRUPTIONS = [
-    # Lost, doubled or invented: what was answered against what is there.
+    # Lost, duplicated or invented results.
     Corruption("an acknowledged job is lost", Code.ACKNOWLEDGED_LOST, vanished("queued")),
     Corruption("a job that was worked on is lost", Code.ACKNOWLEDGED_LOST, vanished("slept")),
     Corruption(
@@ -101,14 +101,14 @@ CORRUPTIONS = [
     Corruption(
         "one change had two results",
         Code.TWO_RESULTS,
-        asked_again(
+        repeated(
             "heartbeat", "held", lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["held"],), rev=7)
         ),
     ),
     Corruption(
         "one enqueue made a job twice",
         Code.TWO_RESULTS,
-        asked_again(
+        repeated(
             "enqueue",
             "queued too",
             lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["queued too"],), created=True),
@@ -117,7 +117,7 @@ CORRUPTIONS = [
     Corruption(
         "one enqueue was answered with two jobs",
         Code.TWO_RESULTS,
-        asked_again(
+        repeated(
             "enqueue",
             "queued too",
             lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["queued"],), created=False),
@@ -127,15 +127,13 @@ CORRUPTIONS = [
     Corruption(
         "one claim was answered with different jobs",
         Code.TWO_RESULTS,
-        asked_again(
-            "claim+start", "halted", lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["queued"],))
-        ),
+        repeated("claim+start", "halted", lambda recorded_run, call: Ok(*key_of(call), (recorded_run.jobs["queued"],))),
         also=frozenset({Code.CLAIM_NOT_WRITTEN}),
     ),
     Corruption(
         "what was done is refused later",
         Code.REFUSED_AFTER_OK,
-        asked_again("heartbeat", "held", lambda _, call: Failed(*key_of(call), "IllegalTransition")),
+        repeated("heartbeat", "held", lambda _, call: Failed(*key_of(call), "IllegalTransition")),
     ),
     Corruption(
         "one request was carried out twice",
@@ -273,19 +271,19 @@ CORRUPTIONS = [
     Corruption(
         "an owner cancels what nobody asked to be cancelled",
         Code.AGAINST_POLICY,
-        log("working", followed(EventType.CANCELLED, to_status=CANCELLED, detail='{"reason":"bored"}')),
+        log("working", followed(EventType.CANCELLED, to_status=CANCELLED, cause="bored")),
     ),
     Corruption("the commit is not marked as one", Code.BROKEN_LOG, log("committed", different(-1, commits=False))),
     Corruption("an event cannot be read", Code.BROKEN_LOG, log("working", different(5, detail="{"), in_row=False)),
     # One job's row.
     Corruption("a row has another progress than its log", Code.ROW_DIFFERS, row("working", progress=99)),
     Corruption("the last event of a live job is missing", Code.ROW_DIFFERS, log("working", until(5), in_row=False)),
-    Corruption("a halted job has no reason", Code.ROW_INVARIANT, log("stopped", different(-1, detail="{}"))),
+    Corruption("a halted job has no reason", Code.ROW_INVARIANT, log("stopped", different(-1, cause=None))),
     Corruption("a payload was exchanged", Code.ORIGIN_CHANGED, origin("working", payload='{"to":"mallory"}')),
     Corruption("a result was exchanged", Code.CONTENT_CHANGED, row("done", result='"forged"')),
     Corruption("a job has ended and nothing tells how", Code.NO_END_EVENT, log("stopped", until(3), in_row=False)),
     Corruption("a token can be read", Code.SECRET_SHOWN, row("working", token=STRANGER)),
-    # The whole log, and jobs among each other.
+    # The whole log, and relations between jobs.
     Corruption("the tail leaves an event out", Code.TAIL_MISSING, tail_of("working", lambda own: own[:-1])),
     Corruption("the tail tells of an event twice", Code.TAIL_REPEATED, tail(lambda told: [*told, told[0]])),
     Corruption("the tail is out of order", Code.TAIL_ORDER, tail_of("working", swapped)),

@@ -1,4 +1,4 @@
-"""A store whose answers get lost: before anything was done, or after it was done."""
+"""A store whose calls fail: before anything was written, or after it was written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tenure.stores.contract import ClaimRequest, Outcome, Request, Store, Subscr
 
 
 class Fault(Enum):
-    """What becomes of the next call."""
+    """What happens to the next call."""
 
     REQUEST_LOST = "nothing was done, and the caller cannot know"
     REPLY_LOST = "it was done, and the caller cannot know"
 
 
 class FaultyStore:
-    """The parts of a store that workers hold, over a real store. Each call takes the next fault that was planned."""
+    """The parts of a store that workers use, in front of a real store. Each call has the next planned fault."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

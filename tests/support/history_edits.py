@@ -1,7 +1,7 @@
-"""Edits of a recorded_run: of a row, a log, the tail, or of what clients saw.
+"""Edits of a recorded run: of a row, a log, the tail, or of what clients saw.
 
-An edit of a log is carried through to the row and the tail, where it does not say otherwise: that is what a store with
-such a bug would have left behind. What only contradicts itself in one place would be too easy to find.
+An edit of a log also changes the row and the tail unless it is told not to, because a store with such a bug would have
+written all of them. A contradiction in one place alone would be too easy to find.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHANGED = msgspec.structs.replace
 
 
 def row(name: str, **changes: Any) -> Edit:
-    """The row alone says something else."""
+    """Change only the row."""
 
     def edit(recorded_run: RecordedRun) -> RecordedRun:
         job = CHANGED(recorded_run.job(name), **changes)
@@ -52,14 +52,14 @@ def origin(name: str, **changes: Any) -> Edit:
 
 
 def log(name: str, change: Callable[[Events], Sequence[Event]], *, in_row: bool = True, in_tail: bool = True) -> Edit:
-    """The log says something else, and so do the row and the tail, unless they are kept out of it."""
+    """Change the log, and the row and the tail with it unless they are excluded."""
 
     def edit(recorded_run: RecordedRun) -> RecordedRun:
         job = recorded_run.job(name)
         events = tuple(change(recorded_run.database.logs[job.id]))
         database = CHANGED(recorded_run.database, logs={**recorded_run.database.logs, job.id: events})
         if in_tail:
-            database = CHANGED(database, tail=tuple(_retold(database.tail, job.id, events)))
+            database = CHANGED(database, tail=tuple(_with_events(database.tail, job.id, events)))
         if in_row and events:
             database = _with_row(database, _replayed(job, events))
         return recorded_run.stored(database)
@@ -75,7 +75,7 @@ def tail(change: Callable[[Events], Sequence[Event]]) -> Edit:
 
 
 def tail_of(name: str, change: Callable[[list[Event]], Sequence[Event]]) -> Edit:
-    """The events of one job in the tail, put back into the places that they had."""
+    """The events of one job in the tail, at their old positions."""
 
     def edit(recorded_run: RecordedRun) -> RecordedRun:
         job_id = recorded_run.jobs[name]
@@ -87,7 +87,7 @@ def tail_of(name: str, change: Callable[[list[Event]], Sequence[Event]]) -> Edit
 
 
 def vanished(name: str, *, row_only: bool = False) -> Edit:
-    """The job is not there, or only its row is not."""
+    """Remove the job, or only its row."""
 
     def edit(recorded_run: RecordedRun) -> RecordedRun:
         database, job_id = recorded_run.database, recorded_run.jobs[name]
@@ -107,7 +107,7 @@ def _with_row(database: HistorySnapshot, changed: Job) -> HistorySnapshot:
 
 
 def _replayed(job: Job, events: Sequence[Event]) -> Job:
-    """The row that these events leave, whether they are legal or not."""
+    """The row that these events fold to, legal or not."""
     contents = {**contents_of(job), digest(ERROR): ERROR}
     replayed = enqueued_job(job.origin, at=events[0].at, due_at=events[0].until_at)
     for event in events[1:]:
@@ -115,8 +115,8 @@ def _replayed(job: Job, events: Sequence[Event]) -> Job:
     return replayed
 
 
-def _retold(told: Sequence[Event], job_id: UUID, events: Sequence[Event]) -> Iterator[Event]:
-    """The tail with these events of the job: each in its old place, a new one right after the one that it follows."""
+def _with_events(told: Sequence[Event], job_id: UUID, events: Sequence[Event]) -> Iterator[Event]:
+    """The tail with these events of the job: each at its old position, a new one right after its predecessor."""
     places = {event.rev: float(place) for place, event in enumerate(told) if event.job_id == job_id}
     order = [(float(place), 0, event) for place, event in enumerate(told) if event.job_id != job_id]
     last = 0.0
@@ -134,7 +134,7 @@ def without(rev: int) -> Callable[[Events], list[Event]]:
 
 
 def skipped(rev: int) -> Callable[[Events], list[Event]]:
-    """As if it had never been written, and the later ones had its number."""
+    """Remove an event and renumber the later ones."""
     return lambda events: [CHANGED(event, rev=event.rev - (event.rev > rev)) for event in events if event.rev != rev]
 
 
@@ -143,7 +143,7 @@ def until(rev: int) -> Callable[[Events], Events]:
 
 
 def different(rev: int, **changes: Any) -> Callable[[Events], list[Event]]:
-    """One event says something else; `-1` is the last."""
+    """Change one event; `-1` is the last."""
 
     def change(events: Events) -> list[Event]:
         wanted = rev if rev > 0 else len(events) + 1 + rev
@@ -153,7 +153,7 @@ def different(rev: int, **changes: Any) -> Callable[[Events], list[Event]]:
 
 
 def later(rev: int, seconds: float) -> Callable[[Events], list[Event]]:
-    """One event is dated that much later."""
+    """Date one event that much later."""
 
     def change(events: Events) -> list[Event]:
         wanted = rev if rev > 0 else len(events) + 1 + rev
@@ -164,7 +164,7 @@ def later(rev: int, seconds: float) -> Callable[[Events], list[Event]]:
 
 
 def followed(event_type: EventType, *, seconds: float = 1.0, **facts: Any) -> Callable[[Events], list[Event]]:
-    """One event more, made like the last one."""
+    """Add an event like the last one."""
 
     def change(events: Events) -> list[Event]:
         last = events[-1]
@@ -188,7 +188,7 @@ def followed(event_type: EventType, *, seconds: float = 1.0, **facts: Any) -> Ca
 
 
 def swapped(events: Sequence[Event]) -> list[Event]:
-    """The second and the third in each other's places."""
+    """Swap the second and the third."""
     first, second, third, *rest = events
     return [first, third, second, *rest]
 
@@ -209,7 +209,7 @@ def claimed_again(events: Events) -> list[Event]:
 
 
 def answered(op: str, name: str, change: Callable[[Record], Record], *, number: int = 0) -> Edit:
-    """The answer to a call of this operation on this job is another one."""
+    """Replace the result of a call of this operation on this job."""
 
     def edit(recorded_run: RecordedRun) -> RecordedRun:
         call = _calls(recorded_run, op, name)[number]
@@ -223,7 +223,7 @@ def answered(op: str, name: str, change: Callable[[Record], Record], *, number: 
 
 
 def invoked(op: str, name: str, /, **changes: Any) -> Edit:
-    """A call asked for something else."""
+    """Replace the request of a call."""
 
     def edit(recorded_run: RecordedRun) -> RecordedRun:
         call = _calls(recorded_run, op, name)[0]
@@ -233,8 +233,8 @@ def invoked(op: str, name: str, /, **changes: Any) -> Edit:
     return edit
 
 
-def asked_again(op: str, name: str, answer: Callable[[RecordedRun, Invoked], Record]) -> Edit:
-    """The same request once more, with another answer."""
+def repeated(op: str, name: str, answer: Callable[[RecordedRun, Invoked], Record]) -> Edit:
+    """Repeat the request with another result."""
 
     def edit(recorded_run: RecordedRun) -> RecordedRun:
         call = CHANGED(_calls(recorded_run, op, name)[0], number=10_000)

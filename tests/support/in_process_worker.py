@@ -19,7 +19,7 @@ STOPPED_SECONDS_MAX = 40.0
 
 @asynccontextmanager
 async def working(app: tenure.App, **options: Any) -> AsyncIterator[Worker]:
-    """It runs meanwhile, and is stopped at the end unless it was before."""
+    """Run it meanwhile; it is stopped at the end unless it has stopped before."""
     worker = app.worker(**{**QUICK, **options})
     running = asyncio.create_task(worker.run())
     try:
@@ -31,6 +31,6 @@ async def working(app: tenure.App, **options: Any) -> AsyncIterator[Worker]:
 
 
 async def is_renewed(store: ReadStore, job_id: UUID) -> bool:
-    """Whether a heartbeat has put off the end of the job's lease."""
+    """Whether a heartbeat has renewed the job's lease."""
     events = (await store.history([job_id]))[job_id]
     return any(event.type is EventType.HEARTBEAT and event.until_at is not None for event in events)

@@ -1,6 +1,6 @@
-"""A worker that takes jobs through all of the lifecycle. What becomes of a job is written in its payload.
+"""A worker that takes jobs through the whole lifecycle. A job's payload states its path.
 
-Everybody recovers, too: a job whose owner abandoned it is stalled and requeued by whoever finds it first.
+Every worker also recovers: a job whose owner abandoned it is stalled and requeued by the first worker that finds it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from tenure.lifecycle.statuses import LIVE
 from tenure.stores import store_for
 from tenure.stores.contract import Applied, EnqueueRequest, Failure, JobFilter, Repeated, Request
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
-from tests.support.waiting import patiently
+from tests.support.waiting import retry_while_busy
 
 READY_SECONDS = 60.0
 BATCH = 100
-BURIAL = DeadLetter(ReasonCode.EXHAUSTED_RETRIES, Stage.EXEC, ERROR)
+DEAD_LETTER = DeadLetter(ReasonCode.EXHAUSTED_RETRIES, Stage.EXEC, ERROR)
 
-SHORT = {"lease_seconds": 0.5, "heartbeat_seconds": 0.5, "max_attempts": 30_000}
+SHORT = {"lease_seconds": 0.5, "heartbeat_seconds": 0.5, "max_attempts": 30_000, "on_exhausted": "fail"}
 
 ENDS: dict[str, tuple[str, int]] = {
-    # way: the status in which it must end, and how many claims that takes
+    # path: the status in which the job must end, and how many claims that takes
     "complete": ("succeeded", 1),
     "commit": ("succeeded", 1),
     "report": ("succeeded", 1),
@@ -61,7 +61,7 @@ ENDS: dict[str, tuple[str, int]] = {
     "bury": ("dead_lettered", 1),
     "cancel": ("cancelled", 1),
 }
-"""The ways that a job can go."""
+"""The paths that a job can take."""
 
 ONCE: dict[str, tuple[Operation, ...]] = {
     "complete": (Complete("1"),),
@@ -72,13 +72,13 @@ ONCE: dict[str, tuple[Operation, ...]] = {
     "suspend": (Suspend(delay_seconds=0),),
     "fail": (Fail(ERROR),),
     "halt": (Halt("limit", "[1]"),),
-    "bury": (BURIAL,),
+    "bury": (DEAD_LETTER,),
 }
 
 
 def enqueues(drive: Driver, first: int, count: int) -> list[EnqueueRequest]:
-    """New jobs, going all the ways in turn. Those that will lose their owner have a short lease, and may lose it often:
-    a machine under load is slow, and how often a lease runs out there is not what is tested."""
+    """New jobs over all paths. Those that lose their owner have a short lease and many attempts: on a busy machine
+    leases expire more often, and how often is not tested."""
     ways = list(ENDS)
     found: list[EnqueueRequest] = []
     for number in range(first, first + count):
@@ -88,20 +88,20 @@ def enqueues(drive: Driver, first: int, count: int) -> list[EnqueueRequest]:
     return found
 
 
-def labour(barrier: Barrier, url: str, worker: str, first: int, count: int, seconds: float) -> int:
-    return asyncio.run(_labour(barrier, url, worker, first, count, seconds))
+def run_lifecycle_worker(barrier: Barrier, url: str, worker: str, first: int, count: int, seconds: float) -> int:
+    return asyncio.run(_run_lifecycle_worker(barrier, url, worker, first, count, seconds))
 
 
-async def _labour(barrier: Barrier, url: str, worker: str, first: int, count: int, seconds: float) -> int:
-    """Add the jobs of one's own, then work on everybody's until none is live. How many changes were applied."""
+async def _run_lifecycle_worker(barrier: Barrier, url: str, worker: str, first: int, count: int, seconds: float) -> int:
+    """Enqueue this worker's jobs, then work on all jobs until none is live. Returns how many changes were applied."""
     store = store_for(url)
     await store.open()
     try:
         barrier.wait(READY_SECONDS)
         drive = Driver(store)
         for begin in range(first, first + count, 1000):
-            await patiently(partial(store.enqueue, enqueues(drive, begin, min(1000, first + count - begin))))
-        # Nobody leaves while another has yet to add its jobs.
+            await retry_while_busy(partial(store.enqueue, enqueues(drive, begin, min(1000, first + count - begin))))
+        # Wait until every worker has enqueued its jobs.
         barrier.wait(seconds)
         return await _until_done(drive, worker, time.monotonic() + seconds)
     finally:
@@ -112,17 +112,17 @@ async def _until_done(drive: Driver, worker: str, deadline: float) -> int:
     applied = 0
     while time.monotonic() < deadline:
         request = drive.claim_request(limit=BATCH, worker=worker, start=False)
-        jobs = await patiently(partial(drive.store.claim, request))
-        applied += await _carry_on(drive, jobs)
+        jobs = await retry_while_busy(partial(drive.store.claim, request))
+        applied += await _apply_next_steps(drive, jobs)
         applied += await _recover(drive)
         if not jobs and not (await drive.store.find(JobFilter(statuses=tuple(LIVE)), limit=1)).jobs:
             return applied
     raise TimeoutError(f"{worker} was not done in time")
 
 
-async def _carry_on(drive: Driver, jobs: Sequence[Job]) -> int:
+async def _apply_next_steps(drive: Driver, jobs: Sequence[Job]) -> int:
     started = await _applied(drive, [drive.request(job, Start(), fresh=True) for job in jobs])
-    called = [job for job in started if way_of(job) == "cancel"]
+    called = [job for job in started if path_of(job) == "cancel"]
     signals = [drive.request(job.id, Signal("go", "[1]"), RequestCancel(), actor=CLIENT) for job in called]
     told = {job.id: job for job in await _applied(drive, signals)}
     steps = [(job, next_step(job)) for job in started]
@@ -131,8 +131,8 @@ async def _carry_on(drive: Driver, jobs: Sequence[Job]) -> int:
 
 
 def next_step(job: Job) -> tuple[Operation, ...]:
-    """What its owner does with a running job; nothing where it is to lose its owner."""
-    way = way_of(job)
+    """The owner's operations on a running job; none if the job is to lose its owner."""
+    way = path_of(job)
     if way == "cancel":
         return (Cancel("as asked"),)
     if way == "vanish":
@@ -142,7 +142,7 @@ def next_step(job: Job) -> tuple[Operation, ...]:
     return () if way == "abandon" else ONCE[way]
 
 
-def way_of(job: Job) -> str:
+def path_of(job: Job) -> str:
     return str(load(job.origin.payload)["way"])
 
 
@@ -156,8 +156,8 @@ async def _recover(drive: Driver) -> int:
 
 
 async def _applied(drive: Driver, requests: Sequence[Request]) -> list[Job]:
-    """The jobs that were changed. To be refused is a part of life here: another was faster, or the lease ran out."""
-    outcomes = await patiently(partial(drive.store.apply, requests)) if requests else []
+    """The jobs that were changed. Refusals are expected: another worker was faster, or the lease expired."""
+    outcomes = await retry_while_busy(partial(drive.store.apply, requests)) if requests else []
     for outcome in outcomes:
         if isinstance(outcome, Failure) and not isinstance(outcome.error, Refused):
             raise outcome.error

@@ -1,4 +1,4 @@
-"""PostgreSQL databases with tenure's schema whose clock stands still until it is told to go on."""
+"""PostgreSQL databases with tenure's schema and a manual clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADVANCE = "update tenure.test_clock set at = at + make_interval(secs => %(second
 
 
 class PostgresClock:
-    """Moves the time that `tenure.clock()` tells in one database."""
+    """Sets the time that `tenure.clock()` returns in one database."""
 
     def __init__(self, dsn: str) -> None:
         self._connection = psycopg.connect(dsn, autocommit=True)
@@ -36,7 +36,7 @@ class PostgresClock:
 
 @contextmanager
 def prepared_database(server: Postgres) -> Iterator[str]:
-    """The name of a migrated, empty database whose clock stands still, to be copied: that is faster than migrating."""
+    """The name of a migrated, empty database with a manual clock, to be cloned, which is faster than migrating."""
     dsn = server.create_database()
     asyncio.run(_migrate(dsn))
     with psycopg.connect(dsn, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
@@ -49,7 +49,7 @@ def prepared_database(server: Postgres) -> Iterator[str]:
 
 @contextmanager
 def copied_database(server: Postgres, prepared: str) -> Iterator[str]:
-    """The address of a copy of one's own."""
+    """The address of a clone."""
     dsn = server.create_database(template=prepared)
     try:
         yield dsn
@@ -75,11 +75,11 @@ update tenure.test_clock set at = %(start)s;
 drop schema public cascade;
 create schema public;
 """
-"""Rows are deleted, which is quick for few of them; jobs are truncated, since claims would walk over the remains."""
+"""Rows are deleted, which is fast for few of them; jobs are truncated, since claims would read the dead rows."""
 
 
 def make_empty(dsn: str) -> None:
-    """Put a copy of a prepared database back to where it was, which is much faster than another copy."""
+    """Restore a clone to its initial state, which is much faster than another clone."""
     with psycopg.connect(dsn, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
         connection.execute(EMPTY, {"start": START})
 

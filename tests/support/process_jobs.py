@@ -1,4 +1,4 @@
-"""Jobs for processes of their own: what a function may do, and what it should not do to anybody but itself."""
+"""Jobs with process isolation: what a function may do, and faults that must not affect other jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEGABYTE = 1024 * 1024
 
 
 class Stamp(tenure.Middleware):
-    """Says around a run which process it was in."""
+    """Writes the process id of a run around it."""
 
     async def run(self, ctx: tenure.Context, proceed: Callable[[], Awaitable[Any]]) -> Any:
         value = await proceed()
@@ -35,7 +35,7 @@ class Stamp(tenure.Middleware):
 
 
 class Point(msgspec.Struct):
-    """An argument and a result of a type of its own."""
+    """An argument and a result of its own type."""
 
     x: int
     y: int
@@ -44,8 +44,8 @@ class Point(msgspec.Struct):
 app = tenure.App("sqlite:///unused.db", name="processes", middleware=[Stamp()])
 
 
-def stillborn(*_arguments: object) -> None:
-    """In place of a child that works."""
+def exits_at_start(*_arguments: object) -> None:
+    """Runs instead of a child."""
     os._exit(3)
 
 
@@ -72,7 +72,7 @@ def stamped() -> list[int]:
 
 @app.job(isolation="process", max_attempts=2, backoff=SOON, on_exhausted="dead_letter", retry_on=[EOFError])
 def raising(error: str) -> None:
-    """Raises what it is told to."""
+    """Raises the given error."""
     raise {
         "ValueError": ValueError("no such thing"),
         "PermanentError": tenure.PermanentError("never"),
@@ -84,7 +84,7 @@ def raising(error: str) -> None:
     }[error]
 
 
-@app.job(isolation="process", max_attempts=1)
+@app.job(isolation="process", max_attempts=1, on_exhausted="fail")
 async def cancels_itself() -> None:
     task = asyncio.current_task()
     assert task is not None
@@ -92,7 +92,7 @@ async def cancels_itself() -> None:
     await asyncio.sleep(LONG_SECONDS)
 
 
-@app.job(isolation="process", max_attempts=1)
+@app.job(isolation="process", max_attempts=1, on_exhausted="fail")
 def wrong_result() -> Any:
     return object()
 
@@ -101,16 +101,13 @@ def wrong_result() -> Any:
 def reporting(ctx: tenure.Context) -> str:
     for percent in (10, 20, 90):
         ctx.progress(percent, f"{percent} done")
-    try:
-        ctx.progress(200)
-    except ValueError as refused:
-        return str(refused)
-    return "taken"
+    ctx.progress(99.4, "nearly" * 1000)
+    return "done"
 
 
-@app.job(isolation="process", lease_seconds=6, max_attempts=2, backoff=SOON)
+@app.job(isolation="process", lease_seconds=6, max_attempts=2, on_exhausted="fail", backoff=SOON)
 def obedient(ctx: tenure.Context) -> None:
-    """Goes on until it is asked to stop, for much longer than its lease."""
+    """Runs until it is asked to stop, for much longer than its lease."""
     ctx.progress(1, str(os.getpid()))
     while True:
         ctx.check()
@@ -126,21 +123,28 @@ async def until_the_worker_stops(ctx: tenure.Context) -> str:
         await asyncio.sleep(0.01)
 
 
-@app.job(isolation="process", max_attempts=3, backoff=SOON)
+@app.job(isolation="process", max_attempts=3, on_exhausted="fail", backoff=SOON)
 def stubborn(ctx: tenure.Context) -> None:
     ctx.progress(1, str(os.getpid()))
     time.sleep(LONG_SECONDS)
 
 
-@app.job(isolation="process", max_attempts=2, backoff=SOON, timeouts=Timeouts(running_seconds=3.0), on_exhausted="fail")
+@app.job(
+    isolation="process",
+    max_attempts=2,
+    on_exhausted="fail",
+    backoff=SOON,
+    timeouts=Timeouts(running_seconds=3.0),
+    on_timeout="fail",
+)
 def hanging(ctx: tenure.Context) -> None:
-    """Holds the interpreter in C code, so that nothing else in its process has a turn."""
+    """Holds the interpreter in C code, so that no other thread of its process can run."""
     _seize(ctx)
 
 
 @app.job(isolation="process")
 def seizing(ctx: tenure.Context) -> None:
-    """The same, for as long as it likes."""
+    """The same without a limit."""
     _seize(ctx)
 
 
@@ -149,15 +153,42 @@ def _seize(ctx: tenure.Context) -> None:
     ctypes.PyDLL(None).sleep(int(LONG_SECONDS))
 
 
-@app.job(isolation="process", max_attempts=3, backoff=SOON)
+@app.job(isolation="process", max_attempts=3, on_exhausted="fail", backoff=SOON)
 def with_a_program(ctx: tenure.Context) -> None:
-    """Starts a program of its own and waits for it."""
+    """Starts another process and waits for it."""
     with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({LONG_SECONDS})"]) as program:
         ctx.progress(1, str(program.pid))
         program.wait()
 
 
-@app.job(isolation="process", max_attempts=2, backoff=SOON, memory_bytes_max=400 * MEGABYTE)
+@app.job(isolation="process", max_attempts=3, on_exhausted="fail", backoff=SOON)
+def stubborn_with_programs(ctx: tenure.Context) -> None:
+    _wait_for_programs(ctx)
+
+
+@app.job(isolation="process", max_attempts=1, timeouts=Timeouts(running_seconds=10.0), on_exhausted="fail")
+def hanging_with_programs(ctx: tenure.Context) -> None:
+    _wait_for_programs(ctx)
+
+
+PROGRAMS = f"""
+import subprocess, sys, time
+nested = subprocess.Popen([sys.executable, "-c", "import time; time.sleep({10 * LONG_SECONDS})"])
+print(nested.pid, flush=True)
+nested.wait()
+"""
+
+
+def _wait_for_programs(ctx: tenure.Context) -> None:
+    """Starts a process that starts another one, writes all three process ids, and waits."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAMS], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        nested = program.stdout.readline().strip()
+        ctx.progress(1, f"{os.getpid()} {program.pid} {nested}")
+        program.wait()
+
+
+@app.job(isolation="process", max_attempts=2, on_exhausted="fail", backoff=SOON, memory_bytes_max=400 * MEGABYTE)
 def greedy(ctx: tenure.Context) -> None:
     ctx.progress(1, str(os.getpid()))
     kept = []
@@ -176,17 +207,17 @@ HOARD: list[bytearray] = []
 
 @app.job(isolation="process")
 def hoarding() -> list[int]:
-    """Leaves its process much larger than it was."""
+    """Leaves its process much larger than before."""
     HOARD.append(bytearray(os.urandom(4096)) * (200 * MEGABYTE // 4096))
     return [os.getpid()]
 
 
-@app.job(isolation="process", max_attempts=2, backoff=SOON)
+@app.job(isolation="process", max_attempts=2, on_exhausted="fail", backoff=SOON)
 def segfault() -> None:
     ctypes.string_at(0)
 
 
-@app.job(isolation="process", max_attempts=2, backoff=SOON)
+@app.job(isolation="process", max_attempts=2, on_exhausted="fail", backoff=SOON)
 async def exits(code: int) -> None:
     os._exit(code)
 
@@ -198,7 +229,7 @@ def talkative(ctx: tenure.Context) -> None:
     ctx.logger.warning("said about the job")
 
 
-@app.job(isolation="process", max_attempts=3, backoff=SOON)
+@app.job(isolation="process", max_attempts=3, on_exhausted="fail", backoff=SOON)
 def attaching(ctx: tenure.Context) -> str:
     """Its first attempt fails: what it attached is dropped."""
     ctx.attach("picture", bytes(range(256)) * 4096, media_type="image/x")
@@ -212,9 +243,9 @@ def attaching(ctx: tenure.Context) -> str:
     return "taken"
 
 
-@app.job(isolation="process", max_attempts=3, backoff=SOON)
+@app.job(isolation="process", max_attempts=3, on_exhausted="fail", backoff=SOON)
 async def pays(ctx: tenure.Context, amount: int, then: str) -> str:
-    """Applies its effect with the commit, and then does what it is told."""
+    """Applies its effect with the commit, then does as given."""
     ctx.attach("receipt", f"paid {amount}")
     async with ctx.commit(result="paid") as tx:
         await tx.execute("insert into payments(amount) values ($1)", amount)
@@ -222,7 +253,7 @@ async def pays(ctx: tenure.Context, amount: int, then: str) -> str:
     return _afterwards(then)
 
 
-@app.job(isolation="process", max_attempts=3, backoff=SOON)
+@app.job(isolation="process", max_attempts=3, on_exhausted="fail", backoff=SOON)
 def pays_plainly(ctx: tenure.Context, amount: int, then: str) -> str:
     """The same without an event loop."""
     with ctx.commit(result="paid") as tx:
@@ -240,9 +271,9 @@ def _afterwards(then: str) -> str:
     return "paid" if then == "return" else "something else"
 
 
-@app.job(isolation="process", max_attempts=1)
+@app.job(isolation="process", max_attempts=1, on_exhausted="fail")
 def dawdles(ctx: tenure.Context) -> None:
-    """Keeps its commit block open for longer than it may be."""
+    """Keeps its commit block open beyond the deadline."""
     with ctx.commit(result=None, deadline_seconds=0.2) as tx:
         tx.execute("insert into payments(amount) values ($1)", 1)
         time.sleep(0.5)
@@ -251,7 +282,7 @@ def dawdles(ctx: tenure.Context) -> None:
 
 @app.job(isolation="process", lease_seconds=2)
 def outlives_its_worker(ctx: tenure.Context, path: str) -> None:
-    """Tries to commit once its lease is no longer to be trusted, and makes a file when that is refused."""
+    """Tries to commit after its lease has expired, and creates a file when that is refused."""
     ctx.progress(1, str(os.getpid()))
     while not ctx.lease_lost:
         time.sleep(0.01)
@@ -269,23 +300,23 @@ def enqueues_more() -> str:
 
 @app.job(isolation="process")
 def spawning() -> int:
-    """Has processes of its own."""
+    """Starts processes."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         found: int = pool.apply(abs, (-7,))
         return found
 
 
-@app.job(max_attempts=2, lease_seconds=2, backoff=SOON)
+@app.job(max_attempts=2, on_exhausted="fail", lease_seconds=2, backoff=SOON)
 async def killer(sign: str) -> None:
-    """Takes down the process that it runs in, once there is a file of this name."""
+    """Kills the process that it runs in, once a file of this name exists."""
     while not Path(sign).exists():  # noqa: ASYNC110  somebody else makes it
         await asyncio.sleep(0.01)
     os._exit(9)
 
 
-@app.job(max_attempts=3, lease_seconds=2, backoff=SOON)
+@app.job(max_attempts=3, on_exhausted="fail", lease_seconds=2, backoff=SOON)
 async def mate(ctx: tenure.Context, seconds: float) -> int:
-    """Would be done by now, had its first attempt not been interrupted."""
+    """Would have ended if its first attempt had not been interrupted."""
     ctx.progress(1, str(os.getpid()))
     await asyncio.sleep(seconds if ctx.attempt == 1 else 0)
     return ctx.attempt

@@ -1,4 +1,4 @@
-"""A varied life of some jobs on one store, written down as its clients saw it."""
+"""A run of varied jobs on one store, recorded as its clients saw it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 from tenure.testing.history.checker import History, HistorySnapshot, recorded, snapshot
 from tenure.testing.model.store import ModelStore
 
-BURIAL = DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, ERROR)
+DEAD_LETTER = DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, ERROR)
 LEASE_SECONDS = 60.0
 PATIENT = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 50.0}
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What clients saw, what the database has, and which job is which."""
+    """What clients saw, what the database has, and the names of the jobs."""
 
     history: History
     database: HistorySnapshot
@@ -64,8 +64,8 @@ class RecordedRun:
 
 
 @dataclass
-class Life:
-    """Jobs named after what becomes of them. What `seen` asks is in the history, what `unseen` asks is not."""
+class RunRecorder:
+    """Jobs named after what happens to them. Calls through `seen` are recorded, calls through `unseen` are not."""
 
     store: Store
     clock: ManualClock
@@ -79,7 +79,7 @@ class Life:
         self.unseen = Driver(self.store)
 
     async def running(self, name: str, driver: Driver, *, start: bool = True, **facts: Any) -> Job:
-        """Added, claimed and started under this name; the moments differ, as they do in life."""
+        """Enqueued, claimed and started under this name, at different times."""
         facts = {"kind": name, "policy": PATIENT, **facts}
         added = await (self.calls if driver is self.seen else driver).add(**facts)
         self.jobs[name] = added.id
@@ -108,132 +108,134 @@ class Life:
         return RecordedRun(History.merged([self.client, self.worker]), database, dict(self.jobs))
 
 
-async def live(life: Life) -> None:
-    """All of it, but for the ends of some."""
-    await _payments(life)
-    await _ends(life)
-    await _losses(life)
-    await _answers(life)
-    await _unseen(life)
+async def run_jobs(run: RunRecorder) -> None:
+    """The whole run, except the ends of some jobs."""
+    await _payments(run)
+    await _ends(run)
+    await _losses(run)
+    await _answers(run)
+    await _unseen(run)
 
 
-async def _payments(life: Life) -> None:
+async def _payments(run: RunRecorder) -> None:
     """Jobs that have an effect outside."""
     for name, operations in {
         "paid": (Heartbeat(), Progress(50, "half"), Commit('"paid"'), Heartbeat(), Complete('"paid"')),
         "paid at once": (Complete('"paid"'),),
         "paid later": (Retry(ERROR, delay_seconds=5),),
     }.items():
-        await life.through(name, life.seen, *operations, kind="pays")
-        life.clock.advance(10)
-    await life.again("paid later", life.seen, Heartbeat(), Complete('"paid"'))
-    life.worker.effect(life.jobs["paid"], 1, life.clock.now())
-    life.worker.effect(life.jobs["paid at once"], None, life.clock.now())
-    life.worker.effect(life.jobs["paid later"], 2, life.clock.now())
-    await life.through("not paid", life.seen, Fail(ERROR), kind="pays")
+        await run.through(name, run.seen, *operations, kind="pays")
+        run.clock.advance(10)
+    await run.again("paid later", run.seen, Heartbeat(), Complete('"paid"'))
+    run.worker.effect(run.jobs["paid"], 1, run.clock.now())
+    run.worker.effect(run.jobs["paid at once"], None, run.clock.now())
+    run.worker.effect(run.jobs["paid later"], 2, run.clock.now())
+    await run.through("not paid", run.seen, Fail(ERROR), kind="pays")
 
 
-async def _ends(life: Life) -> None:
-    await life.through("halted", life.seen, Halt("too dear", "[1]"))
-    await life.through("buried", life.seen, BURIAL)
-    await life.through("slept", life.seen, Suspend())
-    await life.calls.apply(life.jobs["slept"], Signal("wake", "1"), actor=CLIENT)
-    await life.again("slept", life.seen, Complete("1"))
-    await life.through("gave way", life.seen, Release("shutdown", delay_seconds=2))
-    life.clock.advance(3)
-    await life.unseen.apply(life.jobs["gave way"], Requeue(), actor=RECOVERY)
-    await life.again("gave way", life.seen, Complete("1"))
-    job = await life.running("cancelled", life.seen)
-    await life.calls.apply(job.id, RequestCancel("enough"), actor=CLIENT)
-    await life.seen.apply(job.id, Cancel("enough"), actor=runner(job))
-    job = await life.running("started apart", life.seen, start=False)
+async def _ends(run: RunRecorder) -> None:
+    await run.through("halted", run.seen, Halt("too dear", "[1]"))
+    await run.through("dead", run.seen, DEAD_LETTER)
+    await run.through("slept", run.seen, Suspend())
+    await run.calls.apply(run.jobs["slept"], Signal("wake", "1"), actor=CLIENT)
+    await run.again("slept", run.seen, Complete("1"))
+    await run.through("gave way", run.seen, Release("shutdown", delay_seconds=2))
+    run.clock.advance(3)
+    await run.unseen.apply(run.jobs["gave way"], Requeue(), actor=RECOVERY)
+    await run.again("gave way", run.seen, Complete("1"))
+    job = await run.running("cancelled", run.seen)
+    await run.calls.apply(job.id, RequestCancel("enough"), actor=CLIENT)
+    await run.seen.apply(job.id, Cancel("enough"), actor=runner(job))
+    job = await run.running("started apart", run.seen, start=False)
     for operation in (Ack(), Start(), Complete("1")):
-        job = await life.seen.apply(job, operation)
+        job = await run.seen.apply(job, operation)
 
 
-async def _losses(life: Life) -> None:
-    """Workers that vanish; recovery's own history was not kept for the second of them."""
-    await life.through("lost", life.seen, Heartbeat(), Progress(10))
-    await life.through("lost after the commit", life.seen, Commit("2"))
-    life.clock.advance(LEASE_SECONDS + 10)
-    await life.seen.apply(life.jobs["lost"], Stall(), Requeue(), actor=RECOVERY)
-    await life.unseen.apply(life.jobs["lost after the commit"], Stall(), Reconcile(), actor=RECOVERY)
-    await life.again("lost", life.seen, Commit("1"), Complete("1"))
+async def _losses(run: RunRecorder) -> None:
+    """Workers that vanish; the recovery of the second is not recorded."""
+    await run.through("lost", run.seen, Heartbeat(), Progress(10))
+    await run.through("lost after the commit", run.seen, Commit("2"))
+    run.clock.advance(LEASE_SECONDS + 10)
+    await run.seen.apply(run.jobs["lost"], Stall(), Requeue(), actor=RECOVERY)
+    await run.unseen.apply(run.jobs["lost after the commit"], Stall(), Reconcile(), actor=RECOVERY)
+    await run.again("lost", run.seen, Commit("1"), Complete("1"))
 
 
-async def _answers(life: Life) -> None:
-    """Every kind of answer: refused, repeated, deduplicated, none at all."""
-    job = await life.through("held", life.seen, Progress(1), Heartbeat())
-    life.jobs["queued"] = (await life.calls.add("queued", request_id="order-1")).id
-    await life.seen.refuse(job.id, Complete("1"), actor=Actor(Role.RUNNER, "worker-1", life.unseen.random.token()))
-    await life.calls.refuse(life.unseen.random.job_id(), Cancel(), actor=CLIENT)
-    repeated = life.seen.request(job, Progress(2), request_id="twice")
-    await life.seen.try_apply(repeated)
-    await life.seen.try_apply(repeated)
-    await _refused(life, life.calls.enqueue("queued", request_id="order-1", payload='{"other":1}'), RequestIdReused)
-    await _refused(life, life.calls.enqueue("queued", queue=""), InvalidInput)
-    again = life.calls.claim_request(kinds=("queued too",), request_id="claim-1")
-    life.jobs["queued too"] = (await life.calls.add("queued too")).id
-    await life.seen.store.claim(again)
-    await life.seen.store.claim(again)
-    await life.seen.claim(kinds=("nothing of this",))
-    await _deduplicated(life)
-    await _unanswered(life)
+async def _answers(run: RunRecorder) -> None:
+    """Every kind of result: refused, repeated, deduplicated, none."""
+    job = await run.through("held", run.seen, Progress(1), Heartbeat())
+    run.jobs["queued"] = (await run.calls.add("queued", request_id="order-1")).id
+    await run.seen.refuse(job.id, Complete("1"), actor=Actor(Role.RUNNER, "worker-1", run.unseen.random.token()))
+    await run.calls.refuse(run.unseen.random.job_id(), Cancel(), actor=CLIENT)
+    repeated = run.seen.request(job, Progress(2), request_id="twice")
+    await run.seen.try_apply(repeated)
+    await run.seen.try_apply(repeated)
+    await _refused(run, run.calls.enqueue("queued", request_id="order-1", payload='{"other":1}'), RequestIdReused)
+    await _refused(run, run.calls.enqueue("queued", queue=""), InvalidInput)
+    again = run.calls.claim_request(kinds=("queued too",), request_id="claim-1")
+    run.jobs["queued too"] = (await run.calls.add("queued too")).id
+    await run.seen.store.claim(again)
+    await run.seen.store.claim(again)
+    await run.seen.claim(kinds=("nothing of this",))
+    await _deduplicated(run)
+    await _unanswered(run)
 
 
-async def _deduplicated(life: Life) -> None:
-    await life.through("first of its key", life.unseen, Complete("1"), kind="keyed", dedupe_key="k")
-    life.jobs["second of its key"] = (await life.calls.add("keyed", dedupe_key="k")).id
-    third = life.calls.enqueue("keyed", dedupe_key="k")
-    [added] = await life.calls.store.enqueue([third])
-    assert (added.job.id, added.created) == (life.jobs["second of its key"], False)
-    await life.calls.store.enqueue([third])
+async def _deduplicated(run: RunRecorder) -> None:
+    await run.through("first of its key", run.unseen, Complete("1"), kind="keyed", dedupe_key="k")
+    run.jobs["second of its key"] = (await run.calls.add("keyed", dedupe_key="k")).id
+    third = run.calls.enqueue("keyed", dedupe_key="k")
+    [added] = await run.calls.store.enqueue([third])
+    assert (added.job.id, added.created) == (run.jobs["second of its key"], False)
+    await run.calls.store.enqueue([third])
 
 
-async def _unanswered(life: Life) -> None:
-    """Requests whose answers were lost on the way: one was carried out, one was not, one was asked once more."""
-    request = life.unseen.enqueue("unanswered")
-    life.jobs["unanswered"] = request.origin.id
-    life.client.invoke("enqueue", request.request_id, request.origin.id, life.clock.now()).unknown()
-    await life.store.enqueue([request])
-    job_id = life.jobs["unanswered"]
-    life.client.invoke("signal", "signal-1", job_id, life.clock.now()).unknown()
-    await life.unseen.apply(job_id, Signal("a"), actor=CLIENT, request_id="signal-1")
-    life.client.invoke("signal", "signal-2", job_id, life.clock.now())
-    life.client.invoke("signal", "signal-3", job_id, life.clock.now()).unknown()
-    await life.unseen.apply(job_id, Signal("c"), actor=CLIENT, request_id="signal-3")
-    await life.calls.try_apply(life.calls.request(job_id, Signal("c"), actor=CLIENT, request_id="signal-3"))
+async def _unanswered(run: RunRecorder) -> None:
+    """Requests whose replies were lost: one was applied, one was not, one was repeated."""
+    request = run.unseen.enqueue("unanswered")
+    run.jobs["unanswered"] = request.origin.id
+    run.client.invoke("enqueue", request.request_id, request.origin.id, run.clock.now()).unknown()
+    await run.store.enqueue([request])
+    job_id = run.jobs["unanswered"]
+    run.client.invoke("signal", "signal-1", job_id, run.clock.now()).unknown()
+    await run.unseen.apply(job_id, Signal("a"), actor=CLIENT, request_id="signal-1")
+    run.client.invoke("signal", "signal-2", job_id, run.clock.now())
+    run.client.invoke("signal", "signal-3", job_id, run.clock.now()).unknown()
+    await run.unseen.apply(job_id, Signal("c"), actor=CLIENT, request_id="signal-3")
+    await run.calls.try_apply(run.calls.request(job_id, Signal("c"), actor=CLIENT, request_id="signal-3"))
 
 
-async def _unseen(life: Life) -> None:
-    """Jobs that nobody wrote anything down about, so that only the database tells of them."""
-    await life.through("done", life.unseen, Heartbeat(), Commit('"kept"'), Complete('"kept"'))
-    await life.through("working", life.unseen, Heartbeat(), Progress(5), Heartbeat())
-    await life.through("on its last try", life.unseen, Heartbeat(), policy={**PATIENT, "max_attempts": 1})
-    await life.through("committed", life.unseen, Commit("3"))
-    await life.through("claimed", life.unseen, start=False)
-    await life.through("stopped", life.unseen, Halt("too dear", "[1]"))
-    life.jobs["put off"] = (await life.unseen.add("put off", delay_ms=1000)).id
-    life.clock.advance(1)
-    await life.unseen.claim(kinds=("put off",))
+async def _unseen(run: RunRecorder) -> None:
+    """Jobs without recorded calls, known only from the database."""
+    await run.through("done", run.unseen, Heartbeat(), Commit('"kept"'), Complete('"kept"'))
+    await run.through("working", run.unseen, Heartbeat(), Progress(5), Heartbeat())
+    await run.through(
+        "on its last try", run.unseen, Heartbeat(), policy={**PATIENT, "max_attempts": 1, "on_exhausted": "fail"}
+    )
+    await run.through("committed", run.unseen, Commit("3"))
+    await run.through("claimed", run.unseen, start=False)
+    await run.through("stopped", run.unseen, Halt("too dear", "[1]"))
+    run.jobs["put off"] = (await run.unseen.add("put off", delay_ms=1000)).id
+    run.clock.advance(1)
+    await run.unseen.claim(kinds=("put off",))
 
 
-async def _refused(life: Life, request: EnqueueRequest, error: type[Exception]) -> None:
+async def _refused(run: RunRecorder, request: EnqueueRequest, error: type[Exception]) -> None:
     try:
-        await life.calls.store.enqueue([request])
+        await run.calls.store.enqueue([request])
     except error:
         return
     raise AssertionError(f"{request} was not refused")
 
 
-async def finish(life: Life) -> None:
-    """Everything that is still live is ended, and drained it is."""
-    for job_id in life.jobs.values():
-        job = await life.unseen.job(job_id)
+async def finish(run: RunRecorder) -> None:
+    """End every live job, so that the queue is drained."""
+    for job_id in run.jobs.values():
+        job = await run.unseen.job(job_id)
         if job.live and not job.committed:
-            await life.calls.apply(job_id, Cancel(), actor=CLIENT)
-    life.clock.advance(LEASE_SECONDS)
-    await life.unseen.apply(life.jobs["committed"], Stall(), Reconcile(), actor=RECOVERY)
+            await run.calls.apply(job_id, Cancel(), actor=CLIENT)
+    run.clock.advance(LEASE_SECONDS)
+    await run.unseen.apply(run.jobs["committed"], Stall(), Reconcile(), actor=RECOVERY)
 
 
 def model(clock: ManualClock) -> Store:
@@ -244,8 +246,8 @@ def sqlite(clock: ManualClock) -> Store:
     return SqliteStore(":memory:", seams=Seams(clock=clock), database_clock=clock.now, inline=True)
 
 
-def tell(new_store: Callable[[ManualClock], Store]) -> tuple[RecordedRun, RecordedRun]:
-    """The recorded_run while some jobs are live, and the same once all have ended."""
+def record_runs(new_store: Callable[[ManualClock], Store]) -> tuple[RecordedRun, RecordedRun]:
+    """The recorded run while some jobs are live, and the same after all have ended."""
 
     async def telling() -> tuple[RecordedRun, RecordedRun]:
         clock = ManualClock()
@@ -253,11 +255,11 @@ def tell(new_store: Callable[[ManualClock], Store]) -> tuple[RecordedRun, Record
         await store.migrate()
         await store.open()
         try:
-            life = Life(store, clock)
-            await live(life)
-            before = life.recorded_run(await snapshot(store, clock=clock))
-            await finish(life)
-            return before, life.recorded_run(await snapshot(store, clock=clock))
+            run = RunRecorder(store, clock)
+            await run_jobs(run)
+            before = run.recorded_run(await snapshot(store, clock=clock))
+            await finish(run)
+            return before, run.recorded_run(await snapshot(store, clock=clock))
         finally:
             await store.close()
 

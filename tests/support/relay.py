@@ -1,4 +1,5 @@
-"""A wire between a client and PostgreSQL that counts round trips, and can be cut at the worst moment."""
+"""A proxy between a client and PostgreSQL that counts round trips and can cut the connection before or after a
+request."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class Cut(Enum):
-    """What the wire does to the next request."""
+    """What the proxy does to the next request."""
 
     NOTHING = "nothing"
     REQUEST = "the request never arrives"
@@ -18,7 +19,7 @@ class Cut(Enum):
 
 
 class Relay:
-    """Passes bytes on in both directions, one pair of connections per client."""
+    """Forwards bytes in both directions, one pair of connections per client."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
@@ -41,7 +42,7 @@ class Relay:
                     await end.wait_closed()
 
     async def _greeting(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The first message has no type byte. There is no wish for TLS before it: the address turns it off."""
+        """The first message has no type byte. No TLS request comes before it: the address disables TLS."""
         size = await reader.readexactly(4)
         writer.write(size + await reader.readexactly(int.from_bytes(size, "big") - 4))
         await writer.drain()
@@ -69,7 +70,7 @@ class Relay:
         while True:
             kind, message = await _message(reader)
             if self.cut is Cut.REPLY:
-                # Ready for the next query: whatever was asked is done and committed by now.
+                # Ready for query: the request has been executed and committed.
                 if kind == b"Z":
                     self.cut = Cut.NOTHING
                     client.close()
@@ -87,7 +88,7 @@ async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def relay_to(dsn: str) -> AsyncIterator[tuple[Relay, str]]:
-    """A relay in front of the database, and its address through it. Without TLS: the wire must be readable."""
+    """A proxy in front of the database, and its address. Without TLS, so that messages can be parsed."""
     parts = urlsplit(dsn)
     relay = Relay(parts.hostname or "127.0.0.1", parts.port or 5432)
     listener = await asyncio.start_server(relay.serve, "127.0.0.1", 0)

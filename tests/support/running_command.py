@@ -1,4 +1,4 @@
-"""The command `tenure` while it runs: started in a folder with an app in it, watched by its log, and ended by id."""
+"""The command `tenure` as a running process: started in a folder with an app, observed by its log, ended by its id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tests.support.child_programs import is_alive, wait_until
+from tests.support.server_process import is_alive, wait_until
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ import tenure
 app = tenure.App()
 
 
-@app.job(lease_seconds=2, backoff=tenure.Backoff(base_seconds=0.05), max_attempts=20)
+@app.job(lease_seconds=2, backoff=tenure.Backoff(base_seconds=0.05), max_attempts=20, on_exhausted="fail")
 async def nap(seconds: float) -> float:
     await asyncio.sleep(seconds)
     return seconds
@@ -74,8 +74,8 @@ class Started:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def says(self, pattern: str, *, seconds: float = 30.0, times: int = 1) -> None:
-        """Wait until the log has this."""
+    def wait_for_log(self, pattern: str, *, seconds: float = 30.0, times: int = 1) -> None:
+        """Wait until the log has this text."""
         found = wait_until(lambda: len(re.findall(pattern, self.log)) >= times or not self.running, seconds=seconds)
         assert found, f"{pattern!r} was not said within {seconds} s:\n{self.log}"
         assert len(re.findall(pattern, self.log)) >= times, f"it ended without saying {pattern!r}:\n{self.log}"
@@ -88,13 +88,13 @@ class Started:
         self.process.send_signal(number)
 
     def ended(self, *, seconds: float = 30.0) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Its exit code, once it has ended."""
         assert wait_until(lambda: not self.running, seconds=seconds), f"it still runs:\n{self.log}"
         return self.process.returncode
 
     @property
     def workers(self) -> list[int]:
-        """The ids of all worker processes that its supervisor has ever had up."""
+        """The ids of all worker processes that its supervisor has started."""
         return [int(pid) for pid in re.findall(r"worker \d+ is up \(pid (\d+)\)", self.log)]
 
     def clean_up(self) -> None:
@@ -108,7 +108,7 @@ class Started:
 
 @contextmanager
 def started(*arguments: str, folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Started]:
-    """Run the command beside the test, and no longer than that."""
+    """Run the command during the block."""
     running = Started(arguments, folder=folder, env=env or {})
     try:
         yield running
@@ -117,7 +117,7 @@ def started(*arguments: str, folder: Path, env: Mapping[str, str] | None = None)
 
 
 async def until(condition: Callable[[], Awaitable[T]], *, seconds: float = 30.0) -> T:
-    """What the condition gives, once that is true of it."""
+    """The condition's value, once it is true."""
     deadline = time.monotonic() + seconds
     while not (found := await condition()):
         assert time.monotonic() < deadline, f"did not come about within {seconds} s"

@@ -1,4 +1,4 @@
-"""Jobs in every status, with every kind of content, for tests that look at a whole database."""
+"""Jobs in every status, with every kind of content, for tests that read a whole database."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import Job
 from tenure.testing.driver import CLIENT, ERROR, Driver
 
-BURIED = DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, ERROR)
+DEAD_LETTER = DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, ERROR)
 
 
 async def one_of_each(driver: Driver) -> list[Job]:
-    """At least one job in each status, over ways that write every kind of content."""
+    """At least one job in each status, over paths that write every kind of content."""
     queued, cancelled = await driver.add("queued"), await driver.add("cancelled")
     signalled, released = await driver.add("signalled"), await driver.running(kind="released")
     return [
@@ -42,6 +42,6 @@ async def one_of_each(driver: Driver) -> list[Job]:
         await driver.apply(await driver.running(), Fail(ERROR)),
         await driver.apply(await driver.running(), Halt("too dear", "[1]")),
         await driver.apply(cancelled, Cancel(), actor=CLIENT),
-        await driver.apply(await driver.running(), BURIED),
+        await driver.apply(await driver.running(), DEAD_LETTER),
         await driver.apply(signalled, Signal("go", "7"), RequestCancel(), actor=CLIENT),
     ]

@@ -1,4 +1,4 @@
-"""The command `tenure` on a terminal of its own, where a person could answer it."""
+"""The command `tenure` on a terminal, for tests of prompts and colours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 
 class Terminal:
-    """A command whose input and output is a terminal of its own."""
+    """A command whose input and output is a terminal."""
 
     def __init__(self, *arguments: str) -> None:
         self._ours, theirs = pty.openpty()
@@ -56,7 +56,7 @@ class Terminal:
         self._process.send_signal(signal.SIGINT)
 
     def end(self) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Its exit code, once it has ended."""
         while self._read():
             pass
         return self._process.wait(timeout=60)

@@ -324,7 +324,7 @@ def _on_django(url: str, runner: Runner, *, proxy: bool) -> Iterator[ConnectionU
     connections = django_connections(url)
     connection = connections["default"]
     connection.ensure_connection()
-    # `atomic` looks its connection up in Django's settings; each of these tests has a database of its own.
+    # `atomic` looks its connection up in Django's settings; each of these tests has its own database.
     atomic = _AtomicOn(connection, Atomic)
     atomic.enter()
     given = ConnectionProxy(connections, "default") if proxy else connection

@@ -1,4 +1,4 @@
-"""Waiting, with a limit: for a database that is too busy to answer, and for something to become true."""
+"""Waiting with a limit: for a busy database, and for a condition."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TRIES = 20
 LOOK_SECONDS = 0.01
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer. Whether a try that was not answered took effect is not known, so `ask` must be repeatable."""
+async def retry_while_busy(ask: Callable[[], Awaitable[T]]) -> T:
+    """The result. Whether a failed try took effect is unknown, so `ask` must be repeatable."""
     for _ in range(TRIES - 1):
         try:
             return await ask()
@@ -24,7 +24,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds: float = 20.0) -> None:
-    """Wait until the condition holds, looking often, and fail when that takes too long."""
+    """Wait until the condition holds, and fail after a limit."""
     async with asyncio.timeout(seconds):
         while True:
             held = condition()

@@ -1,4 +1,4 @@
-"""Many processes that work on one database at once. They are real, bounded in time, and ended by their ids.
+"""Many processes that work on one database at once. They have a time limit and are ended by their ids.
 
 They are forked from a server process that has imported what they need, so that sixty-four of them start quickly.
 """
@@ -27,10 +27,10 @@ Body = Callable[..., Any]
 def all_at_once(body: Body, arguments: Sequence[tuple[Any, ...]], *, seconds: float) -> list[Any]:
     """What `body(barrier, *arguments)` returns in a process for each of the arguments, within so many seconds.
 
-    The body waits at the barrier once it is ready, so that all of them begin together.
+    The body waits at the barrier once it is ready, so that all of them start together.
     """
     barrier = FORKSERVER.Barrier(len(arguments))
-    staff = [_hired(body, barrier, own) for own in arguments]
+    staff = [_start(body, barrier, own) for own in arguments]
     try:
         return [_report(process, results, seconds) for process, results in staff]
     finally:
@@ -41,7 +41,7 @@ def all_at_once(body: Body, arguments: Sequence[tuple[Any, ...]], *, seconds: fl
             results.close()
 
 
-def _hired(body: Body, barrier: Barrier, own: tuple[Any, ...]) -> tuple[Any, Connection]:
+def _start(body: Body, barrier: Barrier, own: tuple[Any, ...]) -> tuple[Any, Connection]:
     results, answer = FORKSERVER.Pipe(duplex=False)
     process = FORKSERVER.Process(target=_work, args=(body, barrier, own, answer), daemon=True)
     process.start()

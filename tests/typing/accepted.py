@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, assert_type
 from uuid import UUID
 
@@ -93,6 +94,7 @@ def enqueue_without_a_loop() -> None:
 async def enqueue_with_options(session: object) -> None:
     """Options keep the signature and the result."""
     urgent = async_without_context.options(priority=5, delay_seconds=30, dedupe_key="k", tags={"tenant": "x"})
+    async_without_context.options(at=datetime(2030, 1, 1, tzinfo=UTC), max_attempts=3)
     assert_type(await urgent.enqueue(3, loud=False), tenure.Handle[list[str]])
     assert_type(urgent.enqueue_sync(3), tenure.Handle[list[str]])
     assert_type(await plain_with_context.within(session).enqueue("ada"), tenure.Handle[dict[str, int]])
@@ -108,7 +110,44 @@ async def enqueue_many() -> None:
     assert_type(same, list[tenure.Handle[dict[str, int]]])
     mixed: list[PreparedCall[Any]] = [plain_with_context.request("ada"), async_without_context.request(1)]
     assert_type(await app.enqueue_many(mixed), list[tenure.Handle[Any]])
+    await app.enqueue_many([plain_with_context.request("ada"), async_without_context.request(1)])
+    app.enqueue_many_sync([plain_with_context.request("ada"), plain_with_nothing.request()])
     assert_type(await app.submit("plain_with_context", '{"name":"ada"}'), tenure.Handle[Any])
+
+
+@app.job
+async def bare_async(ctx: tenure.Context, n: int) -> int:
+    assert_type(await async_without_context(n, loud=True), list[str])
+    assert_type(plain_without_context(n), int | None)
+    return n
+
+
+@app.job
+def bare_plain(name: str) -> str:
+    return name
+
+
+async def find_again(text: str, job_id: UUID) -> None:
+    """Handles by id, as text or UUID; typed by the job that they are asked of."""
+    assert_type(await app.get(text), tenure.Handle[Any])
+    assert_type(await bare_async.get(job_id), tenure.Handle[int])
+    assert_type(await (await bare_plain.get(text)).result(), str)
+    assert_type(await app.retry(text), tenure.Handle[Any])
+    assert_type(await app.redrive(job_id), tenure.Handle[Any])
+    assert_type(await app.cancel(text), tenure.Job)
+    tenure.JobFilter(statuses=["failed"], kinds=["mail"])
+    tenure.JobFilter(statuses=(tenure.Status.FAILED,))
+
+
+def without_a_loop(text: str) -> None:
+    """The sync forms."""
+    assert_type(bare_plain.enqueue_sync("ada").result_sync(10), str)
+    assert_type(bare_async.get_sync(text), tenure.Handle[int])
+    assert_type(app.get_sync(text), tenure.Handle[Any])
+    assert_type(app.get_sync(text).wait_sync(), tenure.Job)
+    assert_type(app.get_sync(text).cancel_sync(), tenure.Job)
+    assert_type(app.cancel_sync(text), tenure.Job)
+    assert_type(bare_plain("ada"), str)
 
 
 def takes_any_job_of_a_name(job: Enqueuer[[str], dict[str, int]]) -> None:

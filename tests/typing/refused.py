@@ -66,15 +66,21 @@ async def wrong_use_of_results() -> None:
     handle: tenure.Handle[str] = await plain_without_context.enqueue(1)  # type: ignore[assignment]
     handles = await app.enqueue_many([plain_without_context.request(1)])
     (await handles[0].result()).upper()  # type: ignore[attr-defined]
+    text: str = await (await plain_without_context.get("id")).result()  # type: ignore[assignment]
+    plain_without_context.enqueue_sync(1).result_sync().upper()  # type: ignore[attr-defined]
+    await app.get(7)  # type: ignore[arg-type]
+    tenure.JobFilter(statuses=[7])  # type: ignore[list-item]
+    del text
     del number, names, handle
 
 
 async def wrong_options() -> None:
-    app.job(max_attempts="three")  # type: ignore[arg-type]
-    app.job(on_lost="forget")  # type: ignore[arg-type]
-    app.job(isolation="container")  # type: ignore[arg-type]
-    app.job(retries=3)  # type: ignore[call-arg]
+    app.job(max_attempts="three")  # type: ignore[call-overload]
+    app.job(on_lost="forget")  # type: ignore[call-overload]
+    app.job(isolation="container")  # type: ignore[call-overload]
+    app.job(retries=3)  # type: ignore[call-overload]
     plain_without_context.options(prio=1)  # type: ignore[call-arg]
+    plain_without_context.options(at="noon")  # type: ignore[arg-type]
     app.testing("at once")  # type: ignore[arg-type]
     await app.enqueue_many([plain_without_context])  # type: ignore[arg-type]
 
@@ -84,4 +90,5 @@ def takes_any_job_of_a_number(job: Enqueuer[[int], int]) -> None: ...
 
 takes_any_job_of_a_number(plain_with_context)  # type: ignore[arg-type]
 app.job()(7)  # type: ignore[call-overload]
-plain_without_context(1)  # type: ignore[operator]
+plain_without_context("one")  # type: ignore[arg-type]
+bare: str = plain_without_context(1)  # type: ignore[assignment]

@@ -1,8 +1,7 @@
-"""The engines' words need history: who had the job, when it entered each state, how long it stayed, and what failed."""
+"""The engines' telemetry and job object: engine, timestamp and duration of each state, and the failure."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -38,6 +37,8 @@ from tenure.vocabularies.engine_hardening import CATEGORIES, Category, category,
 from tenure.vocabularies.engine_legacy import NEW_NAMES, new_name
 from tenure.vocabularies.vocabulary import epoch_ms
 from tests.support.situations import SITUATIONS, Situation
+from tests.vocabularies.records import RECIPES
+from tests.vocabularies.records import brought_about as record_of
 from tests.vocabularies.test_vocabularies import brought_about, event
 
 ENGINE, OLD = vocabulary("engine"), vocabulary("engine-old")
@@ -53,7 +54,7 @@ FIELDS = {
 
 
 class Life:
-    """One job on a model store whose clock goes a second with each step."""
+    """One job on a model store whose clock advances a second with each step."""
 
     def __init__(self, *, role: Role = Role.POOL) -> None:
         self.clock = ManualClock()
@@ -61,7 +62,7 @@ class Life:
         self.role = role
 
     async def begin(self, **facts: Any) -> Job:
-        self.job = await self.drive.add(**{"submitted_by": "ada", "payload": '{"scene":7}', **facts})
+        self.job = await self.drive.add(**{"submitted_by": "ada", "payload": '{"setup":7}', **facts})
         return self.job
 
     async def claim(self) -> None:
@@ -87,60 +88,76 @@ class Life:
 
 
 @pytest.mark.requirement("EH-07", "EH-08")
-async def test_a_whole_life_is_told_with_every_field_that_was_asked_for() -> None:
-    life = Life()
+async def test_the_log_of_a_completed_job_has_every_required_field() -> None:
+    life = Life(role=Role.GATEWAY)
     await life.begin()
     await life.claim()
+    await life.do(Ack())
     await life.do(Start())
     await life.do(Progress(40))
     await life.do(Complete("1"))
     job_id = str(life.job.id)
     assert [(one.name, one.fields) for one in await life.translated()] == [
         ("JOB_QUEUED", {"jobId": job_id, "jobType": "mail", "userId": "ada", "queuedAt": BEGIN}),
-        ("JOB_DISPATCHED", {"jobId": job_id, "engineId": "engine-1", "dispatchedAt": BEGIN + 1000}),
-        ("JOB_RUNNING", {"jobId": job_id, "engineId": "engine-1", "startedAt": BEGIN + 2000}),
+        ("JOB_DISPATCHED", {"jobId": job_id, "engineId": "engine-1", "dispatchedAt": BEGIN + 2000}),
+        ("JOB_RUNNING", {"jobId": job_id, "engineId": "engine-1", "startedAt": BEGIN + 3000}),
         ("JOB_PROGRESS", {"jobId": job_id, "progress": 40}),
         (
             "JOB_COMPLETED",
-            {"jobId": job_id, "engineId": "engine-1", "completedAt": BEGIN + 4000, "duration": 2000},
+            {"jobId": job_id, "engineId": "engine-1", "completedAt": BEGIN + 5000, "duration": 2000},
         ),
     ]
     assert await life.object() == {
         "jobId": job_id,
         "userId": "ada",
         "jobType": "mail",
-        "payload": {"scene": 7},
+        "payload": {"setup": 7},
         "status": "completed",
         "submittedAt": BEGIN,
         "queuedAt": BEGIN,
-        "dispatchedAt": BEGIN + 1000,
-        "startedAt": BEGIN + 2000,
-        "completedAt": BEGIN + 4000,
+        "dispatchedAt": BEGIN + 2000,
+        "startedAt": BEGIN + 3000,
+        "completedAt": BEGIN + 5000,
         "failedAt": None,
         "error": None,
         "errorCategory": None,
         "retryCount": 0,
         "engineId": "engine-1",
-        "durations": {"queued": 1000, "dispatched": 1000, "running": 2000, "total": 4000},
+        "durations": {"queued": 2000, "dispatched": 1000, "running": 2000, "total": 5000},
     }
 
 
 @pytest.mark.requirement("EH-07")
-async def test_a_remote_engine_has_the_job_from_its_first_acknowledgement_on() -> None:
+async def test_a_job_is_dispatched_at_the_first_acknowledgement_of_its_engine() -> None:
     life = Life(role=Role.GATEWAY)
     await life.begin()
     await life.claim()
     assert [one.name for one in await life.translated()] == ["JOB_QUEUED"]
     waiting = await life.object()
-    assert (waiting["status"], waiting["dispatchedAt"], waiting["engineId"]) == ("dispatched", None, "engine-1")
+    assert (waiting["status"], waiting["dispatchedAt"], waiting["engineId"]) == ("queued", None, "engine-1")
     await life.do(Ack())
     await life.do(Ack())
     assert [one.name for one in await life.translated()] == ["JOB_QUEUED", "JOB_DISPATCHED"]
-    assert (await life.object())["dispatchedAt"] == BEGIN + 2000
+    dispatched = await life.object()
+    assert (dispatched["status"], dispatched["dispatchedAt"]) == ("dispatched", BEGIN + 2000)
+
+
+@pytest.mark.parametrize("role", [Role.POOL, Role.GATEWAY])
+@pytest.mark.requirement("EH-07", "EH-12")
+async def test_a_start_without_an_acknowledgement_is_also_the_acknowledgement(role: Role) -> None:
+    life = Life(role=role)
+    await life.begin()
+    await life.claim()
+    assert (await life.object())["status"] == "queued"
+    await life.do(Start())
+    assert [one.name for one in await life.translated()] == ["JOB_QUEUED", "JOB_DISPATCHED", "JOB_RUNNING"]
+    started = await life.object()
+    assert started["dispatchedAt"] == started["startedAt"] == BEGIN + 2000
+    assert started["durations"] == {"queued": 2000, "dispatched": 0, "running": 0, "total": None}
 
 
 @pytest.mark.requirement("EH-08")
-async def test_a_job_that_is_tried_again_is_queued_again_and_counts_its_failures() -> None:
+async def test_a_retried_job_is_queued_again_and_counts_its_failures() -> None:
     life = Life()
     await life.begin()
     await life.claim()
@@ -154,14 +171,16 @@ async def test_a_job_that_is_tried_again_is_queued_again_and_counts_its_failures
     await life.do(Fail(ERROR))
     ended = await life.object()
     assert (ended["status"], ended["retryCount"], ended["error"]) == ("failed", 2, "ValueError: no")
-    assert ended["durations"] == {"queued": 2000, "dispatched": 2000, "running": 2000, "total": 6000}
+    assert ended["durations"] == {"queued": 4000, "dispatched": 0, "running": 2000, "total": 6000}
+    extensions = [one.name for one in await life.translated() if one.extension]
+    assert extensions == ["JOB_QUEUED"], "the return to queued is marked"
     names = [one.name for one in await life.translated()]
     assert names == ["JOB_QUEUED", "JOB_DISPATCHED", "JOB_RUNNING"] * 2 + ["JOB_FAILED"]
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 @pytest.mark.requirement("EH-07", "EH-08")
-async def test_every_life_begins_with_queued_and_ends_with_one_of_two(situation: Situation) -> None:
+async def test_telemetry_starts_with_queued_and_ends_with_exactly_one_end(situation: Situation) -> None:
     job, events = await brought_about(situation)
     translated = ENGINE.translate_log(job.origin, events)
     assert all(list(one.fields) == FIELDS[one.name] for one in translated)
@@ -169,29 +188,13 @@ async def test_every_life_begins_with_queued_and_ends_with_one_of_two(situation:
     ends = [one for one in translated if one.name in ("JOB_COMPLETED", "JOB_FAILED")]
     assert ends == translated[-1:] if job.status in TERMINAL else ends == []
     fields = ENGINE.job(job, events)
-    moment = {"queued": "queuedAt", "dispatched": "dispatchedAt", "running": "startedAt"} | {
+    timestamp = {"queued": "queuedAt", "dispatched": "dispatchedAt", "running": "startedAt"} | {
         "completed": "completedAt",
         "failed": "failedAt",
     }
-    moments = [fields[name] for name in ("submittedAt", *moment.values()) if fields[name] is not None]
-    assert fields[moment[fields["status"]]] == max(moments)
-    assert fields["submittedAt"] == min(moments)
-
-
-def states(translated: list[TranslatedEvent]) -> list[str]:
-    """The states that a reader of the stream sees."""
-    of = {"JOB_QUEUED": "queued", "JOB_DISPATCHED": "dispatched", "JOB_RUNNING": "running"}
-    return [of.get(one.name, one.name) for one in translated if one.name != "JOB_PROGRESS"]
-
-
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-async def test_a_reader_of_the_stream_alone_knows_every_state(situation: Situation) -> None:
-    job, events = await brought_about(situation)
-    translated = ENGINE.translate_log(job.origin, events)
-    seen = [ENGINE.status(event.to_status) for event in events]
-    entered = [seen[0], *(after for before, after in pairwise(seen) if before != after)]
-    ends = {"JOB_COMPLETED": "completed", "JOB_FAILED": "failed"}
-    assert [ends.get(state, state) for state in states(translated)] == entered
+    timestamps = [fields[name] for name in ("submittedAt", *timestamp.values()) if fields[name] is not None]
+    assert fields[timestamp[fields["status"]]] == max(timestamps)
+    assert fields["submittedAt"] == min(timestamps)
 
 
 ENDS: dict[str, tuple[Operation, Actor | None, str, Category | None]] = {
@@ -210,7 +213,7 @@ ENDS: dict[str, tuple[Operation, Actor | None, str, Category | None]] = {
 
 @pytest.mark.parametrize("name", list(ENDS))
 @pytest.mark.requirement("EH-06", "EH-07")
-async def test_an_end_without_a_result_says_what_went_wrong(name: str) -> None:
+async def test_an_end_without_a_result_has_its_error(name: str) -> None:
     operation, actor, text, why = ENDS[name]
     life = Life()
     await life.begin()
@@ -239,12 +242,12 @@ async def test_every_reason_of_a_dead_letter_has_a_category(reason: ReasonCode) 
 
 
 @pytest.mark.requirement("EH-06")
-async def test_who_ended_the_job_says_more_than_the_reason() -> None:
+async def test_a_timeout_before_the_start_is_the_queues_and_after_it_the_systems() -> None:
     timeouts = Timeouts(queued_seconds=1, claimed_seconds=1, running_seconds=1)
     expected = {0: Category.QUEUE, 1: Category.QUEUE, 2: Category.SYSTEM}
     for steps, why in expected.items():
         life = Life()
-        await life.begin(policy={"timeouts": timeouts})
+        await life.begin(policy={"timeouts": timeouts, "on_timeout": "fail"})
         if steps:
             life.clock.advance(-1)
             await life.claim()
@@ -258,43 +261,56 @@ async def test_who_ended_the_job_says_more_than_the_reason() -> None:
         assert (await life.translated())[-1].fields["duration"] == (1000 if steps == 2 else None)
 
 
-@pytest.mark.requirement("EH-06")
-async def test_a_job_whose_engine_was_lost_is_the_systems_failure() -> None:
-    for policy, operation in (
-        ({"on_lost": "fail"}, GiveUp(ERROR)),
-        ({"on_lost": "dead_letter"}, DeadLetter(ReasonCode.EXHAUSTED_RETRIES, Stage.EXEC, ERROR)),
-    ):
-        life = Life()
-        await life.begin(policy=policy)
-        await life.claim()
-        await life.do(Start())
-        life.clock.advance(60)
-        await life.do(Stall(), operation, actor=RECOVERY)
-        assert (await life.object())["errorCategory"] == Category.SYSTEM
-        names = [one.name for one in await life.translated()]
-        assert names[-2:] == ["JOB_QUEUED", "JOB_FAILED"]
+LOST: tuple[tuple[dict[str, Any], Operation], ...] = (
+    ({"on_lost": "fail"}, GiveUp(ERROR)),
+    ({"on_lost": "dead_letter"}, DeadLetter(ReasonCode.EXHAUSTED_RETRIES, Stage.EXEC, ERROR)),
+)
+
+
+@pytest.mark.parametrize(("policy", "operation"), LOST, ids=["fail", "dead_letter"])
+@pytest.mark.parametrize("begun", [(), (Ack(),), (Start(),)], ids=["claimed", "acked", "started"])
+@pytest.mark.requirement("EH-06", "EH-12")
+async def test_a_lost_engine_is_the_systems_failure_once_it_has_started_and_the_queues_before(
+    policy: dict[str, Any], operation: Operation, begun: tuple[Operation, ...]
+) -> None:
+    life = Life(role=Role.GATEWAY)
+    await life.begin(policy=policy)
+    await life.claim()
+    for one in begun:
+        await life.do(one)
+    before = (await life.object())["status"]
+    life.clock.advance(60)
+    await life.do(Stall(), actor=RECOVERY)
+    assert (await life.object())["status"] == before, "the stall and the end are one transition"
+    await life.do(operation, actor=RECOVERY)
+    assert (await life.object())["errorCategory"] == (Category.SYSTEM if before == "running" else Category.QUEUE)
+    last = (await life.translated())[-1]
+    assert last.transition is not None
+    assert (last.name, last.transition.before, last.extension) == ("JOB_FAILED", before, False)
 
 
 @pytest.mark.parametrize("step", sorted(legal_events(), key=str), ids=lambda step: "-".join(str(part) for part in step))
 def test_only_an_end_without_a_result_has_an_error(step: tuple[EventType, Status | None, Status]) -> None:
     kind, _, after = step
     wrong = after in TERMINAL and after is not Status.SUCCEEDED
-    assert (error_text(event(*step)) is not None) is wrong
-    assert (category(event(*step)) is not None) is (kind in (EventType.FAILED, EventType.DEAD_LETTERED))
+    end = JobHistory.of(None, [event(*step)]).step
+    assert (error_text(end.event) is not None) is wrong
+    assert (category(end) is not None) is (kind in (EventType.FAILED, EventType.DEAD_LETTERED))
 
 
 @pytest.mark.requirement("EH-10")
-@pytest.mark.parametrize("status", list(Status))
-def test_the_old_name_of_every_status_maps_to_the_new_one(status: Status) -> None:
-    old = OLD.status(status)
-    if ENGINE.status(status) == "dispatched":
-        assert old == "queued", "the old names have no dispatched: what did not start was queued"
+@pytest.mark.parametrize("name", list(RECIPES))
+async def test_every_old_word_maps_to_the_new_one(name: str) -> None:
+    job, events = await record_of(name)
+    old, new = OLD.status(job, events), ENGINE.status(job, events)
+    if new == "dispatched":
+        assert old == "queued", "the old names have no dispatched: a job that had not started was queued"
     else:
-        assert new_name(old) == ENGINE.status(status)
+        assert new_name(old) == new
 
 
 @pytest.mark.requirement("EH-10")
-def test_an_unknown_old_name_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_old_name_is_refused_with_the_known_ones() -> None:
     assert NEW_NAMES == {"queued": "queued", "started": "running", "finished": "completed", "failed": "failed"}
     with pytest.raises(
         InvalidInput, match="'running' is not an old status; known are: queued, started, finished, failed"
@@ -303,7 +319,7 @@ def test_an_unknown_old_name_is_refused_with_those_that_there_are() -> None:
 
 
 @pytest.mark.requirement("EH-10")
-async def test_the_old_names_tell_the_same_story_without_the_dispatch() -> None:
+async def test_the_old_names_have_the_same_events_without_the_dispatch() -> None:
     life = Life()
     await life.begin()
     await life.claim()
@@ -325,16 +341,16 @@ async def test_the_old_names_tell_the_same_story_without_the_dispatch() -> None:
 
 
 @pytest.mark.requirement("EH-07")
-async def test_what_retention_has_removed_is_told_as_unknown_and_not_made_up() -> None:
+async def test_what_retention_has_removed_is_null() -> None:
     life = Life()
     await life.begin()
     await life.claim()
     await life.do(Start())
     await life.do(Fail(ERROR))
     first, *_, last = await life.log()
-    [queued] = ENGINE.translate(JobHistory(None, [first]))
+    [queued] = ENGINE.translate(JobHistory.of(None, [first]))
     assert (queued.fields["jobType"], queued.fields["userId"]) == (None, None)
-    [failed] = ENGINE.translate(JobHistory(None, [last]))
+    [failed] = ENGINE.translate(JobHistory.of(None, [last]))
     assert (failed.fields["engineId"], failed.fields["duration"]) == (None, None)
     blank = msgspec.structs.replace(last, detail=None)
     assert error_text(blank) == "PERMANENT_ERROR"

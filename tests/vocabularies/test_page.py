@@ -1,24 +1,39 @@
-"""docs/reference/vocabularies.md says what the code does."""
+"""docs/reference/vocabularies.md agrees with the code."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+import pytest
+
 from tenure.lifecycle.statuses import Status
 from tenure.vocabularies import VOCABULARY_NAMES, vocabulary
 from tests.support.situations import SITUATIONS
+from tests.vocabularies.sources import WORD_ROWS
 from tests.vocabularies.test_vocabularies import brought_about
 from tools.generated import DOCS
 
 PAGE = (DOCS / "reference" / "vocabularies.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_the_page_has_every_status_in_every_vocabulary() -> None:
-    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in PAGE.splitlines()]
-    assert ("tenure", *VOCABULARY_NAMES) in rows
-    for status in Status:
-        assert (status.value, *(vocabulary(name).status(status) for name in VOCABULARY_NAMES)) in rows
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("|")]
+
+
+def test_the_page_has_every_record_in_every_vocabulary() -> None:
+    begin = ROWS.index(["tenure", *VOCABULARY_NAMES])
+    assert {row[0]: row[1:] for row in ROWS[begin + 2 :][: len(WORD_ROWS)]} == WORD_ROWS
+    named = {name.partition(",")[0].partition(" ")[0] for name in WORD_ROWS}
+    assert named == {status.value for status in Status}
+
+
+@pytest.mark.requirement("SM-19", "EH-12")
+def test_the_page_lists_every_extension() -> None:
+    listed = {row[0].strip("`"): row[1] for row in ROWS if len(row) == 3}
+    for name in VOCABULARY_NAMES:
+        expected = {(one.before, one.after) for one in vocabulary(name).extensions}
+        pairs = [pair.split(" → ") for pair in listed[name].split(", ")]
+        assert {(before, after) for before, after in pairs} == expected
 
 
 def test_the_page_names_every_vocabulary() -> None:

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -25,6 +25,7 @@ from tenure.errors import (
     PayloadRefused,
     PermanentError,
     PolicyViolation,
+    ResultRefused,
     Snooze,
     TransientError,
     UnknownKind,
@@ -46,6 +47,44 @@ def app() -> tenure.App:
 async def harness(app: tenure.App) -> AsyncIterator[Harness]:
     async with app.testing() as harness:
         yield harness
+
+
+async def test_a_result_that_breaks_the_annotation_ends_the_job_with_job_and_kind_in_the_message(
+    app: tenure.App, harness: Harness
+) -> None:
+    @app.job(on_exhausted="fail")
+    async def price(item: str) -> int:
+        return cast(int, {"hat": "seven", "cap": None}[item])
+
+    for item, got in (("hat", "str"), ("cap", "null")):
+        handle = await price.enqueue(item)
+        await harness.drain()
+        job = await handle.refresh()
+        assert (job.status, job.attempt) == ("failed", 1), "the function would return the same again"
+        error = json.loads(job.error or "")
+        assert error["type"] == "ResultRefused"
+        assert error["message"].startswith(f"job {job.id}, result of price: does not fit the return annotation: ")
+        assert f"Expected `int`, got `{got}`" in error["message"]
+
+
+async def test_a_stored_result_that_newer_code_cannot_read_is_refused_with_job_and_kind(
+    app: tenure.App, harness: Harness
+) -> None:
+    @app.job()
+    async def price(item: str) -> int:
+        return len(item)
+
+    handle = await price.enqueue("hat")
+    await harness.drain()
+    newer = tenure.App("sqlite:///never.db")
+
+    @newer.job(kind="price")
+    async def priced(item: str) -> list[str]:
+        return [item]
+
+    later: tenure.Handle[list[str]] = tenure.Handle(app, await handle.refresh(), priced.definition, created=True)
+    with pytest.raises(ResultRefused, match=f"job {handle.id}, result of price: .*Expected `array`, got `int`"):
+        await later.result(20)
 
 
 async def letter_of(app: tenure.App, job: Job) -> DeadLetterRecord:
@@ -124,7 +163,7 @@ class TestErrorsDecide:
         ],
         ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
     )
-    async def test_a_dead_letter_says_why_and_where_and_who(
+    async def test_a_dead_letter_has_its_reason_stage_and_owner(
         self, app: tenure.App, harness: Harness, error: Exception, reason: ReasonCode, stage: Stage
     ) -> None:
         @app.job(max_attempts=2, on_exhausted="dead_letter", lease_seconds=45)
@@ -143,7 +182,7 @@ class TestErrorsDecide:
         [last_claim] = [e for e in await handle.events() if e.type == "claimed" and e.attempt == job.attempt]
         assert (letter.last_owner, letter.last_lease_expires_at) == (last_claim.owner, last_claim.until_at)
 
-    async def test_what_the_kind_says_comes_before_what_the_class_says(self, app: tenure.App, harness: Harness) -> None:
+    async def test_the_job_definition_decides_before_the_error_class(self, app: tenure.App, harness: Harness) -> None:
         @app.job(retry_on=PermanentError, fail_on=[KeyError, TransientError])
         def work(name: str) -> None:
             raise {"permanent": PermanentError, "key": KeyError, "transient": TransientError, "other": OSError}[name]
@@ -187,7 +226,7 @@ class TestErrorsDecide:
         for job in jobs:
             assert any(str(job.id) in line and job.status in line for line in lines), f"{job} is not in {lines}"
 
-    async def test_a_failed_job_tells_whoever_asks_for_its_result(self, app: tenure.App, harness: Harness) -> None:
+    async def test_the_result_of_a_failed_job_raises_job_failed(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         def work() -> None:
             raise PermanentError("no such thing")
@@ -204,7 +243,7 @@ class TestTryingAgain:
     ) -> None:
         backoff = Backoff(base_seconds=2, factor=3, max_seconds=30)
 
-        @app.job(max_attempts=6, backoff=backoff)
+        @app.job(max_attempts=6, on_exhausted="fail", backoff=backoff)
         def work() -> None:
             raise TransientError("again")
 
@@ -224,9 +263,7 @@ class TestTryingAgain:
         assert scheduled == [timedelta(seconds=wait) for wait in waits], "the log says when each try was to come"
 
     @pytest.mark.requirement("SM-08")
-    async def test_without_a_word_about_it_the_backoff_begins_at_half_a_second(
-        self, app: tenure.App, harness: Harness
-    ) -> None:
+    async def test_the_default_backoff_starts_at_half_a_second(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         def work() -> None:
             raise TransientError("again")
@@ -234,7 +271,7 @@ class TestTryingAgain:
         await work.enqueue()
         [job] = (await harness.drain()).jobs
         assert 0.25 <= seconds_until_due(job) <= 0.5
-        assert job.policy.backoff == Backoff(base_seconds=0.5, factor=2, max_seconds=60)
+        assert job.policy.backoff == Backoff(base_seconds=0.5, factor=2, max_seconds=14_400)
 
     @pytest.mark.requirement("WC-03")
     async def test_a_retry_is_dispatched_when_it_is_due_and_not_before(self, app: tenure.App, harness: Harness) -> None:
@@ -253,7 +290,7 @@ class TestTryingAgain:
         assert await handle.result() == 2
 
     @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "soon"])
-    async def test_a_delay_that_makes_no_sense_does_not_keep_a_job_from_being_settled(
+    async def test_an_invalid_delay_does_not_prevent_the_outcome_from_being_written(
         self, app: tenure.App, harness: Harness, delay: Any
     ) -> None:
         @app.job()
@@ -270,7 +307,7 @@ class TestTryingAgain:
     @pytest.mark.requirement("SM-09")
     @pytest.mark.parametrize(("policy", "end"), [("fail", "failed"), ("dead_letter", "dead_lettered")])
     @pytest.mark.parametrize("max_attempts", [1, 3])
-    async def test_the_last_failure_that_is_allowed_ends_the_job_as_its_policy_says(
+    async def test_the_last_allowed_failure_ends_the_job_by_its_policy(
         self, app: tenure.App, harness: Harness, policy: Any, end: str, max_attempts: int
     ) -> None:
         @app.job(max_attempts=max_attempts, on_exhausted=policy)
@@ -286,7 +323,7 @@ class TestTryingAgain:
 
     @pytest.mark.requirement("SM-09")
     async def test_a_snooze_takes_a_new_attempt_and_counts_no_failure(self, app: tenure.App, harness: Harness) -> None:
-        @app.job(max_attempts=1)
+        @app.job(max_attempts=1, on_exhausted="fail")
         def work(ctx: tenure.Context) -> int:
             if ctx.attempt < 4:
                 raise Snooze(60)
@@ -302,7 +339,7 @@ class TestTryingAgain:
         assert [e.cause for e in await handle.events() if e.type == "released"] == ["snooze"] * 3
 
     @pytest.mark.requirement("WC-06")
-    async def test_the_outcome_is_recorded_once_although_somebody_else_changed_the_job_meanwhile(
+    async def test_the_outcome_is_recorded_once_although_the_job_was_changed_meanwhile(
         self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job()
@@ -352,7 +389,7 @@ class TestInput:
         calls: list[object] = []
 
         @app.job(kind="send")
-        def old(address: str) -> None: ...
+        def old(to: str) -> None: ...
 
         await old.options(correlation_id="c-1").enqueue("ada@example.org")
         del app.kinds["send"]
@@ -441,9 +478,9 @@ class TestInput:
         self, app: tenure.App, harness: Harness
     ) -> None:
         @app.job(kind="send")
-        def before(address: str) -> None: ...
+        def before(to: int) -> None: ...
 
-        await before.enqueue("ada")
+        await before.enqueue(6)
         app.kinds.clear()
 
         @app.job(kind="send", upgrade=lambda arguments: {"to": 7})
@@ -454,9 +491,9 @@ class TestInput:
 
     async def test_an_upgrade_that_raises_is_a_dead_letter_too(self, app: tenure.App, harness: Harness) -> None:
         @app.job(kind="send")
-        def before(address: str) -> None: ...
+        def before(to: int) -> None: ...
 
-        await before.enqueue("ada")
+        await before.enqueue(6)
         app.kinds.clear()
 
         @app.job(kind="send", upgrade=lambda arguments: {"to": arguments["nonsense"]})
@@ -474,7 +511,7 @@ class TestInput:
 class TestCancelling:
     @pytest.mark.requirement("SM-10")
     @pytest.mark.parametrize("waits_as", ["queued", "retry", "snoozed"])
-    async def test_a_job_that_nobody_holds_ends_at_once_and_never_runs(
+    async def test_a_job_without_a_lease_ends_at_once_and_never_runs(
         self, app: tenure.App, harness: Harness, waits_as: str
     ) -> None:
         @app.job()
@@ -494,7 +531,7 @@ class TestCancelling:
             await handle.result()
 
     @pytest.mark.requirement("SM-10")
-    async def test_a_running_job_is_told_may_tidy_up_and_ends_as_cancelled(
+    async def test_a_running_job_gets_the_cancel_request_may_clean_up_and_ends_cancelled(
         self, app: tenure.App, harness: Harness
     ) -> None:
         seen: list[str] = []
@@ -596,7 +633,7 @@ class TestArtifacts:
 
 class TestStories:
     @pytest.mark.requirement("SM-16")
-    async def test_what_a_job_enqueues_belongs_to_the_same_story(self, app: tenure.App, harness: Harness) -> None:
+    async def test_jobs_enqueued_by_a_job_have_its_correlation_id(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         async def root(ctx: tenure.Context) -> None:
             await leaf.enqueue()
@@ -617,7 +654,7 @@ class TestStories:
         assert [origin.correlation_id for origin in origins] == ["order-7", "order-7", "order-7", "my own"]
         assert {(origin.trace, origin.submitted_by) for origin in origins} == {("00-a-b-01", "ada")}
 
-    async def test_a_story_without_a_name_is_named_after_its_first_job(self, app: tenure.App, harness: Harness) -> None:
+    async def test_without_a_correlation_id_a_root_job_has_its_own_id(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         async def root() -> None:
             await leaf.enqueue()
@@ -629,7 +666,7 @@ class TestStories:
         _, child = (await harness.drain()).jobs
         assert child.origin.correlation_id == str(handle.id)
 
-    async def test_what_is_enqueued_outside_of_a_job_belongs_to_none(self, app: tenure.App, harness: Harness) -> None:
+    async def test_jobs_enqueued_outside_of_a_job_have_no_parent(self, app: tenure.App, harness: Harness) -> None:
         @app.job()
         async def root() -> None: ...
 
@@ -741,7 +778,7 @@ class TestMiddleware:
             assert (await letter_of(app, job)).reason_code == ReasonCode.POLICY_VIOLATION
         assert seen == ["outer enqueue", "outer before", "outer after"]
 
-    async def test_a_layer_sees_each_error_and_may_turn_it_into_another(self) -> None:
+    async def test_a_middleware_sees_each_error_and_may_replace_it(self) -> None:
         class Translating(tenure.Middleware):
             async def run(self, ctx: tenure.Context, proceed: Callable[[], Awaitable[Any]]) -> Any:
                 try:

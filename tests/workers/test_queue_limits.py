@@ -48,7 +48,7 @@ async def is_there(app: tenure.App) -> bool:
     return bool(await (await app.store()).workers())
 
 
-async def test_a_permit_that_is_free_again_is_told_of(app: tenure.App) -> None:
+async def test_a_freed_concurrency_slot_wakes_workers(app: tenure.App) -> None:
     seen: list[int] = []
     count = counting(app, seen)
     await app.queues.put("default", concurrency_max=2)
@@ -68,7 +68,7 @@ async def test_a_rate_that_has_room_again_is_not_slept_through(app: tenure.App) 
     assert worker.counts["succeeded"] == JOBS
 
 
-async def test_whoever_waits_at_a_paused_queue_is_told_when_it_goes_on(app: tenure.App) -> None:
+async def test_resuming_a_queue_wakes_its_workers(app: tenure.App) -> None:
     seen: list[int] = []
     count = counting(app, seen)
     await app.queues.pause("default")

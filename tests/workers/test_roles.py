@@ -21,7 +21,7 @@ from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, Driver
 from tenure.workers.completer import Completer
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
-from tenure.workers.maintenance.heartbeat import LeaseRenewer
+from tenure.workers.maintenance.lease_renewer import LeaseRenewer
 from tenure.workers.maintenance.recovery import PAUSE_SECONDS_MAX, RecoveryWorker, pause_seconds
 from tenure.workers.pool import Slots, WorkerPool
 from tests.support.faults import Fault, FaultyStore
@@ -42,8 +42,13 @@ class Place:
         job = await self.drive.running(**facts)
         assert job.token is not None
         assert job.owner is not None
-        lease = Lease(job, worker=job.owner, token=job.token, sent_at_seconds=self.clock.monotonic_seconds())
-        lease.on_interrupt(self.interruptions.append)
+        lease = Lease(
+            job,
+            worker=job.owner,
+            token=job.token,
+            sent_at_seconds=self.clock.monotonic_seconds(),
+            on_interrupt=lambda _, reason: self.interruptions.append(reason),
+        )
         self.leases.add(lease)
         return lease
 
@@ -93,7 +98,7 @@ async def test_outcomes_that_are_ready_together_are_written_together(place: Plac
 
 
 @pytest.mark.requirement("LC-04")
-async def test_a_settlement_is_decided_anew_when_somebody_else_changed_the_job(place: Place) -> None:
+async def test_an_outcome_is_decided_again_when_the_job_was_changed_meanwhile(place: Place) -> None:
     lease = await place.lease()
     seen: list[bool] = []
 
@@ -108,7 +113,7 @@ async def test_a_settlement_is_decided_anew_when_somebody_else_changed_the_job(p
 
 
 @pytest.mark.requirement("LC-05")
-async def test_a_settlement_under_a_lost_lease_is_refused_and_the_holder_is_told(place: Place) -> None:
+async def test_an_outcome_under_a_lost_lease_is_refused_and_the_owner_is_notified(place: Place) -> None:
     lease = await place.lease()
     place.clock.advance(LEASE_SECONDS)
     with pytest.raises(LeaseLost):
@@ -117,7 +122,7 @@ async def test_a_settlement_under_a_lost_lease_is_refused_and_the_holder_is_told
     assert place.interruptions == [Interruption.LOST]
 
 
-async def test_a_bug_in_the_store_fails_those_who_wait_and_not_those_who_come_later(
+async def test_an_error_of_the_store_fails_waiting_requests_and_not_later_ones(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = await place.lease()
@@ -166,7 +171,7 @@ async def test_trust_is_counted_from_when_the_heartbeat_was_sent(place: Place) -
     assert lease.local_deadline_seconds == sent + LEASE_SECONDS
 
 
-async def test_a_holder_that_hears_nothing_for_a_whole_lease_stops(
+async def test_an_owner_without_a_renewal_for_a_whole_lease_stops(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = await place.lease()
@@ -186,7 +191,7 @@ async def test_a_holder_that_hears_nothing_for_a_whole_lease_stops(
 
 
 @pytest.mark.requirement("LC-05", "SM-10")
-async def test_a_revoked_lease_is_heard_of_at_the_next_heartbeat_or_by_a_look(place: Place) -> None:
+async def test_a_revoked_lease_is_noticed_at_the_next_heartbeat_or_by_a_check(place: Place) -> None:
     by_beat, by_look = await place.lease(), await place.lease()
     for lease in (by_beat, by_look):
         await place.drive.apply(lease.job.id, Cancel(), actor=CLIENT)
@@ -200,7 +205,7 @@ async def test_a_revoked_lease_is_heard_of_at_the_next_heartbeat_or_by_a_look(pl
 
 
 @pytest.mark.requirement("SM-10")
-async def test_a_request_to_cancel_is_heard_of_by_a_look_and_the_beat_that_follows(place: Place) -> None:
+async def test_a_cancel_request_is_noticed_by_a_check_and_the_next_heartbeat(place: Place) -> None:
     lease = await place.lease()
     await place.drive.apply(lease.job.id, RequestCancel(), actor=CLIENT)
     renewer = place.renewer()
@@ -225,7 +230,7 @@ async def test_the_end_that_we_wrote_ourselves_is_not_a_lost_lease(
     assert "lost its lease" not in caplog.text
 
 
-async def test_heartbeats_and_settlement_of_one_job_do_not_get_in_each_others_way(place: Place) -> None:
+async def test_heartbeats_and_the_outcome_of_one_job_do_not_conflict(place: Place) -> None:
     lease = await place.lease()
     completer, renewer = Completer(place.store, place.seams), place.renewer()
     for percent in range(10):
@@ -236,9 +241,12 @@ async def test_heartbeats_and_settlement_of_one_job_do_not_get_in_each_others_wa
     assert (types.count("progress"), types.count("succeeded")) == (10, 1)
 
 
-async def test_a_committed_job_that_hangs_is_ended_by_its_owner_at_its_threshold(place: Place) -> None:
+@pytest.mark.requirement("EH-03")
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_job_that_hangs_is_ended_by_its_owner_at_its_timeout(place: Place, commits: bool) -> None:
     lease = await place.lease(policy={"timeouts": Timeouts(running_seconds=90)})
-    lease.adopt(await place.drive.apply(lease.job, Commit("1")))
+    if commits:
+        lease.adopt(await place.drive.apply(lease.job, Commit("1")))
     renewer = place.renewer()
     for _ in range(4):
         place.clock.advance(20)
@@ -252,13 +260,17 @@ async def test_a_committed_job_that_hangs_is_ended_by_its_owner_at_its_threshold
 
 
 class Began:
-    """What a pool started."""
+    """What a pool started, and what it released instead."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
+        self.released: list[Job] = []
 
-    def __call__(self, job: Job, token: UUID, sent_at_seconds: float) -> None:
+    def __call__(self, job: Job, token: UUID, began_at_seconds: float) -> None:
         self.jobs.append(job)
+
+    def release(self, job: Job, token: UUID, began_at_seconds: float) -> None:
+        self.released.append(job)
 
 
 def pool_of(
@@ -273,6 +285,8 @@ def pool_of(
         slots=slots or Slots(10),
         poll_seconds=1.0,
         start=began,
+        release=began.release,
+        lease_seconds_min=LEASE_SECONDS,
     )
 
 
@@ -305,7 +319,7 @@ async def test_a_claim_whose_answer_was_lost_is_asked_again_and_starts_each_job_
     assert {job.attempt for job in began.jobs} == {1}
 
 
-async def test_what_was_claimed_too_long_ago_is_not_started(place: Place) -> None:
+async def test_a_job_whose_claim_was_answered_late_in_its_lease_is_released(place: Place) -> None:
     await place.drive.add()
     began = Began()
     answer = place.store.claim
@@ -317,7 +331,22 @@ async def test_what_was_claimed_too_long_ago_is_not_started(place: Place) -> Non
 
     place.store.claim = late  # type: ignore[method-assign, assignment]
     assert await pool_of(place, began).claim() == 0
-    assert began.jobs == []
+    assert (began.jobs, len(began.released)) == ([], 1)
+
+
+async def test_a_job_whose_claim_waited_in_the_database_is_started(place: Place) -> None:
+    """Its lease began when the claim was executed, not when it was sent."""
+    await place.drive.add()
+    began = Began()
+    answer = place.store.claim
+
+    async def waits(request: object) -> object:
+        place.clock.advance(0.9 * LEASE_SECONDS)
+        return await answer(request)  # type: ignore[arg-type]
+
+    place.store.claim = waits  # type: ignore[method-assign, assignment]
+    assert await pool_of(place, began).claim() == 1
+    assert (len(began.jobs), began.released) == (1, [])
 
 
 async def test_jobs_that_are_won_when_the_database_is_back_are_run(place: Place) -> None:
@@ -338,7 +367,7 @@ async def test_a_claim_that_was_answered_only_after_its_lease_is_not_started(pla
     assert began.jobs == []
 
 
-async def test_a_settler_that_is_closed_takes_nothing_more(place: Place) -> None:
+async def test_a_closed_completer_accepts_nothing_more(place: Place) -> None:
     completer = Completer(place.store, place.seams)
     await completer.close()
     with pytest.raises(StoreError, match="the worker has stopped"):
@@ -371,7 +400,7 @@ async def test_a_pool_that_is_stopped_claims_no_more(place: Place) -> None:
 
 @pytest.mark.requirement("WC-10")
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_scan_that_was_cut_off_is_made_again_by_whoever_comes_next(place: Place, fault: Fault) -> None:
+async def test_an_interrupted_scan_is_repeated_by_the_next_recovery(place: Place, fault: Fault) -> None:
     jobs = [await place.drive.running() for _ in range(3)]
     place.clock.advance(LEASE_SECONDS)
     place.store.faults.extend([None, fault])

@@ -1,7 +1,7 @@
 """The lines of an export: one JSON object each, whose field `line` is its kind. Pure.
 
-The order is: header, records outside of jobs, the log in its order, each job followed by its artifacts, footer. Lease
-tokens are never written.
+The order is: header, records outside of jobs, the log in its order, each job followed by its artifacts and steps,
+footer. Lease tokens are never written.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_content, check_name
 from tenure.lifecycle.records import Actor, Event, Job, Role
 from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import Artifact, ArtifactRecord, EnqueueRequest, OutboxMessage, SignalRecord
 from tenure.stores.contract.archive import (
     ArchivedJob,
@@ -34,13 +35,14 @@ from tenure.stores.contract.archive import (
     StreamRecord,
 )
 from tenure.stores.schedule_validation import validate_next, validate_schedule
-from tenure.stores.validation import validate_artifacts, validate_enqueue, validate_message
+from tenure.stores.validation import validate_artifacts, validate_enqueue, validate_message, validate_step_record
 
 FORMAT = "tenure-export"
 TRANSLATED_FORMAT = "tenure-translated"
 """The format of an export in another vocabulary, which cannot be imported."""
-VERSION = 1
-"""Increased when an older reader would lose something of a file."""
+VERSION = 2
+"""Increased when an older reader would lose something of a file. Version 2 has steps."""
+READABLE_VERSIONS = (1, 2)
 
 _encode = msgspec.json.encode
 _EXPORTER = Actor(Role.CLIENT, "export")
@@ -126,6 +128,12 @@ class ArtifactLine(_Line, frozen=True, tag="artifact"):
         return base64.b64decode(self.body, validate=True)
 
 
+class StepLine(_Line, frozen=True, tag="step"):
+    """A step. `number` counts the steps of its job from 1."""
+
+    step: StepRecord
+
+
 class Footer(_Line, frozen=True, tag="footer"):
     """The last line: the counts of all lines between header and footer, and the SHA-256 of their bytes."""
 
@@ -134,7 +142,7 @@ class Footer(_Line, frozen=True, tag="footer"):
 
 
 RecordLine = OperatorLine | ClaimLine | QueueLine | RateUsageLine | ScheduleLine | StreamLine | MessageLine
-Line = Header | RecordLine | EventLine | JobLine | ArtifactLine | Footer
+Line = Header | RecordLine | EventLine | JobLine | ArtifactLine | StepLine | Footer
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 ORDER = (
@@ -150,7 +158,7 @@ ORDER = (
     "job",
     "footer",
 )
-"""The order of kinds. Artifacts follow their job."""
+"""The order of kinds. Artifacts, then steps, follow their job."""
 
 
 class Checksum:
@@ -213,6 +221,11 @@ def artifact_line(record: ArtifactRecord, body: bytes) -> bytes:
     return encode_line("artifact", {"artifact": _set_fields(record), "body": base64.b64encode(body).decode()})
 
 
+def step_line(step: StepRecord, *, number: int) -> bytes:
+    """A step with its number among the steps of its job."""
+    return encode_line("step", {"step": _set_fields(step) | {"number": number}})
+
+
 def read(number: int, raw: bytes) -> Line:
     """Decode and validate a line; BrokenArchive for one that no export writes."""
     try:
@@ -235,6 +248,8 @@ def check(line: Line) -> None:
             validate_artifacts([Artifact(name=record.name, media_type=record.media_type, body=body)])
             if len(body) != record.bytes:
                 raise ValueError(f"the artifact {record.name!r} has {len(body)} bytes instead of {record.bytes}")
+        case StepLine(step=step):
+            validate_step_record(step)
         case MessageLine(message=one):
             validate_message(
                 OutboxMessage(id=one.id, topic=one.topic, body=one.body, aggregate=one.aggregate, headers=one.headers)

@@ -18,6 +18,7 @@ import msgspec
 from tenure.archive.format import (
     FORMAT,
     ORDER,
+    READABLE_VERSIONS,
     TRANSLATED_FORMAT,
     VERSION,
     ArtifactLine,
@@ -28,19 +29,31 @@ from tenure.archive.format import (
     Header,
     JobLine,
     Line,
+    StepLine,
     kind_of,
     read,
     record_of,
 )
-from tenure.lifecycle.records import Event, EventType
+from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
-from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
+from tenure.lifecycle.steps import StepRecord
+from tenure.lifecycle.verify import (
+    Problem,
+    ProblemType,
+    content_problems,
+    dead_letter_problems,
+    problems_of,
+    signal_problems,
+)
 from tenure.stores.contract.archive import ArchivedJob, ArchiveRecord, ArchiveStore, NotRestored, Restore, Runs
 
 BATCH_LENGTH = 500
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_EVENTS = 5000
 """A batch is written when it has this many records, bytes, or events of its jobs."""
+
+LINE_BYTES_MAX = 128 * 1024 * 1024
+"""The longest line that is read. An artifact of the largest size takes a third of it."""
 
 T = TypeVar("T")
 ReportProgress = Callable[[str, float], None]
@@ -100,7 +113,11 @@ def _opened(path: Path, file: IO[bytes]) -> IO[bytes]:
 def _raw_lines(file: IO[bytes]) -> Iterator[bytes]:
     number = 0
     try:
-        for number, raw in enumerate(file, 1):
+        # Bounded: a small compressed file can have a line that does not fit into memory.
+        while raw := file.readline(LINE_BYTES_MAX + 1):
+            number += 1
+            if len(raw) > LINE_BYTES_MAX:
+                raise BrokenArchive(number, f"is longer than {LINE_BYTES_MAX:,} bytes, which no export writes")
             if not raw.endswith(b"\n"):
                 raise BrokenArchive(number, "has no newline, so the file was truncated")
             yield raw
@@ -115,9 +132,11 @@ def _check_frame(number: int, line: Line, checksum: Checksum) -> Line:
             names = ", ".join(line.vocabularies)
             problem = f"an export in another vocabulary ({names}) cannot be imported"
             raise BrokenArchive(number, f"{problem}; export without --vocabulary")
-        if line.format != FORMAT or line.version != VERSION:
-            problem = f"this tenure reads {FORMAT!r} version {VERSION}, not {line.format!r} version {line.version}"
-            raise BrokenArchive(number, f"{problem}; import with the tenure that wrote it, or a newer one")
+        if line.format != FORMAT or line.version not in READABLE_VERSIONS:
+            known, other = f"{FORMAT!r} up to version {VERSION}", f"{line.format!r} version {line.version}"
+            raise BrokenArchive(
+                number, f"this tenure reads {known}, not {other}; import with the tenure that wrote it, or a newer one"
+            )
     if isinstance(line, Footer):
         found = checksum.footer()
         if line.counts != found.counts:
@@ -128,17 +147,19 @@ def _check_frame(number: int, line: Line, checksum: Checksum) -> Line:
 
 
 class _Order:
-    """Checks the order of lines. Job ids ascend, so that none occurs twice; artifacts follow their job."""
+    """Checks the order of lines. Job ids ascend, so that none occurs twice; artifacts and steps
+    follow their job."""
 
     def __init__(self) -> None:
         self.number = 0
         self._rank = -1
         self._job: UUID | None = None
+        self._steps = 0
 
     def admit(self, number: int, line: Line) -> None:
         self.number = number
         kind = kind_of(line)
-        rank = ORDER.index("job" if kind == "artifact" else kind)
+        rank = ORDER.index("job" if kind in ("artifact", "step") else kind)
         if (rank == 0) != (number == 1):
             raise BrokenArchive(number, "an export starts with a header" if rank else "second header")
         if rank < self._rank:
@@ -147,7 +168,12 @@ class _Order:
         if isinstance(line, JobLine):
             if self._job is not None and line.job.id <= self._job:
                 raise BrokenArchive(number, f"job {line.job.id} occurs twice, or after a job with a higher id")
-            self._job = line.job.id
+            self._job, self._steps = line.job.id, 0
+        elif isinstance(line, StepLine):
+            self._steps += 1
+            if (line.step.job_id, line.step.number) != (self._job, self._steps):
+                which = f"step {line.step.number} of job {line.step.job_id}"
+                raise BrokenArchive(number, f"{which} does not follow its job, or the step before it")
         elif isinstance(line, ArtifactLine) and line.artifact.job_id != self._job:
             raise BrokenArchive(number, f"an artifact of job {line.artifact.job_id} does not follow its job")
 
@@ -202,6 +228,8 @@ class _Importer:
         self._records: _Batch[ArchiveRecord] = _Batch()
         self._events: _Batch[Event] = _Batch()
         self._jobs: _Batch[ArchivedJob] = _Batch()
+        self._steps: _Batch[StepRecord] = _Batch()
+        self._written_jobs: list[tuple[Job, Sequence[Event], int]] = []
         self._events_of_jobs = 0
         self._events_of_log = 0
 
@@ -222,6 +250,10 @@ class _Importer:
             case ArtifactLine(artifact=artifact):
                 await self._write_jobs()
                 await _name_line(self._restoring.write_artifact(artifact, line.content()), [number])
+            case StepLine(step=step):
+                await self._write_jobs()
+                if self._steps.add(step, number, size):
+                    await self._write_steps()
             case Header() | Footer():
                 return
             case _:
@@ -233,6 +265,8 @@ class _Importer:
         await self._write_records()
         await self._write_events()
         await self._write_jobs()
+        await self._write_steps()
+        await self._verify_content()
         if self._events_of_jobs != self._events_of_log:
             job_id = await self._restoring.missing_job()
             assert job_id is not None, "there are more events than those of all jobs"
@@ -251,8 +285,15 @@ class _Importer:
     async def _write_jobs(self) -> None:
         records, lines = self._jobs.take()
         if records:
+            await self._write_steps()
+            await self._verify_content()
             await self._verify(records, lines)
             await _name_line(self._restoring.write_jobs(records), lines)
+
+    async def _write_steps(self) -> None:
+        steps, lines = self._steps.take()
+        if steps:
+            await _name_line(self._restoring.write_steps(steps), lines)
 
     async def _verify(self, records: Sequence[ArchivedJob], lines: Sequence[int]) -> None:
         """Refuse a job that its events do not replay to, with the line of the wrong event where there is one."""
@@ -261,6 +302,16 @@ class _Importer:
             for problem in problems_with(record, histories[record.job.id]):
                 event_line = None if problem.rev is None else self._line_of(record.job.id, problem.rev)
                 raise BrokenArchive(event_line or line, str(problem))
+            self._written_jobs.append((record.job, histories[record.job.id], line))
+
+    async def _verify_content(self) -> None:
+        """Refuse jobs whose artifacts, messages or steps are not those that the log has recorded. Artifacts and steps
+        follow their job, so this is known when the next jobs come."""
+        written, self._written_jobs = self._written_jobs, []
+        contents = await self._restoring.content([job.id for job, _, _ in written])
+        for job, events, line in written:
+            for problem in content_problems(job, events, contents[job.id]):
+                raise BrokenArchive(line, str(problem))
 
     def _line_of(self, job_id: UUID, rev: int) -> int | None:
         """The line of an event, found by reading the file again."""
@@ -281,9 +332,6 @@ def problems_with(record: ArchivedJob, events: Sequence[Event]) -> list[Problem]
     else:
         found.append(Problem(job.id, ProblemType.DEAD_LETTER, f"it has a dead letter, though it is {job.status}"))
     found += signal_problems(job, events, {signal.rev: (signal.name, signal.payload) for signal in record.signals})
-    sent = [event.rev for event in events if event.type is EventType.SIGNALLED]
-    if job.erased_at is not None and sorted(signal.rev for signal in record.signals) != sent:
-        found.append(Problem(job.id, ProblemType.SIGNAL, "its signals differ from those of the log"))
     return found
 
 

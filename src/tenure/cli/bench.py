@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tenure import __version__
-from tenure.cli.database import connected, opened, run, without_password
+from tenure.cli.database import connected, opened, run
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table, progress
+from tenure.stores.database_url import shown_url
 
 if TYPE_CHECKING:
     from tenure.cli.bench_workloads import Benchmark, Round
@@ -116,7 +117,7 @@ def _say_where(benchmark: Benchmark, *, own: bool) -> None:
     if own:
         print_line(f"measuring a new SQLite file in {tempfile.gettempdir()}, which is removed at the end")
     else:
-        address = without_password(benchmark.database)
+        address = shown_url(benchmark.database)
         print_line(f"measuring {address}: jobs go to queue {benchmark.queue}, and stay until they are pruned")
 
 
@@ -157,7 +158,7 @@ def _facts(benchmark: Benchmark, found: dict[str, list[Round]], *, rounds: int, 
 
     return {
         "ok": not any(_problem(of_one) for of_one in found.values()),
-        "database": "a new SQLite file" if own else without_password(benchmark.database),
+        "database": "a new SQLite file" if own else shown_url(benchmark.database),
         "queue": benchmark.queue,
         "rounds": rounds,
         "effort": benchmark.effort,

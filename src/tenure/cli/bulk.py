@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 
 from tenure.cli.database import opened
-from tenure.cli.filters import operator
+from tenure.cli.filters import GivenId, operator, resolve_id
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line
 from tenure.client.admin import JobAdmin
 from tenure.errors import Refused
@@ -22,7 +22,7 @@ COUNTED_MAX = 1000
 MORE_LEFT = "the limit was reached and more match; run the command again, or raise --limit"
 
 
-def require_choice(ids: Sequence[UUID], filters: dict[str, Any], *, every: bool, flag: str) -> None:
+def require_choice(ids: Sequence[GivenId], filters: dict[str, Any], *, every: bool, flag: str) -> None:
     """Require ids, or filters with the flag that confirms that many jobs are meant."""
     given = any(filters.values())
     if ids and (every or given):
@@ -40,13 +40,14 @@ def confirm(action: str, count: int, noun: str, *, more: bool) -> None:
 
 
 async def change_each(
-    database: str, ids: Sequence[UUID], change: Callable[[JobAdmin, UUID], Awaitable[Any]]
+    database: str, ids: Sequence[GivenId], change: Callable[[JobAdmin, UUID], Awaitable[Any]]
 ) -> dict[UUID, Any]:
-    """Change each id; the result of each, or its Refused."""
+    """Change each job; the result of each, or its Refused. Nothing is changed if an id is ambiguous."""
     results: dict[UUID, Any] = {}
     async with opened(database) as store:
         acting = JobAdmin(store, actor=operator())
-        for job_id in dict.fromkeys(ids):
+        whole = [await resolve_id(store, given) for given in ids]
+        for job_id in dict.fromkeys(whole):
             try:
                 results[job_id] = await change(acting, job_id)
             except Refused as refusal:

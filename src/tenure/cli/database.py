@@ -1,28 +1,24 @@
-"""The `--database` option, and opening and closing the store."""
+"""The options that name the database, and opening and closing the store."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import click
+from click.core import ParameterSource
 
-from tenure.errors import InvalidInput
 from tenure.jobs.settings import DATABASE_DEFAULT, DATABASE_VARIABLE
 from tenure.stores import store_for
+from tenure.stores.database_url import without_driver
 
 if TYPE_CHECKING:
     from tenure.stores.contract import Store
 
-_SECRET_OPTION = re.compile(r"((?:password|listen)=)[^&]*", re.IGNORECASE)
-"""URL options that are a password, or another URL that may contain one."""
-
 T = TypeVar("T")
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _database = click.option(
     "--database",
@@ -31,20 +27,46 @@ _database = click.option(
     default=DATABASE_DEFAULT,
     show_default=True,
     show_envvar=True,
+    callback=lambda _context, _option, url: without_driver(url),
     help="sqlite:///FILE or postgresql://…",
 )
+_app = click.option("--app", metavar="MODULE:APP", help="Use the database of this app, unless --database is given.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def common_options(command: Command) -> Command:
-    """The options of every command: --database and --json."""
+def common_options(command: Callable[..., int]) -> Callable[..., int]:
+    """The options of every command: --database or --app, and --json. The command receives `database` and `as_json`."""
+
+    @wraps(command)
+    def with_database(*given: Any, app: str | None, database: str, **options: Any) -> int:
+        if app is not None:
+            database = _database_of(app, database)
+        return command(*given, database=database, **options)
+
+    return _app(_database(_as_json(with_database)))
+
+
+def common_options_but_app(command: Callable[..., int]) -> Callable[..., int]:
+    """The same without --app, for a command whose own --app means more than its database."""
     return _database(_as_json(command))
+
+
+def _database_of(app: str, database: str) -> str:
+    """The database of the app, unless one is given on the command line."""
+    from tenure.cli.app_loader import load_app
+
+    context = click.get_current_context()
+    if context.get_parameter_source("database") is not ParameterSource.COMMANDLINE:
+        database = load_app(app).database
+    # A subcommand of a group reads the option from here.
+    context.params["database"] = database
+    return database
 
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Store]:
     """The store without `open()`, for a database whose schema may not fit; closed at the end."""
-    store = store_for(_checked(url))
+    store = store_for(url)
     try:
         yield store
     finally:
@@ -59,36 +81,6 @@ async def opened(url: str) -> AsyncIterator[Store]:
         yield store
 
 
-def _checked(url: str) -> str:
-    """Refuse a URL with an invalid port, which a driver would report unclearly."""
-    try:
-        _ = urlsplit(url).port
-    except ValueError as problem:
-        raise InvalidInput("database", f"{without_password(url)} is not a URL: {problem}") from None
-    return url
-
-
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end."""
     return asyncio.run(work)
-
-
-def without_password(url: str) -> str:
-    """The URL for output and logs.
-
-    >>> without_password("postgresql://ada:secret@db.example.org/jobs")
-    'postgresql://ada:***@db.example.org/jobs'
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url.partition("://")[0] + "://…"
-    account, at, address = parts.netloc.rpartition("@")
-    name, colon, _ = account.partition(":")
-    netloc = f"{name}:***{at}{address}" if colon else parts.netloc
-    query = _SECRET_OPTION.sub(r"\1***", parts.query)
-    return (
-        url
-        if (netloc, query) == (parts.netloc, parts.query)
-        else urlunsplit((parts.scheme, netloc, parts.path, query, ""))
-    )

@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from tenure.cli.database import run
-from tenure.cli.output import Exit, counted, print_error, print_json, print_line, progress
+from tenure.cli.output import Exit, counted, print_error, print_json, print_line, print_text, progress
 from tenure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -90,9 +90,10 @@ def _print(result: DemoResult, folder: Path, *, kept: bool) -> None:
         f"{counted(result.jobs, 'job')} in {result.seconds:.1f} s on SQLite, {result.processes} worker processes"
     )
     if (killed := result.killed) is not None:
-        print_line(
+        print_text(
             f"killed: worker {killed.pid}, with SIGKILL, while it ran {counted(killed.held, 'job')}; "
-            f"recovered after {killed.recovered_seconds:.1f} s, ended after {killed.ended_seconds:.1f} s"
+            f"recovered after {killed.recovered_seconds:.1f} s, ended after {killed.ended_seconds:.1f} s",
+            indent=8,
         )
     print_line(f"ended: {ended or 'none'}; {counted(result.retried, 'attempt')} failed and were retried")
     print_line(f"effects: {result.effects:,}")

@@ -27,7 +27,7 @@ from tenure.lifecycle.statuses import DEAD_LETTERED, RUNNING, SUCCEEDED, TERMINA
 from tenure.seams import SYSTEM
 from tenure.stores import JobFilter
 from tenure.workers.supervisor.process import WorkerProcess
-from tenure.workers.supervisor.supervisor import Ending, Slot, Start, Supervisor
+from tenure.workers.supervisor.supervisor import Ending, ProcessSlot, StartProcess, Supervisor
 
 if TYPE_CHECKING:
     from tenure.stores.contract import Store
@@ -113,9 +113,9 @@ class Demo:
                     await SYSTEM.clock.sleep(POLL_SECONDS)
                 yield supervisor
                 supervisor.stop()
-                outcome = await running
-                if outcome.ending is not Ending.STOPPED:
-                    self._problems.append(f"the worker processes did not stop: {outcome.ending}")
+                result = await running
+                if result.ending is not Ending.STOPPED:
+                    self._problems.append(f"the worker processes did not stop: {result.ending}")
             finally:
                 running.cancel()
                 await asyncio.wait({running})
@@ -190,7 +190,7 @@ class Demo:
             sys.stderr.flush()
 
 
-def start_worker(database: str, log: IO[bytes]) -> Start:
+def start_worker(database: str, log: IO[bytes]) -> StartProcess:
     """Starts a worker process as `tenure worker` does, with short intervals and its log in a file."""
     options = WorkerCommandOptions(
         target="tenure.cli.demo_app:app",
@@ -245,5 +245,5 @@ def _recovered_at(history: Sequence[Event], *, since: datetime) -> datetime | No
     return next((event.at for event in history if event.type is EventType.STALLED and event.at >= since), None)
 
 
-def _worker_name(slot: Slot) -> str | None:
+def _worker_name(slot: ProcessSlot) -> str | None:
     return None if slot.report is None else slot.report.worker

@@ -9,9 +9,20 @@ import click
 
 from tenure.cli.bulk import COUNTED_MAX, change_each, confirm, print_each, print_report, require_choice
 from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import dead_letter_filter, dead_letter_filters, job_id, many_options, operator, page_options
+from tenure.cli.filters import (
+    GivenId,
+    dead_letter_filter,
+    dead_letter_filters,
+    job_id,
+    many_options,
+    operator,
+    page_options,
+    resolve_id,
+)
 from tenure.cli.job_output import abbreviate, print_attempts, print_dead_letter, print_job
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
+from tenure.cli.retry import retried_fields
+from tenure.cli.tables import Column
 from tenure.client.admin import DiscardReport, JobAdmin, RedriveReport
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Execution, Job
@@ -20,7 +31,16 @@ from tenure.views.jobs import job_view, record_view
 if TYPE_CHECKING:
     from tenure.stores.contract import DeadLetterPage, EnqueueResult
 
-HEADINGS = ("id", "reason", "stage", "kind", "queue", "attempts", "at", "error")
+HEADINGS = (
+    Column("id"),
+    Column("reason"),
+    Column("stage", rank=4),
+    Column("kind", cut_to=16),
+    Column("queue", rank=5, cut_to=12),
+    Column("attempts", rank=2, is_number=True),
+    Column("at", rank=3),
+    Column("error", rank=1, cut_to=20),
+)
 
 
 @click.group()
@@ -34,7 +54,7 @@ def dlq() -> None:
 @click.option("--handled", is_flag=True, help="Also list redriven and discarded ones.")
 @page_options
 def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filters: Any) -> int:
-    """List open dead letters, oldest job first."""
+    """List open dead letters, newest job first."""
     page, jobs = run(_page(database, limit=limit, after=after, **filters))
     if as_json:
         letters = [{**record_view(letter), **_kind_and_queue(jobs.get(letter.job_id))} for letter in page.letters]
@@ -50,10 +70,11 @@ def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filter
 
 
 async def _page(
-    database: str, *, limit: int, after: UUID | None, **filters: Any
+    database: str, *, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
 ) -> tuple[DeadLetterPage, dict[UUID, Job]]:
     async with opened(database) as store:
-        page = await store.dead_letters(await dead_letter_filter(store, **filters), after=after, limit=limit)
+        chosen = await dead_letter_filter(store, **filters)
+        page = await store.dead_letters(chosen, after=after, limit=limit, newest_first=not oldest_first)
         return page, await store.read([letter.job_id for letter in page.letters])
 
 
@@ -72,11 +93,11 @@ def _row(letter: DeadLetterRecord, job: Job | None) -> tuple[object, ...]:
 @dlq.command()
 @common_options
 @click.argument("wanted", metavar="ID", type=job_id)
-def show(*, database: str, as_json: bool, wanted: UUID) -> int:
+def show(*, database: str, as_json: bool, wanted: GivenId) -> int:
     """Show one dead letter with its job."""
     job, letter, executions = run(_read(database, wanted))
     if letter is None:
-        print_error(f"job {wanted} is {job.status} and has no dead letter; show it with: tenure jobs show {wanted}")
+        print_error(f"job {job.id} is {job.status} and has no dead letter; show it with: tenure jobs show {job.id}")
         return Exit.PROBLEMS
     if as_json:
         print_json({"dead_letter": record_view(letter), "job": job_view(job), "attempts": executions})
@@ -87,10 +108,10 @@ def show(*, database: str, as_json: bool, wanted: UUID) -> int:
     return Exit.OK
 
 
-async def _read(database: str, wanted: UUID) -> tuple[Job, DeadLetterRecord | None, list[Execution]]:
+async def _read(database: str, wanted: GivenId) -> tuple[Job, DeadLetterRecord | None, list[Execution]]:
     async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(wanted)
-        return job, await store.dead_letter(wanted), await store.executions(wanted)
+        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
+        return job, await store.dead_letter(job.id), await store.executions(job.id)
 
 
 @dlq.command()
@@ -100,7 +121,7 @@ async def _read(database: str, wanted: UUID) -> tuple[Job, DeadLetterRecord | No
 @click.option("--all", "every", is_flag=True, help="Redrive all open dead letters that the filters match.")
 @many_options
 def redrive(
-    *, database: str, as_json: bool, ids: tuple[UUID, ...], every: bool, limit: int, yes: bool, **filters: Any
+    *, database: str, as_json: bool, ids: tuple[GivenId, ...], every: bool, limit: int, yes: bool, **filters: Any
 ) -> int:
     """Enqueue a new job for each dead letter. The old job is kept and linked.
 
@@ -110,7 +131,7 @@ def redrive(
     require_choice(ids, filters, every=every, flag="--all")
     if ids:
         results = run(change_each(database, ids, lambda acting, one: acting.redrive(one)))
-        return print_each(results, _redriven_line, _redriven_fields, as_json=as_json)
+        return print_each(results, _redriven_line, retried_fields, as_json=as_json)
     _confirm("redrive", database, yes=yes, **filters)
     report = run(_redrive_many(database, limit=limit, **filters))
     return print_report(
@@ -125,7 +146,7 @@ def redrive(
 @click.option("--all", "every", is_flag=True, help="Discard all open dead letters that the filters match.")
 @many_options
 def discard(
-    *, database: str, as_json: bool, ids: tuple[UUID, ...], every: bool, limit: int, yes: bool, **filters: Any
+    *, database: str, as_json: bool, ids: tuple[GivenId, ...], every: bool, limit: int, yes: bool, **filters: Any
 ) -> int:
     """Mark dead letters as handled without a redrive.
 
@@ -168,7 +189,3 @@ def _redriven_line(job_id: UUID, result: EnqueueResult) -> str:
     if result.created:
         return f"{job_id} redriven as {result.job.id}"
     return f"{job_id} was redriven before as {result.job.id}, which is {result.job.status}"
-
-
-def _redriven_fields(result: EnqueueResult) -> dict[str, Any]:
-    return {"redriven_as": result.job.id, "created": result.created, "status": result.job.status}

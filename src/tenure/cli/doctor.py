@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 import click
 
 from tenure import __version__
-from tenure.cli.database import common_options, connected, run, without_password
-from tenure.cli.output import Exit, counted, print_json, print_line
+from tenure.cli.database import common_options, connected, run
+from tenure.cli.output import Exit, counted, print_json, print_line, print_text
+from tenure.cli.verify import unreadable_rows
+from tenure.cli.version_skew import skewed_kinds
+from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.lifecycle.statuses import LIVE
 from tenure.seams import SYSTEM, Clock
-from tenure.stores import Finding
+from tenure.stores import Finding, JobFilter
+from tenure.stores.contract.archive import KeyRateUsage, QueueState
+from tenure.stores.database_url import shown_url
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import FiringStore, ReadStore, SchemaState, Store
+    from tenure.stores.contract import FiringStore, JobPage, ReadStore, SchemaState, Store
 
 SKEW_SECONDS_MAX = 1.0
 CLOCK_READINGS = 5
@@ -24,6 +30,8 @@ SCHEMA = "schema"
 LATE_SECONDS = 60
 """A schedule that is due for longer is reported: a running worker would have handled it."""
 LATE_SCHEDULES_MAX = 20
+LIVE_JOBS_PER_PAGE, LIVE_PAGES_MAX = 500, 20
+"""How many of the live jobs are read."""
 
 
 @click.command()
@@ -36,7 +44,7 @@ def doctor(*, database: str, as_json: bool) -> int:
     findings = run(find_problems(database))
     levels = Counter(finding.level for finding in findings)
     if as_json:
-        print_json({"database": without_password(database), "ok": not levels["error"], "findings": findings})
+        print_json({"database": shown_url(database), "ok": not levels["error"], "findings": findings})
     else:
         for finding in findings:
             _print(finding)
@@ -57,7 +65,41 @@ async def find_problems(database: str) -> list[Finding]:
 
 async def _opened_checks(store: Store) -> list[Finding]:
     await store.open()
-    return [await clock_skew(store, SYSTEM.clock), *await late_schedules(store.schedules)]
+    return [
+        await clock_skew(store, SYSTEM.clock),
+        *await late_schedules(store.schedules),
+        *await unknown_arguments(store),
+        *await unreadable(store),
+    ]
+
+
+async def unreadable(store: Store) -> list[Finding]:
+    """Rows of live jobs, queues and schedules that cannot be read. `verify` looks at all rows."""
+    found = [*await unreadable_rows(store.archive, (QueueState, KeyRateUsage, ScheduleRecord))]
+    page: JobPage | None = None
+    for _ in range(LIVE_PAGES_MAX):
+        after = None if page is None else page.after
+        page = await store.find(JobFilter(statuses=tuple(sorted(LIVE))), after=after, limit=LIVE_JOBS_PER_PAGE)
+        found += page.unreadable
+        if page.after is None:
+            break
+    advice = "repair or remove the row by hand; `tenure verify` looks at the rows of all jobs and events"
+    return [Finding("error", "unreadable row", str(row), advice) for row in found]
+
+
+async def unknown_arguments(store: ReadStore) -> list[Finding]:
+    """Kinds with jobs that wait for a worker with newer code."""
+    advice = "deploy the newer code to every worker: after 10 releases such a job is a dead letter"
+    return [
+        Finding(
+            "warning",
+            "code version",
+            f"kind {one.kind!r} has {counted(one.jobs, 'job')} in queue {one.queue!r} with an argument that the code "
+            f"of a worker does not have",
+            advice,
+        )
+        for one in await skewed_kinds(store)
+    ]
 
 
 async def late_schedules(schedules: FiringStore) -> list[Finding]:
@@ -126,6 +168,6 @@ def _schema(state: SchemaState) -> list[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    print_line(f"{finding.level:<8} {finding.about}: {finding.message}", level=finding.level)
+    print_text(f"{finding.level:<8} {finding.about}: {finding.message}", indent=9, level=finding.level)
     if finding.advice:
-        print_line(f"{'':<8} → {finding.advice}")
+        print_text(f"{'':<8} → {finding.advice}", indent=11)

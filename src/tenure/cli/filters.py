@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import click
+import msgspec
 
 from tenure.client.admin import MANY, MANY_MAX, DeadLetterFilter, JobFilter
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, JobNotFound
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.statuses import Status
@@ -26,17 +27,49 @@ TimeOrAge = datetime | timedelta
 """A time, or an age counted back from now."""
 
 PAGE_MAX = 10_000
+PREFIX_DIGITS_MIN = 4
+ID_EXAMPLE = "ids look like 01890a5d-ac96-774b-bcce-b302099a8057"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGE = re.compile(r"([0-9]{1,9})([smhd])")
 
 
-def job_id(value: str) -> UUID:
-    """Parse a job id."""
-    try:
-        return UUID(value)
-    except ValueError:
-        problem = f"{value!r} is not a job id; ids look like 01890a5d-ac96-774b-bcce-b302099a8057"
-        raise click.BadParameter(problem) from None
+class IdPrefix(msgspec.Struct, frozen=True):
+    """The first hexadecimal digits of a job id."""
+
+    digits: str
+
+
+GivenId = UUID | IdPrefix
+
+
+def job_id(value: str) -> GivenId:
+    """Parse a job id, or the beginning of one."""
+    digits = value.lower().replace("-", "")
+    if not re.fullmatch(f"[0-9a-f]{{{PREFIX_DIGITS_MIN},32}}", digits):
+        raise click.BadParameter(f"{value!r} is not a job id or its beginning; {ID_EXAMPLE}")
+    return UUID(digits) if len(digits) == 32 else IdPrefix(digits)
+
+
+def whole_job_id(value: str) -> UUID:
+    """Parse a whole job id."""
+    given = job_id(value)
+    if isinstance(given, IdPrefix):
+        raise click.BadParameter(f"{value!r} is only the beginning of a job id; give all of it")
+    return given
+
+
+async def resolve_id(store: ReadStore, given: GivenId) -> UUID:
+    """The id; of a prefix, the only id that begins with it."""
+    if isinstance(given, UUID):
+        return given
+    first = int(given.digits.ljust(32, "0"), 16)
+    page = await store.find(JobFilter(), after=UUID(int=first - 1) if first else None, limit=2)
+    found = [job.id for job in page.jobs if job.id.hex.startswith(given.digits)]
+    if not found:
+        raise JobNotFound(f"{given.digits}…")
+    if len(found) > 1:
+        raise InvalidInput("id", f"{given.digits} begins more than one id, such as {found[0]} and {found[1]}")
+    return found[0]
 
 
 def time_or_age(value: str) -> TimeOrAge:
@@ -140,11 +173,12 @@ async def dead_letter_filter(
 
 
 def page_options(command: Command) -> Command:
-    """Page size and start."""
+    """Page size, start and order."""
     return _with(
         command,
         click.option("--limit", type=click.IntRange(1, PAGE_MAX), default=100, show_default=True, help="Page size."),
-        click.option("--after", type=job_id, metavar="ID", help="List those after this id."),
+        click.option("--after", type=whole_job_id, metavar="ID", help="List those after this id."),
+        click.option("--oldest", "oldest_first", is_flag=True, help="Oldest first.  [default: newest first]"),
     )
 
 

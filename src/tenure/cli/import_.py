@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from tenure.archive.importer import ArchiveSummary, check_file, import_checked
-from tenure.cli.database import common_options, connected, run, without_password
+from tenure.cli.database import common_options, connected, run
 from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
+from tenure.stores.database_url import shown_url
 
 PROGRESS_LINES = 500
 _SQLITE = "sqlite:///"
@@ -58,7 +59,7 @@ def _report(database: str, file: Path, summary: ArchiveSummary, *, as_json: bool
     counts, header = summary.footer.counts, summary.header
     if as_json:
         source = {"file": str(file), "counts": counts, "exported_at": header.at, "from": header.store}
-        print_json({"database": without_password(database), **source})
+        print_json({"database": shown_url(database), **source})
         return
     jobs, events = counts.get("job", 0), counts.get("event", 0)
     print_line(f"imported {counted(jobs, 'job')} and {counted(events, 'event')}", level="ok")

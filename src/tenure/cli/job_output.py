@@ -7,17 +7,55 @@ from typing import Any
 
 import msgspec
 
-from tenure.cli.output import counted, format_value, print_fields, print_line, print_table
+from tenure.cli.output import counted, print_fields, print_line, print_table
+from tenure.cli.tables import Column, format_value
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.provenance import Provenance
+from tenure.lifecycle.provenance import Provenance, ToolCall, UnreadSignal
 from tenure.lifecycle.records import Event, Execution, Job
 from tenure.views.jobs import CONTENT, job_view, record_view
 
 CONTENT_LENGTH_MAX = 2000
 ERROR_LENGTH_MAX = 80
 
-JOB_HEADINGS = ("id", "status", "kind", "queue", "attempt", "created", "note")
-EVENT_HEADINGS = ("at", "job", "rev", "event", "status", "attempt", "by", "detail")
+JOB_HEADINGS = (
+    Column("id"),
+    Column("status"),
+    Column("kind", cut_to=16),
+    Column("queue", rank=4, cut_to=12),
+    Column("attempt", rank=1, is_number=True),
+    Column("created", rank=2),
+    Column("note", rank=3, cut_to=19),
+)
+EVENT_HEADINGS = (
+    Column("at", is_precise=True),
+    Column("rev", rank=4, is_number=True),
+    Column("event"),
+    Column("status", rank=1),
+    Column("attempt", rank=3, is_number=True),
+    Column("by", rank=5, cut_to=20),
+    Column("detail", rank=2, cut_to=20),
+)
+"""The events of one job."""
+ATTEMPT_HEADINGS = (
+    Column("attempt", is_number=True),
+    Column("status"),
+    Column("owner", rank=3, cut_to=20),
+    Column("leased", rank=4),
+    Column("started"),
+    Column("finished", rank=1),
+    Column("cause", rank=2, cut_to=12),
+)
+CALL_HEADINGS = (
+    Column("key", cut_to=16),
+    Column("kind", rank=3),
+    Column("name", cut_to=16),
+    Column("status"),
+    Column("took", is_number=True),
+    Column("attempt", rank=2, is_number=True),
+    Column("version", rank=4, cut_to=12),
+    Column("started", rank=5),
+    Column("note", rank=1, cut_to=16),
+)
 
 
 def job_row(job: Job) -> tuple[object, ...]:
@@ -26,30 +64,37 @@ def job_row(job: Job) -> tuple[object, ...]:
 
 
 def _note(job: Job) -> str:
-    """The last error, the reason of the end, a requested cancel or the progress."""
+    """The last error, the reason of the end, a requested cancel, what it waits for, or the progress."""
     if job.last_error is not None and job.status not in ("succeeded", "cancelled", "halted"):
         return abbreviate(job.last_error)
     if job.reason is not None:
         return job.reason
     if job.cancel_requested and job.live:
         return "cancel requested"
+    if job.waiting_for is not None:
+        return f"waiting for {job.waiting_for}"
     if job.progress is not None and job.leased:
         return f"{job.progress} % {job.progress_message or ''}".rstrip()
     return ""
 
 
 def abbreviate(text: str, length_max: int = ERROR_LENGTH_MAX) -> str:
-    """Content cut to a length; of an error, its type and message.
+    """Content cut to a length; of an error, its type and message; of progress, its percentage and message.
 
     >>> abbreviate('{"type":"ValueError","message":"no"}')
     'ValueError: no'
+    >>> abbreviate('{"percent":50,"message":"half"}')
+    '50 % half'
     """
     try:
         error = msgspec.json.decode(text)
     except msgspec.DecodeError:
         error = text
-    if isinstance(error, dict) and "message" in error:
-        text = f"{error.get('type', 'error')}: {error['message']}"
+    match error:
+        case {"type": kind, "message": message}:
+            text = f"{kind}: {message}"
+        case {"percent": percent, **rest}:
+            text = f"{percent} % {rest.get('message') or ''}".rstrip()
     return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
 
 
@@ -66,12 +111,14 @@ def _job_fields(job: Job) -> Iterator[tuple[str, object]]:
     for name, value in job_view(job).items():
         if name in ("id", "status", "rev", "policy", "execution_id") or value in (None, False, 0) or value == {}:
             continue
+        if name == "correlation_id" and value == str(job.id):
+            continue
         if name == "tags":
             value = ", ".join(f"{key}={tag}" for key, tag in value.items())
         elif isinstance(value, msgspec.Raw):
             value = abbreviate(bytes(value).decode(), CONTENT_LENGTH_MAX)
         yield name.replace("_", " "), value
-    yield "policy", msgspec.json.encode(job.policy).decode()
+    yield "policy", msgspec.json.format(msgspec.json.encode(job.policy), indent=0).decode()
 
 
 def _print_traceback(error: str) -> None:
@@ -88,27 +135,28 @@ def print_attempts(executions: Sequence[Execution]) -> None:
         return
     print_line(f"\n{counted(len(executions), 'attempt')}")
     rows = [(e.attempt, e.status, e.lease_owner, e.leased_at, e.started_at, e.finished_at, e.cause) for e in executions]
-    print_table(("attempt", "status", "owner", "leased", "started", "finished", "cause"), rows)
+    print_table(ATTEMPT_HEADINGS, rows)
 
 
-def event_row(event: Event) -> tuple[object, ...]:
+def _event_row(event: Event) -> tuple[object, ...]:
     """A row under EVENT_HEADINGS."""
     status = str(event.to_status)
     if event.from_status not in (None, event.to_status):
         status = f"{event.from_status}→{status}"
     detail = " ".join(text for text in (event.cause, abbreviate(event.detail) if event.detail else None) if text)
-    return event.at, event.job_id, event.rev, event.type, status, event.attempt, event.actor, detail
+    return event.at, event.rev, event.type, status, event.attempt, event.actor, detail
 
 
 def event_line(event: Event) -> str:
     """An event as a line, for output that is not aligned because it has no end."""
-    return "  ".join(format_value(cell) for cell in event_row(event)).rstrip()
+    at, *rest = _event_row(event)
+    return "  ".join(format_value(cell) for cell in (at, event.job_id, *rest)).rstrip()
 
 
 def print_events(events: Sequence[Event]) -> None:
     """The events of one job."""
     print_line(f"\n{counted(len(events), 'event')}")
-    print_table(EVENT_HEADINGS, [event_row(event) for event in events])
+    print_table(EVENT_HEADINGS, [_event_row(event) for event in events])
 
 
 def print_dead_letter(letter: DeadLetterRecord) -> None:
@@ -149,6 +197,34 @@ def print_provenance(provenance: Provenance) -> None:
     if rows:
         print_line(f"\n{counted(len(rows), 'attempt')}")
         print_table(("attempt", "owner", "version", "status", "leased", "ran", "cause"), rows)
+    _print_calls(provenance)
+
+
+def _print_calls(provenance: Provenance) -> None:
+    """Steps, children and unread signals, where there are any."""
+    if calls := provenance.tool_calls:
+        print_line(f"\n{counted(len(calls), 'step')}")
+        print_table(CALL_HEADINGS, [_call_row(call) for call in calls])
+    if provenance.children:
+        print_line("\nchildren")
+        rows = [(one.job_id, one.kind, one.key) for one in provenance.children]
+        print_table((Column("id"), Column("kind", cut_to=16), Column("key", cut_to=16)), rows)
+    print_unread_signals(provenance.unread_signals)
+
+
+def _call_row(call: ToolCall) -> tuple[object, ...]:
+    """A row under CALL_HEADINGS."""
+    took, content = f"{call.duration_seconds:.3f} s", call.error or call.result
+    note = "erased" if content is None else abbreviate(content)
+    return call.key, call.kind, call.name, call.status, took, call.attempt, call.code_version, call.started_at, note
+
+
+def print_unread_signals(signals: Sequence[UnreadSignal]) -> None:
+    """A row per signal that no step has received."""
+    if signals:
+        print_line(f"\n{counted(len(signals), 'unread signal')}")
+        rows = [(one.name, one.at, one.by) for one in signals]
+        print_table((Column("name", cut_to=20), Column("sent"), Column("by", cut_to=20)), rows)
 
 
 def _outcome_content(provenance: Provenance) -> Iterator[tuple[str, object]]:

@@ -11,7 +11,17 @@ import msgspec
 
 from tenure.cli.bulk import COUNTED_MAX, change_each, confirm, print_each, print_report, require_choice
 from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import job_filter, job_filters, job_id, many_options, operator, page_options
+from tenure.cli.enqueue import enqueue
+from tenure.cli.filters import (
+    GivenId,
+    job_filter,
+    job_filters,
+    job_id,
+    many_options,
+    operator,
+    page_options,
+    resolve_id,
+)
 from tenure.cli.job_output import (
     JOB_HEADINGS,
     job_row,
@@ -21,7 +31,8 @@ from tenure.cli.job_output import (
     print_job,
     print_provenance,
 )
-from tenure.cli.output import Exit, counted, print_json, print_line, print_table
+from tenure.cli.output import Exit, counted, print_error, print_json, print_line, print_table
+from tenure.cli.retry import retry
 from tenure.cli.tail import tail
 from tenure.cli.vocabulary import logs_of, print_job_page, print_translated_job, vocabulary_option
 from tenure.client.admin import CancelReport, JobAdmin
@@ -39,9 +50,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def jobs() -> None:
-    """List, show, tail and cancel jobs."""
+    """List, show, tail, enqueue, cancel and retry jobs."""
 
 
+jobs.add_command(enqueue)
+jobs.add_command(retry)
 jobs.add_command(tail)
 
 
@@ -51,7 +64,7 @@ jobs.add_command(tail)
 @page_options
 @vocabulary_option
 def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, vocabulary: str | None, **filters: Any) -> int:
-    """List jobs, oldest first."""
+    """List jobs, newest first."""
     page, logs = run(_page(database, with_logs=vocabulary is not None, limit=limit, after=after, **filters))
     if vocabulary is not None and (as_json or page.jobs):
         print_job_page(page, logs, vocabulary_named(vocabulary), as_json=as_json)
@@ -63,14 +76,17 @@ def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, vocabula
         print_line("no jobs match")
     if page.after is not None and not as_json:
         print_line(f"more jobs: --after {page.after}")
+    for row in page.unreadable:
+        print_error(f"{row}; run `tenure verify`")
     return Exit.OK
 
 
 async def _page(
-    database: str, *, with_logs: bool, limit: int, after: UUID | None, **filters: Any
+    database: str, *, with_logs: bool, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
 ) -> tuple[JobPage, dict[UUID, list[Event]]]:
     async with opened(database) as store:
-        page = await store.find(await job_filter(store, **filters), after=after, limit=limit)
+        chosen = await job_filter(store, **filters)
+        page = await store.find(chosen, after=after, limit=limit, newest_first=not oldest_first)
         return page, await logs_of(store, page.jobs) if with_logs else {}
 
 
@@ -95,7 +111,7 @@ class JobDetails:
 )
 @vocabulary_option
 def show(
-    *, database: str, as_json: bool, wanted: UUID, with_events: bool, with_provenance: bool, vocabulary: str | None
+    *, database: str, as_json: bool, wanted: GivenId, with_events: bool, with_provenance: bool, vocabulary: str | None
 ) -> int:
     """Show one job: its record, attempts, artifacts and dead letter."""
     if vocabulary is not None:
@@ -112,24 +128,24 @@ def show(
     return Exit.OK
 
 
-async def _job_and_log(database: str, wanted: UUID) -> tuple[Job, list[Event]]:
+async def _job_and_log(database: str, wanted: GivenId) -> tuple[Job, list[Event]]:
     async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(wanted)
-        if not (log := (await logs_of(store, [job])).get(wanted)):
-            raise JobNotFound(wanted)
+        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
+        if not (log := (await logs_of(store, [job])).get(job.id)):
+            raise JobNotFound(job.id)
         return job, log
 
 
-async def _details(database: str, wanted: UUID, *, with_events: bool, with_provenance: bool) -> JobDetails:
+async def _details(database: str, wanted: GivenId, *, with_events: bool, with_provenance: bool) -> JobDetails:
     async with opened(database) as store:
-        acting = JobAdmin(store, actor=operator())
+        acting, whole = JobAdmin(store, actor=operator()), await resolve_id(store, wanted)
         return JobDetails(
-            job=await acting.job(wanted),
-            executions=await store.executions(wanted),
-            dead_letter=await store.dead_letter(wanted),
-            artifacts=await store.artifacts(wanted),
-            events=(await store.history([wanted]))[wanted] if with_events else None,
-            provenance=await acting.provenance(wanted) if with_provenance else None,
+            job=await acting.job(whole),
+            executions=await store.executions(whole),
+            dead_letter=await store.dead_letter(whole),
+            artifacts=await store.artifacts(whole),
+            events=(await store.history([whole]))[whole] if with_events else None,
+            provenance=await acting.provenance(whole) if with_provenance else None,
         )
 
 
@@ -175,7 +191,7 @@ def cancel(
     *,
     database: str,
     as_json: bool,
-    ids: tuple[UUID, ...],
+    ids: tuple[GivenId, ...],
     every: bool,
     hard: bool,
     reason: str,

@@ -22,12 +22,14 @@ COMMANDS = {
     "events": "Print the log: each event once, in order.",
     "export": "Write a consistent snapshot of the whole database as JSON Lines.",
     "import": "Import an export into an empty database: all of it, or nothing.",
-    "jobs": "List, show, tail and cancel jobs.",
+    "jobs": "List, show, tail, enqueue, cancel and retry jobs.",
     "migrate": "Apply the pending migrations of a database.",
+    "prune": "Remove finished jobs and old details.",
     "queues": "Pause queues, and set their limits.",
     "replay": "Show a job at an earlier time or revision, folded from its events.",
+    "runs": "Show the steps of workflow runs, and send signals.",
     "schedules": "List, change, pause and trigger schedules.",
-    "stats": "Count jobs; list live workers and kinds that none of them serves.",
+    "stats": "Count jobs; list live workers, and unserved queues and kinds.",
     "verify": "Replay every job's events and compare the result with its record.",
     "worker": "Run the jobs of an app until it is stopped.",
 }
@@ -69,7 +71,7 @@ class Commands(click.Group):
 def tenure() -> None:
     """Run durable jobs, and operate their database.
 
-    The database is --database, or TENURE_DATABASE, or ./tenure.db.
+    The database is --database, or that of --app, or TENURE_DATABASE, or ./tenure.db.
     """
 
 
@@ -95,9 +97,14 @@ def _run(arguments: list[str]) -> int:
 
 def _report(error: Exception | KeyboardInterrupt) -> int:
     """Print the error to standard error; its exit code."""
+    from tenure.cli.app_loader import AppImportFailed
     from tenure.cli.output import Exit, exit_code_for, print_error
 
     match error:
+        case AppImportFailed():
+            click.echo(error.traceback_text, err=True, nl=False)
+            print_error(str(error))
+            return Exit.PROBLEMS
         case TenureError():
             print_error(str(error))
             return exit_code_for(error)

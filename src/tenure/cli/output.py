@@ -6,15 +6,19 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import IntEnum
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any, Protocol
 
 import click
 import msgspec
 
+from tenure.cli.tables import Heading, align_columns, format_value, table_lines
 from tenure.errors import InvalidInput, StoreError, TenureError
-from tenure.observe.log_format import printable
+from tenure.observe import log_format
+
+counted = log_format.counted
 
 _COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -42,6 +46,15 @@ def print_line(line: str, *, level: str = "") -> None:
     click.echo(_colored(line, level), color=_use_color())
 
 
+def print_text(text: str, *, indent: int, level: str = "") -> None:
+    """Print a sentence. On a terminal it is continued on further lines, which are indented."""
+    lines = [text]
+    if sys.stdout.isatty():
+        lines = wrap(text, _width(), subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
+    for line in lines:
+        print_line(line, level=level)
+
+
 def print_error(line: str) -> None:
     """Print an error to standard error, prefixed with the command's name."""
     click.echo(_colored(f"tenure: {line}", "error"), err=True, color=_use_color())
@@ -57,67 +70,36 @@ def print_json_line(document: Any) -> None:
     click.echo(msgspec.json.encode(document))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under headings: wrapped to the width of a terminal, one line each elsewhere."""
+def print_table(headings: Sequence[Heading], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under headings: fitted to the width of a terminal, whole elsewhere."""
     if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console(highlight=False).print(rich_table(headings, rows))
-        return
-    for line in align_columns([headings, *rows]):
-        click.echo(line)
+        lines = table_lines(headings, rows, width=_width(), color=_use_color() is not False)
+    else:
+        lines = align_columns([[one if isinstance(one, str) else one.heading for one in headings], *rows])
+    for line in lines:
+        click.echo(line, color=_use_color())
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print a line per field, with aligned values; None is omitted."""
-    for line in align_columns([(f"{name}:", value) for name, value in fields if value is not None]):
-        print_line(line)
+    """Print a line per field, with aligned values; None is omitted. On a terminal long values are continued below."""
+    shown = [(f"{name}:", format_value(value)) for name, value in fields if value is not None]
+    if not sys.stdout.isatty():
+        for line in align_columns(shown):
+            print_line(line)
+        return
+    indent = max((len(name) for name, _ in shown), default=0) + 2
+    for name, text in shown:
+        wrapped = wrap(text, max(20, _width() - indent), break_on_hyphens=False, drop_whitespace=False) or [""]
+        for number, part in enumerate(wrapped):
+            print_line(((name if number == 0 else "").ljust(indent) + part).rstrip())
 
 
-def rich_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Any:
-    """A table for a terminal, drawn by rich."""
-    from rich.table import Table
+def rich_table(headings: Sequence[Heading], rows: Sequence[Sequence[object]], *, width: int) -> Any:
+    """The same table for a live display, which rich draws."""
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(format_value(cell)) for cell in row))
-    return table
-
-
-def align_columns(rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines with aligned columns.
-
-    >>> align_columns([("id", "kind"), (1200, "mail")])
-    ['id    kind', '1200  mail']
-    """
-    texts = [[format_value(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in texts]
-
-
-def format_value(value: object) -> str:
-    """A value on one line, with control characters escaped and times in UTC.
-
-    >>> format_value("red: \\x1b[31m")
-    'red: \\\\x1b[31m'
-    """
-    if value is None:
-        return "-"
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return printable(str(value))
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun, in the plural where needed.
-
-    >>> counted(1200, "job")
-    '1,200 jobs'
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    lines = table_lines(headings, rows, width=width, color=_use_color() is not False)
+    return Text.from_ansi("\n".join(lines), no_wrap=True)
 
 
 class ProgressDisplay(Protocol):
@@ -175,6 +157,10 @@ def progress(*, as_json: bool) -> Iterator[ProgressDisplay]:
 
 def _colored(line: str, level: str) -> str:
     return click.style(line, fg=_COLORS[level]) if level in _COLORS else line
+
+
+def _width() -> int:
+    return get_terminal_size().columns
 
 
 def _use_color() -> bool | None:

@@ -12,12 +12,23 @@ import msgspec
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import operator
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
-from tenure.lifecycle.limits import NO_LIMITS, QueueLimits, Rate
+from tenure.cli.tables import Column
+from tenure.lifecycle.queue_limits import NO_LIMITS, QueueLimits, Rate
 
 if TYPE_CHECKING:
     from tenure.stores.contract import QueueRecord, Store
 
-HEADINGS = ("queue", "paused", "leased", "concurrency", "key concurrency", "rate", "key rate", "fair")
+HEADINGS = (
+    Column("queue", cut_to=10),
+    Column("paused"),
+    Column("since", rank=6),
+    Column("leased", rank=5, is_number=True),
+    Column("concurrency", rank=1, is_number=True),
+    Column("key concurrency", rank=3, is_number=True),
+    Column("rate", rank=2, is_number=True),
+    Column("key rate", rank=4, is_number=True),
+    Column("fair", rank=1),
+)
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _NOT_CONFIGURED = "queue {!r} is not paused and has no limits; list those that are with: tenure queues ls"
 _RATE = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*([a-z]*)")
@@ -151,6 +162,7 @@ def _row(queue: QueueRecord) -> tuple[object, ...]:
     limits: QueueLimits = queue.limits
     return (
         queue.name,
+        None if queue.paused_at is None else "yes",
         queue.paused_at,
         queue.held,
         limits.concurrency_max,

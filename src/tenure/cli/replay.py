@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from uuid import UUID
 
 import click
 
 from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import TimeOrAge, job_id, operator, resolve_time, time_or_age
+from tenure.cli.filters import GivenId, TimeOrAge, job_id, operator, resolve_id, resolve_time, time_or_age
 from tenure.cli.job_output import print_events, print_job
-from tenure.cli.output import Exit, counted, format_value, print_error, print_json, print_line
+from tenure.cli.output import Exit, counted, print_error, print_json, print_line
+from tenure.cli.tables import format_value
 from tenure.client.admin import JobAdmin
 from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.records import Event, Job
@@ -24,7 +24,7 @@ from tenure.views.jobs import job_view, record_view
 @click.option("--rev", type=click.IntRange(1), metavar="N", help="At this revision.")
 @click.option("--events", "with_events", is_flag=True, help="Also show its events until then.")
 def replay(
-    *, database: str, as_json: bool, wanted: UUID, at: TimeOrAge | None, rev: int | None, with_events: bool
+    *, database: str, as_json: bool, wanted: GivenId, at: TimeOrAge | None, rev: int | None, with_events: bool
 ) -> int:
     """Show a job at an earlier time or revision, folded from its events.
 
@@ -55,7 +55,7 @@ def replay(
     return Exit.OK
 
 
-async def _read(database: str, wanted: UUID, at: TimeOrAge | None) -> tuple[Job, list[Event], datetime | None]:
+async def _read(database: str, wanted: GivenId, at: TimeOrAge | None) -> tuple[Job, list[Event], datetime | None]:
     async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(wanted)
-        return job, (await store.history([wanted]))[wanted], await resolve_time(store, at)
+        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
+        return job, (await store.history([job.id]))[job.id], await resolve_time(store, at)

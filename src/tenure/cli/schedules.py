@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tenure.cli.app_loader import load_app
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.database import common_options, common_options_but_app, opened, run
 from tenure.cli.filters import operator
-from tenure.cli.output import Exit, format_value, print_fields, print_json, print_line, print_table
+from tenure.cli.output import Exit, print_fields, print_json, print_line, print_table
+from tenure.cli.tables import Column, format_value
 from tenure.client.schedules import AppSchedules, Schedule, ScheduleRecord, upcoming
 from tenure.errors import InvalidInput, UnknownKind
 from tenure.lifecycle.json_text import parse
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
     from tenure.client.job_function import PreparedCall
     from tenure.stores.contract import Store
 
-HEADINGS = ("schedule", "cron", "timezone", "kind", "queue", "missed", "next", "last", "paused", "by")
+HEADINGS = (
+    Column("schedule", cut_to=16),
+    Column("cron"),
+    Column("timezone", rank=2),
+    Column("kind", rank=1, cut_to=16),
+    Column("queue", rank=5, cut_to=12),
+    Column("missed", rank=6),
+    Column("next"),
+    Column("last", rank=4),
+    Column("paused", rank=3),
+    Column("by", rank=7),
+)
 TIMES_MAX = 1000
 
 T = TypeVar("T")
@@ -79,7 +91,7 @@ def _definition(command: Command) -> Command:
 
 
 @schedules.command()
-@common_options
+@common_options_but_app
 @_definition
 @click.argument("name")
 def put(

@@ -1,4 +1,4 @@
-"""`tenure stats`: job counts, live workers and unserved kinds."""
+"""`tenure stats`: job counts, live workers, unserved queues and kinds."""
 
 from __future__ import annotations
 
@@ -7,22 +7,42 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from tenure.cli.database import common_options, opened, run, without_password
+from tenure.cli.database import common_options, opened, run
 from tenure.cli.output import Exit, counted, print_json, print_line, print_table, rich_table
+from tenure.cli.tables import Column, Heading
+from tenure.cli.version_skew import SkewedKind, skewed_kinds
 from tenure.seams import SYSTEM
+from tenure.stores.database_url import shown_url
 from tenure.views.stats import oldest_due_seconds, stats_view
-from tenure.views.workers import live_workers, unserved_kinds
+from tenure.views.workers import live_workers, unserved_kinds, unserved_queues
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from tenure.stores.contract import Stats, Store, Tally, WorkerRecord
 
-JOB_HEADINGS = ("queue", "kind", "status", "jobs", "due", "oldest due")
-WORKER_HEADINGS = ("worker", "host", "pid", "version", "slots", "queues", "kinds", "last seen")
+JOB_HEADINGS = (
+    Column("queue", cut_to=12),
+    Column("kind", cut_to=16),
+    Column("status"),
+    Column("jobs", is_number=True),
+    Column("due", rank=1, is_number=True),
+    Column("oldest due", rank=2, is_number=True),
+)
+WORKER_HEADINGS = (
+    Column("worker", cut_to=30),
+    Column("host", rank=7),
+    Column("pid", rank=6, is_number=True),
+    Column("version", rank=4),
+    Column("slots", rank=1, is_number=True),
+    Column("queues", rank=2, cut_to=12),
+    Column("kinds", rank=3, cut_to=16),
+    Column("last seen", is_number=True),
+)
 UNSERVED_HEADINGS = ("queue", "kind", "jobs")
+UNSERVED_QUEUE_HEADINGS = ("queue", "due")
 
-Section = tuple[str, Sequence[str], Sequence[Sequence[object]]]
+Section = tuple[str, Sequence[Heading], Sequence[Sequence[object]]]
 """A title, headings and rows."""
 
 
@@ -30,7 +50,7 @@ Section = tuple[str, Sequence[str], Sequence[Sequence[object]]]
 @common_options
 @click.option("--watch", type=click.FloatRange(0.1, 86_400), metavar="SECONDS", help="Repeat at this interval.")
 def stats(*, database: str, as_json: bool, watch: float | None) -> int:
-    """Count jobs; list live workers and kinds that none of them serves.
+    """Count jobs; list live workers, and unserved queues and kinds.
 
     Jobs are counted per queue, kind and status. --watch redraws on a terminal and prints again elsewhere, until
     interrupted.
@@ -39,17 +59,17 @@ def stats(*, database: str, as_json: bool, watch: float | None) -> int:
         raise click.UsageError("--json and --watch cannot be combined")
     if watch is not None:
         run(_watch(database, watch))
-    current = run(_read(database))
+    current, skewed = run(_read(database))
     if as_json:
-        print_json({"database": without_password(database), **stats_view(current)})
+        print_json({"database": shown_url(database), **stats_view(current), "unknown_arguments": skewed})
     else:
-        _print(current)
+        _print(current, skewed)
     return Exit.OK
 
 
-async def _read(database: str) -> Stats:
+async def _read(database: str) -> tuple[Stats, list[SkewedKind]]:
     async with opened(database) as store:
-        return await store.stats()
+        return await store.stats(), await skewed_kinds(store)
 
 
 async def _watch(database: str, seconds: float) -> NoReturn:
@@ -62,7 +82,7 @@ async def _watch(database: str, seconds: float) -> NoReturn:
 
 async def _repeat(store: Store, seconds: float) -> NoReturn:
     while True:
-        _print(await store.stats())
+        _print(await store.stats(), await skewed_kinds(store))
         print_line("")
         await SYSTEM.clock.sleep(seconds)
 
@@ -72,22 +92,22 @@ async def _redraw(store: Store, seconds: float, console: Console) -> NoReturn:
 
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(_drawn(await store.stats()), refresh=True)
+            live.update(_drawn(console.width, await store.stats(), await skewed_kinds(store)), refresh=True)
             await SYSTEM.clock.sleep(seconds)
 
 
-def _drawn(current: Stats) -> RenderableType:
+def _drawn(width: int, current: Stats, skewed: Sequence[SkewedKind]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for title, headings, rows in _sections(current):
-        parts += [Text(title), *([rich_table(headings, rows)] if rows else []), Text()]
+    for title, headings, rows in _sections(current, skewed):
+        parts += [Text(title), *([rich_table(headings, rows, width=width)] if rows else []), Text()]
     return Group(*parts, Text(_open_dead_letters(current)))
 
 
-def _print(current: Stats) -> None:
-    for title, headings, rows in _sections(current):
+def _print(current: Stats, skewed: Sequence[SkewedKind]) -> None:
+    for title, headings, rows in _sections(current, skewed):
         print_line(title)
         if rows:
             print_table(headings, rows)
@@ -95,14 +115,20 @@ def _print(current: Stats) -> None:
     print_line(_open_dead_letters(current))
 
 
-def _sections(current: Stats) -> Iterator[Section]:
+def _sections(current: Stats, skewed: Sequence[SkewedKind]) -> Iterator[Section]:
     total = sum(tally.jobs for tally in current.tallies)
     yield counted(total, "job"), JOB_HEADINGS, [_tally_row(current, tally) for tally in current.tallies]
     workers = live_workers(current)
     yield counted(len(workers), "live worker"), WORKER_HEADINGS, [_worker_row(current, one) for one in workers]
+    if queues := unserved_queues(current):
+        due = [(one.queue, one.due) for one in queues]
+        yield "queues with due jobs that no live worker serves", UNSERVED_QUEUE_HEADINGS, due
     if unserved := unserved_kinds(current):
         rows = [(one.queue, one.kind, one.jobs) for one in unserved]
         yield "kinds with jobs that no live worker serves", UNSERVED_HEADINGS, rows
+    if skewed:
+        rows = [(one.queue, one.kind, one.jobs) for one in skewed]
+        yield "kinds with jobs whose arguments are unknown to a worker's code", UNSERVED_HEADINGS, rows
 
 
 def _tally_row(current: Stats, tally: Tally) -> tuple[object, ...]:

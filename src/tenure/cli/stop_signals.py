@@ -1,4 +1,5 @@
-"""Stops a long-running process by signals: the first stops, the second aborts, the third exits at once.
+"""Stops a long-running process by signals: the first stops, the second aborts, the third exits at once. A signal within
+two seconds of the one before it is the same request. A SIGHUP stops, however often it comes.
 
 A stop or abort that exceeds its time limit exits, too. A thread reads the signals from a socket, so that they take
 effect while a job blocks the event loop.
@@ -13,15 +14,37 @@ import socket
 from collections.abc import Callable
 from types import FrameType
 
-from tenure.seams import Seams
+from tenure.seams import Clock, Seams
 
 STOP, ABORT, EXIT = 1, 2, 3
 EXIT_SECONDS_MAX = 5.0
 """The time for the process to exit after its work, for example for a thread that a job did not end."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SAME_SECONDS = 2.0
+"""Closer signals are one request: `timeout` and process managers signal a process and its group."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LEVELS = 200
 """Bytes above this one are levels; those below are signal numbers, which the interpreter writes."""
 _WORK_ENDED = 255
+
+
+class SignalLevels:
+    """Turns signals into levels: STOP, then ABORT, then EXIT."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._level = 0
+        self._raised_at_seconds = 0.0
+
+    def level_of(self, number: int) -> int:
+        """The level that this signal requests. One that comes too soon after a level was raised repeats that level."""
+        if number == signal.SIGHUP:
+            # Sent by a terminal that closes, and by some process managers beside SIGTERM: it only ever stops.
+            return STOP
+        now_seconds = self._clock.monotonic_seconds()
+        if self._level == 0 or now_seconds - self._raised_at_seconds >= SAME_SECONDS:
+            self._level += 1
+            self._raised_at_seconds = now_seconds
+        return self._level
 
 
 class StopSignals:
@@ -32,7 +55,7 @@ class StopSignals:
         self._seams = seams
         self._reader, self._writer = socket.socketpair()
         self._writer.settimeout(0)
-        self._signals = 0
+        self._levels = SignalLevels(seams.clock)
         self._signal: int = signal.SIGTERM
         self._level = 0
         self._exits_at_seconds: float | None = None
@@ -46,7 +69,9 @@ class StopSignals:
         """Call these on the running event loop from now on. Signals have no other effect."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            signal.signal(number, _ignore)
+            # `nohup` has a process ignore SIGHUP.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _ignore)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._seams.spawn.thread(lambda: self._receive(loop, {STOP: stop, ABORT: abort}), name="tenure-signals")
 
@@ -93,14 +118,14 @@ class StopSignals:
             return byte - _LEVELS
         if byte not in SIGNALS:
             return 0
-        self._signal = byte
-        self._signals += 1
-        return self._signals
+        if byte != signal.SIGHUP:
+            self._signal = byte
+        return self._levels.level_of(byte)
 
     def _exit_soon(self) -> None:
         self._exit_within(EXIT_SECONDS_MAX)
         try:
-            while self._next() not in SIGNALS:
+            while self._level_of(self._next()) <= self._level:
                 continue
         except TimeoutError:
             pass

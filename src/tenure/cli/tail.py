@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from uuid import UUID
 
 import click
 
 from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import job_id
+from tenure.cli.filters import GivenId, job_id, resolve_id
 from tenure.cli.job_output import event_line
 from tenure.cli.output import Exit, print_error, print_json_line, print_line
 from tenure.cli.vocabulary import EventTranslator, print_translated_events, vocabularies_option
@@ -33,7 +32,9 @@ START, NOW = "start", "now"
     help="Start after this position of the log; `start` for its beginning.  [default: now]",
 )
 @vocabularies_option
-def tail(*, database: str, as_json: bool, wanted: UUID | None, start: str | None, vocabularies: tuple[str, ...]) -> int:
+def tail(
+    *, database: str, as_json: bool, wanted: GivenId | None, start: str | None, vocabularies: tuple[str, ...]
+) -> int:
     """Print new events as they are committed, until interrupted.
 
     With ID, print all events of that job until it ends. --json prints a JSON object per line. With --vocabulary, events
@@ -46,7 +47,7 @@ def tail(*, database: str, as_json: bool, wanted: UUID | None, start: str | None
 
 
 def print_log(
-    database: str, *, wanted: UUID | None, start: str, follow: bool, chosen: Sequence[Vocabulary], as_json: bool
+    database: str, *, wanted: GivenId | None, start: str, follow: bool, chosen: Sequence[Vocabulary], as_json: bool
 ) -> int:
     """Print the log, or the events of one job. On an interrupt, print the position to resume from."""
     printer = EventPrinter(as_json=as_json)
@@ -79,13 +80,19 @@ class EventPrinter:
 
 
 async def _print_log(
-    database: str, printer: EventPrinter, *, wanted: UUID | None, start: str, follow: bool, chosen: Sequence[Vocabulary]
+    database: str,
+    printer: EventPrinter,
+    *,
+    wanted: GivenId | None,
+    start: str,
+    follow: bool,
+    chosen: Sequence[Vocabulary],
 ) -> None:
     async with opened(database) as store:
         translator = EventTranslator(store, chosen) if chosen else None
         stream = EventStream(store, SYSTEM.clock)
         if wanted is not None:
-            events = stream.tail_job(wanted)
+            events = stream.tail_job(await resolve_id(store, wanted))
         else:
             if start == NOW:
                 start = printer.position = await store.end()

@@ -6,33 +6,35 @@ problem is read again until its record did not change while its events were read
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence, Set
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
 import msgspec
 
-from tenure.cli.database import common_options, opened, run, without_password
+from tenure.cli.database import common_options, opened, run
 from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
 from tenure.errors import RowPoisoned
-from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.content import StoredContent
+from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
-from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
+from tenure.lifecycle.verify import Problem, ProblemType, content_problems, dead_letter_problems, problems_of
 from tenure.stores import EventFilter, EventPage, JobFilter
+from tenure.stores.contract.archive import ARCHIVE_RECORDS
+from tenure.stores.database_url import shown_url
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import ReadStore
-
-T = TypeVar("T")
+    from tenure.stores.contract import ArchiveStore, ReadStore, Store, UnreadableRow
+    from tenure.stores.contract.archive import ArchiveRecord
 
 JOBS_PER_PAGE = 100
 EVENTS_PER_PAGE = 500
 EVENTS_PER_BATCH = 2000
+RECORDS_PER_PAGE = 500
 READS_MAX = 5
 
 UNREADABLE = (RowPoisoned, ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError)
@@ -41,10 +43,14 @@ UNREADABLE = (RowPoisoned, ValueError, TypeError, LookupError, ArithmeticError, 
 
 @dataclass(slots=True)
 class VerifyResult:
-    """The problems, and how much was read. Not `complete` if it stopped at the maximum of problems."""
+    """The problems, and how much was read. `later_events` are those with a type of a later version.
+
+    Not `complete` if it stopped at the maximum of problems.
+    """
 
     jobs: int = 0
     events: int = 0
+    later_events: int = 0
     problems: list[Problem] = field(default_factory=list)
     complete: bool = True
 
@@ -67,9 +73,10 @@ def verify(*, database: str, as_json: bool, max_problems: int) -> int:
         result = run(_verify(database, display, problems_max=max_problems))
     if as_json:
         fields = {"complete": result.complete, "jobs": result.jobs, "events": result.events}
+        fields["later_events"] = result.later_events
         print_json(
             {
-                "database": without_password(database),
+                "database": shown_url(database),
                 "ok": not result.problems,
                 **fields,
                 "problems": result.problems,
@@ -85,11 +92,12 @@ async def _verify(database: str, display: ProgressDisplay, *, problems_max: int)
         return await verify_store(store, display, problems_max=problems_max)
 
 
-async def verify_store(store: ReadStore, display: ProgressDisplay, *, problems_max: int) -> VerifyResult:
-    """Compare every job with its events, then find events without a job."""
+async def verify_store(store: Store, display: ProgressDisplay, *, problems_max: int) -> VerifyResult:
+    """Compare every job with its events, find events without a job, then other records that cannot be read."""
     result = VerifyResult()
     state = VerifyState(display, result, until=await store.now())
-    for step in (jobs_against_events(store, state), events_against_jobs(store, state)):
+    steps = (jobs_against_events(store, state), events_against_jobs(store, state), unreadable_records(store.archive))
+    for step in steps:
         async with aclosing(step) as problems:
             async for problem in problems:
                 if len(result.problems) == problems_max:
@@ -129,27 +137,20 @@ async def jobs_against_events(store: ReadStore, state: VerifyState) -> AsyncGene
     state.start("records")
     after: UUID | None = None
     while True:
-        try:
-            jobs = await _page_of_jobs(store, after)
-        except RowPoisoned as unread:
-            after = UUID(str(unread.job_id))
-            state.reported.add(after)
-            yield Problem(after, ProblemType.UNREADABLE, f"its record cannot be read: {_why(unread)}")
-            continue
-        except UNREADABLE as unread:
-            where = "the first record" if after is None else f"the record after job {after}"
-            yield Problem(
-                None, ProblemType.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}"
-            )
-            return
-        if not jobs:
-            return
-        for batch in _batches(jobs):
+        page = await store.find(JobFilter(), after=after, limit=JOBS_PER_PAGE)
+        for row in page.unreadable:
+            state.reported.update({row.job_id} if row.job_id else ())
+            yield Problem(row.job_id, ProblemType.UNREADABLE, str(row))
+        for batch in _batches(page.jobs):
             for problem in await _verify_jobs(store, batch, state.result):
+                if problem.type is ProblemType.UNREADABLE and problem.job_id is not None:
+                    state.reported.add(problem.job_id)
                 yield problem
-        after = jobs[-1].id
-        label = f"{counted(state.result.jobs, 'job')}, {counted(state.result.events, 'event')}"
-        state.reached(jobs[-1].created_at, label)
+        if page.jobs:
+            label = f"{counted(state.result.jobs, 'job')}, {counted(state.result.events, 'event')}"
+            state.reached(page.jobs[-1].created_at, label)
+        if (after := page.after) is None:
+            return
 
 
 async def events_against_jobs(store: ReadStore, state: VerifyState) -> AsyncGenerator[Problem, None]:
@@ -165,16 +166,16 @@ async def events_against_jobs(store: ReadStore, state: VerifyState) -> AsyncGene
     for read in (store.tail, unsettled):
         position: str | None = None
         while True:
-            try:
-                page = await _narrowing(partial(read, after=position), EVENTS_PER_PAGE)
-            except UNREADABLE as unread:
-                where = "the first event" if position is None else f"the event after position {position}"
-                yield Problem(
-                    None, ProblemType.UNREADABLE, f"{where} cannot be read, nor any that follow it: {_why(unread)}"
-                )
-                return
-            if not page.events:
+            page = await read(after=position, limit=EVENTS_PER_PAGE)
+            for row in page.unreadable:
+                if row.job_id not in state.reported:
+                    state.reported.update({row.job_id} if row.job_id else ())
+                    yield Problem(row.job_id, ProblemType.UNREADABLE, str(row))
+            if not page.events and (not page.unreadable or page.position == position):
                 break
+            if not page.events:
+                position = page.position
+                continue
             for problem in await _missing_jobs(store, {event.job_id for event in page.events} - state.reported):
                 state.reported.update({problem.job_id} if problem.job_id else ())
                 yield problem
@@ -184,19 +185,19 @@ async def events_against_jobs(store: ReadStore, state: VerifyState) -> AsyncGene
             state.reached(last.at, counted(passed, "event"))
 
 
-async def _page_of_jobs(store: ReadStore, after: UUID | None) -> list[Job]:
-    page = await _narrowing(partial(store.find, JobFilter(), after=after), JOBS_PER_PAGE)
-    return page.jobs
+async def unreadable_records(archive: ArchiveStore) -> AsyncGenerator[Problem, None]:
+    """Find records beside jobs and events that cannot be read: of queues, schedules, claims, messages and operators."""
+    for row in await unreadable_rows(archive, ARCHIVE_RECORDS):
+        yield Problem(None, ProblemType.UNREADABLE, str(row))
 
 
-async def _narrowing(read: Callable[..., Awaitable[T]], limit: int) -> T:
-    """A page of at most this many rows; halved while a row in it cannot be read, down to one."""
-    try:
-        return await read(limit=limit)
-    except UNREADABLE:
-        if limit == 1:
-            raise
-        return await _narrowing(read, limit // 2)
+async def unreadable_rows(archive: ArchiveStore, kinds: Iterable[type[ArchiveRecord]]) -> Sequence[UnreadableRow]:
+    """The records of these types that cannot be decoded."""
+    async with archive.snapshot() as snapshot:
+        for kind in kinds:
+            async for _ in snapshot.records(kind, limit=RECORDS_PER_PAGE):
+                pass
+        return tuple(snapshot.unreadable)
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
@@ -209,16 +210,19 @@ def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
             batch, events = [], 0
         batch.append(job)
         events += job.rev
-    yield batch
+    if batch:
+        yield batch
 
 
 async def _verify_jobs(store: ReadStore, jobs: Sequence[Job], result: VerifyResult) -> list[Problem]:
     try:
         histories = await store.history([job.id for job in jobs])
+        contents = await store.content([job.id for job in jobs])
     except UNREADABLE as unread:
         if len(jobs) == 1:
             result.jobs += 1
-            return [Problem(jobs[0].id, ProblemType.UNREADABLE, f"its events cannot be read: {_why(unread)}")]
+            what = "its events, artifacts, messages or signals cannot be read"
+            return [Problem(jobs[0].id, ProblemType.UNREADABLE, f"{what}: {_why(unread)}")]
         half = len(jobs) // 2
         return [*await _verify_jobs(store, jobs[:half], result), *await _verify_jobs(store, jobs[half:], result)]
     found: list[Problem] = []
@@ -226,7 +230,8 @@ async def _verify_jobs(store: ReadStore, jobs: Sequence[Job], result: VerifyResu
         events = histories.get(job.id, [])
         result.jobs += 1
         result.events += len(events)
-        if await _problems(store, job, events):
+        result.later_events += sum(event.is_of_later_version for event in events)
+        if await _problems(store, job, events, contents[job.id]):
             found.extend(await _reread_problems(store, job.id))
     return found
 
@@ -239,19 +244,19 @@ async def _reread_problems(store: ReadStore, job_id: UUID) -> list[Problem]:
         if before is None:
             return []
         events = (await store.history([job_id])).get(job_id, [])
-        problems = await _problems(store, before, events)
+        content = (await store.content([job_id]))[job_id]
+        problems = await _problems(store, before, events, content)
         if not problems or (await store.read([job_id])).get(job_id) == before:
             break
     return problems
 
 
-async def _problems(store: ReadStore, job: Job, events: Sequence[Event]) -> list[Problem]:
+async def _problems(store: ReadStore, job: Job, events: Sequence[Event], content: StoredContent) -> list[Problem]:
     problems = problems_of(job, events)
     if job.status is DEAD_LETTERED and events:
         problems.extend(dead_letter_problems(job, events, await store.dead_letter(job.id)))
-    if any(event.type is EventType.SIGNALLED for event in events):
-        signals = {signal.rev: (signal.name, signal.payload) for signal in await store.signals(job.id)}
-        problems.extend(signal_problems(job, events, signals))
+    if events:
+        problems.extend(content_problems(job, events, content))
     return problems
 
 
@@ -282,6 +287,9 @@ def _print(result: VerifyResult) -> None:
     for problem in result.problems:
         print_line(str(problem), level="error")
     read = f"{counted(result.jobs, 'job')} and {counted(result.events, 'event')}"
+    if result.later_events:
+        later = counted(result.later_events, "event")
+        print_line(f"{later} of a later version: the records of their jobs were not compared", level="warning")
     if not result.complete:
         print_line(f"stopped at {counted(len(result.problems), 'problem')} after {read}; raise --max-problems for more")
     elif result.problems:

@@ -13,13 +13,13 @@ import msgspec
 from tenure.cli.job_output import JOB_HEADINGS, job_row
 from tenure.cli.output import (
     counted,
-    format_value,
     print_fields,
     print_json,
     print_json_line,
     print_line,
     print_table,
 )
+from tenure.cli.tables import format_value
 from tenure.lifecycle.records import Event, Job, Origin
 from tenure.lifecycle.statuses import TERMINAL
 from tenure.vocabularies import VOCABULARIES_MAX, VOCABULARY_NAMES, JobHistory, TranslatedEvent, Vocabulary, translate
@@ -55,12 +55,12 @@ def print_job_page(page: JobPage, logs: dict[UUID, list[Event]], chosen: Vocabul
         jobs = [chosen.job(job, logs[job.id], content=False) for job in page.jobs if job.id in logs]
         print_json({"vocabulary": chosen.name, "jobs": jobs, "after": page.after})
     else:
-        print_table(JOB_HEADINGS, [_row(job, chosen) for job in page.jobs])
+        print_table(JOB_HEADINGS, [_row(job, logs[job.id], chosen) for job in page.jobs if job.id in logs])
 
 
-def _row(job: Job, chosen: Vocabulary) -> tuple[object, ...]:
+def _row(job: Job, log: Sequence[Event], chosen: Vocabulary) -> tuple[object, ...]:
     job_id, _, *rest = job_row(job)
-    return job_id, chosen.status(job.status), *rest
+    return job_id, chosen.status(job, log), *rest
 
 
 def print_translated_job(
@@ -72,13 +72,13 @@ def print_translated_job(
     if as_json:
         view: dict[str, Any] = {"vocabulary": chosen.name, "job": fields}
         if events is not None:
-            view["events"] = [{"name": event.name, "event": event.fields} for event in events]
+            view["events"] = [event.as_fields() for event in events]
         print_json(view)
         return
     print_fields([(name, "-" if value is None else _json_text(value)) for name, value in fields.items()])
     if events is not None:
         print_line(f"\n{counted(len(events), 'event')}")
-        print_table(("event", "fields"), [(event.name, _json_text(event.fields)) for event in events])
+        print_table(("event", "fields"), [(_marked_name(event), _json_text(event.fields)) for event in events])
 
 
 def print_translated_events(event: Event, translated: Sequence[TranslatedEvent], *, as_json: bool) -> None:
@@ -86,10 +86,14 @@ def print_translated_events(event: Event, translated: Sequence[TranslatedEvent],
     for one in translated:
         if as_json:
             position = event.position if one is translated[-1] else None
-            print_json_line({"vocabulary": one.vocabulary, "position": position, "name": one.name, "event": one.fields})
+            print_json_line({"vocabulary": one.vocabulary, "position": position, **one.as_fields()})
         else:
             fields = format_value(_json_text(one.fields))
-            print_line("  ".join((format_value(event.at), one.vocabulary, one.name, fields)))
+            print_line("  ".join((format_value(event.at), one.vocabulary, _marked_name(one), fields)))
+
+
+def _marked_name(event: TranslatedEvent) -> str:
+    return f"{event.name} (extension)" if event.extension else event.name
 
 
 def _json_text(value: Any) -> object:
@@ -102,22 +106,22 @@ class EventTranslator:
 
     def __init__(self, store: ReadStore, chosen: Sequence[Vocabulary]) -> None:
         self._store, self._chosen = store, chosen
-        self._cache: OrderedDict[UUID, tuple[Origin | None, list[Event]]] = OrderedDict()
+        self._cache: OrderedDict[UUID, JobHistory] = OrderedDict()
 
     async def translate(self, event: Event) -> list[TranslatedEvent]:
         return translate(self._chosen, await self._history(event))
 
     async def _history(self, event: Event) -> JobHistory:
-        origin, events = self._cache.pop(event.job_id, (None, []))
-        if events and events[-1].rev + 1 == event.rev:
-            events.append(event)
+        history = self._cache.pop(event.job_id, None)
+        if history is not None and history.event.rev + 1 == event.rev:
+            history = history.followed_by(event)
         else:
-            origin, events = await self._read(event)
+            history = JobHistory.of(*await self._read(event))
         if event.to_status not in TERMINAL:
-            self._cache[event.job_id] = origin, events
+            self._cache[event.job_id] = history
         if len(self._cache) > JOBS_CACHED_MAX:
             self._cache.popitem(last=False)
-        return JobHistory(origin, events)
+        return history
 
     async def _read(self, event: Event) -> tuple[Origin | None, list[Event]]:
         """The job's origin and its events up to this one; only this one where retention has removed the job."""

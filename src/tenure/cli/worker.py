@@ -7,23 +7,22 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from tenure.cli.app_loader import AppImportFailed, load_app
+from tenure.cli.app_loader import load_app
 from tenure.cli.database import connected, run
 from tenure.cli.logging_setup import LEVELS, configure_logging
 from tenure.cli.metrics import serve_metrics
-from tenure.cli.output import Exit, print_error
+from tenure.cli.output import counted
 from tenure.cli.stop_signals import ABORT, STOP, StopSignals
+from tenure.cli.worker_details import worker_details
 from tenure.cli.worker_summary import WorkerSummary, counts_text, duration
-from tenure.errors import StoreUnavailable
 from tenure.seams import SYSTEM
-from tenure.workers.reconnect import ReconnectBackoff
 from tenure.workers.supervisor import channel
 from tenure.workers.supervisor.channel import ControlChannel, WorkerReport
 
@@ -68,14 +67,16 @@ class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         ]
         given += [f"--database={self.database}"] if self.database is not None else []
         given += ["--wait-for-database"] if self.wait_for_database else []
-        given += ["--json"] if self.as_json else []
+        given += ["--log-format=json"] if self.as_json else []
         given += [f"--metrics={self.metrics}"] if self.metrics is not None else []
         return [*given, "--", self.target]
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--queues", default="default", show_default=True, metavar="A,B", help="Queues to serve.")
+@click.option(
+    "--queues", default="*", show_default=True, metavar="A,B", help="Queues to serve; * is all that the app declares."
+)
 @click.option(
     "--concurrency", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Jobs at a time, per process."
 )
@@ -90,36 +91,37 @@ class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--database", metavar="URL", help="Use this database instead of the app's.")
 @click.option("--wait-for-database", is_flag=True, help="Wait if the database cannot be reached at the start.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --log-format json.")
 @click.option(
     "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics at /metrics.  [default host: 127.0.0.1]"
 )
 @click.option("--supervised", type=int, hidden=True)
-def worker(*, processes: int, supervised: int | None, **given: Any) -> int:
+@click.option("--no-details", is_flag=True, hidden=True)
+def worker(
+    *, processes: int, supervised: int | None, no_details: bool, log_format: str, as_json: bool, **given: Any
+) -> int:
     """Run the jobs of an app until it is stopped.
 
     MODULE is a module or a .py file. APP can be omitted if the module has only one app.
 
     The first SIGTERM or SIGINT stops the worker: it claims no more jobs, waits for running jobs for the grace time,
-    releases the rest, and exits with 0. The second one aborts: exit code 130 (SIGINT) or 143 (SIGTERM).
+    releases the rest, and exits with 0. A signal within two seconds is the same stop; a later one aborts: exit code 130
+    (SIGINT) or 143 (SIGTERM). SIGHUP stops, and never aborts.
     """
-    options = WorkerCommandOptions(**given)
+    options = WorkerCommandOptions(as_json=as_json or log_format == "json", **given)
     color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     configure_logging(options.log_level, as_json=options.as_json, color=color)
     if processes > 1 and supervised is None:
         from tenure.cli.worker_processes import supervise
 
         return run(supervise(options, processes))
-    try:
-        app = load_app(options.target)
-    except AppImportFailed as failure:
-        click.echo(failure.traceback_text, err=True, nl=False)
-        print_error(str(failure))
-        return Exit.PROBLEMS
+    app = load_app(options.target)
     if options.database is not None:
         app.database = options.database
     reduce_garbage_collection()
-    return run(_run_worker(app, options, None if supervised is None else ControlChannel(supervised, SYSTEM)))
+    supervisor = None if supervised is None else ControlChannel(supervised, SYSTEM)
+    return run(_run_worker(app, options, supervisor, with_details=not no_details))
 
 
 def reduce_garbage_collection() -> None:
@@ -130,7 +132,9 @@ def reduce_garbage_collection() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-async def _run_worker(app: App, options: WorkerCommandOptions, supervisor: ControlChannel | None) -> int:
+async def _run_worker(
+    app: App, options: WorkerCommandOptions, supervisor: ControlChannel | None, *, with_details: bool
+) -> int:
     """Run one worker to its end; the exit code."""
     worker = app.worker(
         queues=tuple(name.strip() for name in options.queues.split(",")),
@@ -139,6 +143,7 @@ async def _run_worker(app: App, options: WorkerCommandOptions, supervisor: Contr
         poll_seconds=options.poll_seconds,
         scan_seconds=options.scan_seconds,
         metrics=options.metrics is not None,
+        wait_for_database=options.wait_for_database,
     )
     async with connected(app.database):
         pass  # Refuses an invalid URL before the worker waits for the database.
@@ -147,22 +152,20 @@ async def _run_worker(app: App, options: WorkerCommandOptions, supervisor: Contr
         abort_seconds_max=ABORT_SECONDS_MAX,
         seams=SYSTEM,
     )
-    stopped = asyncio.Event()
 
     def stop() -> None:
         if not worker.stopping:
-            running = f"waiting up to {options.grace_seconds:g} s for {worker.running} running jobs"
+            running = f"waiting up to {options.grace_seconds:g} s for {counted(worker.running, 'running job')}"
             log.info("stopping: %s", running if worker.running else "no running jobs")
             worker.stop()
-        stopped.set()
 
     def abort() -> None:
         stop()
-        log.warning("aborting with %d running jobs; recovery will requeue them", worker.running)
+        log.warning("aborting with %s; recovery takes over", counted(worker.running, "running job"))
         worker.stop()
 
     if supervisor is not None:
-        supervisor.listen(lambda command: signals.request(ABORT if command == channel.ABORT else STOP))
+        supervisor.start_receiving(lambda command: signals.request(ABORT if command == channel.ABORT else STOP))
     signals.listen(stop=stop, abort=abort)
     async with serve_metrics(
         options.metrics if supervisor is None else None,
@@ -170,8 +173,7 @@ async def _run_worker(app: App, options: WorkerCommandOptions, supervisor: Contr
         process_gauges=lambda: process_gauges(processes=1, running=worker.running),
         open_store=app.open_store,
     ):
-        if await _wait_for_database(app, stopped, wait=options.wait_for_database):
-            await _run_until_stopped(app, worker, options, supervisor)
+        await _run_until_stopped(app, worker, options, supervisor, with_details=with_details)
     signals.work_ended()
     return signals.exit_code
 
@@ -184,33 +186,8 @@ def process_gauges(*, processes: int, running: int) -> list[GaugeValue]:
     return [GaugeValue(PROCESSES.name, (), processes), GaugeValue(RUNNING.name, (), running)]
 
 
-async def _wait_for_database(app: App, stopped: asyncio.Event, *, wait: bool) -> bool:
-    """Open the database once, so that its errors are reported at the start. False if a stop came first."""
-    backoff = ReconnectBackoff(app.seams)
-    while not stopped.is_set():
-        try:
-            await (await app.open_store()).close()
-        except StoreUnavailable as problem:
-            if not wait:
-                raise
-            log.warning("waiting for the database: %s", problem)
-            await _first(backoff.wait(), stopped.wait())
-        else:
-            return True
-    return False
-
-
-async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
-    tasks = {SYSTEM.spawn.task(wait, name="tenure-first") for wait in waits}
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
 async def _run_until_stopped(
-    app: App, worker: Worker, options: WorkerCommandOptions, supervisor: ControlChannel | None
+    app: App, worker: Worker, options: WorkerCommandOptions, supervisor: ControlChannel | None, *, with_details: bool
 ) -> None:
     started_at_seconds = SYSTEM.clock.monotonic_seconds()
     send_metrics = supervisor is not None and options.metrics is not None
@@ -227,13 +204,26 @@ async def _run_until_stopped(
         )
 
     summary = WorkerSummary(report)
-    display = supervisor.report(report) if supervisor is not None else show_summary(summary, as_json=options.as_json)
-    log.info("worker %s started, pid %d", worker.name, os.getpid())
-    async with in_background(display):
+
+    def display() -> Coroutine[Any, Any, None]:
+        return show_summary(summary, as_json=options.as_json) if supervisor is None else supervisor.send_reports(report)
+
+    details = worker_details(app, worker, concurrency=options.concurrency) if with_details else None
+    async with in_background(_after_start(worker, display, details)):
         await worker.run()
     if supervisor is not None:
         supervisor.send(report())
     log_stopped(summary, SYSTEM.clock.monotonic_seconds() - started_at_seconds)
+
+
+async def _after_start(
+    worker: Worker, display: Callable[[], Coroutine[Any, Any, None]], details: dict[str, Any] | None
+) -> None:
+    """Display only once the worker claims: the first report to a supervisor means that it is up."""
+    await worker.started()
+    extra = None if details is None else {"details": details}
+    log.info("worker %s started, pid %d", worker.name, os.getpid(), extra=extra)
+    await display()
 
 
 def show_summary(summary: WorkerSummary, *, as_json: bool) -> Coroutine[Any, Any, None]:

@@ -22,7 +22,13 @@ from tenure.seams import SYSTEM
 from tenure.stores import Store, store_for
 from tenure.workers.supervisor.channel import WorkerReport
 from tenure.workers.supervisor.process import WorkerProcess
-from tenure.workers.supervisor.supervisor import ABORT_SECONDS_MOST, STOP_MARGIN_SECONDS, Ending, Outcome, Supervisor
+from tenure.workers.supervisor.supervisor import (
+    ABORT_SECONDS_MAX,
+    STOP_MARGIN_SECONDS,
+    Ending,
+    Supervisor,
+    SupervisorResult,
+)
 
 if TYPE_CHECKING:
     from tenure.observe.database_gauges import GaugeValue
@@ -34,13 +40,17 @@ OUTPUT_BYTES = 65_536
 log = logging.getLogger("tenure.worker")
 
 
-def worker_command(options: WorkerCommandOptions, *, channel: int, again: bool) -> Sequence[str]:
+def worker_command(
+    options: WorkerCommandOptions, *, channel: int, again: bool, with_details: bool = True
+) -> Sequence[str]:
     """The command of one worker process, with the descriptor of its control channel.
 
-    A replacement (`again`) waits for a database that cannot be reached, as the replaced worker would have done.
+    A replacement (`again`) waits for a database that cannot be reached, as the replaced worker would have done. The
+    details at the start are the same for all processes, so that one of them logs them.
     """
-    wait = ["--wait-for-database"] if again else []
-    return [sys.executable, "-m", "tenure", "worker", f"--supervised={channel}", *wait, *options.arguments()]
+    given = ["--wait-for-database"] if again else []
+    given += [] if with_details else ["--no-details"]
+    return [sys.executable, "-m", "tenure", "worker", f"--supervised={channel}", *given, *options.arguments()]
 
 
 async def supervise(options: WorkerCommandOptions, processes: int) -> int:
@@ -49,10 +59,11 @@ async def supervise(options: WorkerCommandOptions, processes: int) -> int:
     output = ForwardedOutput() if is_drawn else None
     summary, metrics = WorkerSummary(), SupervisorMetrics()
 
-    def start(_number: int, again: bool) -> WorkerProcess:
+    def start(number: int, again: bool) -> WorkerProcess:
         errors = None if output is None else output.descriptor
+        with_details = number == 1 and not again
         return WorkerProcess(
-            lambda channel: worker_command(options, channel=channel, again=again),
+            lambda channel: worker_command(options, channel=channel, again=again, with_details=with_details),
             output=errors if sys.stdout.isatty() else None,
             errors=errors,
         )
@@ -64,7 +75,7 @@ async def supervise(options: WorkerCommandOptions, processes: int) -> int:
     supervisor = Supervisor(start, record, processes=processes, grace_seconds=options.grace_seconds, seams=SYSTEM)
     signals = StopSignals(
         stop_seconds_max=options.grace_seconds + STOP_MARGIN_SECONDS + SUPERVISOR_SECONDS,
-        abort_seconds_max=ABORT_SECONDS_MOST + SUPERVISOR_SECONDS,
+        abort_seconds_max=ABORT_SECONDS_MAX + SUPERVISOR_SECONDS,
         seams=SYSTEM,
     )
     started_at_seconds = SYSTEM.clock.monotonic_seconds()
@@ -73,20 +84,20 @@ async def supervise(options: WorkerCommandOptions, processes: int) -> int:
             log.info("supervisor started, pid %d, %d worker processes", os.getpid(), processes)
             signals.listen(stop=lambda: _stop(supervisor), abort=lambda: _abort(supervisor))
             async with in_background(show_summary(summary, as_json=options.as_json)):
-                outcome = await supervisor.run()
+                result = await supervisor.run()
     finally:
         if output is not None:
             output.close()
-    if outcome.ending is not Ending.NEVER_UP:
+    if result.ending is not Ending.START_FAILED:
         log_stopped(summary, SYSTEM.clock.monotonic_seconds() - started_at_seconds)
-    return exit_code(outcome, signals)
+    return exit_code(result, signals)
 
 
-def exit_code(outcome: Outcome, signals: StopSignals) -> int:
+def exit_code(result: SupervisorResult, signals: StopSignals) -> int:
     """The exit code of the supervisor."""
-    if outcome.ending is Ending.NEVER_UP and outcome.exit_code > 0:
-        return outcome.exit_code
-    if outcome.ending in (Ending.STOPPED, Ending.ABORTED):
+    if result.ending is Ending.START_FAILED and result.exit_code > 0:
+        return result.exit_code
+    if result.ending in (Ending.STOPPED, Ending.ABORTED):
         return signals.exit_code
     return Exit.PROBLEMS
 

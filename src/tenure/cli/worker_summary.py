@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tenure.cli.output import rich_table
+from tenure.cli.tables import Column
 from tenure.seams import Clock
 from tenure.workers.supervisor.channel import WorkerReport
 
@@ -20,9 +21,18 @@ LINE_SECONDS = 60.0
 RATE_REPORTS = 6
 """The rate is averaged over this many reports."""
 HEADINGS = (
-    "process", "pid", "running", "claimed", "succeeded", "retried", "failed", "dead-lettered", "lost", "per second",
-    "up",
-)  # fmt: skip
+    Column("process", is_number=True),
+    Column("pid", rank=1, is_number=True),
+    Column("running", is_number=True),
+    Column("claimed", rank=5, is_number=True),
+    Column("succeeded", is_number=True),
+    Column("retried", is_number=True),
+    Column("failed", is_number=True),
+    Column("dead-lettered", is_number=True),
+    Column("lost", rank=3, is_number=True),
+    Column("jobs/s", is_number=True),
+    Column("up", rank=4, is_number=True),
+)
 _COUNTED = ("claimed", "succeeded", "retry", "failed", "dead_lettered", "lost")
 _WORDS = {"retry": "retried", "dead_lettered": "dead-lettered", "stalled": "released", "waiting": "suspended"}
 
@@ -93,13 +103,13 @@ class WorkerSummary:
         """Draw a live table; log lines appear above it."""
         from rich.live import Live
 
-        with Live(self.table(), console=console, auto_refresh=False, transient=True) as live:
+        with Live(self.table(console.width), console=console, auto_refresh=False, transient=True) as live:
             while True:
                 await clock.sleep(DRAW_SECONDS)
-                live.update(self.table(), refresh=True)
+                live.update(self.table(console.width), refresh=True)
 
-    def table(self) -> Any:
-        return rich_table(HEADINGS, [row(process) for process in self.refresh()])
+    def table(self, width: int) -> Any:
+        return rich_table(HEADINGS, [row(process) for process in self.refresh()], width=width)
 
 
 def row(process: ProcessSummary) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ store decides each request; a request that a concurrent change has overtaken is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -14,12 +14,22 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import IllegalTransition, InvalidInput, JobNotFound, RequestIdReused, RevisionConflict, StoreError
+from tenure.client.job_id import JobId, job_id_of
+from tenure.errors import (
+    DedupeKeyConflict,
+    IllegalTransition,
+    InvalidInput,
+    JobNotFound,
+    RequestIdReused,
+    RevisionConflict,
+    StoreError,
+)
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.json_text import check_integer
-from tenure.lifecycle.operations import Cancel, Operation, RequestCancel
-from tenure.lifecycle.provenance import Provenance, owners, provenance
+from tenure.lifecycle.json_text import check_integer, encode
+from tenure.lifecycle.operations import Cancel, Operation, RequestCancel, Signal
+from tenure.lifecycle.provenance import Provenance, provenance
 from tenure.lifecycle.records import Actor, Job, Origin
+from tenure.lifecycle.retention import Retention
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, HALTED, LIVE, Status
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import SYSTEM, Seams
@@ -37,6 +47,8 @@ from tenure.stores.contract import (
     Request,
     RetentionStore,
 )
+from tenure.stores.contract.steps import all_steps
+from tenure.workers.maintenance.retention import Pruner, PruneReport
 
 __all__ = [
     "CancelReport",
@@ -44,6 +56,7 @@ __all__ = [
     "DiscardReport",
     "JobAdmin",
     "JobFilter",
+    "PruneReport",
     "RedriveReport",
     "SkippedJob",
 ]
@@ -56,7 +69,7 @@ ROUNDS_MAX = 10
 REDRIVABLE = frozenset({DEAD_LETTERED, FAILED, HALTED})
 
 Record = TypeVar("Record", Job, DeadLetterRecord)
-RedriveResult = EnqueueResult | IllegalTransition | RequestIdReused
+RedriveResult = EnqueueResult | IllegalTransition | RequestIdReused | DedupeKeyConflict
 
 
 class AdminStore(EnqueueStore, ApplyStore, ReadStore, RetentionStore, Protocol):
@@ -103,21 +116,50 @@ class JobAdmin:
     def __init__(self, store: AdminStore, *, actor: Actor, seams: Seams = SYSTEM) -> None:
         self._store, self._actor, self._seams = store, actor, seams
 
-    async def job(self, job_id: UUID) -> Job:
+    async def job(self, job_id: JobId) -> Job:
         """Read the current record of a job, or raise JobNotFound."""
-        job = (await self._store.read([job_id])).get(job_id)
+        wanted = job_id_of(job_id)
+        job = (await self._store.read([wanted])).get(wanted)
         if job is None:
-            raise JobNotFound(job_id)
+            raise JobNotFound(wanted)
         return job
+
+    # Retention.
+
+    async def prune(
+        self,
+        retention: Retention,
+        *,
+        kinds: Sequence[str] = (),
+        dry_run: bool = False,
+        after_batch: Callable[[PruneReport], Awaitable[None]] | None = None,
+    ) -> PruneReport:
+        """Remove what the retention no longer keeps, in batches; in a dry run, count it. Jobs only of the `kinds`."""
+        pruner = Pruner(self._store, retention, kinds=kinds)
+        return await (pruner.count() if dry_run else pruner.prune(actor=self._actor, after_batch=after_batch))
 
     # Cancel.
 
-    async def cancel(self, job_id: UUID, *, hard: bool = False, reason: str = "requested") -> Job:
+    async def cancel(self, job_id: JobId, *, hard: bool = False, reason: str = "requested") -> Job:
         """Cancel a job: at once if it is not leased, otherwise by a request to its worker. `hard` revokes the lease.
 
         A job that is claimed or released meanwhile is decided again. A job that has ended or is committed is refused.
         """
         [outcome] = await self._cancel([await self.job(job_id)], hard=hard, reason=reason)
+        if isinstance(outcome, Failure):
+            raise outcome.error
+        return outcome.job
+
+    async def signal(self, job_id: JobId, name: str, value: object, *, request_id: str | None = None) -> Job:
+        """Send a live job a signal. Of several calls with one request id, one is sent."""
+        operation = Signal(name, encode(value, where=f"signal {name}"))
+        request = Request(
+            job=job_id_of(job_id),
+            operations=(operation,),
+            actor=self._actor,
+            request_id=request_id or str(self._seams.random.job_id()),
+        )
+        [outcome] = await self._store.apply([request])
         if isinstance(outcome, Failure):
             raise outcome.error
         return outcome.job
@@ -175,7 +217,7 @@ class JobAdmin:
 
     # Redrive.
 
-    async def redrive(self, job_id: UUID) -> EnqueueResult:
+    async def redrive(self, job_id: JobId) -> EnqueueResult:
         """Enqueue the work of an ended job as a new job. A second redrive of the job returns the same new job.
 
         The old record stays as it is; a dead letter is resolved as redriven. Live, succeeded, cancelled and erased jobs
@@ -189,10 +231,17 @@ class JobAdmin:
 
     async def redrive_many(self, wanted: DeadLetterFilter | JobFilter, *, limit: int = MANY) -> RedriveReport:
         """Redrive every open dead letter that matches; with a JobFilter, every failed or halted job that matches."""
+        return await self._redrive_pages(self._ended(wanted), limit)
+
+    async def retry_many(self, wanted: JobFilter, *, limit: int = MANY) -> RedriveReport:
+        """Redrive every failed, dead-lettered or halted job that matches, except discarded dead letters."""
+        return await self._redrive_pages(self._retryable(wanted), limit)
+
+    async def _redrive_pages(self, found: AsyncGenerator[list[Job], None], limit: int) -> RedriveReport:
         redriven = already_redriven = 0
         skipped: list[SkippedJob] = []
         pages = _Pages(limit)
-        async for jobs in pages.of(self._ended(wanted)):
+        async for jobs in pages.of(found):
             for job, result in zip(jobs, await self._redrive(jobs), strict=True):
                 if not isinstance(result, EnqueueResult):
                     skipped.append(SkippedJob(job.id, str(result)))
@@ -223,23 +272,24 @@ class JobAdmin:
         requests = [EnqueueRequest(redrive_origin(job, self._seams.random.job_id()), self._actor) for job in jobs]
         try:
             enqueued = await self._store.enqueue(requests)
-        except RequestIdReused as reused:
+        except (RequestIdReused, DedupeKeyConflict) as refusal:
             if len(jobs) == 1:
-                return [reused]
+                return [refusal]
             return [result for job in jobs for result in await self._enqueue_again([job])]
         return [_checked_redrive(job, one) for job, one in zip(jobs, enqueued, strict=True)]
 
     # Discard.
 
-    async def discard(self, job_id: UUID) -> DeadLetterRecord:
+    async def discard(self, job_id: JobId) -> DeadLetterRecord:
         """Resolve a dead letter as discarded. Nothing is removed. A dead letter that was redriven is refused."""
-        job, letter = await self.job(job_id), await self._store.dead_letter(job_id)
+        job = await self.job(job_id)
+        letter = await self._store.dead_letter(job.id)
         if letter is None:
             raise _refused(job, "discard", "it is not a dead letter")
         if letter.handled_as == "redriven":
             raise _refused(job, "discard", "it was redriven already")
-        await self._store.resolve_dead_letters([job_id], how="discarded", actor=self._actor)
-        return await self._store.dead_letter(job_id) or letter
+        await self._store.resolve_dead_letters([job.id], how="discarded", actor=self._actor)
+        return await self._store.dead_letter(job.id) or letter
 
     async def discard_many(self, wanted: DeadLetterFilter, *, limit: int = MANY) -> DiscardReport:
         """Discard every open dead letter that matches and existed at the time of the call."""
@@ -254,13 +304,11 @@ class JobAdmin:
 
     # Reads.
 
-    async def provenance(self, job_id: UUID) -> Provenance:
-        """Return inputs, attempts, code versions and outcome of an ended job. NotYet: the job is live."""
+    async def provenance(self, job_id: JobId) -> Provenance:
+        """Return inputs, attempts, code versions, steps and outcome of an ended job. NotYet: the job is live."""
         job = await self.job(job_id)
-        events = (await self._store.history([job_id]))[job_id]
-        names = owners(events)
-        workers = await self._store.workers(names) if names else []
-        return provenance(job, events, {worker.id: worker.version for worker in workers})
+        events = (await self._store.history([job.id]))[job.id]
+        return provenance(job, events, await all_steps(self._store, job.id))
 
     async def _jobs(self, wanted: JobFilter, statuses: tuple[Status, ...]) -> AsyncGenerator[list[Job], None]:
         until = wanted.created_until or await self._end_of_call()
@@ -294,6 +342,16 @@ class JobAdmin:
                 jobs_by_id = await self._store.read([letter.job_id for letter in letters])
                 yield [jobs_by_id[letter.job_id] for letter in letters if letter.job_id in jobs_by_id]
 
+    async def _retryable(self, wanted: JobFilter) -> AsyncGenerator[list[Job], None]:
+        problem = "jobs cannot be retried; use failed, dead_lettered or halted"
+        async with aclosing(self._jobs(wanted, _statuses(wanted, REDRIVABLE, problem))) as pages:
+            async for jobs in pages:
+                yield [job for job in jobs if not await self._is_discarded(job)]
+
+    async def _is_discarded(self, job: Job) -> bool:
+        letter = await self._store.dead_letter(job.id) if job.status is DEAD_LETTERED else None
+        return letter is not None and letter.handled_as == "discarded"
+
     async def _end_of_call(self) -> datetime:
         """Exclude later jobs, so that the call ends although clients continue to enqueue."""
         return await self._store.now() + timedelta(microseconds=1)
@@ -318,18 +376,19 @@ class _Pages:
                     return
 
 
-def _statuses(wanted: JobFilter, allowed: Iterable[Status], problem: str) -> tuple[Status, ...]:
-    for status in wanted.statuses:
+def _statuses(wanted: JobFilter, allowed: Collection[Status], problem: str) -> tuple[Status, ...]:
+    statuses = tuple(map(Status, wanted.statuses))
+    for status in statuses:
         if status not in allowed:
             raise InvalidInput("statuses", f"{status} {problem}")
-    return wanted.statuses or tuple(sorted(allowed))
+    return statuses or tuple(sorted(allowed))
 
 
 def _to_retry(outcome: Outcome) -> Job | None:
     """Return the job if it must be decided again: it was claimed before it was ended, or released since."""
     if isinstance(outcome, Failure):
         return outcome.error.current if isinstance(outcome.error, RevisionConflict) else None
-    assert not isinstance(outcome, Busy), "only a heartbeat has the outcome Busy"
+    assert not isinstance(outcome, Busy), "a client's request waits for a locked row"
     return outcome.job if outcome.job.live and not outcome.job.leased else None
 
 
@@ -337,7 +396,13 @@ def redrive_origin(job: Job, new_id: UUID) -> Origin:
     """Return the origin of a redrive: the same work under a new id, linked to the old job. Its request id is derived
     from the old job alone, so that repeated redrives return one new job."""
     return msgspec.structs.replace(
-        job.origin, id=new_id, request_id=f"redrive.{job.id}", redrive_of=job.id, parent_id=None
+        job.origin,
+        id=new_id,
+        request_id=f"redrive.{job.id}",
+        redrive_of=job.id,
+        parent_id=None,
+        awaited=False,
+        correlation_id=job.correlation_id,
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 import msgspec
 
 from tenure.client.handle import Handle
+from tenure.client.job_id import JobId
 from tenure.errors import InvalidInput
 from tenure.jobs.context import current_context
 from tenure.jobs.middleware import around_enqueue
-from tenure.lifecycle.json_text import check_seconds
-from tenure.lifecycle.records import Job, Origin, milliseconds
+from tenure.lifecycle.json_text import check_datetime, check_seconds, check_text
+from tenure.lifecycle.records import Job, Origin, Policy, milliseconds
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.user_connections import UserTransaction, run_sync
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+DedupeScope = Literal["kind", "global"]
+"""Whether a dedupe key belongs to the kind of its job, or is shared by all kinds."""
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +35,10 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     priority: int | None = None
     delay_seconds: float = 0.0
+    at: datetime | None = None
+    max_attempts: int | None = None
     dedupe_key: str | None = None
+    scope: DedupeScope = "kind"
     request_id: str | None = None
     correlation_id: str | None = None
     trace: str | None = None
@@ -39,7 +47,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     partition_key: str | None = None
 
 
-class PreparedCall(msgspec.Struct, Generic[R], frozen=True, gc=False):
+class PreparedCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     """A validated call that is not enqueued yet. `app.enqueue_many` and `tx.enqueue` take such calls."""
 
     enqueue: EnqueueRequest
@@ -100,7 +108,7 @@ class Enqueuer(Generic[P, R]):
             origin = _inherit(context.job, origin)
         if self._app.middleware:
             origin = around_enqueue(self._app.middleware, origin)
-        return PreparedCall(EnqueueRequest(origin, self._app.client, delay_ms), self._definition)
+        return PreparedCall(EnqueueRequest(origin, self._app.client, delay_ms, self._options.at), self._definition)
 
     def _origin_template(self) -> tuple[Origin, int]:
         """Return the fields and the delay that all calls with these options share. Made with the first call."""
@@ -110,10 +118,10 @@ class Enqueuer(Generic[P, R]):
                 id=self._app.seams.random.job_id(),
                 kind=self._definition.name,
                 payload="null",
-                policy=declared.policy,
+                policy=_policy(declared.policy, options),
                 queue=declared.queue if options.queue is None else options.queue,
                 priority=declared.priority if options.priority is None else options.priority,
-                dedupe_key=options.dedupe_key,
+                dedupe_key=stored_dedupe_key(self._definition.name, options.dedupe_key, options.scope),
                 request_id=options.request_id,
                 correlation_id=options.correlation_id,
                 trace=options.trace,
@@ -121,8 +129,40 @@ class Enqueuer(Generic[P, R]):
                 tags=options.tags,
                 partition_key=options.partition_key,
             )
-            self._template = origin, milliseconds(check_seconds(options.delay_seconds, "delay_seconds"))
+            self._template = origin, _delay_ms(options)
         return self._template
+
+
+def _policy(declared: Policy, options: EnqueueOptions) -> Policy:
+    if options.max_attempts is None:
+        return declared
+    return msgspec.structs.replace(declared, max_attempts=options.max_attempts)
+
+
+def _delay_ms(options: EnqueueOptions) -> int:
+    if options.at is not None:
+        check_datetime(options.at, "at")
+        if options.delay_seconds:
+            raise InvalidInput("at", "and delay_seconds exclude each other; give one of them")
+    return milliseconds(check_seconds(options.delay_seconds, "delay_seconds"))
+
+
+def stored_dedupe_key(kind: str, key: str | None, scope: DedupeScope) -> str | None:
+    """The key as it is stored, which is unique among live jobs of all kinds.
+
+    It is `kind:key`, with `%` and `:` in the kind as `%25` and `%3A`; with the scope `global` it is the key itself.
+
+    >>> stored_dedupe_key("mail", "order:7", "kind")
+    'mail:order:7'
+    """
+    if scope not in get_args(DedupeScope):
+        raise InvalidInput("scope", f"is {scope!r}, and must be one of {', '.join(get_args(DedupeScope))}")
+    if key is None:
+        if scope != "kind":
+            raise InvalidInput("scope", "belongs to a dedupe_key, which is missing")
+        return None
+    check_text(key, "dedupe_key")
+    return key if scope == "global" else f"{kind.replace('%', '%25').replace(':', '%3A')}:{key}"
 
 
 def _inherit(job: Job, origin: Origin) -> Origin:
@@ -130,7 +170,7 @@ def _inherit(job: Job, origin: Origin) -> Origin:
     parent = job.origin
     return msgspec.structs.replace(
         origin,
-        correlation_id=origin.correlation_id or parent.correlation_id or str(job.id),
+        correlation_id=origin.correlation_id or job.correlation_id,
         trace=origin.trace or parent.trace,
         submitted_by=origin.submitted_by or parent.submitted_by,
     )
@@ -161,7 +201,7 @@ class TransactionEnqueuer(Generic[P, R]):
 
 
 class JobFunction(Enqueuer[P, R]):
-    """A declared job. `function` is the function itself; the other methods enqueue."""
+    """A declared job. It is called as its function is; `enqueue` and the others enqueue it."""
 
     def __init__(self, app: App, definition: JobDefinition[P, R]) -> None:
         super().__init__(app, definition, EnqueueOptions())
@@ -178,13 +218,44 @@ class JobFunction(Enqueuer[P, R]):
     def function(self) -> Callable[..., Any]:
         return self._definition.function
 
+    async def get(self, job_id: JobId) -> Handle[R]:
+        """Return the handle of a job of this kind, whose result has the type of the function: `await pay.get(id)`.
+
+        JobNotFound: there is no such job. InvalidInput: it is a job of another kind.
+        """
+        job = await (await self._app.admin()).job(job_id)
+        if self._app.kinds.get(job.kind) is not self._definition:
+            raise InvalidInput("job_id", f"job {job.id} is of kind {job.kind!r}, not {self._definition.name!r}")
+        return Handle(self._app, job, self._definition, created=False)
+
+    def get_sync(self, job_id: JobId) -> Handle[R]:
+        """Return the handle of a job of this kind, from code without an event loop."""
+        return self._app.background.run(lambda: self.get(job_id))
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself. Nothing is enqueued. In a job, a function with a Context receives that job's."""
+        if not self._definition.wants_context:
+            return self.function(*args, **kwargs)
+        context = current_context.get()
+        if context is None:
+            name = self._definition.name
+            raise InvalidInput(
+                name,
+                f"has a Context, which a direct call outside of a job lacks; call {name}.function(ctx, …), or enqueue "
+                f"it in `app.testing()`",
+            )
+        return self.function(context, *args, **kwargs)
+
     def options(
         self,
         *,
         queue: str | None = None,
         priority: int | None = None,
         delay_seconds: float = 0.0,
+        at: datetime | None = None,
+        max_attempts: int | None = None,
         dedupe_key: str | None = None,
+        scope: DedupeScope = "kind",
         request_id: str | None = None,
         correlation_id: str | None = None,
         trace: str | None = None,
@@ -192,12 +263,31 @@ class JobFunction(Enqueuer[P, R]):
         tags: Mapping[str, str] | None = None,
         partition_key: str | None = None,
     ) -> Enqueuer[P, R]:
-        """Return an enqueuer with options for its calls: `send.options(priority=5, delay_seconds=30).enqueue(…)`."""
+        """Return an enqueuer with options for its calls: `send.options(priority=5, delay_seconds=30).enqueue(…)`.
+
+        A job is due at once, or after `delay_seconds`, or at the time `at`, which has a time zone; a time that has
+        passed is now. `max_attempts` replaces that of the declaration.
+
+        >>> from datetime import UTC, datetime
+        >>> from tenure import App
+        >>> app = App("sqlite:///jobs.db")
+        >>> @app.job()
+        ... def remind(name: str) -> None: ...
+        >>> new_year = remind.options(at=datetime(2030, 1, 1, tzinfo=UTC), max_attempts=3)
+        >>> new_year.request("ada").enqueue.due_at
+        datetime.datetime(2030, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
+
+        While a job with the `dedupe_key` is live, another enqueue with it returns that job. With `scope="global"` the
+        key is shared by all kinds, and a live job of another kind is a DedupeKeyConflict.
+        """
         options = EnqueueOptions(
             queue=queue,
             priority=priority,
             delay_seconds=delay_seconds,
+            at=at,
+            max_attempts=max_attempts,
             dedupe_key=dedupe_key,
+            scope=scope,
             request_id=request_id,
             correlation_id=correlation_id,
             trace=trace,
@@ -206,3 +296,30 @@ class JobFunction(Enqueuer[P, R]):
             partition_key=partition_key,
         )
         return Enqueuer(self._app, self._definition, options)
+
+
+class SyncJobFunction(JobFunction[P, R]):
+    """A declared job whose function is sync."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, as in a test or in another job. Nothing is enqueued.
+
+        >>> from tenure import App
+        >>> app = App("sqlite:///jobs.db")
+        >>> @app.job
+        ... def double(number: int) -> int:
+        ...     return 2 * number
+        >>> double(21)
+        42
+        """
+        result: R = self._call(*args, **kwargs)
+        return result
+
+
+class AsyncJobFunction(JobFunction[P, R]):
+    """A declared job whose function is async."""
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Await the function itself, as in a test or in another job: `await send("ada")`. Nothing is enqueued."""
+        result: R = await self._call(*args, **kwargs)
+        return result

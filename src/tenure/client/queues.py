@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from tenure.lifecycle.limits import QueueLimits, Rate
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor
 from tenure.stores import Store
 from tenure.stores.contract import QueueRecord

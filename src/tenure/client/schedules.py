@@ -53,8 +53,9 @@ def make_schedule(
 ) -> Schedule:
     """Return a validated schedule of this call, by default named after the job's kind. InvalidInput names the field."""
     prepared = call if isinstance(call, PreparedCall) else call.request()
-    if prepared.enqueue.delay_ms:
-        raise InvalidInput("delay_seconds", "cannot be set on a schedule: its jobs are due at once; remove it")
+    for option, given in (("delay_seconds", prepared.enqueue.delay_ms), ("at", prepared.enqueue.due_at)):
+        if given:
+            raise InvalidInput(option, "cannot be set on a schedule: its jobs are due at once; remove it")
     origin = prepared.enqueue.origin
     schedule = template_of(
         origin,

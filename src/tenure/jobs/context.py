@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
 from tenure.errors import CancelRequested, LeaseLost
+from tenure.lifecycle.json_text import BYTES_PER_CHARACTER, clean_text
+from tenure.lifecycle.operations import PROGRESS_LENGTH_MAX
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import Artifact
 
 if TYPE_CHECKING:
     from tenure.workers.commit.commit import CommitBlock
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class StepRunner(Protocol):
+    """Executes the steps of an attempt that are not recorded, and records them."""
+
+    async def step(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+
+    def step_sync(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
 
 
 class AttemptHandle(Protocol):
@@ -28,6 +42,20 @@ class AttemptHandle(Protocol):
 
     @property
     def stopping(self) -> bool: ...
+
+    @property
+    def database(self) -> str:
+        """The `where` of the store that the job is in."""
+        ...
+
+    def raised_in_commit(self, error: BaseException) -> bool:
+        """Whether a commit block of this attempt raised the error, or what led to it."""
+        ...
+
+    @property
+    def steps(self) -> StepRunner:
+        """Executes and records steps. InvalidInput where the attempt cannot have any."""
+        ...
 
     def report(self, percent: int, message: str | None) -> None: ...
 
@@ -96,9 +124,39 @@ class Context:
         if self._attempt.job.cancel_requested:
             raise CancelRequested("the job ends because a cancel was requested")
 
-    def progress(self, percent: int, message: str | None = None) -> None:
-        """Report progress from 0 to 100 percent. Returns at once; of several reports in a row the last is written."""
-        self._attempt.report(percent, message)
+    def progress(self, percent: float, message: str | None = None) -> None:
+        """Report progress from 0 to 100 percent. Returns at once; of several reports in a row the last is written.
+
+        for number, page in enumerate(pages):
+            ctx.progress(100 * number / len(pages), f"page {number}")
+
+        It never fails the job: a fraction is rounded, a number outside of the range becomes 0 or 100, a message is
+        cut to 2000 characters, and what is not a number is logged and dropped.
+        """
+        rounded = whole_percent(percent)
+        if rounded is None:
+            self.logger.warning("progress %r is not a number; it is not recorded", percent)
+        else:
+            self._attempt.report(rounded, short_message(message))
+
+    @overload
+    async def step(
+        self, key: str, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def step(self, key: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def step(self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, async or plain, and record its result under this key: a later attempt of the job returns the
+        recorded result instead of calling it again. A step that raises is not recorded.
+
+        page = await ctx.step("page", fetch, url)
+        """
+        return await self._attempt.steps.step(key, function, args, kwargs)
+
+    def step_sync(self, key: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same in a plain job: `page = ctx.step_sync("page", fetch, url)`."""
+        result: R = self._attempt.steps.step_sync(key, function, args, kwargs)
+        return result
 
     def attach(self, name: str, body: bytes | str, *, media_type: str | None = None) -> None:
         """Attach a named artifact. It is written with the commit or completion of this attempt, or dropped."""
@@ -121,6 +179,28 @@ class Context:
         return self._attempt.commit(result=result, connection=conn, deadline_seconds=deadline_seconds)
 
 
+def whole_percent(percent: Any) -> int | None:
+    """The nearest percent from 0 to 100; None if it is not a number.
+
+    >>> whole_percent(33.3), whole_percent(101), whole_percent(float("nan"))
+    (33, 100, None)
+    """
+    try:
+        return round(min(max(float(percent), 0.0), 100.0))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def short_message(message: Any) -> str | None:
+    """A progress message that every store can hold; None if it is empty."""
+    text = "" if message is None else clean_text(str(message))
+    if len(text) > PROGRESS_LENGTH_MAX or not text.isascii():
+        # The limit in bytes is two per character.
+        cut = text[:PROGRESS_LENGTH_MAX].encode()[: BYTES_PER_CHARACTER * PROGRESS_LENGTH_MAX].decode(errors="ignore")
+        text = cut if cut == text else f"{cut[:-2]}…"
+    return text or None
+
+
 current_context: ContextVar[Context | None] = ContextVar("tenure_context", default=None)
 """The context of the attempt that runs this code. Jobs that it enqueues inherit trace and correlation id."""
 
@@ -135,7 +215,7 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
             "job_id": str(job.id),
             "job_kind": job.kind,
             "job_attempt": job.attempt,
-            "correlation_id": job.origin.correlation_id,
+            "correlation_id": job.correlation_id,
         }
         super().__init__(logging.getLogger("tenure.job"), facts)
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args, get_type_hints
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, get_args, get_type_hints
+from uuid import UUID
 
 import msgspec
 
-from tenure.errors import InvalidInput, PayloadRefused
+from tenure.errors import InvalidInput, PayloadRefused, ResultRefused
 from tenure.jobs.context import Context
+from tenure.jobs.models import decode_model, encode_model
+from tenure.jobs.results import ResultType
 from tenure.lifecycle.json_text import check_integer, check_name, encode, parse
 from tenure.lifecycle.records import Policy
 
@@ -46,8 +49,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes_max: int | None = None
 
 
+Invoker = Callable[[Any, Mapping[str, Any]], Awaitable[Any]]
+"""Runs the function of an attempt with these arguments, and returns its result. The attempt is that of a worker."""
+
+
 class JobDefinition(Generic[P, R]):
     """A declared function with its options. `wants_context`: its first parameter is the Context."""
+
+    invoker: Invoker | None = None
+    """Runs the function instead of a plain call: a workflow brings its own."""
+    context_class: ClassVar[type] = Context
+    """The annotation of a first parameter that does not come from the payload."""
 
     def __init__(self, function: Callable[..., Any], *, name: str, options: Options) -> None:
         self.function = function
@@ -59,12 +71,12 @@ class JobDefinition(Generic[P, R]):
         check_integer(options.priority, "priority", least=-32_768, most=32_767)
         hints = _hints(function)
         parameters = list(inspect.signature(function).parameters.values())
-        self.wants_context = bool(parameters) and hints.get(parameters[0].name) is Context
+        self.wants_context = bool(parameters) and _is_context(parameters[0], hints, self.context_class)
         self._signature = inspect.Signature(parameters[1:] if self.wants_context else parameters)
         self._names = tuple(self._signature.parameters)
         self._keyword_only = any(one.kind is one.KEYWORD_ONLY for one in self._signature.parameters.values())
-        self._arguments = _arguments_of(self.name, self._signature, hints)
-        self._returns = hints.get("return", Any)
+        self._arguments = _arguments_of(self.name, self._signature, hints, self.context_class)
+        self.result: ResultType[R] = ResultType(self.name, hints.get("return", Any))
         self._decode = self._decoder()
         self.isolation: Isolation = _isolation(self.name, options, is_async=self.is_async)
 
@@ -94,7 +106,7 @@ class JobDefinition(Generic[P, R]):
     def payload_of(self, arguments: dict[str, Any]) -> str:
         """Validate arguments by name, and return their JSON text."""
         try:
-            values = msgspec.to_builtins(arguments, enc_hook=_encode_model)
+            values = msgspec.to_builtins(arguments, enc_hook=encode_model)
         except (TypeError, ValueError, NotImplementedError) as problem:
             raise PayloadRefused(self.name, f"cannot be encoded as JSON: {problem}") from None
         self._convert(values)
@@ -125,38 +137,71 @@ class JobDefinition(Generic[P, R]):
                 pass
         return self._converted(dict(self.options.upgrade(values)))
 
+    def unknown_argument(self, payload: str, *, enqueued_as: str) -> str | None:
+        """The first argument of a payload that the function does not have: newer code may have enqueued it.
+
+        None: there is no such argument, or the payload was enqueued under an alias, so that older code did.
+        """
+        if enqueued_as != self.name:
+            return None
+        values = msgspec.json.decode(payload)
+        return next((name for name in values if name not in self._names), None) if isinstance(values, dict) else None
+
     def _decoder(self) -> Callable[[str], msgspec.Struct] | None:
         """Return a decoder that reads a payload in one pass. None: defaults or `upgrade` need the given names."""
         has_defaults = any(one.default is not one.empty for one in self._signature.parameters.values())
         if has_defaults or self.options.upgrade is not None:
             return None
-        return msgspec.json.Decoder(self._arguments, strict=True, dec_hook=_decode_model).decode
+        return msgspec.json.Decoder(self._arguments, strict=True, dec_hook=decode_model).decode
 
     def _converted(self, values: Mapping[str, Any]) -> dict[str, Any]:
         converted = self._convert(values)
         return {name: getattr(converted, name) for name in values}
 
-    def encode_result(self, value: Any) -> str:
-        """Return the JSON text of a result of the function."""
-        if value is None:
-            return "null"
+    def encode_result(self, value: Any, *, job_id: UUID) -> str:
+        """Return the JSON text of a result of the function. ResultRefused: it cannot be stored, or breaks the
+        annotation of the function."""
         try:
-            values = msgspec.to_builtins(value, enc_hook=_encode_model)
-        except (TypeError, ValueError, NotImplementedError) as problem:
-            raise InvalidInput(f"result of {self.name}", f"cannot be encoded as JSON: {problem}") from None
-        return encode(values, where=f"result of {self.name}")
+            return self.result.encode(value)
+        except ResultRefused as refusal:
+            raise ResultRefused(f"job {job_id}, {refusal.where}", refusal.problem) from None
 
-    def decode_result(self, result: str) -> R:
-        """Decode a result to the return type of the function."""
-        returns: Any = self._returns
-        value: R = msgspec.convert(msgspec.json.decode(result), type=returns, strict=True, dec_hook=_decode_model)
-        return value
+    def encode_committed(self, value: Any, *, job_id: UUID) -> str:
+        """Return the JSON text of a result that a commit block was given. None: it was given none."""
+        return "null" if value is None else self.encode_result(value, job_id=job_id)
+
+    def decode_result(self, result: str, *, job_id: UUID) -> R:
+        """Decode a result to the return type of the function. ResultRefused: it breaks the annotation."""
+        try:
+            return self.result.decode(result)
+        except ResultRefused as refusal:
+            raise ResultRefused(f"job {job_id}, {refusal.where}", refusal.problem) from None
 
     def _convert(self, values: Mapping[str, Any]) -> msgspec.Struct:
         try:
-            return msgspec.convert(values, type=self._arguments, strict=True, dec_hook=_decode_model)
+            return msgspec.convert(values, type=self._arguments, strict=True, dec_hook=decode_model)
         except msgspec.ValidationError as problem:
             raise PayloadRefused(self.name, str(problem).replace("`$.", "`").replace(" - at `$`", "")) from None
+
+
+def check_function(function: Any) -> None:
+    """Refuse what is not a function of its own: a class, a method, another callable."""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    if inspect.isclass(function):
+        raise InvalidInput(name, "is a class, and a job is a function; declare a function that uses it")
+    if not inspect.isfunction(function):
+        raise InvalidInput(name, "is not a function; declare one with `def` or `async def`")
+    if "." in name.rpartition("<locals>.")[2]:
+        raise InvalidInput(
+            name, "is a method, whose object no payload holds; declare a function at module level that calls it"
+        )
+
+
+def _is_context(parameter: inspect.Parameter, hints: Mapping[str, Any], context: type) -> bool:
+    """Whether it is annotated as the context, or named `ctx` (`run` in a workflow) without an annotation."""
+    if parameter.annotation is parameter.empty:
+        return parameter.name == ("ctx" if context is Context else "run")
+    return hints.get(parameter.name) is context
 
 
 def error_classes(given: ErrorClasses, where: str) -> tuple[type[BaseException], ...]:
@@ -198,7 +243,9 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         ) from None
 
 
-def _arguments_of(name: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> type[msgspec.Struct]:
+def _arguments_of(
+    name: str, signature: inspect.Signature, hints: Mapping[str, Any], context: type
+) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -207,8 +254,9 @@ def _arguments_of(name: str, signature: inspect.Signature, hints: Mapping[str, A
                 f"parameter {parameter} cannot be read from a payload; use named parameters without *args, **kwargs",
             )
         annotation = hints.get(parameter.name, Any)
-        if annotation is Context:
-            raise InvalidInput(name, f"{parameter.name}: Context must be the first parameter; move it there")
+        if annotation is context:
+            problem = f"{parameter.name}: {context.__name__} must be the first parameter; move it there"
+            raise InvalidInput(name, problem)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, annotation))
         else:
@@ -220,27 +268,3 @@ def _require_object(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise PayloadRefused(name, f"must be an object of arguments by name, not {type(value).__name__}")
     return value
-
-
-def _encode_model(value: Any) -> Any:
-    """Encode a model of pydantic, which need not be installed."""
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} has no JSON encoding")
-
-
-def _model_errors(refusal: ValueError) -> str:
-    """Describe the errors of a pydantic model by field, without the values, which may be secret."""
-    if not hasattr(refusal, "errors"):
-        return str(refusal)
-    faults = refusal.errors(include_input=False, include_url=False)
-    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-
-
-def _decode_model(wanted: Any, value: Any) -> Any:
-    if hasattr(wanted, "model_validate"):
-        try:
-            return wanted.model_validate(value)
-        except ValueError as refusal:
-            raise ValueError(_model_errors(refusal)) from None
-    raise TypeError(f"{wanted!r} cannot be decoded from JSON")

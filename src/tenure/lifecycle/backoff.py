@@ -13,13 +13,15 @@ from tenure.lifecycle.json_text import check_seconds
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """Exponential growth with jitter: `base_seconds * factor ** (failures - 1)`, at most `max_seconds`.
 
+    By default 20 attempts take 20.6 hours at most: 15 delays from 0.5 s to 2.3 hours, then 4 of 4 hours.
+
     >>> Backoff(base_seconds=0.5, factor=2, max_seconds=60)
     Backoff(base_seconds=0.5, factor=2.0, max_seconds=60.0)
     """
 
     base_seconds: float = 0.5
     factor: float = 2.0
-    max_seconds: float = 60.0
+    max_seconds: float = 14_400.0
 
     def __post_init__(self) -> None:
         base = check_seconds(self.base_seconds, "backoff.base_seconds")

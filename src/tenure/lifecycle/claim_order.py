@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from tenure.lifecycle.limits import Candidate
+from tenure.lifecycle.queue_limits import Candidate
 from tenure.lifecycle.records import Job
 
 _NEVER = datetime.max.replace(tzinfo=UTC)

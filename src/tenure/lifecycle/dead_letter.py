@@ -44,7 +44,7 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     last_owner: str | None = None
     last_lease_expires_at: datetime | None = None
-    correlation_id: str | None = None
+    correlation_id: str
     handled_at: datetime | None = None
     handled_as: str | None = None
     """`redriven` or `discarded`, once resolved."""

@@ -13,12 +13,14 @@ from itertools import pairwise
 import msgspec
 
 from tenure.errors import AlreadyCommitted, IllegalTransition, LeaseLost, NotAuthorised, NotYet, RevisionConflict
+from tenure.lifecycle.causes import CAUSES
 from tenure.lifecycle.evolve import after_ms, evolve
 from tenure.lifecycle.json_text import digest
-from tenure.lifecycle.operations import Claim, EventFields, Heartbeat, Operation, OperationType
-from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Job
-from tenure.lifecycle.statuses import LEASED, Status
-from tenure.lifecycle.transitions import TRANSITION_OF, Authority, ClockGuard, Transition, allowed_from
+from tenure.lifecycle.operations import Cancel, Claim, EventFields, Heartbeat, Operation, OperationType
+from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Job, Role
+from tenure.lifecycle.statuses import CANCELLED, LEASED, STALLED, TERMINAL, Status
+from tenure.lifecycle.steps import records_steps
+from tenure.lifecycle.transitions import TRANSITION_OF, Authority, ClockGuard, Transition, allowed_for
 
 
 class PlannedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -28,11 +30,13 @@ class PlannedEvent(msgspec.Struct, frozen=True, gc=False):
     from_status: Status
     to_status: Status
     fields: EventFields
+    cause: str
     digest: str | None = None
     content: str | None = None
     until_after_ms: int | None = None
     renews: bool = False
     commits: bool = False
+    steps: str | None = None
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +52,28 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     @property
     def name(self) -> str:
         return "+".join(operation.type for operation in self.operations)
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the store must count the job's steps when it writes: another actor ends the owner's attempt. The
+        owner's own request brings their digest."""
+        return self.guard is not ClockGuard.LIVE_LEASE and any(
+            records_steps(event.type, event.from_status) for event in self.planned
+        )
+
+    def with_owner_steps(self, steps: str | None) -> Change:
+        """The change with the digest of the job's steps that its owner's request brings."""
+        return self if steps is None or self.guard is not ClockGuard.LIVE_LEASE else self.with_steps(steps)
+
+    def with_steps(self, steps: str | None) -> Change:
+        """The change whose events carry this digest of the job's steps, where they end an attempt."""
+        if steps is None:
+            return self
+        planned = tuple(
+            msgspec.structs.replace(event, steps=steps) if records_steps(event.type, event.from_status) else event
+            for event in self.planned
+        )
+        return msgspec.structs.replace(self, planned=planned)
 
     def events(self, at: datetime, *, renewed: bool = True) -> tuple[Event, ...]:
         """The events, written at `at`. A heartbeat that renewed nothing sets no `until_at`."""
@@ -66,14 +92,15 @@ def decide(job: Job, operation: Operation, actor: Actor, *, request_id: str) -> 
 def decide_chain(job: Job, operations: Sequence[Operation], actor: Actor, *, request_id: str) -> Change:
     """Several operations in one change: N operations, N events, N revisions, all or none."""
     first = TRANSITION_OF[operations[0].type]
-    guard = ClockGuard.LIVE_LEASE if _authority(job, first, actor).with_lease else first.guard
+    by = _authority(job, first, actor)
+    guard = ClockGuard.LIVE_LEASE if by.with_lease else first.clock_guard(operations[0])
     steps = [_step(job, operations[0], actor)]
     current = job
     for before, operation in pairwise(operations):
         # The next event depends on the record, not on the time, so any time serves.
         current = _after_step(current, before, steps[-1], actor, request_id=request_id, at=current.updated_at)[1]
         steps.append(_step(current, operation, actor))
-        _require_no_clock(current, operation)
+        _require_no_clock(current, operation, after=before)
     return Change(job, tuple(operations), tuple(steps), actor, request_id, guard)
 
 
@@ -147,15 +174,18 @@ def expand(change: Change, at: datetime, *, renewed: bool = True) -> tuple[tuple
 def same_request(operations: Sequence[Operation], written: Sequence[Event]) -> bool:
     """Whether these events were written by these operations. Compares requests, not the state of the job."""
     return len(operations) == len(written) and all(
-        TRANSITION_OF[operation.type].event is event.type and _fields_match(operation.event_fields(), event)
+        TRANSITION_OF[operation.type].event is event.type and _fields_match(operation, event)
         for operation, event in zip(operations, written, strict=True)
     )
 
 
-def _fields_match(fields: EventFields, event: Event) -> bool:
+def _fields_match(operation: Operation, event: Event) -> bool:
+    fields = operation.event_fields()
     same_digest = fields.digest is None or fields.digest == event.digest
     blanked = event.detail is None and event.type in BLANKABLE
-    return fields.cause == event.cause and same_digest and (blanked or fields.detail == event.detail)
+    # The cause of a cancel without a reason is the job's, so that the request does not determine it.
+    same_cause = event.cause == (fields.cause or (event.cause if isinstance(operation, Cancel) else CAUSES[event.type]))
+    return same_cause and same_digest and (blanked or fields.detail == event.detail)
 
 
 def _step(job: Job, operation: Operation, actor: Actor) -> PlannedEvent:
@@ -164,16 +194,33 @@ def _step(job: Job, operation: Operation, actor: Actor) -> PlannedEvent:
     if by.with_lease:
         _require_lease(job, operation, actor)
     if job.committed and not transition.after_commit:
-        allowed = allowed_from(job.status, committed=True)
+        allowed = allowed_for(job)
         raise AlreadyCommitted(job, operation.type, allowed=allowed, why="its effect has been applied")
     if job.status not in transition.sources:
-        raise IllegalTransition(job, operation.type, allowed=allowed_from(job.status, committed=job.committed))
+        raise IllegalTransition(job, operation.type, allowed=allowed_for(job))
+    if job.unwinding:
+        _require_undo(job, transition, actor)
     if by.when is not None and not by.when.holds(job, operation):
         raise NotAuthorised(job, operation.type, role=actor.role, allowed=(), why=f"only when {by.when.description}")
     if transition.when is not None and not transition.when.holds(job, operation):
-        others = [verb for verb in allowed_from(job.status, committed=job.committed) if verb is not operation.type]
+        others = [verb for verb in allowed_for(job) if verb is not operation.type]
         raise IllegalTransition(job, operation.type, allowed=others, why=f"only when {transition.when.description}")
     return _build(job, transition, operation)
+
+
+def _require_undo(job: Job, transition: Transition, actor: Actor) -> None:
+    """A job that undoes its steps does nothing else, and one that has undone them only ends, as was recorded: by its
+    owner, or by recovery from stalled. A client may cancel or dead-letter it before that."""
+    ends = transition.target in TERMINAL
+    if job.compensated:
+        by_right_role = actor.role is not Role.CLIENT and (job.status is STALLED or actor.role is not Role.RECOVERY)
+        why = f"its undo steps are done, and it only ends as {job.ends_as}"
+    else:
+        by_right_role = transition.target is not CANCELLED or actor.role is Role.CLIENT
+        why = "it only undoes its steps"
+    if not transition.fits_undo(job) or (ends and not by_right_role):
+        allowed = [verb for verb in allowed_for(job) if verb is not transition.operation]
+        raise IllegalTransition(job, transition.operation, allowed=allowed, why=why)
 
 
 def _build(job: Job, transition: Transition, operation: Operation) -> PlannedEvent:
@@ -187,6 +234,7 @@ def _build(job: Job, transition: Transition, operation: Operation) -> PlannedEve
         from_status=job.status,
         to_status=transition.to(job.status),
         fields=fields,
+        cause=fields.cause or operation.cause_for(job) or CAUSES[transition.event],
         digest=digest(content) if fields.digest is None and content is not None else fields.digest,
         content=content,
         until_after_ms=operation.until_after_ms(job),
@@ -202,15 +250,15 @@ def _authority(job: Job, transition: Transition, actor: Actor) -> Authority:
     return by
 
 
-def _require_no_clock(job: Job, operation: Operation) -> None:
-    """A change has one time and one guard, those of its first operation. A requeue may follow: a lost job is due."""
-    if (
-        TRANSITION_OF[operation.type].guard in (ClockGuard.NOTHING, ClockGuard.LIVE_LEASE)
-        or operation.type is OperationType.REQUEUE
-    ):
+def _require_no_clock(job: Job, operation: Operation, *, after: Operation) -> None:
+    """A change has one time and one guard, those of its first operation. A requeue may follow a stall: a lost job is
+    due."""
+    if TRANSITION_OF[operation.type].guard in (ClockGuard.NOTHING, ClockGuard.LIVE_LEASE):
+        return
+    if operation.type is OperationType.REQUEUE and after.type is OperationType.STALL:
         return
     why = "it depends on the clock, so it must be the first operation of its change"
-    raise IllegalTransition(job, operation.type, allowed=allowed_from(job.status, committed=job.committed), why=why)
+    raise IllegalTransition(job, operation.type, allowed=allowed_for(job), why=why)
 
 
 def _require_lease(job: Job, operation: Operation, actor: Actor) -> None:
@@ -250,11 +298,12 @@ def _event(job: Job, step: PlannedEvent, actor: Actor, *, request_id: str, at: d
         attempt=job.attempt + 1 if step.type is EventType.CLAIMED else job.attempt,
         actor=str(actor),
         request_id=request_id,
-        cause=step.fields.cause,
+        cause=step.cause,
         detail=step.fields.detail,
         digest=step.digest,
         until_at=after_ms(at, step.until_after_ms) if sets_until else None,
         commits=step.commits,
-        correlation_id=job.origin.correlation_id,
+        steps=step.steps,
+        correlation_id=job.correlation_id,
         trace=job.origin.trace,
     )

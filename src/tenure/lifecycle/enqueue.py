@@ -5,17 +5,21 @@ Whether the job is created at all, or a request id or dedupe key names an existi
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
+from tenure.lifecycle.causes import CAUSES, REDRIVE, SCHEDULE
 from tenure.lifecycle.evolve import after_ms
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin
+from tenure.lifecycle.schedules import DUE_TAG
 from tenure.lifecycle.statuses import QUEUED
 
 
-def enqueue(origin: Origin, actor: Actor, *, delay_ms: int, now: datetime) -> tuple[Event, Job]:
-    """The event to write, and the new job."""
-    job = enqueued_job(origin, at=now, due_at=after_ms(now, delay_ms or None))
+def enqueue(
+    origin: Origin, actor: Actor, *, delay_ms: int, due_at: datetime | None = None, now: datetime
+) -> tuple[Event, Job]:
+    """The event to write, and the new job, which is due at `due_at` or after the delay."""
+    job = enqueued_job(origin, at=now, due_at=first_due_at(now, delay_ms=delay_ms, due_at=due_at))
     event = Event(
         job_id=origin.id,
         rev=job.rev,
@@ -26,10 +30,11 @@ def enqueue(origin: Origin, actor: Actor, *, delay_ms: int, now: datetime) -> tu
         attempt=job.attempt,
         actor=str(actor),
         request_id=request_id_of(origin),
-        detail=delay_detail(delay_ms),
+        cause=enqueue_cause(origin),
+        detail=due_detail(delay_ms, due_at),
         digest=origin.digest(),
-        until_at=job.due_at if delay_ms else None,
-        correlation_id=origin.correlation_id,
+        until_at=None if job.due_at == now else job.due_at,
+        correlation_id=job.correlation_id,
         trace=origin.trace,
     )
     return event, job
@@ -49,11 +54,27 @@ def enqueued_job(origin: Origin, *, at: datetime, due_at: datetime | None = None
     )
 
 
+def first_due_at(now: datetime, *, delay_ms: int, due_at: datetime | None) -> datetime:
+    """When a job that is enqueued now is due: at the given time, or after the delay, and never before now."""
+    return now + timedelta(milliseconds=delay_ms) if due_at is None else max(now, due_at)
+
+
 def request_id_of(origin: Origin) -> str:
     """The request id of an enqueue: the origin's own, or else the job's id."""
     return origin.request_id or str(origin.id)
 
 
-def delay_detail(delay_ms: int) -> str | None:
+def enqueue_cause(origin: Origin) -> str:
+    """Why the job was enqueued: it runs an ended job again, a schedule was due, or it was requested."""
+    if origin.redrive_of is not None:
+        return REDRIVE
+    if origin.tags is not None and DUE_TAG in origin.tags:
+        return SCHEDULE
+    return CAUSES[EventType.ENQUEUED]
+
+
+def due_detail(delay_ms: int, due_at: datetime | None) -> str | None:
     """The detail of the event: the part of the request that the origin's digest does not cover."""
+    if due_at is not None:
+        return encode({"due_at": due_at.astimezone(UTC).isoformat()})
     return encode({"delay_ms": delay_ms}) if delay_ms else None

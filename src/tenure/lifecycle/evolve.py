@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.records import Event, EventType, Job, Policy
-from tenure.lifecycle.statuses import RETRY, RUNNING, WAITING
+from tenure.lifecycle.records import TIMEOUT, Event, EventType, Job, Policy
+from tenure.lifecycle.statuses import LEASED, READY, RETRY, RUNNING, WAITING, Status
 
 NO_LEASE: Mapping[str, None] = {
     "owner": None,
@@ -25,7 +25,15 @@ Effect = Callable[[Job, Event, str | None], dict[str, Any]]
 
 def evolve(job: Job, event: Event, content: str | None = None) -> Job:
     """The record after the event. `content` is the text that the event names by its digest."""
+    if event.is_of_later_version:
+        return msgspec.structs.replace(job, status=event.to_status, rev=event.rev, updated_at=event.at)
     changes = _EFFECTS[event.type](job, event, content)
+    if event.to_status in READY:
+        changes["timeout_at"] = (
+            None
+            if changes.get("ends_as", job.ends_as)
+            else _queued_timeout(job, event, changes.get("due_at", job.due_at))
+        )
     return msgspec.structs.replace(job, status=event.to_status, rev=event.rev, updated_at=event.at, **changes)
 
 
@@ -63,13 +71,18 @@ def _claimed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
         "heartbeat_deadline_at": deadline(job.policy, event.at),
         "timeout_at": after_ms(event.at, job.policy.claimed_ms),
         "lost": False,
+        "waiting_for": None,
+        "children_max": None,
         "progress": None,
         "progress_message": None,
     }
 
 
 def _acked(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {"heartbeat_deadline_at": deadline(job.policy, event.at)}
+    return {
+        "heartbeat_deadline_at": deadline(job.policy, event.at),
+        "timeout_at": after_ms(event.at, job.policy.claimed_ms),
+    }
 
 
 def _started(job: Job, event: Event, content: str | None) -> dict[str, Any]:
@@ -115,23 +128,45 @@ def _failed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _halted(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {**_end(event), "partial_result": content, "reason": _detail(event).get("reason")}
+    return {**_end(event), "partial_result": content, "reason": event.cause}
 
 
 def _suspended(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {**NO_LEASE, "due_at": _put_off(job, event)}
-
-
-def _signalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {"due_at": _sooner(job, event)} if job.status is WAITING else {}
+    """A signal or wake that the code had not read when it suspended would be lost: the job is due at once."""
+    detail = _detail(event)
+    unseen = job.signal_rev > detail.get("seen_rev", 0)
+    return {
+        **NO_LEASE,
+        "due_at": event.at if unseen else _put_off(job, event),
+        "waiting_for": detail.get("waiting_for"),
+        "children_max": detail.get("children_max"),
+    }
 
 
 def _woken(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {"due_at": _sooner(job, event)}
+    """A signal, or the end of the last awaited child."""
+    return {"signal_rev": event.rev, **_hurried(job, event)}
+
+
+def _unwinding(job: Job, event: Event, content: str | None) -> dict[str, Any]:
+    """Due now, and not lost any more. Its failures are counted from here on."""
+    return {
+        "ends_as": _detail(event).get("ends_as"),
+        "ends_because": event.cause,
+        "failures_before_undo": job.failures,
+        "lost": False,
+        "due_at": event.at,
+        "last_error": job.last_error if event.digest is None else content,
+    }
 
 
 def _compensated(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {}
+    detail = _detail(event)
+    return {
+        "compensated_at": event.at,
+        "ends_as": detail.get("ends_as"),
+        "ends_because": detail.get("ends_because"),
+    }
 
 
 def _released(job: Job, event: Event, content: str | None) -> dict[str, Any]:
@@ -139,30 +174,31 @@ def _released(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _cancel_requested(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    due = {"due_at": _sooner(job, event)} if job.status in (WAITING, RETRY) else {}
-    return {"cancel_requested": True, **due}
+    return {"cancel_reason": job.cancel_reason or event.cause, **_hurried(job, event)}
 
 
 def _cancelled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {**_end(event), "reason": _detail(event).get("reason")}
+    return {**_end(event), "reason": event.cause}
 
 
 def _stalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    """A loss counts no failure while the job was only claimed, or after its commit."""
-    counted = 0 if job.committed else _counts(event)
-    lost = msgspec.structs.replace(job, lost=True, failures=job.failures + counted, losses=job.losses + counted)
-    may_run_again = not job.committed and lost.recovery_action() == "requeue"
+    """Counts no failure while the job was only claimed, or after its commit. A timeout is a failure and no loss."""
+    lost = event.cause != TIMEOUT
+    failures = job.failures + (0 if job.committed or job.compensated else _counts(event))
+    losses = job.losses + (failures - job.failures if lost else 0)
+    stalled = msgspec.structs.replace(job, lost=lost, failures=failures, losses=losses)
+    may_run_again = not job.committed and stalled.recovery_action() == "requeue"
     return {
         **NO_LEASE,
-        "lost": True,
-        "failures": lost.failures,
-        "losses": lost.losses,
+        "lost": lost,
+        "failures": failures,
+        "losses": losses,
         "due_at": job.due_at if may_run_again else None,
     }
 
 
 def _requeued(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {"lost": False, "timeout_at": after_ms(event.at, job.policy.queued_ms)}
+    return {"lost": False}
 
 
 def _dead_lettered(job: Job, event: Event, content: str | None) -> dict[str, Any]:
@@ -181,8 +217,9 @@ _EFFECTS: Mapping[EventType, Effect] = {
     EventType.FAILED: _failed,
     EventType.HALTED: _halted,
     EventType.SUSPENDED: _suspended,
-    EventType.SIGNALLED: _signalled,
+    EventType.SIGNALLED: _woken,
     EventType.WOKEN: _woken,
+    EventType.UNWINDING: _unwinding,
     EventType.COMPENSATED: _compensated,
     EventType.RELEASED: _released,
     EventType.CANCEL_REQUESTED: _cancel_requested,
@@ -198,13 +235,38 @@ def _put_off(job: Job, event: Event) -> datetime | None:
     return event.at if job.cancel_requested else event.until_at
 
 
-def _sooner(job: Job, event: Event) -> datetime:
+_HURRIED: Mapping[EventType, frozenset[Status]] = {
+    EventType.SIGNALLED: frozenset({WAITING}),
+    EventType.WOKEN: frozenset({WAITING}),
+    EventType.CANCEL_REQUESTED: frozenset({WAITING, RETRY}),
+}
+
+
+def hurries(type_: EventType, status: Status) -> bool:
+    """Whether an event of this type makes a job of this status due now, unless it is due already."""
+    return status in _HURRIED.get(type_, ())
+
+
+def _hurried(job: Job, event: Event) -> dict[str, Any]:
     """Due at the event, or earlier if it already was: a signal does not cost a job its place."""
-    return event.at if job.due_at is None else min(job.due_at, event.at)
+    if not hurries(event.type, job.status):
+        return {}
+    return {"due_at": event.at if job.due_at is None else min(job.due_at, event.at)}
+
+
+def _queued_timeout(job: Job, event: Event, due_at: datetime | None) -> datetime | None:
+    """The timeout of a job without a lease. Its time starts when it is due, and not before its lease has ended.
+
+    A job that had no lease keeps its timeout, unless the event made it due sooner.
+    """
+    if due_at is None or job.policy.queued_ms is None:
+        return None
+    fresh = max(due_at, event.at) + timedelta(milliseconds=job.policy.queued_ms)
+    return fresh if job.status in LEASED or job.timeout_at is None else min(job.timeout_at, fresh)
 
 
 def _end(event: Event) -> dict[str, Any]:
-    return {**NO_LEASE, "finished_at": event.at}
+    return {**NO_LEASE, "finished_at": event.at, "waiting_for": None, "children_max": None}
 
 
 def _counts(event: Event) -> int:

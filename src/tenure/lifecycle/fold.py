@@ -41,7 +41,8 @@ class BrokenLog(TenureError):
 def fold(origin: Origin, events: Iterable[Event], contents: Mapping[str, str] | None = None) -> Job | None:
     """The job after these events; None for no events. The token is secret and not in the log.
 
-    `contents` maps digests to content; missing content becomes None. An illegal chain raises BrokenLog.
+    `contents` maps digests to content; missing content becomes None. An illegal chain raises BrokenLog. An event of a
+    later version sets the status, and no other field.
     """
     job: Job | None = None
     known = contents or {}
@@ -109,12 +110,12 @@ def _progressed(execution: Execution, event: Event, committed: bool) -> dict[str
     if event.type is EventType.SUCCEEDED:
         return {"status": ExecutionStatus.DONE, "finished_at": event.at}
     if event.type in _ENDS_EXECUTION and event.from_status in LEASED and not committed:
-        return {"status": ExecutionStatus.ABORTED, "finished_at": event.at, "cause": event.cause or event.type.value}
+        return {"status": ExecutionStatus.ABORTED, "finished_at": event.at, "cause": event.cause}
     return {}
 
 
 def _check(job: Job | None, event: Event) -> None:
-    if (event.type, event.from_status, event.to_status) not in _LEGAL:
+    if (event.type, event.from_status, event.to_status) not in _LEGAL and not event.is_of_later_version:
         raise BrokenLog(event, f"{event.type} from {event.from_status} to {event.to_status} is not in the table")
     if event.rev != (1 if job is None else job.rev + 1):
         raise BrokenLog(event, f"follows revision {0 if job is None else job.rev}")

@@ -12,6 +12,7 @@ from tenure.lifecycle.statuses import (
     LIVE,
     SUCCEEDED,
     TERMINAL,
+    WAITING,
 )
 
 
@@ -45,6 +46,24 @@ def _checks(job: Job) -> list[tuple[str, bool]]:
         ),
         ("a terminal job has a time of finishing", terminal and job.finished_at is None),
         ("only a live job waits for its committed result", terminal and job.committed_result is not None),
+        ("a waiting job, and no other, waits for something", (job.status is WAITING) != (job.waiting_for is not None)),
+        (
+            "only a job that waits for children has a number of them",
+            job.children_max is not None and (job.waiting_for != "children" or job.children_max < 0),
+        ),
+        ("the end that follows has a cause", (job.ends_as is None) != (job.ends_because is None)),
+        (
+            "only a compensated job or one that undoes its steps has an end that follows",
+            job.compensated and not job.unwinding,
+        ),
+        (
+            "a compensated job that ended has ended as was recorded",
+            terminal and job.compensated and job.status.value != job.ends_as,
+        ),
+        ("failures before undo are failures", not 0 <= job.failures_before_undo <= job.failures),
+        ("an awaited job has a parent", job.origin.awaited and job.origin.parent_id is None),
+        ("a job that waits for a time has a due time", job.waiting_for == "time" and job.due_at is None),
+        ("a signal's revision is one of the job's", not 0 <= job.signal_rev <= job.rev),
         ("an attempt is counted by its claim", job.attempt < 0 or (held and job.attempt == 0)),
         ("failures do not exceed attempts", not 0 <= job.losses <= job.failures <= job.attempt),
         ("revisions count from 1", job.rev < 1),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, get_args
 from uuid import UUID
 
 import msgspec
 
+from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import retry_delay_ms
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, digest, encode
-from tenure.lifecycle.records import Job, milliseconds
+from tenure.lifecycle.records import TIMEOUT, EndsAs, Job, WaitingFor, check_choice, milliseconds
 from tenure.lifecycle.statuses import TextEnum
+
+REV_MAX = 2**31 - 1
+"""The largest revision that every store can hold."""
+CHILDREN_MAX = 2**31 - 2
+"""The largest number of live children that every store can compare."""
 
 
 class OperationType(TextEnum):
@@ -31,6 +37,7 @@ class OperationType(TextEnum):
     SUSPEND = "suspend"
     SIGNAL = "signal"
     WAKE = "wake"
+    UNWIND = "unwind"
     COMPENSATE = "compensate"
     RELEASE = "release"
     REQUEST_CANCEL = "request_cancel"
@@ -44,7 +51,10 @@ class OperationType(TextEnum):
 
 
 class EventFields(msgspec.Struct, frozen=True, gc=False):
-    """The fields of an event that follow from the request alone. A repeated request has the same."""
+    """The fields of an event that follow from the request alone. A repeated request has the same.
+
+    Without a cause, the event has the one that `Operation.cause_for` names.
+    """
 
     cause: str | None = None
     detail: str | None = None
@@ -63,6 +73,10 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         """The fields of the event that follow from this operation alone."""
         return NO_FIELDS
 
+    def cause_for(self, job: Job) -> str | None:
+        """The cause where the request names none: None for the usual one of the event."""
+        return None
+
     def content(self) -> str | None:
         """Content to store beside the job. The event carries its digest."""
         return None
@@ -77,6 +91,10 @@ class Claim(Operation, frozen=True):
 
     type: ClassVar[OperationType] = OperationType.CLAIM
     token: UUID
+    code_version: str | None = None
+
+    def event_fields(self) -> EventFields:
+        return NO_FIELDS if self.code_version is None else EventFields(detail=claim_detail(self.code_version))
 
     def until_after_ms(self, job: Job) -> int | None:
         return job.policy.lease_ms
@@ -103,6 +121,10 @@ class Heartbeat(Operation, frozen=True):
         return job.policy.lease_ms
 
 
+PROGRESS_LENGTH_MAX = 2000
+"""The length of a progress message."""
+
+
 class Progress(Operation, frozen=True):
     """Report progress, 0 to 100, with an optional message."""
 
@@ -113,7 +135,7 @@ class Progress(Operation, frozen=True):
     def __post_init__(self) -> None:
         check_integer(self.percent, "progress.percent", least=0, most=100)
         if self.message is not None:
-            check_text(self.message, "progress.message", length_max=2000)
+            check_text(self.message, "progress.message", length_max=PROGRESS_LENGTH_MAX)
 
     def event_fields(self) -> EventFields:
         detail = _detail(percent=self.percent, message=self.message)
@@ -121,26 +143,34 @@ class Progress(Operation, frozen=True):
 
 
 class Commit(Operation, frozen=True):
-    """Commit the effect, at most once per job. Carries the result, so that recovery can complete the job."""
+    """Commit the effect, at most once per job. Carries the result, so that recovery can complete the job.
+
+    `written` is the detail of the event: the digests of artifacts and messages that the transaction writes with it.
+    """
 
     type: ClassVar[OperationType] = OperationType.COMMIT
     result: str
+    written: str | None = None
 
     def event_fields(self) -> EventFields:
-        return EventFields(digest=digest(self.result))
+        return EventFields(detail=self.written, digest=digest(self.result))
 
     def content(self) -> str | None:
         return self.result
 
 
 class Complete(Operation, frozen=True):
-    """Complete the job. Without an earlier commit this is also the commit."""
+    """Complete the job. Without an earlier commit this is also the commit.
+
+    `written` is the detail of the event: the digests of artifacts and messages that the transaction writes with it.
+    """
 
     type: ClassVar[OperationType] = OperationType.COMPLETE
     result: str
+    written: str | None = None
 
     def event_fields(self) -> EventFields:
-        return EventFields(digest=digest(self.result))
+        return EventFields(detail=self.written, digest=digest(self.result))
 
     def content(self) -> str | None:
         return self.result
@@ -152,6 +182,7 @@ class Retry(Operation, frozen=True):
     type: ClassVar[OperationType] = OperationType.RETRY
     error: str
     delay_seconds: float | None = None
+    timed_out: bool = False
 
     def __post_init__(self) -> None:
         if self.delay_seconds is not None:
@@ -159,7 +190,9 @@ class Retry(Operation, frozen=True):
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
     def event_fields(self) -> EventFields:
-        return EventFields(detail=_with_error(self.error, delay_seconds=self.delay_seconds), digest=digest(self.error))
+        cause = TIMEOUT if self.timed_out else _class_of(self.error)
+        detail = _with_error(self.error, delay_seconds=self.delay_seconds)
+        return EventFields(cause=cause, detail=detail, digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -167,7 +200,7 @@ class Retry(Operation, frozen=True):
     def until_after_ms(self, job: Job) -> int | None:
         if self.delay_seconds is not None:
             return milliseconds(self.delay_seconds)
-        return retry_delay_ms(job.policy.backoff, job_id=job.id, attempt=job.attempt, failures=job.failures + 1)
+        return retry_delay_ms(job.policy.backoff, job_id=job.id, attempt=job.attempt, failures=job.counted_failures + 1)
 
 
 class Fail(Operation, frozen=True):
@@ -176,9 +209,10 @@ class Fail(Operation, frozen=True):
     type: ClassVar[OperationType] = OperationType.FAIL
     error: str
     permanent: bool = True
+    timed_out: bool = False
 
     def event_fields(self) -> EventFields:
-        cause = "permanent_error" if self.permanent else "exhausted_retries"
+        cause = TIMEOUT if self.timed_out else "permanent_error" if self.permanent else "exhausted_retries"
         return EventFields(cause=cause, detail=_with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
@@ -196,34 +230,64 @@ class Halt(Operation, frozen=True):
         check_text(self.reason, "halt.reason", length_max=2000)
 
     def event_fields(self) -> EventFields:
-        return EventFields(detail=_detail(reason=self.reason), digest=digest(self.partial_result))
+        return EventFields(cause=self.reason, digest=digest(self.partial_result))
 
     def content(self) -> str | None:
         return self.partial_result
 
 
 class Suspend(Operation, frozen=True):
-    """Let go of the worker until a time, or (without a delay) until a signal or the last child says so."""
+    """Release the worker and wait, at most `delay_seconds`; without a delay, until a signal or a wake.
+
+    `seen_rev` is the revision up to which the code has read signals. A signal or wake after it makes the job due at
+    once, so the default misses none. `waiting_for` is "time" with a delay and "signal" without one, unless it is set.
+    A job that waits for children is woken once at most `children_max` of its awaited children are live; without it, by
+    an explicit wake alone.
+    `cause` replaces the cause that `waiting_for` implies, and `note` explains it.
+    """
 
     type: ClassVar[OperationType] = OperationType.SUSPEND
     delay_seconds: float | None = None
+    seen_rev: int = 0
+    waiting_for: WaitingFor | None = None
+    children_max: int | None = None
+    cause: str | None = None
+    note: str | None = None
 
     def __post_init__(self) -> None:
+        for text, where, length_max in ((self.cause, "cause", 200), (self.note, "note", 10_000)):
+            if text is not None:
+                check_text(text, f"suspend.{where}", length_max=length_max)
+        waiting_for = self.waiting_for or ("signal" if self.delay_seconds is None else "time")
+        check_choice(waiting_for, "suspend.waiting_for", get_args(WaitingFor))
+        if waiting_for == "time" and self.delay_seconds is None:
+            raise InvalidInput("suspend.delay_seconds", "must be set for a job that waits for a time")
+        msgspec.structs.force_setattr(self, "waiting_for", waiting_for)
+        check_integer(self.seen_rev, "suspend.seen_rev", least=0, most=REV_MAX)
+        if self.children_max is not None:
+            check_integer(self.children_max, "suspend.children_max", least=0, most=CHILDREN_MAX)
+            if waiting_for != "children":
+                raise InvalidInput("suspend.children_max", "must be unset unless the job waits for children")
         if self.delay_seconds is not None:
             seconds = check_seconds(self.delay_seconds, "suspend.delay_seconds")
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
     def event_fields(self) -> EventFields:
-        return (
-            NO_FIELDS if self.delay_seconds is None else EventFields(detail=_detail(delay_seconds=self.delay_seconds))
+        detail = _detail(
+            delay_seconds=self.delay_seconds,
+            seen_rev=self.seen_rev,
+            waiting_for=self.waiting_for,
+            children_max=self.children_max,
+            note=self.note,
         )
+        return EventFields(cause=self.cause or f"awaits_{self.waiting_for}", detail=detail)
 
     def until_after_ms(self, job: Job) -> int | None:
         return None if self.delay_seconds is None else milliseconds(self.delay_seconds)
 
 
 class Signal(Operation, frozen=True):
-    """Send the job a signal. It is stored until the job reads it, so it may arrive early."""
+    """Send the job a signal. It is stored until the job reads it, so it may arrive early. Sets `signal_rev`."""
 
     type: ClassVar[OperationType] = OperationType.SIGNAL
     name: str
@@ -240,15 +304,47 @@ class Signal(Operation, frozen=True):
 
 
 class Wake(Operation, frozen=True):
-    """The last awaited child ended."""
+    """Enough awaited children have ended. Sets `signal_rev`, so that a job that suspends after it does not wait."""
 
     type: ClassVar[OperationType] = OperationType.WAKE
 
 
+class Unwind(Operation, frozen=True):
+    """Let the job undo its steps instead of ending it now. Records the end that follows, and makes the job due.
+
+    `error` becomes its last error, so that the attempt that ends it has one.
+    """
+
+    type: ClassVar[OperationType] = OperationType.UNWIND
+    ends_as: EndsAs
+    cause: str
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.ends_as, "unwind.ends_as", get_args(EndsAs))
+        check_text(self.cause, "unwind.cause", length_max=2000)
+
+    def event_fields(self) -> EventFields:
+        error = None if self.error is None else digest(self.error)
+        return EventFields(cause=self.cause, detail=_detail(ends_as=self.ends_as), digest=error)
+
+    def content(self) -> str | None:
+        return self.error
+
+
 class Compensate(Operation, frozen=True):
-    """The undo steps of a workflow are done."""
+    """The undo steps of a workflow are done. Carries the end that follows, the recorded one if there is one."""
 
     type: ClassVar[OperationType] = OperationType.COMPENSATE
+    ends_as: EndsAs = "failed"
+    ends_because: str = "permanent_error"
+
+    def __post_init__(self) -> None:
+        check_choice(self.ends_as, "compensate.ends_as", get_args(EndsAs))
+        check_text(self.ends_because, "compensate.ends_because", length_max=2000)
+
+    def event_fields(self) -> EventFields:
+        return EventFields(detail=_detail(ends_as=self.ends_as, ends_because=self.ends_because))
 
 
 class Release(Operation, frozen=True):
@@ -282,30 +378,44 @@ class RequestCancel(Operation, frozen=True):
         check_text(self.reason, "request_cancel.reason", length_max=2000)
 
     def event_fields(self) -> EventFields:
-        return EventFields(detail=_detail(reason=self.reason))
+        return EventFields(cause=self.reason)
 
 
 class Cancel(Operation, frozen=True):
-    """Cancel the job now. A client's cancel is hard: it revokes the lease."""
+    """Cancel the job now. A client's cancel is hard: it revokes the lease.
+
+    Without a reason, the job ends with that of the request to cancel it: so an owner answers a request.
+    """
 
     type: ClassVar[OperationType] = OperationType.CANCEL
-    reason: str = "requested"
+    reason: str | None = None
 
     def __post_init__(self) -> None:
-        check_text(self.reason, "cancel.reason", length_max=2000)
+        if self.reason is not None:
+            check_text(self.reason, "cancel.reason", length_max=2000)
 
     def event_fields(self) -> EventFields:
-        return EventFields(detail=_detail(reason=self.reason))
+        return NO_FIELDS if self.reason is None else EventFields(cause=self.reason)
+
+    def cause_for(self, job: Job) -> str | None:
+        return job.cancel_reason
 
 
 class Stall(Operation, frozen=True):
-    """Revoke the lease of a lost owner: the lease expired, or two heartbeats were missed."""
+    """Revoke the lease of a lost owner: the lease expired, or two heartbeats were missed.
+
+    With cause `timeout`: the timeout of the status has passed, and the policy is to retry.
+    """
 
     type: ClassVar[OperationType] = OperationType.STALL
     cause: str = "lease_expired"
 
     def __post_init__(self) -> None:
         check_text(self.cause, "stall.cause", length_max=200)
+
+    @property
+    def timed_out(self) -> bool:
+        return self.cause == TIMEOUT
 
     def event_fields(self) -> EventFields:
         return EventFields(cause=self.cause)
@@ -327,13 +437,16 @@ class Reconcile(Operation, frozen=True):
 
 
 class GiveUp(Operation, frozen=True):
-    """Fail a lost job that its policy does not run again."""
+    """Fail a stalled job that its policy does not run again."""
 
     type: ClassVar[OperationType] = OperationType.GIVE_UP
     error: str
+    timed_out: bool = False
+    """The last failure was a timeout, and not a loss."""
 
     def event_fields(self) -> EventFields:
-        return EventFields(cause="lost", detail=_with_error(self.error), digest=digest(self.error))
+        cause = "exhausted_retries" if self.timed_out else "lost"
+        return EventFields(cause=cause, detail=_with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -368,8 +481,28 @@ class DeadLetter(Operation, frozen=True):
         return self.error
 
 
+def claim_detail(code_version: str | None) -> str | None:
+    """The detail of a claim: the version of the code that runs the attempt. None if it is not known."""
+    return None if code_version is None else _detail(code_version=code_version)
+
+
 def _detail(**facts: object) -> str:
     return encode({name: fact for name, fact in facts.items() if fact is not None}, where="detail")
+
+
+CLASS_LENGTH_MAX = 200
+
+
+class _ErrorType(msgspec.Struct):
+    type: str = ""
+
+
+def _class_of(error: str) -> str | None:
+    """The class of an error, from its JSON text; None if it names none."""
+    try:
+        return msgspec.json.decode(error, type=_ErrorType).type[:CLASS_LENGTH_MAX] or None
+    except msgspec.MsgspecError:
+        return None
 
 
 def _with_error(error: str, **facts: object) -> str:

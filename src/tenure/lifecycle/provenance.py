@@ -1,7 +1,7 @@
-"""Provenance of a terminal job: its inputs, its attempts with their code versions, its outcome. Pure.
+"""Provenance of a terminal job: its inputs, its attempts with their code versions, its steps, its outcome. Pure.
 
-It is derived from the record and its log, so that every terminal job has one, however it ended. Erasure removes
-content and leaves its digest.
+It is derived from the record, its log and its steps, so that every terminal job has one, however it ended. Erasure
+removes content and leaves its digest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tenure.lifecycle.fold import executions
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Policy
 from tenure.lifecycle.statuses import LEASED, Status
+from tenure.lifecycle.steps import StepKind, StepRecord, StepStatus
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +33,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     submitted_by: str | None = None
     submitted_at: datetime
     enqueued_by: str
-    correlation_id: str | None = None
+    correlation_id: str
     trace: str | None = None
     tags: Mapping[str, str] | None = None
     parent_id: UUID | None = None
@@ -40,7 +41,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt. `code_version` is None where the owner never registered.
+    """One attempt. `code_version` is None where its claim named none.
 
     `error` is the attempt's error as JSON text; once erased, `error_digest` remains.
     """
@@ -57,6 +58,40 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
     error: str | None = None
     error_digest: str | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded step. `result` and `error` are JSON text; once erased, `digest` remains. `attempt` is the job's."""
+
+    key: str
+    kind: StepKind
+    name: str
+    status: StepStatus
+    attempt: int
+    code_version: str | None
+    started_at: datetime
+    duration_seconds: float
+    result: str | None = None
+    error: str | None = None
+    digest: str
+
+
+class SpawnedChild(msgspec.Struct, frozen=True, kw_only=True):
+    """A child that the run has spawned, and the key of the step that did."""
+
+    job_id: UUID
+    kind: str
+    key: str
+
+
+class UnreadSignal(msgspec.Struct, frozen=True, kw_only=True):
+    """A signal that no step has received. `rev` is the revision at which it was sent, `digest` that of its value."""
+
+    name: str
+    at: datetime
+    by: str
+    rev: int
+    digest: str | None
 
 
 class CancelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,12 +134,15 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requests: tuple[CancelRequest, ...]
     outcome: ProvenanceOutcome
     durations: Durations
+    tool_calls: tuple[ToolCall, ...] = ()
+    children: tuple[SpawnedChild, ...] = ()
+    unread_signals: tuple[UnreadSignal, ...] = ()
     committed_at: datetime | None = None
     erased_at: datetime | None = None
 
 
-def provenance(job: Job, events: Sequence[Event], versions: Mapping[str, str]) -> Provenance:
-    """The provenance of a terminal job, from its whole log. `versions` maps worker ids to code versions.
+def provenance(job: Job, events: Sequence[Event], steps: Sequence[StepRecord] = ()) -> Provenance:
+    """The provenance of a terminal job, from its whole log and all its steps.
 
     A live job has none yet (NotYet). A log that is incomplete or of another job is InvalidInput.
     """
@@ -112,7 +150,7 @@ def provenance(job: Job, events: Sequence[Event], versions: Mapping[str, str]) -
         raise NotYet(job, "provenance", waits_for=f"it is {job.status}, and only a terminal job has a provenance")
     if not _is_log_of(job, events):
         raise InvalidInput("events", f"are not the {job.rev} events of job {job.id}; read its whole history")
-    attempts = tuple(_attempts(events, versions))
+    attempts = tuple(_attempts(events))
     return Provenance(
         job_id=job.id,
         inputs=_inputs(job, events[0]),
@@ -121,14 +159,12 @@ def provenance(job: Job, events: Sequence[Event], versions: Mapping[str, str]) -
         cancel_requests=tuple(_cancel_requests(events)),
         outcome=_outcome(job, events[-1]),
         durations=_durations(events, attempts),
+        tool_calls=tuple(map(_tool_call, steps)),
+        children=tuple(_children(steps)),
+        unread_signals=tuple(unread_signals(events, steps)),
         committed_at=job.committed_at,
         erased_at=job.erased_at,
     )
-
-
-def owners(events: Sequence[Event]) -> list[str]:
-    """The owners of the job, each once, in order of their first claim."""
-    return list(dict.fromkeys(event.owner for event in events if event.type is EventType.CLAIMED))
 
 
 def _is_log_of(job: Job, events: Sequence[Event]) -> bool:
@@ -148,7 +184,7 @@ def _inputs(job: Job, enqueued: Event) -> Inputs:
         submitted_by=origin.submitted_by,
         submitted_at=enqueued.at,
         enqueued_by=enqueued.actor,
-        correlation_id=origin.correlation_id,
+        correlation_id=job.correlation_id,
         trace=origin.trace,
         tags=origin.tags,
         parent_id=origin.parent_id,
@@ -156,7 +192,10 @@ def _inputs(job: Job, enqueued: Event) -> Inputs:
     )
 
 
-def _attempts(events: Sequence[Event], versions: Mapping[str, str]) -> Iterator[AttemptRecord]:
+def _attempts(events: Sequence[Event]) -> Iterator[AttemptRecord]:
+    versions = {
+        event.attempt: _detail(event).get("code_version") for event in events if event.type is EventType.CLAIMED
+    }
     # Only an event that ends a leased job carries the attempt's own error; give_up on a lost job does not.
     raised = {
         event.attempt: event
@@ -169,7 +208,7 @@ def _attempts(events: Sequence[Event], versions: Mapping[str, str]) -> Iterator[
             number=execution.attempt,
             execution_id=execution.exec_id,
             owner=execution.lease_owner,
-            code_version=versions.get(execution.lease_owner),
+            code_version=versions[execution.attempt],
             status=execution.status,
             leased_at=execution.leased_at,
             started_at=execution.started_at,
@@ -201,10 +240,41 @@ def _ran_seconds(execution: Execution) -> float:
     return (execution.finished_at - execution.started_at).total_seconds()
 
 
+def _tool_call(step: StepRecord) -> ToolCall:
+    return ToolCall(
+        key=step.key,
+        kind=step.kind,
+        name=step.name,
+        status=step.status,
+        attempt=step.attempt,
+        code_version=step.code_version,
+        started_at=step.started_at,
+        duration_seconds=(step.finished_at - step.started_at).total_seconds(),
+        result=step.result,
+        error=step.error,
+        digest=step.content_digest,
+    )
+
+
+def _children(steps: Sequence[StepRecord]) -> Iterator[SpawnedChild]:
+    for step in steps:
+        if step.kind is StepKind.SPAWN and step.child_id is not None:
+            yield SpawnedChild(job_id=step.child_id, kind=step.name, key=step.key)
+
+
+def unread_signals(events: Sequence[Event], steps: Sequence[StepRecord]) -> Iterator[UnreadSignal]:
+    """The signals in the log that no step has received, in the order in which they were sent."""
+    received = {step.signal_rev for step in steps}
+    for event in events:
+        if event.type is EventType.SIGNALLED and event.rev not in received:
+            name = str(_detail(event).get("name"))
+            yield UnreadSignal(name=name, at=event.at, by=event.actor, rev=event.rev, digest=event.digest)
+
+
 def _cancel_requests(events: Sequence[Event]) -> Iterator[CancelRequest]:
     for event in events:
         if event.type is EventType.CANCEL_REQUESTED:
-            yield CancelRequest(at=event.at, by=event.actor, reason=_detail(event).get("reason"))
+            yield CancelRequest(at=event.at, by=event.actor, reason=event.cause)
 
 
 def _outcome(job: Job, end: Event) -> ProvenanceOutcome:

@@ -16,13 +16,21 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.json_text import check_integer, check_seconds, digest
-from tenure.lifecycle.statuses import LEASED, LIVE, CoarseState, Status, TextEnum, coarse_state
+from tenure.lifecycle.statuses import LEASED, LIVE, STALLED, CoarseState, Status, TextEnum, coarse_state
 
 CONTRACT_VERSION = 1
 """Written on every event. Later versions only add optional fields and states."""
 
 OnLost = Literal["requeue", "fail", "dead_letter"]
 OnExhausted = Literal["fail", "dead_letter"]
+WaitingFor = Literal["time", "signal", "children", "code"]
+"""What ends a wait: its due time, a signal, the end of awaited children, or a worker with code that fits."""
+EndsAs = Literal["failed", "cancelled", "dead_lettered"]
+"""The status in which a job ends once its undo steps are done."""
+OnTimeout = Literal["retry", "fail", "dead_letter"]
+
+TIMEOUT = "timeout"
+"""The cause of an event that a passed timeout led to."""
 
 
 class Role(TextEnum):
@@ -54,7 +62,9 @@ class Actor(msgspec.Struct, frozen=True, gc=False):
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long a job may stay in a status; None for no limit.
 
-    `running_seconds` is the stale threshold: a hung job may still heartbeat.
+    `queued_seconds` limits how long a due job is without a lease: queued, retry, waiting or stalled. `claimed_seconds`
+    starts at the claim, and again when a remote engine acknowledges it. `running_seconds` is the stale threshold: a
+    hung job may still heartbeat.
     """
 
     queued_seconds: float | None = None
@@ -70,13 +80,14 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Retries, lease and timeouts of a job. Stored with the job at enqueue; recovery applies it and makes none."""
 
-    max_attempts: int = 5
+    max_attempts: int = 20
     lease_seconds: float = 60.0
     heartbeat_seconds: float | None = None
     backoff: Backoff = Backoff()
     timeouts: Timeouts = Timeouts()
     on_lost: OnLost = "requeue"
-    on_exhausted: OnExhausted = "fail"
+    on_exhausted: OnExhausted = "dead_letter"
+    on_timeout: OnTimeout = "retry"
 
     def __post_init__(self) -> None:
         # Seconds become floats: 45 and 45.0 are one policy and must be stored as one.
@@ -86,8 +97,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.heartbeat_seconds is not None:
             seconds = check_seconds(self.heartbeat_seconds, "heartbeat_seconds", least=0.001)
             msgspec.structs.force_setattr(self, "heartbeat_seconds", seconds)
-        _check_choice(self.on_lost, "on_lost", get_args(OnLost))
-        _check_choice(self.on_exhausted, "on_exhausted", get_args(OnExhausted))
+        check_choice(self.on_lost, "on_lost", get_args(OnLost))
+        check_choice(self.on_exhausted, "on_exhausted", get_args(OnExhausted))
+        check_choice(self.on_timeout, "on_timeout", get_args(OnTimeout))
         if not isinstance(self.backoff, Backoff):
             raise InvalidInput("backoff", f"must be a Backoff, not {self.backoff!r}")
         if not isinstance(self.timeouts, Timeouts):
@@ -133,6 +145,8 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     partition_key: str | None = None
     parent_id: UUID | None = None
     redrive_of: UUID | None = None
+    awaited: bool = False
+    """Whether its parent may wait for its end."""
 
     def digest(self) -> str:
         """The digest of all fields but the id. A repeated enqueue has the same.
@@ -158,6 +172,7 @@ def _facts(origin: Origin) -> str:
     facts = dict(zip(_ORIGIN_FIELDS, msgspec.structs.astuple(origin), strict=True))
     facts["id"] = None
     facts["policy"] = _set_in(origin.policy)
+    facts["awaited"] = origin.awaited or None
     return _canonical({name: fact for name, fact in facts.items() if fact is not None}).decode()
 
 
@@ -177,8 +192,21 @@ def _without_none(value: object) -> object:
     return {name: _without_none(item) for name, item in value.items() if item is not None}
 
 
+RecoveryAction = Literal["requeue", "fail", "cancel", "dead_letter"]
+_END_ACTIONS: Mapping[EndsAs, RecoveryAction] = {
+    "failed": "fail",
+    "cancelled": "cancel",
+    "dead_lettered": "dead_letter",
+}
+
+
 class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A job at one revision. `token` is set only for the claimer and is never returned by reads."""
+    """A job at one revision. `token` is set only for the claimer and is never returned by reads.
+
+    `signal_rev` is the revision of the last signal or wake; 0 for none. `children_max` is the number of live awaited
+    children at which a job that waits for children is woken. `ends_as` is set once the job only undoes its steps: the
+    status in which it ends, `ends_because` the cause; `failures_before_undo` are the failures that do not count then.
+    """
 
     origin: Origin
     status: Status
@@ -198,7 +226,14 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     committed_at: datetime | None = None
-    cancel_requested: bool = False
+    cancel_reason: str | None = None
+    signal_rev: int = 0
+    waiting_for: WaitingFor | None = None
+    children_max: int | None = None
+    ends_as: EndsAs | None = None
+    ends_because: str | None = None
+    failures_before_undo: int = 0
+    compensated_at: datetime | None = None
     progress: int | None = None
     progress_message: str | None = None
     committed_result: str | None = None
@@ -229,6 +264,11 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.origin.policy
 
     @property
+    def correlation_id(self) -> str:
+        """The id that all jobs of one piece of work share: given at enqueue, or else the root job's own id."""
+        return self.origin.correlation_id or str(self.origin.id)
+
+    @property
     def live(self) -> bool:
         return self.status in LIVE
 
@@ -238,28 +278,60 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.status in LEASED
 
     @property
+    def cancel_requested(self) -> bool:
+        """Whether a cancel was requested. `cancel_reason` is the reason of the first request."""
+        return self.cancel_reason is not None
+
+    @property
     def committed(self) -> bool:
         """Whether its effect has been applied."""
         return self.committed_at is not None
 
     @property
+    def unwinding(self) -> bool:
+        """Whether its attempts only undo what earlier ones have done."""
+        return self.ends_as is not None
+
+    @property
+    def compensated(self) -> bool:
+        """Whether its undo steps are done, so that only its end is missing."""
+        return self.compensated_at is not None
+
+    @property
+    def counted_failures(self) -> int:
+        """The failures that `max_attempts` limits: those of undo attempts are counted afresh."""
+        return self.failures - self.failures_before_undo
+
+    @property
     def exhausted(self) -> bool:
-        return self.failures >= self.policy.max_attempts
+        return self.counted_failures >= self.policy.max_attempts
+
+    @property
+    def ends_by_policy(self) -> bool:
+        """Whether it is stalled and will not run again: it is committed, or its policy ends it."""
+        return self.status is STALLED and (self.committed or self.recovery_action() != "requeue")
 
     @property
     def coarse_state(self) -> CoarseState:
-        return coarse_state(self.status)
+        """The job state of the execution ledger. A stalled job that will not run again is RUNNING until it ends."""
+        return CoarseState.RUNNING if self.ends_by_policy else coarse_state(self.status)
 
     @property
     def execution_id(self) -> str | None:
         """The public id of the current attempt."""
         return execution_id(self.id, self.attempt) if self.attempt else None
 
-    def recovery_action(self) -> Literal["requeue", "fail", "dead_letter"]:
-        """What its policy prescribes for it once it is stalled."""
-        if not self.lost:
-            return "requeue"
-        if self.policy.on_lost != "requeue":
+    def recovery_action(self) -> RecoveryAction:
+        """What its policy prescribes for it once it is stalled. Only the last loss or timeout leaves it exhausted.
+
+        A job that undoes its steps runs until that is done or its failures are exhausted, whatever its policy; then it
+        ends as was recorded.
+        """
+        if self.ends_as is not None:
+            if self.compensated:
+                return _END_ACTIONS[self.ends_as]
+            return "dead_letter" if self.exhausted else "requeue"
+        if self.lost and self.policy.on_lost != "requeue":
             return self.policy.on_lost
         return self.policy.on_exhausted if self.exhausted else "requeue"
 
@@ -281,6 +353,7 @@ class EventType(TextEnum):
     SUSPENDED = "suspended"
     SIGNALLED = "signalled"
     WOKEN = "woken"
+    UNWINDING = "unwinding"
     COMPENSATED = "compensated"
     RELEASED = "released"
     CANCEL_REQUESTED = "cancel_requested"
@@ -289,6 +362,21 @@ class EventType(TextEnum):
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"
 
+    @classmethod
+    def of(cls, text: str) -> EventType:
+        """The type of an event that was read. A type of a later version is none of the set, and keeps its text."""
+        known = _EVENT_TYPES.get(text)
+        if known is None:
+            known = str.__new__(cls, text)
+            known._name_ = known._value_ = text
+        return known
+
+    @property
+    def is_known(self) -> bool:
+        return self in _EVENT_TYPES
+
+
+_EVENT_TYPES: dict[str, EventType] = {type_.value: type_ for type_ in EventType}
 
 BLANKABLE = frozenset({EventType.PROGRESS, EventType.RETRY_SCHEDULED, EventType.FAILED, EventType.DEAD_LETTERED})
 """Events whose detail retention or erasure may blank. Their digest stays."""
@@ -298,7 +386,8 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One accepted change of one job. Its key is (job_id, rev); `position` is its position in the log.
 
     `until_at` is the end of the lease (claimed, heartbeat that renewed) or the next due time (enqueued with a delay,
-    retry_scheduled, suspended, released). `digest` refers to content stored beside the job.
+    retry_scheduled, suspended, released). `digest` refers to content stored beside the job. `steps` has the number and
+    the sum of the digests of the job's steps (`StepsDigest`), where the event ends an attempt of a job that has some.
     """
 
     job_id: UUID
@@ -315,6 +404,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     digest: str | None = None
     until_at: datetime | None = None
     commits: bool = False
+    steps: str | None = None
     version: int = CONTRACT_VERSION
     correlation_id: str | None = None
     trace: str | None = None
@@ -323,6 +413,11 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def id(self) -> str:
         return f"{self.job_id}/{self.rev}"
+
+    @property
+    def is_of_later_version(self) -> bool:
+        """Whether its type came with a later version. Of its effect only the status is known here."""
+        return self.version > CONTRACT_VERSION and not self.type.is_known
 
     @property
     def owner(self) -> str:
@@ -355,12 +450,22 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
 
 
+def root_of(correlation_id: str) -> UUID | None:
+    """The root job that a correlation id names, if it names a job. Stores keep no correlation id for a root without a
+    given one, so they find it by its id."""
+    try:
+        root = UUID(correlation_id)
+    except ValueError:
+        return None
+    return root if str(root) == correlation_id else None
+
+
 def execution_id(job_id: UUID, attempt: int) -> str:
     """The public, unique id of one attempt."""
     return f"{job_id}/{attempt}"
 
 
-def _check_choice(value: object, where: str, choices: tuple[str, ...]) -> None:
+def check_choice(value: object, where: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise InvalidInput(where, f"is {value!r}, and must be one of {', '.join(choices)}")
 

@@ -34,6 +34,7 @@ SUCCEEDED, FAILED, CANCELLED = Status.SUCCEEDED, Status.FAILED, Status.CANCELLED
 HALTED, DEAD_LETTERED = Status.HALTED, Status.DEAD_LETTERED
 
 TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED, DEAD_LETTERED})
+UNSUCCESSFUL = TERMINAL - {SUCCEEDED}
 LIVE = frozenset(Status) - TERMINAL
 LEASED = frozenset({CLAIMED, RUNNING})
 """Statuses under a lease."""
@@ -51,7 +52,7 @@ class CoarseState(TextEnum):
 
 
 def coarse_state(status: Status) -> CoarseState:
-    """The coarse state of a status.
+    """The coarse state of a status. That of a job is `Job.coarse_state`, which also depends on its commit and policy.
 
     >>> coarse_state(Status.STALLED)
     <CoarseState.PENDING: 'PENDING'>

@@ -12,12 +12,14 @@ from uuid import UUID
 
 import msgspec
 
+from tenure.lifecycle.content import RowsDigest, StoredContent, logged_digests
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.fold import BrokenLog, contents_of, differences, fold
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.json_text import digest, load
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED
+from tenure.lifecycle.steps import StepsDigest, StoredStep, records_steps
 from tenure.lifecycle.transitions import TRANSITIONS
 
 VALUE_LENGTH_MAX = 80
@@ -31,7 +33,7 @@ _NAMED_BY: Mapping[str, frozenset[EventType]] = {
 }
 """Content stored beside a job, and the events that carry its digest; the last of them counts."""
 
-_FROM_DETAIL = frozenset({"reason", "progress", "progress_message"})
+_FROM_DETAIL = frozenset({"progress", "progress_message"})
 """Fields that come from event details, which erasure removes."""
 
 _AFTER_COMMIT = frozenset(transition.event for transition in TRANSITIONS if transition.after_commit)
@@ -49,11 +51,14 @@ class ProblemType(StrEnum):
     INVARIANT = "invariant"
     DEAD_LETTER = "dead_letter"
     SIGNAL = "signal"
+    ARTIFACT = "artifact"
+    MESSAGE = "message"
+    STEP = "step"
     UNREADABLE = "unreadable"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One problem of one job. `job_id` is None where the row could not be read."""
+    """One problem. `job_id` is None where it is not that of a job."""
 
     job_id: UUID | None
     type: ProblemType
@@ -62,7 +67,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         place = "" if self.rev is None else f", revision {self.rev}"
-        return f"job {self.job_id or 'unknown'}{place}: {self.type}: {self.message}"
+        where = "" if self.job_id is None else f"job {self.job_id}{place}: "
+        return f"{where}{self.type}: {self.message}"
 
 
 def problems_of(job: Job, events: Sequence[Event]) -> list[Problem]:
@@ -98,10 +104,40 @@ def dead_letter_problems(job: Job, events: Sequence[Event], record: DeadLetterRe
     ]
 
 
+def content_problems(job: Job, events: Sequence[Event], stored: StoredContent) -> list[Problem]:
+    """Problems of the rows beside the job: an artifact, message, signal or step that was changed, removed or added."""
+    commit = next((event for event in events if event.commits), None)
+    try:
+        logged = logged_digests(None if commit is None else commit.detail)
+    except msgspec.MsgspecError as unread:
+        message = f"the digests of its artifacts and messages cannot be read: {unread}"
+        return [Problem(job.id, ProblemType.BROKEN_LOG, message, None if commit is None else commit.rev)]
+    rev = None if commit is None else commit.rev
+    erased = job.erased_at is not None
+    return [
+        *_row_problems(job, ProblemType.ARTIFACT, None if erased else logged.get("artifacts"), stored.artifacts, rev),
+        *_row_problems(job, ProblemType.MESSAGE, logged.get("messages"), stored.messages, rev),
+        *signal_problems(job, events, stored.signals),
+        *step_problems(job, events, stored.steps),
+    ]
+
+
+def _row_problems(
+    job: Job, type_: ProblemType, logged: RowsDigest | None, stored: Sequence[bytes], rev: int | None
+) -> Iterator[Problem]:
+    """Erasure empties messages, so that only their number can be compared."""
+    expected = RowsDigest.of(()) if logged is None else logged
+    found = RowsDigest.of(stored)
+    if found.count != expected.count:
+        message = f"it has {found.count} {type_}{'' if found.count == 1 else 's'}, its commit recorded {expected.count}"
+        yield Problem(job.id, type_, message, rev)
+    elif found != expected and job.erased_at is None:
+        message = f"its {type_}s have the digest {found.digest}, its commit recorded {expected.digest}"
+        yield Problem(job.id, type_, message, rev)
+
+
 def signal_problems(job: Job, events: Sequence[Event], kept: Mapping[int, tuple[str, str]]) -> list[Problem]:
     """Problems of the stored signals (revision → name, payload) against the log."""
-    if job.erased_at is not None:
-        return []
     logged = {event.rev: event for event in events if event.type is EventType.SIGNALLED}
     missing = [Problem(job.id, ProblemType.SIGNAL, "the signal is missing", rev) for rev in logged.keys() - kept.keys()]
     stray = [
@@ -110,9 +146,49 @@ def signal_problems(job: Job, events: Sequence[Event], kept: Mapping[int, tuple[
     changed = [
         Problem(job.id, ProblemType.SIGNAL, "the signal is not the one that was sent", rev)
         for rev, event in logged.items()
-        if rev in kept and not _is_signal_of(event, *kept[rev])
+        if rev in kept and job.erased_at is None and not _is_signal_of(event, *kept[rev])
     ]
     return sorted([*missing, *stray, *changed], key=lambda problem: problem.rev or 0)
+
+
+def step_problems(job: Job, events: Sequence[Event], stored: Sequence[StoredStep]) -> list[Problem]:
+    """Problems of the stored steps: a row that its own digests do not explain, one that no attempt can have saved, and
+    rows that are not those which the end of an attempt has recorded."""
+    changed = [
+        Problem(job.id, ProblemType.STEP, f"step {step.key!r} is not the one that was saved: its digest differs")
+        for step in stored
+        if step.is_changed
+    ]
+    emptied = [
+        Problem(job.id, ProblemType.STEP, f"step {step.key!r} has lost its result")
+        for step in stored
+        if step.is_empty and job.erased_at is None
+    ]
+    early = [
+        Problem(job.id, ProblemType.STEP, f"step {step.key!r} is of attempt {step.attempt}, which the job never had")
+        for step in stored
+        if not 1 <= step.attempt <= job.attempt
+    ]
+    return [*changed, *emptied, *early, *_recorded_step_problems(job, events, stored)]
+
+
+def _recorded_step_problems(job: Job, events: Sequence[Event], stored: Sequence[StoredStep]) -> Iterator[Problem]:
+    for event in events:
+        if not records_steps(event.type, event.from_status):
+            continue
+        found = StepsDigest.of(step.digest for step in stored if step.attempt <= event.attempt)
+        try:
+            recorded = StepsDigest() if event.steps is None else StepsDigest.parse(event.steps)
+        except ValueError as problem:
+            yield Problem(job.id, ProblemType.BROKEN_LOG, str(problem), event.rev)
+            continue
+        if found.count != recorded.count:
+            rows = f"{found.count} step{'' if found.count == 1 else 's'}"
+            message = f"it has {rows} up to attempt {event.attempt}, {event.type} recorded {recorded.count}"
+            yield Problem(job.id, ProblemType.STEP, message, event.rev)
+        elif found != recorded:
+            message = f"its steps up to attempt {event.attempt} are not those that {event.type} recorded"
+            yield Problem(job.id, ProblemType.STEP, f"{message}: the sum of their digests differs", event.rev)
 
 
 def _log(events: Sequence[Event]) -> Iterator[Problem]:
@@ -125,10 +201,10 @@ def _log(events: Sequence[Event]) -> Iterator[Problem]:
     committed = False
     for event in events:
         commits = event.type is EventType.COMMITTED or (event.type is EventType.SUCCEEDED and not committed)
-        if event.commits is not commits:
+        if event.commits is not commits and not event.is_of_later_version:
             message = f"{event.type} is marked as {'the' if event.commits else 'no'} commit, and that is wrong"
             yield Problem(event.job_id, ProblemType.BROKEN_LOG, message, event.rev)
-        if committed and event.type not in _AFTER_COMMIT:
+        if committed and event.type not in _AFTER_COMMIT and not event.is_of_later_version:
             yield Problem(event.job_id, ProblemType.BROKEN_LOG, f"{event.type} follows the commit", event.rev)
         committed = committed or event.commits
 
@@ -164,6 +240,8 @@ def _replay(job: Job, events: Sequence[Event], *, explained: Iterable[str]) -> I
     except (ValueError, TypeError, ArithmeticError, LookupError, msgspec.MsgspecError) as problem:
         yield Problem(job.id, ProblemType.BROKEN_LOG, f"the events cannot be replayed: {problem}")
         return
+    if any(event.is_of_later_version for event in events):
+        return  # What such an event changes in the record is not known here.
     silent = {*explained, *(_NAMED_BY.keys() | _FROM_DETAIL if job.erased_at is not None else ())}
     for name, (stored, replayed) in differences(job, folded).items():
         if name not in silent:
@@ -180,7 +258,7 @@ def _dead_letter_facts(job: Job, events: Sequence[Event]) -> Iterator[tuple[str,
     yield "at", job.finished_at
     yield "last_owner", claims[-1].owner if claims else None
     yield "last_lease_expires_at", next((until for until in reversed(leases) if until is not None), None)
-    yield "correlation_id", job.origin.correlation_id
+    yield "correlation_id", job.correlation_id
     if stage is not None:
         yield "stage", stage
     if job.erased_at is None:

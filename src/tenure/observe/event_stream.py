@@ -5,6 +5,7 @@ A reader that keeps the position of the last event can resume after it later.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from uuid import UUID
 
@@ -12,10 +13,12 @@ from tenure.errors import JobNotFound
 from tenure.lifecycle.records import Event
 from tenure.lifecycle.statuses import TERMINAL
 from tenure.seams import Clock
-from tenure.stores.contract import EventFilter, ReadStore
+from tenure.stores.contract import EventFilter, EventPage, ReadStore
 
 PAGE_EVENTS = 1000
 POLL_SECONDS = 0.2
+
+log = logging.getLogger("tenure.observe")
 
 
 class EventStream:
@@ -28,10 +31,11 @@ class EventStream:
         """The log after a position (None: from its start). Without `follow` it ends at the last settled event."""
         while True:
             page = await self._store.tail(after=after, limit=PAGE_EVENTS)
+            _log_unreadable(page)
             for event in page.events:
                 yield event
             after = page.position
-            if len(page.events) < PAGE_EVENTS:
+            if len(page.events) + len(page.unreadable) < PAGE_EVENTS:
                 if not follow:
                     return
                 await self._clock.sleep(POLL_SECONDS)
@@ -43,6 +47,7 @@ class EventStream:
         position: str | None = None
         while True:
             page = await self._store.events(EventFilter(job_id=job_id), after=position, limit=PAGE_EVENTS)
+            _log_unreadable(page)
             for event in page.events:
                 yield event
                 if event.to_status in TERMINAL:
@@ -52,3 +57,9 @@ class EventStream:
                 return
             if len(page.events) < PAGE_EVENTS:
                 await self._clock.sleep(POLL_SECONDS)
+
+
+def _log_unreadable(page: EventPage) -> None:
+    """An event that cannot be decoded is passed over: the stream would otherwise end there for ever."""
+    for row in page.unreadable:
+        log.error("event passed over: %s; run `tenure verify`", row)

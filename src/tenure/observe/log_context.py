@@ -17,7 +17,7 @@ def job_fields(job: Job) -> Mapping[str, str | int | None]:
         "job_id": str(job.id),
         "job_kind": job.kind,
         "job_attempt": job.attempt,
-        "correlation_id": job.origin.correlation_id,
+        "correlation_id": job.correlation_id,
         "trace_id": trace_id(job.origin.trace),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from tenure.observe.log_context import JobLogFilter
 LogStyle = Literal["text", "color", "json"]
 
 _COLORS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+NAMES_LISTED_MAX = 20
 _RESET = "\x1b[0m"
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Fields that every record has. All others come from `extra` or a filter."""
@@ -52,7 +54,7 @@ class StandardErrorHandler(logging.Handler):
 
 
 class TextFormatter(logging.Formatter):
-    """One line per record, followed by its traceback."""
+    """One line per record, followed by its traceback. What a job raised cannot look like a record: it is indented."""
 
     def __init__(self, *, color: bool) -> None:
         super().__init__()
@@ -64,7 +66,8 @@ class TextFormatter(logging.Formatter):
             level = f"{_COLORS[record.levelname]}{level}{_RESET}"
         message = printable(record.getMessage())
         line = f"{_timestamp(record)} {level} {record.name}[{record.process}]: {message}{_job_suffix(record, message)}"
-        return f"{line}\n{traceback}" if (traceback := _traceback(self, record)) else line
+        below = [*_detail_lines(record), *_traceback(self, record).splitlines()]
+        return "\n".join([line, *(f"  {printable(text)}" for text in below)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -80,7 +83,7 @@ class JsonFormatter(logging.Formatter):
         }
         fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
         if traceback := _traceback(self, record):
-            fields["traceback"] = traceback
+            fields["traceback"] = traceback.encode("utf-8", "backslashreplace").decode()
         return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
@@ -90,7 +93,18 @@ def printable(text: str) -> str:
     >>> printable("red: \\x1b[31m")
     'red: \\\\x1b[31m'
     """
+    if text.isprintable():
+        return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where needed.
+
+    >>> counted(1200, "job")
+    '1,200 jobs'
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _job_suffix(record: logging.LogRecord, message: str) -> str:
@@ -100,6 +114,22 @@ def _job_suffix(record: logging.LogRecord, message: str) -> str:
     if job_id is None or str(job_id) in message:
         return ""
     return printable(f" [{fields.get('job_kind')} {job_id}, attempt {fields.get('job_attempt')}]")
+
+
+def _detail_lines(record: logging.LogRecord) -> list[str]:
+    """A line per item of the record's `details`, if it has any. Of a long list the first names are shown."""
+    details = vars(record).get("details")
+    if not isinstance(details, Mapping):
+        return []
+    width = max(map(len, details)) + 1
+    return [f"{f'{name}:':<{width}} {_detail_text(value)}" for name, value in details.items()]
+
+
+def _detail_text(value: object) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    more = [f"and {len(value) - NAMES_LISTED_MAX} more"] if len(value) > NAMES_LISTED_MAX else []
+    return ", ".join([*map(str, value[:NAMES_LISTED_MAX]), *more])
 
 
 def _timestamp(record: logging.LogRecord) -> str:

@@ -125,7 +125,7 @@ def _attributes(origin: Origin) -> dict[str, str]:
         "messaging.system": "tenure",
         "messaging.destination.name": origin.queue,
         "messaging.message.id": str(origin.id),
-        "messaging.message.conversation_id": origin.correlation_id,
+        "messaging.message.conversation_id": origin.correlation_id or str(origin.id),
         "tenure.job.kind": origin.kind,
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenure.errors import InvalidInput
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import EventFilter, EventPage, Finding, JobFilter, MigrationRecord, SchemaState, Store
+from tenure.stores.database_url import shown_url, without_driver
 from tenure.stores.sql_files import migrations, script
 
 __all__ = [
@@ -33,6 +34,7 @@ def store_for(url: str, *, seams: Seams = SYSTEM) -> Store:
     >>> type(store_for("sqlite:///jobs.db")).__name__
     'SqliteStore'
     """
+    url = without_driver(url)
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
         from tenure.stores.sqlite.store import SqliteStore
@@ -49,7 +51,7 @@ def store_for(url: str, *, seams: Seams = SYSTEM) -> Store:
 
 def migrations_for(url: str) -> tuple[MigrationRecord, ...]:
     """The migrations that this code brings for that kind of database, which need not be there."""
-    package = _PACKAGES.get(url.partition("://")[0])
+    package = _PACKAGES.get(without_driver(url).partition("://")[0])
     if package is None:
         raise _unknown(url)
     return migrations(package)
@@ -57,10 +59,8 @@ def migrations_for(url: str) -> tuple[MigrationRecord, ...]:
 
 def script_for(url: str, migration: MigrationRecord) -> str:
     """What a person would run by hand to apply this migration, its record included."""
-    return script(_PACKAGES[url.partition("://")[0]], migration)
+    return script(_PACKAGES[without_driver(url).partition("://")[0]], migration)
 
 
 def _unknown(url: str) -> InvalidInput:
-    scheme, separator, _ = url.partition("://")
-    shown = f"{scheme}://…" if separator else repr(url)  # The rest may hold a password.
-    return InvalidInput("database", f"{shown} is neither sqlite:///… nor postgresql://…")
+    return InvalidInput("database", f"{shown_url(url)} is neither sqlite:///… nor postgresql://…")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from tenure.errors import RowPoisoned, StoreError
+from tenure.lifecycle.queue_limits import RateUsage
 from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule, ScheduleRecord
+from tenure.stores.contract import UnreadableRow
 from tenure.stores.contract.archive import (
     ArchiveRecord,
     ClaimRecord,
@@ -18,7 +21,7 @@ from tenure.stores.contract.archive import (
     QueueState,
     StreamRecord,
 )
-from tenure.stores.limits import LIMIT_COLUMNS, decode_limits, decode_usage, encode_usage, limit_columns
+from tenure.stores.limited_claim import LIMIT_COLUMNS, decode_limits, encode_usage, limit_columns
 
 FIRST_PAGES: Mapping[type[ArchiveRecord], tuple[str, dict[str, object]]] = {
     OperatorRecord: ("operators_page", {"id": 0}),
@@ -31,11 +34,12 @@ FIRST_PAGES: Mapping[type[ArchiveRecord], tuple[str, dict[str, object]]] = {
 }
 """The statement that reads the pages of each shelf, and the place before the first."""
 
-_OF_QUEUE = ("name", "paused_at", "turn", "updated_at")
+_OF_QUEUE = ("name", "paused_at", "last_key", "updated_at")
 _PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))
 _MOVING = tuple(name for name in ScheduleRecord.__struct_fields__ if name != "schedule")
 
 _encode = msgspec.json.encode
+_decode_usage = msgspec.json.Decoder(RateUsage).decode
 
 
 def columns_of(record: ArchiveRecord) -> dict[str, Any]:
@@ -44,7 +48,7 @@ def columns_of(record: ArchiveRecord) -> dict[str, Any]:
         case QueueState():
             return _queue_columns(record)
         case KeyRateUsage():
-            return msgspec.structs.asdict(record) | {"spent": encode_usage(record.spent)}
+            return msgspec.structs.asdict(record) | {"usage": encode_usage(record.usage)}
         case ScheduleRecord(schedule=schedule):
             tags = None if schedule.tags is None else _encode(schedule.tags, order="sorted").decode()
             facts = {name: getattr(schedule, name) for name in _PLAIN} | {"policy": schedule.policy, "tags": tags}
@@ -52,13 +56,64 @@ def columns_of(record: ArchiveRecord) -> dict[str, Any]:
     return msgspec.structs.asdict(record)
 
 
-def facts_of(kind: type[ArchiveRecord], row: Mapping[str, Any], policy: Policy | None) -> dict[str, Any]:
-    """The fields of a record, from a row whose moments are moments."""
+NAMES: Mapping[type[ArchiveRecord], str] = {
+    OperatorRecord: "entry {id} of the operator log",
+    ClaimRecord: "claim {request_id!r}",
+    QueueState: "queue {name!r}",
+    KeyRateUsage: "rate usage of partition {key!r} of queue {queue!r}",
+    ScheduleRecord: "schedule {name!r}",
+    StreamRecord: "stream {aggregate!r}",
+    MessageRecord: "message {sequence} of {aggregate!r}",
+}
+"""How the row of a record is named."""
+
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, msgspec.MsgspecError, RowPoisoned)
+"""What is raised when a row cannot be decoded."""
+
+
+class RowReader:
+    """Decodes rows of records. Those that cannot be decoded are left out, and kept in `unreadable`."""
+
+    def __init__(self) -> None:
+        self.unreadable: list[UnreadableRow] = []
+
+    def add(self, row: UnreadableRow) -> None:
+        """A page that is read again meets the same rows."""
+        if row not in self.unreadable:
+            self.unreadable.append(row)
+
+    def record(
+        self, kind: type[ArchiveRecord], row: Mapping[str, Any], facts: Callable[[], dict[str, Any]]
+    ) -> list[ArchiveRecord]:
+        """The record of a row; none if it cannot be decoded."""
+        try:
+            return [msgspec.convert(facts(), kind)]
+        except (*UNREADABLE, StoreError) as problem:
+            self.add(UnreadableRow(NAMES[kind].format_map(row), _problem(problem)))
+            return []
+
+    def usage(self, written: str | None, of: str) -> RateUsage | None:
+        """The usage of a queue's rate. One that cannot be decoded is counted anew; the queue's limits are kept."""
+        try:
+            return None if written is None else _decode_usage(written)
+        except UNREADABLE as problem:
+            self.add(UnreadableRow(f"rate usage of {of}", _problem(problem)))
+            return None
+
+
+def _problem(problem: Exception) -> str:
+    return problem.problem if isinstance(problem, RowPoisoned) else f"{type(problem).__name__}: {problem}"
+
+
+def facts_of(
+    kind: type[ArchiveRecord], row: Mapping[str, Any], policy: Policy | None, reader: RowReader
+) -> dict[str, Any]:
+    """The fields of a record, from a row whose times are decoded."""
     if kind is QueueState:
-        return _queue_facts(row)
+        return _queue_facts(row, reader)
     facts = dict(row)
     if kind is KeyRateUsage:
-        facts["spent"] = decode_usage(row["spent"])
+        facts["usage"] = _decode_usage(row["usage"])
     if kind is ScheduleRecord:
         tags = None if row["tags"] is None else msgspec.json.decode(row["tags"])
         schedule = {name: row[name] for name in _PLAIN} | {"policy": policy, "tags": tags}
@@ -68,9 +123,9 @@ def facts_of(kind: type[ArchiveRecord], row: Mapping[str, Any], policy: Policy |
 
 def _queue_columns(state: QueueState) -> dict[str, Any]:
     facts = {name: getattr(state, name) for name in _OF_QUEUE} | limit_columns(state.limits)
-    return facts | {"spent": None if state.spent is None else encode_usage(state.spent)}
+    return facts | {"usage": None if state.usage is None else encode_usage(state.usage)}
 
 
-def _queue_facts(row: Mapping[str, Any]) -> dict[str, Any]:
+def _queue_facts(row: Mapping[str, Any], reader: RowReader) -> dict[str, Any]:
     facts = {name: row[name] for name in _OF_QUEUE} | {"limits": decode_limits([row[name] for name in LIMIT_COLUMNS])}
-    return facts | {"spent": None if row["spent"] is None else decode_usage(row["spent"])}
+    return facts | {"usage": reader.usage(row["usage"], f"queue {row['name']!r}")}

@@ -1,5 +1,5 @@
 """What every store does in the same way. An operation is validated, refused inside an open commit block of the same
-store, executed on the database, and followed by wake-ups.
+store, executed on the database, and followed by wake-ups and by the wakes of parents.
 
 A subclass and the parts that it passes in execute operations on their database. They neither validate input nor wake
 workers, except where the write itself carries the notification.
@@ -16,15 +16,18 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import RowPoisoned, StoreError, TenureError
+from tenure.errors import JobLocked, RowPoisoned, StoreError, TenureError
+from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.json_text import check_text
-from tenure.lifecycle.records import Actor, Event, Execution, Job
-from tenure.seams import Clock
-from tenure.stores.commit_block import require_outside
+from tenure.lifecycle.json_text import check_integer, check_text
+from tenure.lifecycle.records import Actor, Event, Execution, Job, Role
+from tenure.lifecycle.steps import StepRecord
+from tenure.seams import Seams
+from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
     Artifact,
     ArtifactRecord,
+    Busy,
     ClaimRequest,
     DeadLetterFilter,
     DeadLetterPage,
@@ -32,20 +35,26 @@ from tenure.stores.contract import (
     EnqueueResult,
     EventFilter,
     EventPage,
+    Failure,
     Finding,
+    FinishedKind,
     HomogeneousResults,
     JobFilter,
     JobPage,
     MigrationRecord,
     Outcome,
+    Prunable,
+    PrunedBatch,
     ReadStore,
     RegistrationStore,
     Request,
     Resolution,
     RetentionStore,
+    SaveStep,
     SchemaState,
     SignalRecord,
     Stats,
+    StepOutcome,
     Subscription,
     Transaction,
     WorkerRecord,
@@ -53,18 +62,24 @@ from tenure.stores.contract import (
     released_queues,
     wakeups_of,
 )
+from tenure.stores.contract.retention import PRUNE_BATCH
+from tenure.stores.contract.steps import STEPS_PER_READ
+from tenure.stores.group_commit import GroupCommit
+from tenure.stores.parents import wake_parents
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.schema import require_fit
 from tenure.stores.validation import (
+    NUMBER_MAX,
     REASON_LENGTH_MAX,
+    invalid_steps,
     validate_after,
-    validate_age,
     validate_claim,
     validate_dead_letter_filter,
     validate_enqueues,
     validate_event_filter,
     validate_job_filter,
     validate_page,
+    validate_prunable,
     validate_request,
     validate_resolution,
     validate_worker,
@@ -77,6 +92,20 @@ CONFLICTS_MAX = 20
 def conflicts_exhausted(job_id: UUID) -> StoreError:
     """The error after `CONFLICTS_MAX` conflicts."""
     return StoreError(f"job {job_id} changed {CONFLICTS_MAX} times while this was tried; try again later")
+
+
+LOCKED_SECONDS_MAX = 30.0
+"""How long a client's request waits for a row that another transaction has locked."""
+LOCKED_PAUSE_SECONDS, LOCKED_PAUSE_SECONDS_MAX = 0.01, 0.25
+
+
+def _client_waits(request: Request, outcome: Outcome) -> bool:
+    return isinstance(outcome, Busy) and request.actor.role is Role.CLIENT
+
+
+def _locked_error(outcome: Outcome, waited_seconds: float) -> JobLocked:
+    assert isinstance(outcome, Busy)
+    return JobLocked(outcome.job, holder=outcome.holder, waited_seconds=waited_seconds)
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
@@ -98,20 +127,38 @@ class StoreReads(ReadStore, Protocol):
         """Up to `limit` jobs that need recovery, and rows between them that cannot be decoded."""
         ...
 
+    async def wakeable(self, job_ids: Sequence[UUID]) -> Sequence[Job | RowPoisoned]:
+        """Those of these jobs that wait for children, are not due, and have at most `children_max` live awaited ones,
+        in the order of ids; and rows that cannot be decoded."""
+        ...
+
 
 class BaseStore(ABC):
     """The operations of `contract.Store` over the parts of one database."""
 
     def __init__(
-        self, *, where: str, clock: Clock, reads: StoreReads, registration: RegistrationStore, retention: RetentionStore
+        self,
+        *,
+        where: str,
+        url: str,
+        seams: Seams,
+        reads: StoreReads,
+        registration: RegistrationStore,
+        retention: RetentionStore,
     ) -> None:
-        self._where = where
+        self._where, self._url = where, url
         self._reads, self._registration, self._retention = reads, registration, retention
-        self._quarantine = Quarantine(clock)
+        self._clock = seams.clock
+        self._quarantine = Quarantine(seams.clock)
+        self._single_enqueues = GroupCommit(self._enqueue_all, seams, name="tenure-enqueues")
         self._limited_queues: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._where!r})"
+
+    @property
+    def where(self) -> str:
+        return self._where
 
     # What a store does on its own database.
 
@@ -127,6 +174,9 @@ class BaseStore(ABC):
 
     @abstractmethod
     async def _apply(self, requests: Sequence[Request]) -> list[Outcome]: ...
+
+    @abstractmethod
+    async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]: ...
 
     @abstractmethod
     def wake(self, names: Set[str], *, notified: bool = False) -> None:
@@ -165,7 +215,7 @@ class BaseStore(ABC):
     async def open(self) -> None:
         """Connect, and refuse a database whose schema does not fit this code."""
         try:
-            require_fit(await self.schema(), where=self._where)
+            require_fit(await self.schema(), where=self._where, url=self._url)
         except TenureError:
             await self.close()
             raise
@@ -187,7 +237,17 @@ class BaseStore(ABC):
             return []
         homogeneous = is_homogeneous(requests)
         validate_enqueues(requests, alike=homogeneous)
-        require_outside(self)
+        require_no_open_block(self)
+        if len(requests) == 1 and after is None and not requests[0].has_key:
+            return [await self._single_enqueues.submit(requests[0])]
+        return await self._enqueue_and_wake(requests, homogeneous=homogeneous, after=after)
+
+    async def _enqueue_all(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
+        return await self._enqueue_and_wake(requests, homogeneous=is_homogeneous(requests), after=None)
+
+    async def _enqueue_and_wake(
+        self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
+    ) -> Sequence[EnqueueResult]:
         results, notified = await self._enqueue(requests, homogeneous=homogeneous, after=after)
         distinct = results[:1] if isinstance(results, HomogeneousResults) else results
         if queues := {result.job.queue for result in distinct if result.created}:
@@ -196,7 +256,7 @@ class BaseStore(ABC):
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
         validate_claim(request)
-        require_outside(self)
+        require_no_open_block(self)
         result = await self._claim(request)
         if self._limited_queues or result.limited_queues:
             self._limited_queues = self._limited_queues.difference(request.queues) | result.limited_queues
@@ -205,16 +265,59 @@ class BaseStore(ABC):
         return result.jobs
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
+        outcomes = await self.apply_only(requests)
+        await self.wake_parents(requests, outcomes)
+        return outcomes
+
+    async def apply_only(self, requests: Sequence[Request]) -> list[Outcome]:
+        """`apply` without the wakes of parents: all that a process does that dies right after its commit."""
         for request in requests:
             validate_request(request)
-        require_outside(self)
+        require_no_open_block(self)
         outcomes = await self._apply(requests)
+        if any(map(_client_waits, requests, outcomes)):
+            outcomes = await self._wait_for_locks(requests, outcomes)
         names = wakeups_of(outcomes)
         if self._limited_queues:
             names |= released_queues(outcomes) & self._limited_queues
         if names:
             self.wake(names)
         return outcomes
+
+    async def wake_parents(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
+        """Wake jobs that wait for children, if these outcomes suffice for them. Called after the commit."""
+        woken = await wake_parents(requests, outcomes, wakeable=self.wakeable, apply=self._apply)
+        if names := wakeups_of(woken):
+            self.wake(names)
+
+    async def wakeable(self, job_ids: Sequence[UUID]) -> list[Job]:
+        """Those of these jobs that wait for children, are not due, and have at most `children_max` live awaited
+        ones."""
+        return self._quarantine.decoded(await self._reads.wakeable(job_ids))
+
+    async def _wait_for_locks(self, requests: Sequence[Request], outcomes: list[Outcome]) -> list[Outcome]:
+        """Send clients' requests again while their rows are locked. Workers do that themselves: they have other jobs to
+        write meanwhile."""
+        began_at_seconds = self._clock.monotonic_seconds()
+        pause_seconds = LOCKED_PAUSE_SECONDS
+        while waiting := [n for n, request in enumerate(requests) if _client_waits(request, outcomes[n])]:
+            passed_seconds = self._clock.monotonic_seconds() - began_at_seconds
+            if passed_seconds >= LOCKED_SECONDS_MAX:
+                for number in waiting:
+                    outcomes[number] = Failure(_locked_error(outcomes[number], passed_seconds))
+                break
+            await self._clock.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, LOCKED_PAUSE_SECONDS_MAX)
+            for number, outcome in zip(waiting, await self._apply([requests[n] for n in waiting]), strict=True):
+                outcomes[number] = outcome
+        return outcomes
+
+    async def save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
+        invalid = invalid_steps(requests)
+        require_no_open_block(self)
+        valid = [request for index, request in enumerate(requests) if index not in invalid]
+        saved = iter(await self._save_steps(valid) if valid else ())
+        return [invalid[index] if index in invalid else next(saved) for index in range(len(requests))]
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         validate_page(limit)
@@ -226,11 +329,20 @@ class BaseStore(ABC):
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self._reads.read(job_ids)
 
-    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+    async def find(
+        self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100, newest_first: bool = False
+    ) -> JobPage:
         validate_page(limit)
         validate_after(after)
         validate_job_filter(wanted)
-        return await self._reads.find(wanted, after=after, limit=limit)
+        return await self._reads.find(wanted, after=after, limit=limit, newest_first=newest_first)
+
+    async def children(
+        self, parent_id: UUID, *, live_only: bool = False, after: UUID | None = None, limit: int = 100
+    ) -> JobPage:
+        validate_page(limit)
+        validate_after(after)
+        return await self._reads.children(parent_id, live_only=live_only, after=after, limit=limit)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._reads.history(job_ids)
@@ -254,12 +366,12 @@ class BaseStore(ABC):
         return await self._reads.dead_letter(job_id)
 
     async def dead_letters(
-        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100, newest_first: bool = False
     ) -> DeadLetterPage:
         validate_page(limit)
         validate_after(after)
         validate_dead_letter_filter(wanted)
-        return await self._reads.dead_letters(wanted, after=after, limit=limit)
+        return await self._reads.dead_letters(wanted, after=after, limit=limit, newest_first=newest_first)
 
     async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]:
         return await self._reads.artifacts(job_id)
@@ -269,6 +381,14 @@ class BaseStore(ABC):
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return await self._reads.signals(job_id)
+
+    async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
+        validate_page(limit)
+        check_integer(after, "after", least=0, most=NUMBER_MAX)
+        return await self._reads.steps(job_id, after=after, limit=limit)
+
+    async def content(self, job_ids: Sequence[UUID]) -> dict[UUID, StoredContent]:
+        return await self._reads.content(job_ids)
 
     async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
         return await self._reads.workers(ids)
@@ -283,29 +403,31 @@ class BaseStore(ABC):
 
     async def register(self, worker: WorkerRecord) -> None:
         validate_worker(worker)
-        require_outside(self)
+        require_no_open_block(self)
         await self._registration.register(worker)
 
     async def unregister(self, worker_id: str) -> None:
-        require_outside(self)
+        require_no_open_block(self)
         await self._registration.unregister(worker_id)
 
-    async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        validate_age(older_than_seconds, limit)
-        require_outside(self)
-        return await self._retention.prune(older_than_seconds=older_than_seconds, limit=limit, actor=actor)
+    async def finished_kinds(self) -> list[FinishedKind]:
+        return await self._retention.finished_kinds()
 
-    async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        validate_age(older_than_seconds, limit)
-        require_outside(self)
-        return await self._retention.blank(older_than_seconds=older_than_seconds, limit=limit, actor=actor)
+    async def prune(self, prunable: Prunable, *, limit: int = PRUNE_BATCH, actor: Actor | None = None) -> PrunedBatch:
+        validate_prunable(prunable, limit)
+        require_no_open_block(self)
+        return await self._retention.prune(prunable, limit=limit, actor=actor)
+
+    async def count_prunable(self, prunable: Prunable) -> int:
+        validate_prunable(prunable)
+        return await self._retention.count_prunable(prunable)
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
         check_text(reason, "reason", length_max=REASON_LENGTH_MAX)
-        require_outside(self)
+        require_no_open_block(self)
         return await self._retention.erase(job_id, reason=reason, actor=actor)
 
     async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
         validate_resolution(job_ids, how)
-        require_outside(self)
+        require_no_open_block(self)
         return await self._retention.resolve_dead_letters(job_ids, how=how, actor=actor)

@@ -1,9 +1,9 @@
-"""A transaction of the caller's own, as far as it is the same on every store: when it may be used, when its time is up,
-and what becomes of it when it is left. How statements reach the database is each store's own.
+"""The commit block, as far as it is the same on every store: when it can be used, its deadline, and whether it commits
+or rolls back at its end. Each store sends the statements.
 
-Whatever fails inside spoils the whole: nothing more is taken, and nothing of it is kept, however it is left. An error
-in the caller's own statement reaches the caller as the driver raised it (`sqlite3.IntegrityError`,
-`asyncpg.UniqueViolationError`, …); what is wrong with the database itself is one of our own errors.
+After an error inside, the block accepts nothing more and is rolled back, however it is left. An error in a statement of
+the user is raised as the driver raised it (`sqlite3.IntegrityError`, `asyncpg.UniqueViolationError`, …); an error of
+the database itself is a `TenureError`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from tenure.errors import DeadlinePassed, InvalidInput, StoreError
+from tenure.errors import AlreadyCommitted, DeadlinePassed, InvalidInput, StoreError
+from tenure.lifecycle.content import ContentDigests
 from tenure.lifecycle.json_text import check_seconds
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import Clock
 from tenure.stores.contract import (
     Applied,
@@ -29,7 +31,14 @@ from tenure.stores.contract import (
     OutboxMessage,
     Outcome,
     Request,
+    SaveStep,
+    StepOutcome,
+    StepSaved,
+    digest_artifacts,
+    digest_messages,
     wakeups_of,
+    with_digests,
+    without_token,
 )
 from tenure.stores.validation import (
     validate_artifacts,
@@ -37,46 +46,51 @@ from tenure.stores.validation import (
     validate_message,
     validate_request,
     validate_sql,
+    validate_step,
 )
 
 T = TypeVar("T")
 
-_open_here: ContextVar[tuple[BaseCommitBlock, ...]] = ContextVar("tenure_open_blocks", default=())
+_open_blocks: ContextVar[tuple[BaseCommitBlock, ...]] = ContextVar("tenure_open_blocks", default=())
 
 
-def require_outside(store: object) -> None:
-    """Refuse a call that would wait for a transaction of its own caller."""
-    if any(block.store is store and block.is_open for block in _open_here.get()):
+def require_no_open_block(store: object) -> None:
+    """Refuse a call of the store that would wait for a commit block of its own caller."""
+    if any(block.store is store and block.is_open for block in _open_blocks.get()):
         raise StoreError(
             "a transaction of this store is open here, and calling the store itself would wait for it; use tx instead"
         )
 
 
-class BlockedStore(Protocol):
-    """The store whose commit block is open."""
+class WakingStore(Protocol):
+    """The store of a commit block, which sends wake-ups and wakes parents after the commit."""
 
     def wake(self, names: Set[str]) -> None: ...
 
+    async def wake_parents(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None: ...
+
 
 class BaseCommitBlock(ABC):
-    """The context of one transaction, and the transaction itself. One task after the other may use it."""
+    """One transaction and its context. Several tasks may use it, one statement at a time."""
 
-    def __init__(self, store: BlockedStore, *, deadline_seconds: float, clock: Clock) -> None:
+    def __init__(self, store: WakingStore, *, deadline_seconds: float, clock: Clock) -> None:
         self.store = store
         self.deadline_seconds = check_seconds(deadline_seconds, "deadline_seconds", least=0.001)
         self.is_open = False
         self._clock = clock
         self._ends_at_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._one_at_a_time = asyncio.Lock()
-        self._late = False
-        self._spoilt_by: BaseException | None = None
+        self._statement_lock = asyncio.Lock()
+        self._expired = False
+        self._failure: BaseException | None = None
         self._messages: list[tuple[OutboxMessage, Job | None]] = []
-        self._to_be_committed: set[UUID] = set()
+        self._uncommitted: dict[UUID, ContentDigests] = {}
+        self._committed: set[UUID] = set()
         self._queues: set[str] = set()
+        self._requests: list[Request] = []
         self._outcomes: list[Outcome] = []
 
-    # What each store does in its own way. None of these is called by two at once, but `_abandon` at any time.
+    # Implemented by each store. They are called one at a time; only `_abandon` may be called at any time.
 
     @abstractmethod
     async def _begin(self) -> None: ...
@@ -85,13 +99,13 @@ class BaseCommitBlock(ABC):
     async def _commit(self) -> None: ...
 
     @abstractmethod
-    async def _let_go(self) -> None:
-        """Undo whatever is not committed, and give the connection back. Raises nothing."""
+    async def _release(self) -> None:
+        """Roll back what is not committed, and return the connection. Raises nothing."""
         ...
 
     @abstractmethod
     def _abandon(self) -> None:
-        """Begin to undo everything now, whatever runs. `_let_go` follows when the block is left."""
+        """Begin the rollback now, whatever runs. `_release` follows when the block is left."""
         ...
 
     @abstractmethod
@@ -101,141 +115,176 @@ class BaseCommitBlock(ABC):
     async def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]: ...
 
     @abstractmethod
-    async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
+    async def _enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
 
     @abstractmethod
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None: ...
 
     @abstractmethod
     async def _attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
-        """The job as it stands, whose lease the given record must have."""
+        """Returns the current record. The given record must have its lease."""
         ...
 
     @abstractmethod
-    async def _perform(self, request: Request) -> Outcome: ...
+    async def _apply(self, request: Request) -> Outcome: ...
+
+    @abstractmethod
+    async def _save_step(self, request: SaveStep) -> StepOutcome: ...
 
     # The transaction.
 
     async def execute(self, sql: str, *values: Any) -> int:
-        """Run one statement of the caller's. How many rows it touched."""
-        return await self._step(lambda: self._execute(validate_sql(sql), values))
+        """Run one statement of the user. Returns the number of affected rows."""
+        return await self._run(lambda: self._execute(validate_sql(sql), values))
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        """The rows of one query of the caller's, by column name."""
-        return await self._step(lambda: self._fetch(validate_sql(sql), values))
+        """The rows of one query of the user, by column name."""
+        return await self._run(lambda: self._fetch(validate_sql(sql), values))
 
     async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-        """The jobs that these requests led to, as the store's own `add` would answer."""
+        """The results of these requests, as the store's own `enqueue` returns them."""
 
         async def add() -> list[EnqueueResult]:
             for request in requests:
                 validate_enqueue(request)
-            added = await self._add(requests) if requests else []
+            added = await self._enqueue(requests) if requests else []
             self._queues.update(one.job.queue for one in added if one.created)
             return added
 
-        return await self._step(add)
+        return await self._run(add)
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
-        """Put messages into the outbox. They are written right before the commit, all at once and by aggregate, so
-        that blocks neither hold each other up for long nor wait for each other in a circle."""
+        """Add messages to the outbox. They are written right before the commit, in the order of aggregates, so that
+        blocks hold their locks briefly and cannot deadlock.
+
+        Those of a job are written with its commit, which must follow in this transaction.
+        """
 
         async def keep() -> None:
             for message in messages:
                 validate_message(message)
+            if job is not None and messages:
+                self._digests_of(job, "post").messages += digest_messages(messages)
             self._messages += [(message, job) for message in messages]
 
-        await self._step(keep)
+        await self._run(keep)
 
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
-        """Keep artifacts of this attempt. A name that the job has used before is InvalidInput.
+        """Store artifacts of this attempt. InvalidInput: the job has an artifact of this name.
 
-        They are kept with the job's commit: a transaction that ends without it keeps nothing. So no job that is
-        cancelled, or tried again, has any.
+        The job's commit must follow in this transaction. So no job that is cancelled or retried has any.
         """
 
         async def attach() -> None:
             validate_artifacts(artifacts)
-            if artifacts and not (await self._attach(job, artifacts)).committed:
-                self._to_be_committed.add(job.id)
+            if artifacts:
+                digests = self._digests_of(await self._attach(job, artifacts), "attach")
+                digests.artifacts += digest_artifacts(artifacts, attempt=job.attempt)
 
-        await self._step(attach)
+        await self._run(attach)
 
     async def apply(self, request: Request) -> Outcome:
-        """Change one job, under the same guards and with the same answers as the store's own `apply`."""
+        """Change one job, under the same guards and with the same results as the store's own `apply`. A commit carries
+        the digests of the artifacts and messages that this transaction writes with it."""
 
         async def apply() -> Outcome:
             validate_request(request)
-            outcome = await self._perform(request)
+            outcome = await self._apply(with_digests(request, self._uncommitted.get(request.job_id)))
+            self._requests.append(request)
             self._outcomes.append(outcome)
             if isinstance(outcome, Applied) and any(step.commits for step in outcome.change.planned):
-                self._to_be_committed.discard(request.job_id)
+                self._uncommitted.pop(request.job_id, None)
+                self._committed.add(request.job_id)
             if isinstance(outcome, Failure) and isinstance(outcome.error, StoreError):
-                # A row that cannot be written: on PostgreSQL that has spoilt the transaction, so it does everywhere.
-                self._spoilt_by = outcome.error
+                # A row that cannot be written: PostgreSQL has aborted the transaction, so every store does.
+                self._failure = outcome.error
             return outcome
 
-        return await self._step(apply)
+        return await self._run(apply)
 
-    async def _step(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do one thing after the other; the first error spoils the rest."""
-        async with self._one_at_a_time:
+    async def save_step(self, request: SaveStep) -> StepOutcome:
+        """Save one step, as the last statement of this transaction. If it was not saved, for example because the job
+        has recorded this key before, the transaction can only be rolled back."""
+
+        async def save() -> StepOutcome:
+            validate_step(request)
+            outcome = await self._save_step(request)
+            if not isinstance(outcome, StepSaved):
+                self._failure = StoreError(f"step {request.step.key!r} of job {request.job.id} was not saved")
+            return outcome
+
+        return await self._run(save)
+
+    def _digests_of(self, job: Job, asked: str) -> ContentDigests:
+        """The digests that the job's commit will carry; AlreadyCommitted if its event is written."""
+        if job.committed or job.id in self._committed:
+            allowed = allowed_from(job.status, committed=True)
+            why = "artifacts and messages are written with the commit, whose event has their digests"
+            raise AlreadyCommitted(without_token(job), asked, allowed=allowed, why=why)
+        return self._uncommitted.setdefault(job.id, ContentDigests())
+
+    async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run one statement after the other. After the first error, the block accepts no more."""
+        async with self._statement_lock:
             self._require_usable()
             try:
                 return await work()
             except BaseException as error:
-                if self._late:
-                    raise self._too_late() from error
-                self._spoilt_by = error
+                if self._expired:
+                    raise self._deadline_passed() from error
+                self._failure = error
                 raise
 
     def _require_usable(self) -> None:
-        self._look_at_the_clock()
-        if self._late:
-            raise self._too_late()
+        self._check_deadline()
+        if self._expired:
+            raise self._deadline_passed()
         if not self.is_open:
             raise StoreError("this transaction has ended; open another one")
-        if self._spoilt_by is not None:
-            raise self._spoilt()
+        if self._failure is not None:
+            raise self._failed_before()
 
     # The context.
 
     async def __aenter__(self) -> BaseCommitBlock:
-        require_outside(self.store)
+        require_no_open_block(self.store)
         await self._begin()
         self.is_open = True
         self._ends_at_seconds = self._clock.monotonic_seconds() + self.deadline_seconds
         self._timer = asyncio.get_running_loop().call_later(self.deadline_seconds, self.expire)
-        _open_here.set((*_open_here.get(), self))
+        _open_blocks.set((*_open_blocks.get(), self))
         return self
 
     async def __aexit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        _open_here.set(tuple(block for block in _open_here.get() if block is not self))
+        _open_blocks.set(tuple(block for block in _open_blocks.get() if block is not self))
         try:
             if error is None:
-                async with self._one_at_a_time:
-                    await self._leave()
+                async with self._statement_lock:
+                    await self._commit_or_raise()
         finally:
             self.is_open = False
             if self._timer is not None:
                 self._timer.cancel()
-            if self._one_at_a_time.locked():
-                # Another task is in the middle of something that nobody will keep.
+            if self._statement_lock.locked():
+                # Another task is in the middle of a statement, which is rolled back.
                 self._abandon()
-            await self._let_go()
-        if error is None and (names := self._queues | wakeups_of(self._outcomes)):
-            self.store.wake(names)
+            await self._release()
+        if error is None:
+            if names := self._queues | wakeups_of(self._outcomes):
+                self.store.wake(names)
+            await self.store.wake_parents(self._requests, self._outcomes)
 
-    async def _leave(self) -> None:
-        """Commit, or say why nothing was kept."""
+    async def _commit_or_raise(self) -> None:
+        """Commit, or raise why nothing was committed."""
         try:
             self._require_usable()
-            if self._to_be_committed:
-                which = min(self._to_be_committed, key=str)
+            if self._uncommitted:
+                which = min(self._uncommitted, key=str)
+                what = "artifact" if self._uncommitted[which].artifacts else "message"
                 raise InvalidInput(
-                    "artifact", f"job {which} was given artifacts and no commit; commit it in the same transaction"
+                    what, f"job {which} was given {what}s and no commit; commit it in the same transaction"
                 )
             if self._messages:
                 await self._post(sorted(self._messages, key=lambda posted: posted[0].aggregate))
@@ -245,36 +294,36 @@ class BaseCommitBlock(ABC):
                 self._timer.cancel()
             await self._commit()
         except BaseException as problem:
-            if self._late and not isinstance(problem, DeadlinePassed):
-                raise self._too_late() from problem
+            if self._expired and not isinstance(problem, DeadlinePassed):
+                raise self._deadline_passed() from problem
             raise
 
-    # Its time.
+    # The deadline.
 
     @property
     def seconds_left(self) -> float:
         return self._ends_at_seconds - self._clock.monotonic_seconds()
 
     def expire(self) -> None:
-        """The time is up: undo everything at once, whoever waits for whatever."""
-        if self.is_open and not self._late:
-            self._late = True
+        """The deadline has passed: roll back at once, whatever runs."""
+        if self.is_open and not self._expired:
+            self._expired = True
             self._abandon()
 
-    def _look_at_the_clock(self) -> None:
+    def _check_deadline(self) -> None:
         if self.is_open and self.seconds_left <= 0:
             self.expire()
 
-    def _too_late(self) -> DeadlinePassed:
+    def _deadline_passed(self) -> DeadlinePassed:
         return DeadlinePassed(
             f"the transaction was open for more than its {self.deadline_seconds:.3g} s: the deadline passed, and "
             f"everything in it was rolled back; do slow work before it, not inside"
         )
 
-    def _spoilt(self) -> StoreError:
+    def _failed_before(self) -> StoreError:
         error = StoreError(
-            f"nothing of this transaction is kept, because something in it failed before: {self._spoilt_by!r}; "
+            f"nothing of this transaction is kept, because something in it failed before: {self._failure!r}; "
             f"let that error end the block, and try again in a new one"
         )
-        error.__cause__ = self._spoilt_by
+        error.__cause__ = self._failure
         return error

@@ -3,26 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from tenure.stores.contract import Finding, QueueRecord
 
 LOOKED_AT_MAX = 10_000
 """How many of the jobs that may be claimed are looked at."""
+FINISHED_MANY = 1_000_000
+"""From this many finished jobs on, a missing retention is reported."""
 KINDS_MAX = 20
-"""How many kinds are named."""
+"""How many kinds of a queue are named."""
 SEEN_SECONDS = 120
 """How long ago a worker may have been seen last and still count as there."""
 
 
-def nobody_runs(kinds: Iterable[tuple[str, int, bool]]) -> list[Finding]:
-    """Kinds with how many due jobs they have, and whether there may be more, that no worker has."""
-    found: list[Finding] = []
-    for kind, jobs, more in kinds:
-        many = f"{'at least ' if more else ''}{jobs} due job{'' if jobs == 1 else 's'}"
-        says = f"kind {kind!r} has {many} and no worker that runs it"
-        advice = "start a worker whose app declares the kind, under this name or as an alias; or cancel the jobs"
-        found.append(Finding("warning", "workers", says, advice))
-    return found
+class UnservedJobs(NamedTuple):
+    """Due jobs of one kind in one queue that no worker serves. `more`: there may be more of them than were counted.
+
+    `queue_served`: a worker serves the queue, but not this kind in it.
+    """
+
+    queue: str
+    kind: str
+    jobs: int
+    more: bool
+    queue_served: bool
+
+
+def unserved_jobs(found: Iterable[UnservedJobs]) -> list[Finding]:
+    """A finding per queue that no worker serves, and per kind that no worker runs in a queue that is served."""
+    queues: dict[str, tuple[int, bool]] = {}
+    kinds: list[Finding] = []
+    for one in found:
+        if one.queue_served:
+            message = f"kind {one.kind!r} in queue {one.queue!r} has {_due_jobs(one.jobs, more=one.more)}"
+            advice = "start a worker whose app declares the kind, under this name or as an alias; or cancel the jobs"
+            kinds.append(Finding("warning", "workers", f"{message} and no worker that runs it", advice))
+        else:
+            jobs, more = queues.get(one.queue, (0, False))
+            queues[one.queue] = jobs + one.jobs, more or one.more
+    return [*(_unserved_queue(name, jobs, more=more) for name, (jobs, more) in queues.items()), *kinds]
+
+
+def _unserved_queue(name: str, jobs: int, *, more: bool) -> Finding:
+    message = f"queue {name!r} has {_due_jobs(jobs, more=more)} and no worker that serves it"
+    advice = f"start a worker whose app declares the queue, or name it: `tenure worker MODULE:APP --queues '*,{name}'`"
+    return Finding("warning", "workers", message, advice)
+
+
+def _due_jobs(jobs: int, *, more: bool) -> str:
+    return f"{'at least ' if more else ''}{jobs} due job{'' if jobs == 1 else 's'}"
+
+
+def finished_jobs(jobs: int, *, pruned: bool) -> list[Finding]:
+    """Many finished jobs, and no worker that removes them."""
+    if jobs < FINISHED_MANY or pruned:
+        return []
+    message = f"at least {FINISHED_MANY:,} finished jobs are kept, and no running worker has a retention for them"
+    advice = "set App(retention=Retention(finished_days=…)), or remove them with `tenure prune`"
+    return [Finding("warning", "retention", message, advice)]
 
 
 def paused(queues: Iterable[QueueRecord]) -> list[Finding]:

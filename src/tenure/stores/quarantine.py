@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -36,7 +37,9 @@ class Quarantine:
 
     def put(self, poisoned: RowPoisoned) -> None:
         until_seconds = self._clock.monotonic_seconds() + QUARANTINE_SECONDS
-        self._rows[UUID(str(poisoned.job_id))] = (until_seconds, poisoned)
+        # No statement can exclude a row whose id is none; each claim passes it over.
+        with suppress(ValueError):
+            self._rows[UUID(str(poisoned.job_id))] = (until_seconds, poisoned)
         log.error("row quarantined for %.0f s: %s", QUARANTINE_SECONDS, poisoned)
 
     def decoded(self, rows: Iterable[Job | RowPoisoned]) -> list[Job]:

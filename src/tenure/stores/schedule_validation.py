@@ -36,6 +36,14 @@ def validate_schedule(schedule: Schedule, *, next_at: datetime | None, expected_
     check_text(actor.name, "actor")
 
 
+def readable(schedule: Schedule) -> Schedule:
+    """A stored schedule whose due times can be computed; InvalidInput for one that this code did not write."""
+    check_text(schedule.cron, "cron")
+    check_text(schedule.timezone, "timezone", length_max=100)
+    check_seconds(schedule.grace_seconds, "grace_seconds")
+    return schedule
+
+
 def validate_firing(firing: Firing, requests: Sequence[EnqueueRequest]) -> None:
     """Validate a firing, which must advance the schedule, and its jobs."""
     check_name(firing.name, "name")

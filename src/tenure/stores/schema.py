@@ -27,7 +27,8 @@ def code_version(known: Sequence[MigrationRecord]) -> int:
 
 
 def require_ours(state: SchemaState, *, where: str) -> None:
-    """Refuse a database that this code must not even migrate, and say what to do. Newer is fine where it says so."""
+    """Refuse a database that this code must not even migrate; the error has the remedy. A newer one is accepted if its
+    `min_code_version` allows it."""
     if state.min_code_version > state.code_version:
         raise SchemaMismatch(
             f"{where} needs code that knows schema {state.min_code_version}, and this tenure knows only "
@@ -40,11 +41,11 @@ def require_ours(state: SchemaState, *, where: str) -> None:
         )
 
 
-def require_fit(state: SchemaState, *, where: str) -> None:
-    """Refuse a database that this code must not work with, and say what to do."""
+def require_fit(state: SchemaState, *, where: str, url: str) -> None:
+    """Refuse a database that this code must not use; the error has the remedy. `url` has no password."""
     require_ours(state, where=where)
     if not state.applied:
-        raise SchemaMismatch(f"{where} has no tenure schema yet; run `tenure migrate`")
+        raise SchemaMismatch(f"{where} has no tenure schema yet; run `tenure migrate --database '{url}'`")
     if state.pending:
         names = ", ".join(f"{migration.number:04d}_{migration.name}" for migration in state.pending)
-        raise SchemaMismatch(f"{where} lacks {names}; run `tenure migrate`")
+        raise SchemaMismatch(f"{where} lacks {names}; run `tenure migrate --database '{url}'`")

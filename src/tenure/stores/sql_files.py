@@ -1,10 +1,16 @@
-"""Reads a store's SQL from its files: one statement each, with named parameters, and numbered migrations."""
+"""Reads a store's SQL from its files: one statement each, with named parameters, and numbered migrations.
+
+A line `-- each … column: <template>` becomes the template once for each column of that list in `COLUMNS` of the store's
+`rows` module, so that a list of columns stands once. In the template `{}` is the column, and `{type}` its type.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -16,6 +22,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _MIGRATION = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _MIN_CODE = re.compile(r"^-- min_code_version: (\d+)$", re.MULTILINE)
 _PART = re.compile(r"^ *-- part: (\w+)$", re.MULTILINE)
+_EACH = re.compile(r"^( *)-- each ([a-z ]+) column: (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
 
 
@@ -39,6 +46,18 @@ def named(package: str, name: str) -> str:
     return _PART.sub(part, (folder / f"{name}.sql").read_text(encoding="utf-8"))
 
 
+def with_columns(package: str, sql: str) -> str:
+    """The statement with its lists of columns written out."""
+
+    def each(match: re.Match[str]) -> str:
+        columns = import_module(f"{package}.rows").COLUMNS[match[2]]
+        types = columns if isinstance(columns, Mapping) else {}
+        each = (match[3].replace("{}", column).replace("{type}", types.get(column, "")) for column in columns)
+        return match[1] + ", ".join(each)
+
+    return _EACH.sub(each, sql)
+
+
 @cache
 def numbered(package: str, name: str) -> Statement:
     """The same statement with `$1`, `$2`, … in the order in which the names first appear."""
@@ -49,7 +68,7 @@ def numbered(package: str, name: str) -> Statement:
             names.append(match[1])
         return f"${names.index(match[1]) + 1}"
 
-    sql = _PARAMETER.sub(number, _COMMENT.sub("", named(package, name)))
+    sql = _PARAMETER.sub(number, _COMMENT.sub("", with_columns(package, named(package, name))))
     return Statement(name, sql, tuple(names))
 
 

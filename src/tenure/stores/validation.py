@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, get_args
 from uuid import UUID
 
 from tenure.errors import InvalidInput, NotAuthorised
 from tenure.lifecycle.json_text import (
+    NAME_LENGTH_MAX,
     check_content,
     check_datetime,
     check_integer,
@@ -18,6 +18,17 @@ from tenure.lifecycle.json_text import (
 )
 from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Role
+from tenure.lifecycle.statuses import TERMINAL
+from tenure.lifecycle.steps import (
+    DIGEST_MODULUS,
+    MAY_SAVE,
+    SAVE_STEP,
+    NewStep,
+    StepKind,
+    StepRecord,
+    StepsDigest,
+    StepStatus,
+)
 from tenure.lifecycle.transitions import TRANSITION_OF
 from tenure.stores.contract import (
     Artifact,
@@ -25,15 +36,21 @@ from tenure.stores.contract import (
     DeadLetterFilter,
     EnqueueRequest,
     EventFilter,
+    ExpiredRateUsage,
+    Failure,
+    FinishedJobs,
     JobFilter,
     OutboxMessage,
+    Prunable,
     Request,
     Resolution,
+    SaveStep,
     WorkerRecord,
 )
 
 PRIORITY_LEAST, PRIORITY_MOST = -32_768, 32_767
 DELAY_MS_MAX = 10 * 366 * 86_400_000
+DUE_YEAR_MAX = 3000
 CLAIM_LIMIT_MAX = 10_000
 PAGE_LIMIT_MAX = 100_000
 CHAIN_MAX = 4
@@ -42,6 +59,11 @@ ARTIFACT_BYTES_MAX = 32 * 1024 * 1024
 REASON_LENGTH_MAX = 2000
 PID_MAX = 2**31 - 1
 CONCURRENCY_MAX = 1_000_000
+STEP_BYTES_MAX = 2 * 1024 * 1024
+"""The largest result or error of a step. Its other texts have the limit of all content."""
+DURATION_MS_MAX = 10 * 366 * 86_400_000
+NUMBER_MAX = 2**63 - 1
+INTEGER_COLUMN_MAX = 2**31 - 1
 
 
 def validate_page(limit: int) -> None:
@@ -55,10 +77,15 @@ def validate_after(after: UUID | None) -> None:
         raise InvalidInput("after", f"must be the id of a job, not {after!r}")
 
 
-def validate_age(older_than_seconds: float, limit: int) -> timedelta:
-    """The minimum age of what retention removes."""
+def validate_prunable(prunable: Prunable, limit: int = 1) -> None:
+    """Validate what retention is asked to remove: an age that can be subtracted, and finished jobs only."""
     validate_page(limit)
-    return timedelta(seconds=check_seconds(older_than_seconds, "older_than_seconds", most=AGE_SECONDS_MAX))
+    if not isinstance(prunable, ExpiredRateUsage):
+        check_seconds(prunable.older_than_seconds, "older_than_seconds", most=AGE_SECONDS_MAX)
+    if isinstance(prunable, FinishedJobs):
+        check_name(prunable.kind, "kind")
+        if prunable.status not in TERMINAL:
+            raise InvalidInput("status", f"{prunable.status} jobs have not ended; only finished jobs are pruned")
 
 
 _OPTIONAL_TEXTS = ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key")
@@ -88,6 +115,8 @@ def validate_enqueue(request: EnqueueRequest) -> None:
     check_name(origin.queue, "queue")
     check_integer(origin.priority, "priority", least=PRIORITY_LEAST, most=PRIORITY_MOST)
     check_integer(request.delay_ms, "delay_ms", least=0, most=DELAY_MS_MAX)
+    if request.due_at is not None:
+        _check_due_at(request)
     check_text(request.actor.name, "actor")
     check_content(origin.payload, "payload")
     for name in _OPTIONAL_TEXTS:
@@ -97,8 +126,20 @@ def validate_enqueue(request: EnqueueRequest) -> None:
     for name in ("parent_id", "redrive_of"):
         if (link := getattr(origin, name)) is not None and not isinstance(link, UUID):
             raise InvalidInput(name, f"must be a UUID, not {link!r}")
+    if not isinstance(origin.awaited, bool):
+        raise InvalidInput("awaited", f"must be true or false, not {origin.awaited!r}")
+    if origin.awaited and origin.parent_id is None:
+        raise InvalidInput("awaited", "needs a parent_id: only a parent waits for the end of a job")
     if origin.tags is not None:
         _check_tags(origin.tags)
+
+
+def _check_due_at(request: EnqueueRequest) -> None:
+    at = check_datetime(request.due_at, "due_at")
+    if request.delay_ms:
+        raise InvalidInput("due_at", "is given together with a delay; use one of them")
+    if at.year > DUE_YEAR_MAX:
+        raise InvalidInput("due_at", f"is {at.isoformat()}, and must not be after the year {DUE_YEAR_MAX}")
 
 
 def _check_tags(tags: Any) -> None:
@@ -158,6 +199,9 @@ def validate_claim(request: ClaimRequest) -> None:
     check_integer(request.limit, "limit", least=1, most=CLAIM_LIMIT_MAX)
     check_text(request.request_id, "request_id")
     check_name(request.worker, "worker")
+    check_seconds(request.wait_seconds_max, "wait_seconds_max", least=0.001)
+    if request.code_version is not None:
+        check_text(request.code_version, "code_version", length_max=200)
     claim = TRANSITION_OF[OperationType.CLAIM]
     if claim.authority(request.role) is None:
         raise NotAuthorised(None, OperationType.CLAIM, role=request.role, allowed=[by.role for by in claim.by])
@@ -182,6 +226,71 @@ def validate_request(request: Request) -> None:
             raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
         if (content := operation.content()) is not None:
             check_content(content, operation.type)
+    if request.steps is not None:
+        try:
+            StepsDigest.parse(request.steps)
+        except (TypeError, ValueError) as problem:
+            raise InvalidInput("steps", str(problem)) from None
+
+
+def invalid_steps(requests: Sequence[SaveStep]) -> dict[int, Failure]:
+    """The requests that no store accepts, by their indexes. They do not keep the others from being saved."""
+    found: dict[int, Failure] = {}
+    for index, request in enumerate(requests):
+        try:
+            validate_step(request)
+        except (InvalidInput, NotAuthorised) as problem:
+            found[index] = Failure(problem)
+    return found
+
+
+def validate_step(request: SaveStep) -> None:
+    """Validate a step and the role of its actor. Whether the actor has the lease is decided when it is written."""
+    step, role = request.step, request.actor.role
+    if all(by.role is not role for by in MAY_SAVE):
+        raise NotAuthorised(request.job, SAVE_STEP, role=role, allowed=[by.role for by in MAY_SAVE])
+    _check_step(step)
+    if step.status not in get_args(StepStatus):
+        raise InvalidInput("status", f"is {step.status!r}, and must be succeeded or failed")
+    if (step.result is None) is (step.status == "succeeded") or (step.error is None) is (step.status == "failed"):
+        raise InvalidInput("result", "a step that succeeded has a result, and one that failed an error")
+    check_integer(step.duration_ms, "duration_ms", least=0, most=DURATION_MS_MAX)
+
+
+def validate_step_record(step: StepRecord) -> None:
+    """Validate a step that was recorded elsewhere. Erasure may have emptied it."""
+    _check_step(step)
+    check_integer(step.attempt, "attempt", least=1, most=INTEGER_COLUMN_MAX)
+    check_text(step.content_digest, "content_digest", length_max=NAME_LENGTH_MAX)
+    if not (step.digest.isascii() and step.digest.isdecimal() and int(step.digest) < DIGEST_MODULUS):
+        raise InvalidInput("digest", f"is {step.digest!r}, and must be a decimal integer of 256 bits")
+
+
+def _check_step(step: NewStep | StepRecord) -> None:
+    if not isinstance(step.kind, StepKind):
+        raise InvalidInput("kind", f"must be a StepKind, not {step.kind!r}")
+    _check_step_texts(step)
+    for name in ("result", "error"):
+        if (text := getattr(step, name)) is not None:
+            check_content(text, f"{name} of step {step.key}", bytes_max=STEP_BYTES_MAX)
+    for name in ("undo", "spend"):
+        if (text := getattr(step, name)) is not None:
+            check_content(text, name)
+    check_integer(step.ordinal, "ordinal", least=0, most=INTEGER_COLUMN_MAX)
+    if step.signal_rev is not None:
+        check_integer(step.signal_rev, "signal_rev", least=1, most=INTEGER_COLUMN_MAX)
+    if step.child_id is not None:
+        _check_id(step.child_id)
+
+
+def _check_step_texts(step: NewStep | StepRecord) -> None:
+    check_text(step.key, "key")
+    check_text(step.name, "name")
+    if step.branch != "":
+        check_text(step.branch, "branch")
+    for name in ("arguments_digest", "code_version"):
+        if (text := getattr(step, name)) is not None:
+            check_text(text, name, length_max=NAME_LENGTH_MAX)
 
 
 def validate_sql(sql: Any) -> str:

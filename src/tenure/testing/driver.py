@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +12,20 @@ from tenure.errors import TenureError
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Actor, Event, Job, Origin, Policy, Role
 from tenure.seams import SYSTEM, Random
-from tenure.stores.contract import Applied, ClaimRequest, EnqueueRequest, Failure, Outcome, Repeated, Request, Store
+from tenure.stores.contract import (
+    Applied,
+    Busy,
+    ClaimRequest,
+    EnqueueRequest,
+    Failure,
+    FinishedJobs,
+    Outcome,
+    PruneStore,
+    Repeated,
+    Request,
+    Store,
+    VerboseEvents,
+)
 
 CLIENT = Actor(Role.CLIENT, "ada")
 RECOVERY = Actor(Role.RECOVERY, "mender")
@@ -19,7 +34,7 @@ ERROR = '{"type":"ValueError","message":"no"}'
 
 
 class Driver:
-    """Drives one store. Ids come from `random`, so that two stores can be driven alike."""
+    """Drives one store. Ids come from `random`, so that two stores can be driven with the same ids."""
 
     def __init__(self, store: Store, *, random: Random = SYSTEM.random) -> None:
         self.store = store
@@ -32,11 +47,17 @@ class Driver:
         return f"request-{self._asked}-{self.random.name()}"
 
     def enqueue(
-        self, kind: str = "mail", *, policy: Mapping[str, Any] | None = None, delay_ms: int = 0, **origin: Any
+        self,
+        kind: str = "mail",
+        *,
+        policy: Mapping[str, Any] | None = None,
+        delay_ms: int = 0,
+        due_at: datetime | None = None,
+        **origin: Any,
     ) -> EnqueueRequest:
         """A request for a new job; `origin` sets any field of its Origin."""
         facts = {"id": self.random.job_id(), "payload": "{}", **origin}
-        return EnqueueRequest(Origin(kind=kind, policy=Policy(**(policy or {})), **facts), CLIENT, delay_ms)
+        return EnqueueRequest(Origin(kind=kind, policy=Policy(**(policy or {})), **facts), CLIENT, delay_ms, due_at)
 
     async def add(self, kind: str = "mail", **facts: Any) -> Job:
         """Enqueue with these facts; the resulting job."""
@@ -71,12 +92,18 @@ class Driver:
         return job
 
     def request(self, job: Job | UUID, *operations: Operation, actor: Actor | None = None, **facts: Any) -> Request:
-        """By default from the runner that holds the job's token, with a new request id."""
+        """By default by the runner with the job's token, under a new request id."""
         facts.setdefault("request_id", self.request_id())
         return Request(job=job, operations=operations, actor=actor or runner(job), **facts)
 
     async def try_apply(self, request: Request) -> Outcome:
         [outcome] = await self.store.apply([request])
+        return outcome
+
+    async def apply_when_free(self, request: Request) -> Outcome:
+        """The outcome once no other transaction has the row locked; a worker repeats its request likewise."""
+        while isinstance(outcome := await self.try_apply(request), Busy):  # noqa: ASYNC110 - another process has it
+            await asyncio.sleep(0.001)  # noqa: TID251
         return outcome
 
     async def apply(self, job: Job | UUID, *operations: Operation, actor: Actor | None = None, **facts: Any) -> Job:
@@ -120,10 +147,27 @@ class Driver:
 
 
 def runner(job: Job | UUID, *, role: Role = Role.RUNNER) -> Actor:
-    """The actor that holds the token of this record."""
+    """The actor with the token of this record."""
     return Actor(role, "worker-1", job.token if isinstance(job, Job) else None)
 
 
 def errors_of(outcomes: Sequence[Outcome]) -> list[type[TenureError] | None]:
     """For each outcome the type of its error, or None."""
     return [type(outcome.error) if isinstance(outcome, Failure) else None for outcome in outcomes]
+
+
+async def prune_finished(
+    store: PruneStore, *, older_than_seconds: float = 0, limit: int = 1000, actor: Actor = OPERATOR
+) -> int:
+    """Remove up to `limit` finished jobs of this age, whatever their status and kind. Returns how many."""
+    removed = 0
+    for found in await store.finished_kinds():
+        if removed < limit:
+            jobs = FinishedJobs(status=found.status, kind=found.kind, older_than_seconds=older_than_seconds)
+            removed += (await store.prune(jobs, limit=limit - removed, actor=actor)).removed
+    return removed
+
+
+async def blank_verbose(store: PruneStore, *, older_than_seconds: float = 0, actor: Actor = OPERATOR) -> int:
+    """Empty verbose details of this age. Returns how many."""
+    return (await store.prune(VerboseEvents(older_than_seconds=older_than_seconds), limit=1000, actor=actor)).removed

@@ -9,18 +9,21 @@ from tenure.lifecycle.fold import contents_of, differences, executions, fold
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import DEAD_LETTERED, LEASED, rank
+from tenure.lifecycle.verify import content_problems
 from tenure.seams import SYSTEM, Clock
 from tenure.stores.contract import JobFilter, Store
+from tenure.vocabularies import ALL, transition_problems
 
 TAIL_SECONDS_MAX = 60.0
 
 _CONTENT = frozenset(
-    {"result", "partial_result", "error", "last_error", "committed_result", "progress", "progress_message", "reason"}
+    {"result", "partial_result", "error", "last_error", "committed_result", "progress", "progress_message"}
 )
 
 
 async def check_store(store: Store) -> None:
-    """Every job's events fold to its row, the tail has each event once, and no read shows a token."""
+    """Every job's events fold to its row, with the digests of the rows beside it; the tail has each event once, and no
+    read shows a token."""
     jobs = await all_jobs(store)
     by_job: dict[UUID, list[Event]] = {}
     for event in await whole_tail(store, expected=sum(job.rev for job in jobs)):
@@ -32,6 +35,7 @@ async def check_store(store: Store) -> None:
         check_job(job, events)
         assert await store.executions(job.id) == executions(events)
         assert (await store.dead_letter(job.id) is not None) == (job.status is DEAD_LETTERED)
+        assert content_problems(job, events, (await store.content([job.id]))[job.id]) == []
 
 
 def check_job(job: Job, events: Sequence[Event]) -> None:
@@ -44,9 +48,13 @@ def check_job(job: Job, events: Sequence[Event]) -> None:
     assert violations(job) == []
     assert job.token is None, "a read shows the token"
     assert [event.rev for event in events] == list(range(1, job.rev + 1))
+    assert all(event.cause for event in events), "an event has no cause"
+    assert {event.correlation_id for event in events} == {job.correlation_id}, "an event has another correlation id"
     check_monotonic(events)
     check_leases(events)
     assert sum(event.commits for event in events) == int(job.committed)
+    reported = transition_problems(ALL, job, events)
+    assert reported == [], f"job {job.id}: {'; '.join(map(str, reported))}"
 
 
 def check_monotonic(events: Sequence[Event]) -> None:

@@ -27,6 +27,7 @@ def record_view(record: Any) -> dict[str, Any]:
 def job_view(job: Job, *, content: bool = True) -> dict[str, Any]:
     """A job and its origin as one flat object. `content=False` omits payload, results and errors."""
     fields = {**record_view(job.origin), **record_view(job), "execution_id": job.execution_id}
+    fields["correlation_id"] = job.correlation_id
     del fields["origin"]
     return {name: value for name, value in fields.items() if content or name not in CONTENT}
 
@@ -37,5 +38,6 @@ def provenance_view(provenance: Provenance) -> dict[str, Any]:
         **record_view(provenance),
         "inputs": record_view(provenance.inputs),
         "attempts": [record_view(attempt) for attempt in provenance.attempts],
+        "tool_calls": [record_view(call) for call in provenance.tool_calls],
         "outcome": record_view(provenance.outcome),
     }

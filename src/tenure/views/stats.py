@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tenure.stores.contract import Stats, Tally
-from tenure.views.workers import live_workers, unserved_kinds
+from tenure.views.workers import live_workers, unserved_kinds, unserved_queues
 
 
 def stats_view(stats: Stats) -> dict[str, Any]:
-    """Job counts, live workers, unserved kinds and the number of open dead letters."""
+    """Job counts, live workers, unserved queues and kinds, and the number of open dead letters."""
     return {
         "at": stats.at,
         "jobs": [_tally_view(stats, tally) for tally in stats.tallies],
         "workers": live_workers(stats),
         "unserved": unserved_kinds(stats),
+        "unserved_queues": unserved_queues(stats),
         "dead_letters": stats.dead_letters,
     }
 

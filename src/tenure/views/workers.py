@@ -1,4 +1,4 @@
-"""The live workers, and the kinds with jobs that none of them runs. Pure."""
+"""The live workers, and the queues and kinds with jobs that none of them serves. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,27 @@ class UnservedKind(msgspec.Struct, frozen=True):
     jobs: int
 
 
+class UnservedQueue(msgspec.Struct, frozen=True):
+    """A queue with due jobs that no live worker serves."""
+
+    queue: str
+    due: int
+
+
 def live_workers(stats: Stats, *, within_seconds: float = WORKER_LIVE_SECONDS) -> list[WorkerRecord]:
     """The workers with a recent heartbeat, by the database's clock."""
     since = stats.at - timedelta(seconds=within_seconds)
     return [worker for worker in stats.workers if worker.stopped_at is None and worker.seen_at >= since]
+
+
+def unserved_queues(stats: Stats) -> list[UnservedQueue]:
+    """Queues with due jobs that no live worker serves, for whatever kinds."""
+    served = {queue for worker in live_workers(stats) for queue in worker.queues}
+    due: dict[str, int] = {}
+    for tally in stats.tallies:
+        if tally.due and tally.queue not in served:
+            due[tally.queue] = due.get(tally.queue, 0) + tally.due
+    return [UnservedQueue(queue, jobs) for queue, jobs in sorted(due.items())]
 
 
 def unserved_kinds(stats: Stats) -> list[UnservedKind]:

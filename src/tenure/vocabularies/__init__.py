@@ -1,12 +1,14 @@
 """Translations of a job and its history into the words of other systems: one pure module for each vocabulary.
 
 A vocabulary translates a job into that system's object, and each event into that system's events. It decides nothing
-and changes nothing. `engine-old` has the names that `engine` replaced; both can be used at once during a migration.
+and changes nothing. It reports only transitions that its source allows, and its listed extensions, which are marked;
+`transition_problems` checks that. `engine-old` has the names that `engine` replaced; both can be used at once during a
+migration.
 
 >>> VOCABULARY_NAMES
 ('contract', 'machine', 'worker', 'ledger', 'engine', 'engine-old')
->>> vocabulary("engine").meaning("dispatched")
-frozenset({<Status.CLAIMED: 'claimed'>})
+>>> vocabulary("engine").words
+('queued', 'dispatched', 'running', 'completed', 'failed')
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tenure.errors import InvalidInput
+from tenure.vocabularies.checker import TransitionProblem, transition_problems
 from tenure.vocabularies.engine_hardening import ENGINE
 from tenure.vocabularies.engine_legacy import ENGINE_OLD
 from tenure.vocabularies.execution_ledger import LEDGER
 from tenure.vocabularies.lifecycle_contract import CONTRACT
 from tenure.vocabularies.state_machine import MACHINE
-from tenure.vocabularies.vocabulary import JobHistory, TranslatedEvent, Vocabulary
+from tenure.vocabularies.vocabulary import JobHistory, ReportedTransition, TranslatedEvent, Vocabulary
 from tenure.vocabularies.worker_contract import WORKER
 
 __all__ = [
@@ -27,8 +30,11 @@ __all__ = [
     "VOCABULARIES_MAX",
     "VOCABULARY_NAMES",
     "JobHistory",
+    "ReportedTransition",
+    "TransitionProblem",
     "TranslatedEvent",
     "Vocabulary",
+    "transition_problems",
     "translate",
     "vocabularies",
     "vocabulary",

@@ -1,13 +1,14 @@
 """The words of the hardened engines (EH): dispatched, completed, camelCase, and timestamps in epoch milliseconds.
 
-A job that waits for its next run is queued, with another JOB_QUEUED. A job that ended without a result has failed, and
-its error starts with CANCELLED, HALTED or DEAD_LETTERED where it was one of these. A job is dispatched when its engine
-has acknowledged it; a pool's claim is also the acknowledgement.
+A job that waits for its next run is queued, with another JOB_QUEUED; its return there at the end of an attempt is an
+extension. A job that ended without a result has failed, and its error starts with CANCELLED, HALTED or DEAD_LETTERED
+where it was one of these. A claimed job is dispatched once its engine has acknowledged it, and queued before that. A
+start without an acknowledgement is both: dispatched, then running.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -28,11 +29,22 @@ from tenure.lifecycle.statuses import (
     TERMINAL,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, detail_of, epoch_ms, payload_of
+from tenure.vocabularies.steps import Step, WordFacts
+from tenure.vocabularies.vocabulary import (
+    Fields,
+    JobHistory,
+    Report,
+    SourceTransition,
+    Vocabulary,
+    WordChange,
+    detail_of,
+    epoch_ms,
+    payload_of,
+)
 
 STATUSES = {
     QUEUED: "queued",
-    CLAIMED: "dispatched",
+    CLAIMED: "queued",
     RUNNING: "running",
     WAITING: "queued",
     RETRY: "queued",
@@ -43,32 +55,54 @@ STATUSES = {
     HALTED: "failed",
     DEAD_LETTERED: "failed",
 }
-EVENTS: dict[EventType, tuple[str, ...]] = {
-    EventType.ENQUEUED: ("JOB_QUEUED",),
-    EventType.CLAIMED: ("JOB_DISPATCHED",),
-    EventType.ACKED: ("JOB_DISPATCHED",),
-    EventType.STARTED: ("JOB_RUNNING",),
-    EventType.HEARTBEAT: (),
-    EventType.PROGRESS: ("JOB_PROGRESS",),
-    EventType.COMMITTED: (),
-    EventType.SUCCEEDED: ("JOB_COMPLETED",),
-    EventType.RETRY_SCHEDULED: ("JOB_QUEUED",),
-    EventType.FAILED: ("JOB_FAILED",),
-    EventType.HALTED: ("JOB_FAILED",),
-    EventType.SUSPENDED: ("JOB_QUEUED",),
-    EventType.SIGNALLED: (),
-    EventType.WOKEN: (),
-    EventType.COMPENSATED: (),
-    EventType.RELEASED: ("JOB_QUEUED",),
-    EventType.CANCEL_REQUESTED: (),
-    EventType.CANCELLED: ("JOB_FAILED",),
-    EventType.STALLED: ("JOB_QUEUED",),
-    EventType.REQUEUED: (),
-    EventType.DEAD_LETTERED: ("JOB_FAILED",),
+TRANSITIONS = (
+    SourceTransition(None, "queued"),
+    SourceTransition("queued", "dispatched"),
+    SourceTransition("dispatched", "running"),
+    SourceTransition("running", "completed"),
+    SourceTransition("running", "failed"),
+    SourceTransition("queued", "failed"),
+    SourceTransition("dispatched", "failed"),
+)
+EXTENSIONS = (
+    SourceTransition("running", "queued"),
+    SourceTransition("dispatched", "queued"),
+)
+EVENT_NAMES = {
+    "queued": "JOB_QUEUED",
+    "dispatched": "JOB_DISPATCHED",
+    "running": "JOB_RUNNING",
+    "completed": "JOB_COMPLETED",
+    "failed": "JOB_FAILED",
 }
-TIMESTAMPS = ("submittedAt", "queuedAt", "dispatchedAt", "startedAt", "completedAt", "failedAt")
+"""The event of entering each state."""
+PROGRESS = "JOB_PROGRESS"
+TIMESTAMPS = {
+    "queued": "queuedAt",
+    "dispatched": "dispatchedAt",
+    "running": "startedAt",
+    "completed": "completedAt",
+    "failed": "failedAt",
+}
+"""The timestamp of entering each state."""
 TRANSIENT_STATES = ("queued", "dispatched", "running")
 """The states that are not terminal."""
+
+
+def word(facts: WordFacts) -> str:
+    """The state there."""
+    return "dispatched" if facts.status is CLAIMED and facts.acked else STATUSES[facts.status]
+
+
+def entered(step: Step) -> Iterator[WordChange]:
+    """The changes of state by one event, in order."""
+    job_id = str(step.event.job_id)
+    before, after = None if step.before is None else word(step.before), word(step.after)
+    if (before, after) == ("queued", "running"):
+        yield WordChange(job_id, before, "dispatched")
+        before = "dispatched"
+    if before != after:
+        yield WordChange(job_id, before, after)
 
 
 class Category(StrEnum):
@@ -93,18 +127,21 @@ CATEGORIES = {
 """By the reason code of a dead letter, where its end is neither a timeout nor made by recovery."""
 
 
-def category(end: Event) -> Category | None:
-    """The origin of the failure that this event records; None for an event that is not a failure.
+def category(end: Step) -> Category | None:
+    """The origin of the failure that this step records; None for a step that is not a failure.
 
-    A timeout before the start is the queue's. A lost or hung worker is the system's.
+    A timeout before the start, and an engine that was lost before it, are the queue's. A lost or hung worker is the
+    system's.
     """
-    if end.type not in (EventType.FAILED, EventType.DEAD_LETTERED):
+    event = end.event
+    if event.type not in (EventType.FAILED, EventType.DEAD_LETTERED):
         return None
-    if end.cause == "timeout":
-        return Category.SYSTEM if end.from_status is RUNNING else Category.QUEUE
-    if end.actor.startswith(f"{Role.RECOVERY}:"):
-        return Category.SYSTEM
-    return Category.ENGINE if end.type is EventType.FAILED else CATEGORIES[ReasonCode(end.cause or "")]
+    status = None if end.before is None else end.before.status
+    if event.cause == "timeout":
+        return Category.SYSTEM if status is RUNNING else Category.QUEUE
+    if event.actor.startswith(f"{Role.RECOVERY}:"):
+        return Category.QUEUE if status is CLAIMED else Category.SYSTEM
+    return Category.ENGINE if event.type is EventType.FAILED else CATEGORIES[ReasonCode(event.cause or "")]
 
 
 def error_text(end: Event) -> str | None:
@@ -114,7 +151,7 @@ def error_text(end: Event) -> str | None:
         return _error_message(detail["error"]) if "error" in detail else (end.cause or "failed").upper()
     if end.to_status not in TERMINAL or end.type is EventType.SUCCEEDED:
         return None
-    parts = [end.to_status.value.upper(), end.cause, detail.get("reason")]
+    parts = [end.to_status.value.upper(), end.cause]
     parts.append(_error_message(detail["error"]) if "error" in detail else None)
     return ": ".join(part for part in parts if part)
 
@@ -125,97 +162,60 @@ def _error_message(error: Any) -> str:
     return error if isinstance(error, str) else encode(error)
 
 
-def timestamps(events: Sequence[Event]) -> dict[str, int | None]:
-    """When the job last entered each state, in epoch milliseconds; None where it never did.
-
-    That of the current state is the latest, except while an engine has yet to acknowledge the job.
-    """
-    found: dict[str, int | None] = dict.fromkeys(TIMESTAMPS)
-    for index, event in enumerate(events):
-        for name in _timestamps_set(events, index):
-            found[name] = epoch_ms(event.at)
+def timestamps(steps: Sequence[Step]) -> dict[str, int | None]:
+    """When the job last entered each state, in epoch milliseconds; None where it never did."""
+    first = steps[0].event
+    submitted = epoch_ms(first.at) if first.type is EventType.ENQUEUED else None
+    found: dict[str, int | None] = {"submittedAt": submitted, **dict.fromkeys(TIMESTAMPS.values())}
+    for step in steps:
+        for change in entered(step):
+            found[TIMESTAMPS[change.after]] = epoch_ms(step.event.at)
     return found
 
 
-def _timestamps_set(events: Sequence[Event], index: int) -> tuple[str, ...]:
-    event = events[index]
-    match EVENTS[event.type]:
-        case ("JOB_QUEUED",):
-            return ("submittedAt", "queuedAt") if event.type is EventType.ENQUEUED else ("queuedAt",)
-        case ("JOB_DISPATCHED",):
-            return ("dispatchedAt",) if _is_dispatch(events, index) else ()
-        case ("JOB_RUNNING",):
-            return ("startedAt",)
-        case ("JOB_COMPLETED",):
-            return ("completedAt",)
-        case ("JOB_FAILED",):
-            return ("failedAt",)
-        case _:
-            return ()
-
-
-def _is_dispatch(events: Sequence[Event], index: int) -> bool:
-    """Whether this claim or acknowledgement is the dispatch: a pool's claim, or an engine's first acknowledgement."""
-    event = events[index]
-    claimed_by_pool = _is_by_pool(_claim(events[: index + 1]))
-    if event.type is EventType.CLAIMED:
-        return claimed_by_pool
-    acked_before = any(one.type is EventType.ACKED and one.attempt == event.attempt for one in events[:index])
-    return not claimed_by_pool and not acked_before
-
-
-def _claim(events: Sequence[Event]) -> Event | None:
-    return next((event for event in reversed(events) if event.type is EventType.CLAIMED), None)
-
-
-def _is_by_pool(claim: Event | None) -> bool:
-    return claim is not None and claim.actor.startswith(f"{Role.POOL}:")
-
-
-def engine_id(events: Sequence[Event]) -> str | None:
+def engine_id(steps: Sequence[Step]) -> str | None:
     """The job's owner, or its last one; None where it was never claimed."""
-    claim = _claim(events)
-    return None if claim is None else claim.owner
+    return next((step.event.owner for step in reversed(steps) if step.event.type is EventType.CLAIMED), None)
 
 
-def durations(events: Sequence[Event]) -> dict[str, int | None]:
+def durations(steps: Sequence[Step]) -> dict[str, int | None]:
     """Milliseconds spent in each state that the job has left; `total` is set once it has ended."""
     spent = dict.fromkeys(TRANSIENT_STATES, 0)
-    entered = events[0]
-    for event in events[1:]:
-        state = STATUSES[entered.to_status]
-        if STATUSES[event.to_status] != state:
-            spent[state] += epoch_ms(event.at) - epoch_ms(entered.at)
-            entered = event
-    ended = events[-1].to_status in TERMINAL
-    return {**spent, "total": epoch_ms(events[-1].at) - epoch_ms(events[0].at) if ended else None}
+    since = steps[0].event.at
+    for step in steps[1:]:
+        for change in entered(step):
+            if change.before is not None:
+                spent[change.before] += epoch_ms(step.event.at) - epoch_ms(since)
+            since = step.event.at
+    first, last = steps[0].event, steps[-1].event
+    ended = last.to_status in TERMINAL
+    return {**spent, "total": epoch_ms(last.at) - epoch_ms(first.at) if ended else None}
 
 
-def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
-    end = events[-1]
+def _translate_job(job: Job, history: JobHistory) -> Fields:
+    steps = history.steps
     return {
         "jobId": str(job.id),
         "userId": job.origin.submitted_by,
         "jobType": job.kind,
         "payload": payload_of(job),
-        "status": STATUSES[job.status],
-        **timestamps(events),
-        "error": error_text(end),
-        "errorCategory": category(end),
+        "status": word(history.step.after),
+        **timestamps(steps),
+        "error": error_text(history.event),
+        "errorCategory": category(history.step),
         "retryCount": job.failures,
-        "engineId": engine_id(events),
-        "durations": durations(events),
+        "engineId": engine_id(steps),
+        "durations": durations(steps),
     }
 
 
-def _translate_event(history: JobHistory) -> NamedFields:
-    for name in EVENTS[history.event.type]:
-        if name == "JOB_QUEUED":
-            yield name, _queued(history)
-        elif name == "JOB_PROGRESS":
-            yield name, {"jobId": str(history.event.job_id), "progress": detail_of(history.event).get("percent")}
-        elif name != "JOB_DISPATCHED" or _is_dispatch(history.events, len(history.events) - 1):
-            yield name, _by_engine(history, name)
+def _translate_event(history: JobHistory) -> Iterator[Report]:
+    event = history.event
+    if event.type is EventType.PROGRESS:
+        yield Report(PROGRESS, {"jobId": str(event.job_id), "progress": detail_of(event).get("percent")})
+    for change in entered(history.step):
+        fields = _queued(history) if change.after == "queued" else _by_engine(history, change.after)
+        yield Report(EVENT_NAMES[change.after], fields, change)
 
 
 def _queued(history: JobHistory) -> Fields:
@@ -228,22 +228,14 @@ def _queued(history: JobHistory) -> Fields:
     }
 
 
-_AT = {
-    "JOB_DISPATCHED": "dispatchedAt",
-    "JOB_RUNNING": "startedAt",
-    "JOB_COMPLETED": "completedAt",
-    "JOB_FAILED": "failedAt",
-}
-
-
-def _by_engine(history: JobHistory, name: str) -> Fields:
+def _by_engine(history: JobHistory, state: str) -> Fields:
     event, at = history.event, epoch_ms(history.event.at)
-    fields: Fields = {"jobId": str(event.job_id), "engineId": engine_id(history.events), _AT[name]: at}
-    if name == "JOB_FAILED":
+    fields: Fields = {"jobId": str(event.job_id), "engineId": engine_id(history.steps), TIMESTAMPS[state]: at}
+    if state == "failed":
         fields["error"] = error_text(event)
     if event.to_status in TERMINAL:
         # From the last start, so that a reader can check it against both timestamps; None where the job never ran.
-        started = timestamps(history.events)["startedAt"]
+        started = timestamps(history.steps)["startedAt"]
         fields["duration"] = None if started is None else at - started
     return fields
 
@@ -251,8 +243,9 @@ def _by_engine(history: JobHistory, name: str) -> Fields:
 ENGINE = Vocabulary(
     name="engine",
     about="the hardened engines (EH)",
-    statuses=STATUSES,
-    events=EVENTS,
+    word=word,
+    transitions=TRANSITIONS,
+    extensions=EXTENSIONS,
     translate_job=_translate_job,
     translate_event=_translate_event,
     content=frozenset({"payload", "error"}),

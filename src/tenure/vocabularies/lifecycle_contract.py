@@ -1,21 +1,24 @@
 """The words of the lifecycle contract (LC): six statuses, and fields that are absent where they do not apply.
 
 Every event keeps its type, and each accepted change is one event: the contract names eight events as examples of one
-canonical set, and tenure's set is that one. Waiting and retrying jobs are queued. A job that ended without a result has
-failed.
+canonical set, and tenure's set is that one. Waiting and retrying jobs are stalled: the contract lets a stalled job be
+claimed again. A job that ended without a result has failed; the contract fails only running jobs, so the failure of any
+other is an extension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.fold import executions
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import (
     CANCELLED,
     CLAIMED,
     DEAD_LETTERED,
     FAILED,
     HALTED,
+    LEASED,
     QUEUED,
     RETRY,
     RUNNING,
@@ -23,14 +26,24 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, payload_of, value_of
+from tenure.vocabularies.steps import WordFacts
+from tenure.vocabularies.vocabulary import (
+    Fields,
+    JobHistory,
+    Report,
+    SourceTransition,
+    Vocabulary,
+    changed_word,
+    payload_of,
+    value_of,
+)
 
 STATUSES = {
     QUEUED: "queued",
     CLAIMED: "claimed",
     RUNNING: "running",
-    WAITING: "queued",
-    RETRY: "queued",
+    WAITING: "stalled",
+    RETRY: "stalled",
     STALLED: "stalled",
     SUCCEEDED: "succeeded",
     FAILED: "failed",
@@ -38,23 +51,46 @@ STATUSES = {
     HALTED: "failed",
     DEAD_LETTERED: "failed",
 }
-EVENTS = {one: (one.value,) for one in EventType}
+TRANSITIONS = (
+    SourceTransition(None, "queued"),
+    SourceTransition("queued", "claimed"),
+    SourceTransition("stalled", "claimed"),
+    SourceTransition("claimed", "running"),
+    SourceTransition("running", "succeeded"),
+    SourceTransition("running", "failed"),
+    SourceTransition("claimed", "stalled"),
+    SourceTransition("running", "stalled"),
+    SourceTransition("stalled", "queued"),
+)
+EXTENSIONS = (
+    SourceTransition("queued", "failed"),
+    SourceTransition("claimed", "failed"),
+    SourceTransition("stalled", "failed"),
+)
 
 
-def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
+def word(facts: WordFacts) -> str:
+    """The status there."""
+    return STATUSES[facts.status]
+
+
+def _translate_job(job: Job, history: JobHistory) -> Fields:
+    facts = history.step.after
     fields: Fields = {
         "id": str(job.id),
         "kind": job.kind,
         "payload": payload_of(job),
-        "status": STATUSES[job.status],
+        "status": word(facts),
         "attempt": job.attempt,
         "rev": job.rev,
         "created_at": job.created_at,
         "updated_at": job.updated_at,
     }
-    if job.leased:
-        fields["owner"] = job.owner
-        fields["lease"] = {"execution_id": job.execution_id, "expires_at": job.lease_expires_at}
+    if facts.status in LEASED:
+        # From the log: a stalled job that is still running there has an owner there, the last one.
+        execution = executions(history.events)[-1]
+        fields["owner"] = execution.lease_owner
+        fields["lease"] = {"execution_id": execution.exec_id, "expires_at": execution.lease_expires_at}
     if job.status is SUCCEEDED:
         fields["result"] = value_of(job.result)
     elif not job.live:
@@ -74,29 +110,28 @@ def _error(job: Job) -> object:
     return error
 
 
-def _translate_event(history: JobHistory) -> NamedFields:
-    event = history.event
-    yield (
-        event.type.value,
-        {
-            "job_id": str(event.job_id),
-            "type": event.type.value,
-            "from_status": None if event.from_status is None else STATUSES[event.from_status],
-            "to_status": STATUSES[event.to_status],
-            "at": event.at,
-            "actor": event.actor,
-            "request_id": event.request_id,
-            "rev": event.rev,
-            "attempt": event.attempt,
-        },
-    )
+def _translate_event(history: JobHistory) -> Iterator[Report]:
+    event, step = history.event, history.step
+    fields = {
+        "job_id": str(event.job_id),
+        "type": event.type.value,
+        "from_status": None if step.before is None else word(step.before),
+        "to_status": word(step.after),
+        "at": event.at,
+        "actor": event.actor,
+        "request_id": event.request_id,
+        "rev": event.rev,
+        "attempt": event.attempt,
+    }
+    yield Report(event.type.value, fields, changed_word(history, word))
 
 
 CONTRACT = Vocabulary(
     name="contract",
     about="the lifecycle contract (LC)",
-    statuses=STATUSES,
-    events=EVENTS,
+    word=word,
+    transitions=TRANSITIONS,
+    extensions=EXTENSIONS,
     translate_job=_translate_job,
     translate_event=_translate_event,
     content=frozenset({"payload", "result", "error"}),

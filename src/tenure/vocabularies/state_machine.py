@@ -1,23 +1,24 @@
 """The words of the job state machine v1 (SM): assigned for claimed, and `job_…` for events.
 
 It names nine events and allows additions: an event without a name there is `job_` and its type, so each transition is
-one event. A heartbeat that renewed the lease has its own name. A job that waits for its next run is queued; a job
-halted by a limit is cancelled by policy.
+one event. A heartbeat that renewed the lease has its own name. A job that waits for its next run is queued; its return
+there at the end of an attempt is an extension. A job halted by a limit is cancelled by policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from tenure.lifecycle.fold import executions
-from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.records import Event, EventType, Execution, Job
 from tenure.lifecycle.statuses import (
     CANCELLED,
     CLAIMED,
     DEAD_LETTERED,
     FAILED,
     HALTED,
+    LEASED,
     QUEUED,
     RETRY,
     RUNNING,
@@ -25,7 +26,18 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, detail_of, payload_of, value_of
+from tenure.vocabularies.steps import WordFacts
+from tenure.vocabularies.vocabulary import (
+    Fields,
+    JobHistory,
+    Report,
+    SourceTransition,
+    Vocabulary,
+    changed_word,
+    detail_of,
+    payload_of,
+    value_of,
+)
 
 STATUSES = {
     QUEUED: "queued",
@@ -40,35 +52,60 @@ STATUSES = {
     HALTED: "cancelled",
     DEAD_LETTERED: "dead_lettered",
 }
+TRANSITIONS = (
+    SourceTransition(None, "queued"),
+    SourceTransition("queued", "assigned"),
+    SourceTransition("assigned", "running"),
+    SourceTransition("running", "succeeded"),
+    SourceTransition("running", "failed"),
+    SourceTransition("queued", "cancelled"),
+    SourceTransition("assigned", "cancelled"),
+    SourceTransition("running", "cancelled"),
+    SourceTransition("queued", "dead_lettered"),
+    SourceTransition("assigned", "dead_lettered"),
+    SourceTransition("running", "dead_lettered"),
+)
+EXTENSIONS = (
+    SourceTransition("running", "queued"),
+    SourceTransition("assigned", "queued"),
+    SourceTransition("queued", "failed"),
+    SourceTransition("assigned", "failed"),
+)
 HEARTBEAT, LEASE_RENEWED = "job_heartbeat", "job_lease_renewed"
-NAMED: dict[EventType, tuple[str, ...]] = {
-    EventType.CLAIMED: ("job_claimed",),
-    EventType.STARTED: ("job_started",),
-    EventType.HEARTBEAT: (HEARTBEAT, LEASE_RENEWED),
-    EventType.SUCCEEDED: ("job_succeeded",),
-    EventType.FAILED: ("job_failed",),
-    EventType.CANCELLED: ("job_cancelled",),
-    EventType.HALTED: ("job_cancelled",),
-    EventType.DEAD_LETTERED: ("job_dead_lettered",),
-    EventType.COMPENSATED: ("job_compensated",),
+NAMED = {
+    EventType.CLAIMED: "job_claimed",
+    EventType.STARTED: "job_started",
+    EventType.SUCCEEDED: "job_succeeded",
+    EventType.FAILED: "job_failed",
+    EventType.CANCELLED: "job_cancelled",
+    EventType.HALTED: "job_cancelled",
+    EventType.DEAD_LETTERED: "job_dead_lettered",
+    EventType.COMPENSATED: "job_compensated",
 }
-"""The event types that the state machine names."""
-EVENTS = {one: NAMED.get(one, (f"job_{one.value}",)) for one in EventType}
+"""The event types that the state machine names, besides the two of a heartbeat."""
 
 
-def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
+def word(facts: WordFacts) -> str:
+    """The state there."""
+    return STATUSES[facts.status]
+
+
+def _translate_job(job: Job, history: JobHistory) -> Fields:
+    facts, runs = history.step.after, executions(history.events)
+    # From the log: a stalled job that is still running there has an owner there, the last one.
+    lease = runs[-1] if facts.status in LEASED else None
     fields: Fields = {
         "id": str(job.id),
         "job_type": job.kind,
         "payload": payload_of(job),
-        "state": STATUSES[job.status],
+        "state": word(facts),
         "attempts": job.attempt,
         "max_attempts": job.policy.max_attempts,
-        "owner": job.owner,
-        "lease_expires_at": job.lease_expires_at,
-        "next_attempt_at": job.due_at if job.live and not job.leased else None,
+        "owner": None if lease is None else lease.lease_owner,
+        "lease_expires_at": None if lease is None else lease.lease_expires_at,
+        "next_attempt_at": job.due_at if word(facts) == "queued" else None,
         "cancel_requested": job.cancel_requested,
-        "correlation_id": job.origin.correlation_id,
+        "correlation_id": job.correlation_id,
         "trace_id": _trace_id(job.origin.trace),
         "created_at": job.created_at,
         "updated_at": job.updated_at,
@@ -79,55 +116,54 @@ def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
         "reason": job.reason,
     }
     if job.status is DEAD_LETTERED:
-        fields["dead_letter"] = _dead_letter(job, events)
+        fields["dead_letter"] = _dead_letter(job, history.event, runs)
     return fields
 
 
-def _dead_letter(job: Job, events: Sequence[Event]) -> Fields:
+def _dead_letter(job: Job, end: Event, runs: Sequence[Execution]) -> Fields:
     """The dead-letter record, read from the log. Erasure blanks its stage and its error."""
-    runs = executions(events)
     return {
-        "reason_code": events[-1].cause,
-        "stage": detail_of(events[-1]).get("stage"),
+        "reason_code": end.cause,
+        "stage": detail_of(end).get("stage"),
         "last_error": value_of(job.last_error),
         "attempts": job.attempt,
         "last_owner": runs[-1].lease_owner if runs else None,
         "last_lease_expires_at": runs[-1].lease_expires_at if runs else None,
-        "correlation_id": job.origin.correlation_id,
+        "correlation_id": job.correlation_id,
     }
 
 
-def _translate_event(history: JobHistory) -> NamedFields:
+def _translate_event(history: JobHistory) -> Iterator[Report]:
     event = history.event
-    name = _name(event)
-    yield (
-        name,
-        {
-            "id": event.id,
-            "job_id": str(event.job_id),
-            "type": name,
-            "ts": event.at,
-            "actor": event.actor,
-            "correlation_id": event.correlation_id,
-            "trace_id": _trace_id(event.trace),
-            "cause": event.cause,
-            "payload": _payload(event),
-            "version": event.version,
-        },
-    )
+    name = event_name(event)
+    fields = {
+        "id": event.id,
+        "job_id": str(event.job_id),
+        "type": name,
+        "ts": event.at,
+        "actor": event.actor,
+        "correlation_id": event.correlation_id,
+        "trace_id": _trace_id(event.trace),
+        "cause": event.cause,
+        "payload": _payload(history),
+        "version": event.version,
+    }
+    yield Report(name, fields, changed_word(history, word))
 
 
-def _name(event: Event) -> str:
+def event_name(event: Event) -> str:
+    """The name of an event there."""
     if event.type is EventType.HEARTBEAT:
         return HEARTBEAT if event.until_at is None else LEASE_RENEWED
-    return EVENTS[event.type][0]
+    return NAMED.get(event.type, f"job_{event.type.value}")
 
 
-def _payload(event: Event) -> Fields:
+def _payload(history: JobHistory) -> Fields:
+    event, step = history.event, history.step
     payload: Fields = {
         **detail_of(event),
-        "from": None if event.from_status is None else STATUSES[event.from_status],
-        "to": STATUSES[event.to_status],
+        "from": None if step.before is None else word(step.before),
+        "to": word(step.after),
         "attempt": event.attempt,
         "rev": event.rev,
     }
@@ -154,8 +190,9 @@ def _trace_id(trace: str | None) -> str | None:
 MACHINE = Vocabulary(
     name="machine",
     about="the job state machine v1 (SM)",
-    statuses=STATUSES,
-    events=EVENTS,
+    word=word,
+    transitions=TRANSITIONS,
+    extensions=EXTENSIONS,
     translate_job=_translate_job,
     translate_event=_translate_event,
     content=frozenset({"payload", "result", "error", "dead_letter"}),

@@ -1,15 +1,16 @@
 """The words of the worker contract (WC): a job is a run, and each of its states has one authority that leads to it.
 
 An event there is a change of state, named after the new state; an event that keeps the state has no translation. A
-claimed run is running, because the pool's claim is the dispatch. A run that waits for its next dispatch is in retry. A
-cancelled run is halted; a dead-lettered one has failed.
+claimed run is running, because the pool's claim is the dispatch. A run that waits for its next dispatch is in retry,
+also once it is queued again after an attempt. A cancelled run is halted; a dead-lettered one has failed. The contract
+ends only running runs, so the end of any other is an extension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from tenure.lifecycle.records import Event, EventType, Job, Role
+from tenure.lifecycle.records import Job, Role
 from tenure.lifecycle.statuses import (
     CANCELLED,
     CLAIMED,
@@ -23,7 +24,17 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     WAITING,
 )
-from tenure.vocabularies.vocabulary import Fields, JobHistory, NamedFields, Vocabulary, payload_of, value_of
+from tenure.vocabularies.steps import WordFacts
+from tenure.vocabularies.vocabulary import (
+    Fields,
+    JobHistory,
+    Report,
+    SourceTransition,
+    Vocabulary,
+    changed_word,
+    payload_of,
+    value_of,
+)
 
 STATUSES = {
     QUEUED: "queued",
@@ -38,29 +49,21 @@ STATUSES = {
     HALTED: "halted",
     DEAD_LETTERED: "failed",
 }
-EVENTS: dict[EventType, tuple[str, ...]] = {
-    EventType.ENQUEUED: ("queued",),
-    EventType.CLAIMED: ("running",),
-    EventType.ACKED: (),
-    EventType.STARTED: (),
-    EventType.HEARTBEAT: (),
-    EventType.PROGRESS: (),
-    EventType.COMMITTED: (),
-    EventType.SUCCEEDED: ("succeeded",),
-    EventType.RETRY_SCHEDULED: ("retry",),
-    EventType.FAILED: ("failed",),
-    EventType.HALTED: ("halted",),
-    EventType.SUSPENDED: ("retry",),
-    EventType.SIGNALLED: (),
-    EventType.WOKEN: (),
-    EventType.COMPENSATED: (),
-    EventType.RELEASED: ("retry",),
-    EventType.CANCEL_REQUESTED: (),
-    EventType.CANCELLED: ("halted",),
-    EventType.STALLED: ("retry",),
-    EventType.REQUEUED: ("queued",),
-    EventType.DEAD_LETTERED: ("failed",),
-}
+TRANSITIONS = (
+    SourceTransition(None, "queued"),
+    SourceTransition("queued", "running"),
+    SourceTransition("running", "succeeded"),
+    SourceTransition("running", "failed"),
+    SourceTransition("running", "halted"),
+    SourceTransition("running", "retry"),
+    SourceTransition("retry", "running"),
+)
+EXTENSIONS = (
+    SourceTransition("queued", "failed"),
+    SourceTransition("queued", "halted"),
+    SourceTransition("retry", "failed"),
+    SourceTransition("retry", "halted"),
+)
 AUTHORITIES = {
     Role.CLIENT: "API",
     Role.POOL: "WorkerPool",
@@ -73,8 +76,13 @@ AUTHORITIES = {
 """The gateway is an addition: it is pool and runner of remote engines."""
 
 
-def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
-    status = STATUSES[job.status]
+def word(facts: WordFacts) -> str:
+    """The state there."""
+    return "retry" if facts.status is QUEUED and facts.attempt > 0 else STATUSES[facts.status]
+
+
+def _translate_job(job: Job, history: JobHistory) -> Fields:
+    status = word(history.step.after)
     return {
         "run_id": str(job.id),
         "kind": job.kind,
@@ -94,34 +102,31 @@ def _translate_job(job: Job, events: Sequence[Event]) -> Fields:
     }
 
 
-def _translate_event(history: JobHistory) -> NamedFields:
-    event = history.event
-    before = None if event.from_status is None else STATUSES[event.from_status]
-    after = STATUSES[event.to_status]
-    if before == after:
+def _translate_event(history: JobHistory) -> Iterator[Report]:
+    if (change := changed_word(history, word)) is None:
         return
+    event = history.event
     role, _, name = event.actor.partition(":")
-    yield (
-        after,
-        {
-            "run_id": str(event.job_id),
-            "from": before,
-            "to": after,
-            "at": event.at,
-            "authority": AUTHORITIES[Role(role)],
-            "by": name,
-            "attempts": event.attempt,
-            "cause": event.cause,
-            "next_attempt_at": event.until_at if after == "retry" else None,
-        },
-    )
+    fields = {
+        "run_id": str(event.job_id),
+        "from": change.before,
+        "to": change.after,
+        "at": event.at,
+        "authority": AUTHORITIES[Role(role)],
+        "by": name,
+        "attempts": event.attempt,
+        "cause": event.cause,
+        "next_attempt_at": event.until_at if change.after == "retry" else None,
+    }
+    yield Report(change.after, fields, change)
 
 
 WORKER = Vocabulary(
     name="worker",
     about="the worker contract (WC)",
-    statuses=STATUSES,
-    events=EVENTS,
+    word=word,
+    transitions=TRANSITIONS,
+    extensions=EXTENSIONS,
     translate_job=_translate_job,
     translate_event=_translate_event,
     content=frozenset({"input", "result", "partial_result", "error"}),

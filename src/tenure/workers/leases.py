@@ -5,6 +5,7 @@ Renewal and completion both advance a job's revision, from different threads. Bo
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from enum import StrEnum
@@ -14,6 +15,7 @@ from uuid import UUID
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Actor, Job, Role
+from tenure.lifecycle.steps import StepsDigest
 from tenure.stores.contract import Request
 
 
@@ -26,7 +28,8 @@ class Interruption(StrEnum):
     CANCEL_REQUESTED = "cancel_requested"
 
 
-OnInterrupt = Callable[[Interruption], None]
+OnInterrupt = Callable[["Lease", Interruption], None]
+"""Called, from any thread, when the attempt under a lease should stop."""
 
 REMAINING_SHARE_MIN = 0.25
 """A heartbeat that should renew a lease is sent while at least this share of the lease remains."""
@@ -44,19 +47,34 @@ class Lease:
     """
 
     __slots__ = (
-        "_callbacks", "_lock", "_ordinal", "_request_prefix", "actor", "completing", "job", "local_deadline_seconds",
-        "lost", "next_renewal_at_seconds", "overdue_at_seconds",
+        "_lock", "_on_interrupt", "_ordinal", "_request_prefix", "actor", "completing", "function_ended", "job",
+        "local_deadline_seconds", "lost", "next_renewal_at_seconds", "overdue_at_seconds", "steps",
     )  # fmt: skip
 
-    def __init__(self, job: Job, *, worker: str, token: UUID, sent_at_seconds: float) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        worker: str,
+        token: UUID,
+        sent_at_seconds: float,
+        received_at_seconds: float | None = None,
+        on_interrupt: OnInterrupt | None = None,
+    ) -> None:
         self.job = job
+        self._on_interrupt = on_interrupt
         self.actor, self._request_prefix = _owner(worker, token)
         self.lost = False
         self.completing = False
         """The outcome is being written. The lease is renewed until the store has replied."""
+        self.steps: StepsDigest | None = None
+        """The digest of the job's steps, once they were read. Events that end the attempt carry it."""
+        self.function_ended = False
+        """The function has ended, so that its slot is free."""
         running_ms = job.origin.policy.running_ms
-        self.overdue_at_seconds = float("inf") if running_ms is None else sent_at_seconds + running_ms / 1000
-        self._callbacks: tuple[OnInterrupt, ...] = ()
+        # From the reply of the claim: an attempt has at least the time that its policy gives it.
+        starts_at_seconds = sent_at_seconds if received_at_seconds is None else received_at_seconds
+        self.overdue_at_seconds = float("inf") if running_ms is None else starts_at_seconds + running_ms / 1000
         self._ordinal = 0
         self._lock = threading.Lock()
         self.renewal_sent(sent_at_seconds)
@@ -69,7 +87,10 @@ class Lease:
 
     def request(self, operation: Operation, request_id: str) -> Request:
         """A request of the owner, decided on the current record."""
-        return Request(job=self.job, operations=(operation,), actor=self.actor, request_id=request_id, fresh=True)
+        steps = None if self.steps is None else self.steps.recorded
+        return Request(
+            job=self.job, operations=(operation,), actor=self.actor, request_id=request_id, fresh=True, steps=steps
+        )
 
     def adopt(self, job: Job) -> bool:
         """Replace the record by a newer one. False, and the lease is lost, if it is under another lease or none."""
@@ -100,16 +121,6 @@ class Lease:
             soon = self.local_deadline_seconds - REMAINING_SHARE_AT_RENEWAL * lease_seconds
             self.next_renewal_at_seconds = max(soon, sent_at_seconds + RETRY_SHARE * lease_seconds)
 
-    def on_interrupt(self, callback: OnInterrupt) -> None:
-        """Call back, from any thread, when the attempt should stop; at once if it should already."""
-        with self._lock:
-            self._callbacks = (*self._callbacks, callback)
-            lost, cancel_requested = self.lost, self.job.cancel_requested
-        if lost:
-            callback(Interruption.LOST)
-        elif cancel_requested:
-            callback(Interruption.CANCEL_REQUESTED)
-
     def lose(self) -> None:
         """Mark the lease as lost and interrupt its attempt, once."""
         with self._lock:
@@ -119,8 +130,44 @@ class Lease:
         self.interrupt(Interruption.LOST)
 
     def interrupt(self, reason: Interruption) -> None:
-        for callback in self._callbacks:
-            callback(reason)
+        if self._on_interrupt is not None:
+            self._on_interrupt(self, reason)
+
+
+class RenewalTimer:
+    """Ends a wait of the lease renewer early, from any thread, for a lease that is due before the end of the wait."""
+
+    def __init__(self) -> None:
+        self.ends_at_seconds = float("inf")
+        """When the wait ends by itself; infinity while the renewer reads the leases."""
+        self._early = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def reset(self) -> None:
+        """Called on the renewer's event loop before it reads the leases."""
+        self._loop, self.ends_at_seconds = asyncio.get_running_loop(), float("inf")
+        self._early.clear()
+
+    async def wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._early.wait()
+        except TimeoutError:
+            return
+
+    def end_wait(self) -> None:
+        if self._loop is None:
+            # The renewer has not begun, and reads all leases when it does.
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._early.set)
+        except RuntimeError:
+            # The maintenance loop is closed: the worker has stopped.
+            return
+
+    def end_before(self, at_seconds: float) -> None:
+        if at_seconds < self.ends_at_seconds:
+            self.end_wait()
 
 
 class LeaseRegistry:
@@ -129,11 +176,8 @@ class LeaseRegistry:
     def __init__(self) -> None:
         self._leases: dict[UUID, Lease] = {}
         self._lock = threading.Lock()
-        self._on_add: tuple[Callable[[Lease], None], ...] = ()
-
-    def on_add(self, callback: Callable[[Lease], None]) -> None:
-        """Call back for each lease that is added from now on, in the thread that adds it."""
-        self._on_add = (*self._on_add, callback)
+        self.renewal_timer = RenewalTimer()
+        self.deadline_timer = RenewalTimer()
 
     def add(self, lease: Lease) -> None:
         """Have the lease renewed. An earlier lease on the same job is lost, since the job was claimed again."""
@@ -143,13 +187,11 @@ class LeaseRegistry:
             self._leases[job_id] = lease
         if earlier is not None:
             earlier.lose()
-        for callback in self._on_add:
-            callback(lease)
+        self.renewal_timer.end_before(lease.next_renewal_at_seconds)
+        self.deadline_timer.end_before(lease.overdue_at_seconds)
 
     def remove(self, lease: Lease) -> None:
         """The attempt has ended: renew and interrupt it no more."""
-        # The callbacks refer to the attempt, which refers to the lease: without this, only the collector frees them.
-        lease._callbacks = ()  # noqa: SLF001 - the same module
         with self._lock:
             job_id = lease.job.origin.id
             if self._leases.get(job_id) is lease:

@@ -9,18 +9,23 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from tenure.errors import StoreUnavailable, TenureError
+from tenure.errors import DatabaseReplaced, StoreUnavailable, TenureError
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.records import Job
 from tenure.observe.log_context import job_fields
 from tenure.observe.meter import Meter
 from tenure.seams import Seams
 from tenure.stores.contract import ClaimRequest, ClaimStore, Subscription
-from tenure.workers.reconnect import ReconnectBackoff
+from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
 
 BATCH_MIN, BATCH_MAX = 50, 500
 REMAINING_SHARE_MIN = 0.2
 """The share of its lease that must remain for a job to be started, when the reply to its claim was slow."""
+
+WAIT_SHARE_MAX = 1 / 3
+"""The share of the shortest lease for which a claim may wait for a lock in the database. A later one takes nothing."""
+WAIT_SECONDS_MIN = 0.5
+"""A claim may wait for this long, however short a lease is."""
 
 TRIES_AFTER_STOP = 3
 
@@ -33,29 +38,45 @@ class WorkerPoolStore(ClaimStore, Protocol):
     async def now(self) -> datetime: ...
 
 
-StartJob = Callable[[Job, UUID, float], None]
-"""Starts a job that was claimed with this token by a request that was sent at this time."""
+TakeJob = Callable[[Job, UUID, float], None]
+"""Takes a job that was claimed with this token, under a lease that began at this time by the monotonic clock."""
 
 
 class Slots:
-    """The slots of a worker for running jobs. The pool takes them, and the end of an attempt releases its slot."""
+    """The slots of a worker for running jobs. The pool takes them, and the end of the function frees its slot.
+
+    The outcome is written after that, while the next job is claimed and runs. As many outcomes may be unwritten as
+    there are slots: while the database writes none, nothing more is claimed.
+    """
 
     def __init__(self, concurrency: int) -> None:
-        self.free = concurrency
+        self._concurrency = concurrency
+        self._unwritten = 0
         self.taken = 0
+        """How many jobs run, or have an outcome that is not written."""
         self.changed = asyncio.Event()
-        """Set when a slot was released."""
+        """Set when a slot was freed."""
         self.idle = asyncio.Event()
         """Set while no slot is taken."""
         self.idle.set()
 
+    @property
+    def free(self) -> int:
+        """How many more jobs can be started."""
+        return self._concurrency - self.taken + min(self._unwritten, self._concurrency)
+
     def take(self) -> None:
-        self.free -= 1
         self.taken += 1
         self.idle.clear()
 
-    def release(self) -> None:
-        self.free += 1
+    def function_ended(self) -> None:
+        """The job does not run any more; its outcome is to be written."""
+        self._unwritten += 1
+        self.changed.set()
+
+    def release(self, *, after_function: bool = False) -> None:
+        """The attempt is over; `after_function`: the end of its function was reported before."""
+        self._unwritten -= after_function
         self.taken -= 1
         self.changed.set()
         if not self.taken:
@@ -63,7 +84,10 @@ class Slots:
 
 
 class WorkerPool:
-    """Claims while slots are free. Pools, in one process or in many, do not coordinate with each other."""
+    """Claims while slots are free. Pools, in one process or in many, do not coordinate with each other.
+
+    `start` gets each claimed job; `release` gets those whose claim was answered too late to start them.
+    """
 
     def __init__(
         self,
@@ -75,17 +99,23 @@ class WorkerPool:
         kinds: Sequence[str],
         slots: Slots,
         poll_seconds: float,
-        start: StartJob,
+        start: TakeJob,
+        release: TakeJob,
+        lease_seconds_min: float = 60.0,
+        code_version: str | None = None,
         meter: Meter | None = None,
+        availability: DatabaseAvailability | None = None,
     ) -> None:
-        self._store, self._seams, self._start, self._meter = store, seams, start, meter
+        self._store, self._seams, self._meter = store, seams, meter
+        self._start, self._release, self._code_version = start, release, code_version
         self._worker, self._queues, self._kinds = worker, tuple(queues), tuple(kinds)
         self._poll_seconds, self._slots = poll_seconds, slots
+        self._wait_seconds_max = max(WAIT_SECONDS_MIN, lease_seconds_min * WAIT_SHARE_MAX)
         # Half of many slots at once, so that the next half is claimed while the first runs and is recorded.
         self._batch = max(BATCH_MIN, min(BATCH_MAX, slots.free // 2))
         self._stopped = asyncio.Event()
         self._waiting: asyncio.Task[bool] | None = None
-        self._backoff = ReconnectBackoff(seams)
+        self._backoff = ReconnectBackoff(seams, availability)
         # Short, because each claim event stores it, and unique to this pool.
         self._request_prefix = digest(seams.random.token().hex)[:11]
         self._claims = 0
@@ -104,6 +134,9 @@ class WorkerPool:
                 async with self._store.wakeups(self._queues) as wakeups:
                     while not self._stopped.is_set():
                         await self._claim_or_wait(wakeups)
+            except DatabaseReplaced:
+                # No retry brings the file back; another one has other jobs.
+                raise
             except TenureError as error:
                 await self._back_off(error)
 
@@ -124,6 +157,8 @@ class WorkerPool:
             worker=self._worker,
             token=self._seams.random.token(),
             request_id=f"{self._request_prefix}.{self._claims}",
+            wait_seconds_max=self._wait_seconds_max,
+            code_version=self._code_version,
         )
         sent_at_seconds = self._seams.clock.monotonic_seconds()
         jobs, tries = await self._send(request)
@@ -132,7 +167,8 @@ class WorkerPool:
             self._meter.claimed(claimed)
         if len(claimed) < len(jobs):
             self._report_lost(jobs, claimed)
-        began = await self._lease_starts(claimed) if claimed and tries > 1 else {}
+        slow = tries > 1 or self._seams.clock.monotonic_seconds() - sent_at_seconds > self._wait_seconds_max
+        began = await self._lease_starts(claimed) if claimed and slow else {}
         started = self._start_in_time(claimed, request.token, began, sent_at_seconds)
         if started and len(jobs) < request.limit:
             # Few jobs are due: let these start before the next claim. After a full batch the next claim is sent
@@ -145,10 +181,10 @@ class WorkerPool:
         started = 0
         for job in jobs:
             began_at_seconds = began.get(job.origin.id, sent_at_seconds) if began else sent_at_seconds
-            if self._in_time(job, now_seconds - began_at_seconds):
-                started += 1
-                self._slots.take()
-                self._start(job, token, began_at_seconds)
+            in_time = self._in_time(job, now_seconds - began_at_seconds)
+            started += in_time
+            self._slots.take()
+            (self._start if in_time else self._release)(job, token, began_at_seconds)
         return started
 
     async def _send(self, request: ClaimRequest) -> tuple[list[Job], int]:
@@ -169,14 +205,13 @@ class WorkerPool:
                 return jobs, tries
 
     async def _back_off(self, error: TenureError) -> None:
-        seconds = self._backoff.next_seconds()
-        log.warning("claim failed, retrying in %.1f s: %s", seconds, error)
-        await self._seams.clock.sleep(seconds)
+        await self._seams.clock.sleep(self._backoff.failed("claim", error))
 
     async def _lease_starts(self, jobs: Sequence[Job]) -> dict[UUID, float]:
         """When the leases began by the monotonic clock, rather too early than too late.
 
-        It is unknown which of several tries claimed the jobs, so the database is asked how much of each lease remains.
+        It is unknown which of several tries claimed the jobs, or how long the only one waited in the database, so the
+        database is asked how much of each lease remains.
         """
         asked_at_seconds = self._seams.clock.monotonic_seconds()
         now = await self._store.now()
@@ -190,7 +225,7 @@ class WorkerPool:
         """Whether enough of the lease remains to start the job."""
         if passed_seconds * 1000 <= job.origin.policy.lease_ms * (1 - REMAINING_SHARE_MIN):
             return True
-        template = "job %s (%s) not started: the reply to its claim was too slow; recovery takes it over"
+        template = "job %s (%s) not started: the reply to its claim was too slow; releasing it"
         log.warning(template, job.id, job.kind, extra=job_fields(job))
         if self._meter is not None:
             self._meter.not_started(job, "late")

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -15,18 +15,21 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, StoreUnavailable, TooManyConnections
 from tenure.jobs.definition import Isolation, JobDefinition
 from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.json_text import check_integer, check_name, check_seconds
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.retention import Retention
 from tenure.lifecycle.schedules import Schedule
 from tenure.observe.counting_store import count_changes
 from tenure.observe.log_context import job_fields
+from tenure.observe.log_format import counted
 from tenure.observe.meter import LOST, Meter
 from tenure.observe.snapshot import MetricsSnapshot
 from tenure.seams import Seams
 from tenure.stores.contract import Store, WorkerRecord
+from tenure.workers.checkpointer import Checkpointer
 from tenure.workers.commit.user_connection import UserTransactions
 from tenure.workers.completer import Completer, Written
 from tenure.workers.execution.attempt import AttemptServices
@@ -37,6 +40,7 @@ from tenure.workers.execution.runner import STOP_SECONDS_MAX, Runner
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
 from tenure.workers.maintenance.service import Maintenance, OpenStore
 from tenure.workers.pool import Slots, WorkerPool
+from tenure.workers.reconnect import DatabaseAvailability, StartWait
 
 CLAIM_SECONDS_MAX = 5.0
 
@@ -51,12 +55,14 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float = 30.0
     poll_seconds: float = 1.0
     scan_seconds: float = 5.0
-    version: str = "unknown"
+    version: str | None = None
     """The version of the program that declares the jobs, for their provenance."""
     name: str | None = None
     """The name that the worker registers under. By default one that is unique."""
     metrics: bool = False
     """Whether to count what `Worker.metrics` returns. Off, it costs nothing."""
+    wait_for_database: bool = False
+    """Whether to wait for a database that cannot be reached at the start. Too few connections are always waited out."""
     in_thread: bool = True
     """Whether maintenance runs in its own thread. Off only in a simulator, which controls time."""
 
@@ -89,6 +95,7 @@ class Worker:
         user_transactions: UserTransactions | None = None,
         load_job: LoadJob | None = None,
         schedules: Sequence[Schedule] = (),
+        retention: Retention | None = None,
     ) -> None:
         if not definitions:
             raise InvalidInput("jobs", "the app declares no jobs, so a worker has nothing to run")
@@ -96,17 +103,26 @@ class Worker:
         self.counts: Counter[str] = Counter()
         self._definitions, self._open_store, self._seams, self._options = definitions, open_store, seams, options
         self._middleware, self._schedules = middleware, schedules
+        self._retention = retention or Retention()
         self._user_transactions = user_transactions
         self._load_job = load_job
         self._executors = dict(executors or {})
+        self._threads = ThreadExecutor(middleware, seams.spawn)
         self._leases = LeaseRegistry()
+        self._availability = DatabaseAvailability(seams)
         self._slots = Slots(options.concurrency)
         # A meter is written by one thread, and maintenance has its own thread.
         self._meter: Meter | None = Meter(definitions) if options.metrics else None
         self._maintenance_meter: Meter | None = Meter(definitions) if options.metrics else None
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
+        self._started = asyncio.Event()
         self._failure: BaseException | None = None
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues that it claims from."""
+        return self._options.queues
 
     @property
     def running(self) -> int:
@@ -129,21 +145,27 @@ class Worker:
             self._abort.set()
         self._stop.set()
 
+    async def started(self) -> None:
+        """Wait until all connections are open and the worker claims."""
+        await self._started.wait()
+
     async def run(self) -> None:
         """Work until stopped. Raises the error of a part that failed."""
         self._add_executors()
         async with AsyncExitStack() as stack:
-            store = await self._open_store()
-            stack.push_async_callback(store.close)
-            await store.prepare()
-            maintenance = self._make_maintenance()
-            await maintenance.start(in_thread=self._options.in_thread)
-            stack.push_async_callback(maintenance.stop)
-            completer = Completer(store, self._seams)
+            store = await self._open(stack)
+            if store is None:
+                return
+            self._started.set()
+            completer = Completer(store, self._seams, self._availability)
+            checkpointer = Checkpointer(store, self._seams, self._availability)
             stack.push_async_callback(completer.close)
+            stack.push_async_callback(checkpointer.close)
             for executor in self._executors.values():
                 stack.push_async_callback(executor.close)
-            pool = self._make_pool(store, self._make_runner(store, completer))
+            runner = self._make_runner(store, completer, checkpointer)
+            stack.callback(runner.close)
+            pool = self._make_pool(store, runner)
             log.info("worker %s claims jobs from %s", self.name, ", ".join(self._options.queues))
             try:
                 await self._claim_until_stopped(pool)
@@ -156,10 +178,36 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
+    async def _open(self, stack: AsyncExitStack) -> Store | None:
+        """Open the store and start maintenance, which closes with the stack; None if the worker was stopped first.
+
+        Either all connections are open or none: processes that waited with a part of theirs could block each other.
+        """
+        waiting = StartWait(self._seams, self._stop)
+        while not self._stop.is_set():
+            async with AsyncExitStack() as opened:
+                try:
+                    store = await self._open_store()
+                    opened.push_async_callback(store.close)
+                    await store.prepare()
+                    maintenance = self._make_maintenance()
+                    opened.push_async_callback(maintenance.stop)
+                    await maintenance.start(in_thread=self._options.in_thread)
+                except StoreUnavailable as error:
+                    if not (self._options.wait_for_database or isinstance(error, TooManyConnections)):
+                        raise
+                    problem = error
+                else:
+                    waiting.over()
+                    stack.push_async_exit(opened.pop_all())
+                    return store
+            await waiting.wait(problem)
+        return None
+
     def _add_executors(self) -> None:
         self._executors.setdefault("task", TaskExecutor(self._middleware))
-        self._executors.setdefault("thread", ThreadExecutor(self._middleware, self._seams.spawn))
-        if self._load_job is not None:
+        self._executors.setdefault("thread", self._threads)
+        if self._load_job is not None and any(one.isolation == "process" for one in self._definitions.values()):
             self._executors.setdefault("process", ProcessExecutor(self._definitions, self._seams, self._load_job))
 
     def _make_maintenance(self) -> Maintenance:
@@ -179,18 +227,33 @@ class Worker:
             record=self._record(),
             scan_seconds=self._options.scan_seconds,
             on_failure=fail,
+            availability=self._availability,
             schedules=self._schedules,
+            retention=self._retention,
         )
 
-    def _make_runner(self, store: Store, completer: Completer) -> Runner:
+    def _make_runner(self, store: Store, completer: Completer, checkpointer: Checkpointer) -> Runner:
         executors: Mapping[Isolation, Executor] = self._executors
         if self._meter is not None:
             clock = self._seams.clock
             executors = {where: TimedExecutor(one, self._meter, clock) for where, one in executors.items()}
         services = AttemptServices(
-            store, completer, self._seams, stopping=self._stop.is_set, user_transactions=self._user_transactions
+            store,
+            completer,
+            checkpointer,
+            self._seams,
+            call_in_thread=self._threads.call,
+            stopping=self._stop.is_set,
+            user_transactions=self._user_transactions,
+            code_version=self._options.version,
         )
-        return Runner(definitions=self._definitions, executors=executors, services=services, on_end=self._ended)
+        return Runner(
+            definitions=self._definitions,
+            executors=executors,
+            services=services,
+            on_end=self._ended,
+            on_function_end=self._function_ended,
+        )
 
     def _make_pool(self, store: Store, runner: Runner) -> WorkerPool:
         return WorkerPool(
@@ -201,8 +264,12 @@ class Worker:
             kinds=sorted(self._definitions),
             slots=self._slots,
             poll_seconds=self._options.poll_seconds,
-            start=partial(self._start, runner),
+            lease_seconds_min=min(one.options.policy.lease_seconds for one in self._definitions.values()),
+            start=partial(self._take, runner, runner.start),
+            release=partial(self._take, runner, runner.release),
+            code_version=self._options.version,
             meter=self._meter,
+            availability=self._availability,
         )
 
     async def _claim_until_stopped(self, pool: WorkerPool) -> None:
@@ -221,15 +288,28 @@ class Worker:
         if claiming.done() and not claiming.cancelled() and (error := claiming.exception()) is not None:
             self._fail(error)
 
-    def _start(self, runner: Runner, job: Job, token: UUID, sent_at_seconds: float) -> None:
-        lease = Lease(job, worker=self.name, token=token, sent_at_seconds=sent_at_seconds)
+    def _take(
+        self, runner: Runner, run: Callable[[Lease], None], job: Job, token: UUID, began_at_seconds: float
+    ) -> None:
+        lease = Lease(
+            job,
+            worker=self.name,
+            token=token,
+            sent_at_seconds=began_at_seconds,
+            received_at_seconds=self._seams.clock.monotonic_seconds(),
+            on_interrupt=runner.interrupt,
+        )
         self._leases.add(lease)
         self.counts["claimed"] += 1
         try:
-            runner.start(lease)
+            run(lease)
         except Exception:
             log.exception("job %s (%s) not started; recovery takes it over", job.id, job.kind, extra=job_fields(job))
             self._ended(lease, None)
+
+    def _function_ended(self, lease: Lease) -> None:
+        lease.function_ended = True
+        self._slots.function_ended()
 
     def _ended(self, lease: Lease, written: Written | None) -> None:
         outcome = LOST if written is None else written.status
@@ -237,13 +317,15 @@ class Worker:
         if self._meter is not None:
             self._meter.ended(lease.job.kind, outcome)
         self._leases.remove(lease)
-        self._slots.release()
+        self._slots.release(after_function=lease.function_ended)
 
     async def _finish_or_release(self) -> None:
         """Wait for running jobs, up to the grace time or an abort. Then release the rest, which is no failure."""
         if self.running:
             grace_seconds = self._options.grace_seconds
-            log.info("worker %s stops; %d running jobs have %s s to finish", self.name, self.running, grace_seconds)
+            left = counted(self.running, "running job")
+            has = "has" if self.running == 1 else "have"
+            log.info("worker %s stops; %s %s %s s to finish", self.name, left, has, grace_seconds)
             aborted = self._seams.spawn.task(self._abort.wait(), name="tenure-abort")
             idle = self._seams.spawn.task(self._slots.idle.wait(), name="tenure-grace")
             await asyncio.wait({aborted, idle}, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -253,7 +335,8 @@ class Worker:
             await asyncio.wait({idle}, timeout=2.0 if self._abort.is_set() else STOP_SECONDS_MAX + 5.0)
             idle.cancel()
         if self.running:
-            log.warning("worker %s stopped with %d jobs unfinished; recovery takes them over", self.name, self.running)
+            left = counted(self.running, "unfinished job")
+            log.warning("worker %s stopped with %s; recovery takes over", self.name, left)
 
     def _fail(self, error: BaseException) -> None:
         """Stop, and have `run` raise the error, so that a supervisor can start a new worker."""
@@ -267,10 +350,11 @@ class Worker:
             id=self.name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=self._options.version,
+            version=self._options.version or "unknown",
             queues=self._options.queues,
             kinds=tuple(sorted(self._definitions)),
             concurrency=self._options.concurrency,
+            prunes=self._retention.prunes_jobs,
             started_at=now,
             seen_at=now,
         )

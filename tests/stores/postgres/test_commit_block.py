@@ -150,7 +150,7 @@ async def test_a_job_that_another_holds_is_not_waited_for_beyond_the_deadline(
     assert not (await drive.job(job.id)).committed
 
 
-async def test_after_a_deadline_the_pool_goes_on_with_new_connections(store: PostgresStore, drive: Driver) -> None:
+async def test_after_a_deadline_the_pool_uses_new_connections(store: PostgresStore, drive: Driver) -> None:
     for _ in range(12):
         with pytest.raises(DeadlinePassed):
             async with store.transaction(deadline_seconds=0.01) as tx:
@@ -201,7 +201,7 @@ async def test_a_procedure_cannot_end_the_transaction(
     assert who(shell) == [(1, "nobody")]
 
 
-async def test_settings_for_the_transaction_alone_are_the_callers_own(store: PostgresStore) -> None:
+async def test_the_user_may_change_settings_of_the_transaction(store: PostgresStore) -> None:
     async with store.transaction(deadline_seconds=2) as tx:
         await tx.execute("set local work_mem = '8MB'")
         assert await tx.fetch("show work_mem") == [{"work_mem": "8MB"}]
@@ -209,7 +209,7 @@ async def test_settings_for_the_transaction_alone_are_the_callers_own(store: Pos
         assert await tx.fetch("show work_mem") != [{"work_mem": "8MB"}]
 
 
-async def test_after_a_write_of_ours_the_next_statement_does_not_speak_in_our_name(
+async def test_after_a_write_of_the_store_a_user_statement_is_not_the_stores_writer(
     store: PostgresStore, drive: Driver
 ) -> None:
     job = await drive.running()
@@ -235,7 +235,7 @@ async def test_a_constraint_that_is_checked_at_the_end_is_the_drivers_error(
     assert who(shell) == [(1, "nobody")]
 
 
-async def test_a_deadlock_of_the_callers_own_making_is_the_drivers_error_for_one_of_the_two(
+async def test_a_deadlock_of_user_statements_is_the_drivers_error_for_one_of_them(
     store: PostgresStore, shell: psycopg.Connection
 ) -> None:
     shell.execute("insert into paid values (2, 'nobody')")
@@ -338,7 +338,7 @@ async def test_a_heartbeat_does_not_wait_for_a_block_that_has_the_job(store: Pos
     assert isinstance(outcome, Busy)
 
 
-async def test_who_waits_for_work_is_told_after_the_commit_and_not_after_a_rollback(dsn: str, drive: Driver) -> None:
+async def test_wakeups_are_sent_after_the_commit_and_not_after_a_rollback(dsn: str, drive: Driver) -> None:
     job = await drive.running()
     other = PostgresStore.from_url(dsn)
     await other.open()

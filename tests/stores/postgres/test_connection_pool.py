@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tenure.errors import StoreError
+from tenure.errors import StoreError, TooManyConnections
 from tenure.stores.postgres import connection_pool
 from tenure.stores.postgres.connection_pool import Connection, ConnectionPool
 
@@ -37,9 +37,14 @@ class Server:
     def __init__(self) -> None:
         self.made: list[Fake] = []
         self.refuses = False
+        self.connections_max = 100
+        self.tries = 0
 
     async def connect(self) -> Connection:
+        self.tries += 1
         await asyncio.sleep(0)
+        if sum(not one.closed for one in self.made) >= self.connections_max:
+            raise TooManyConnections("the limit of the role is reached")
         if self.refuses:
             raise ConnectionRefusedError("nobody listens")
         self.made.append(Fake())
@@ -55,7 +60,7 @@ def pool_of(server: Server, size: int = 2) -> ConnectionPool:
     return ConnectionPool(server.connect, size=size)
 
 
-async def test_what_was_given_back_last_is_lent_first(server: Server) -> None:
+async def test_the_connection_released_last_is_acquired_first(server: Server) -> None:
     pool = pool_of(server)
     one, other = await pool.take(), await pool.take()
     pool.give_back(other)
@@ -65,7 +70,7 @@ async def test_what_was_given_back_last_is_lent_first(server: Server) -> None:
     assert len(server.made) == 2
 
 
-async def test_no_more_are_lent_than_there_may_be_and_the_next_waits(server: Server) -> None:
+async def test_no_more_connections_than_the_limit_are_acquired_and_the_next_waits(server: Server) -> None:
     pool = pool_of(server, size=1)
     first = await pool.take()
     waiting = [asyncio.create_task(pool.take()) for _ in range(2)]
@@ -78,7 +83,7 @@ async def test_no_more_are_lent_than_there_may_be_and_the_next_waits(server: Ser
     assert await asyncio.wait_for(waiting[1], PLENTY_SECONDS) is first
 
 
-async def test_one_who_waits_no_longer_leaves_his_turn_to_the_next(server: Server) -> None:
+async def test_a_cancelled_waiter_leaves_its_connection_to_the_next(server: Server) -> None:
     pool = pool_of(server, size=1)
     first = await pool.take()
     gone, next_ = asyncio.create_task(pool.take()), asyncio.create_task(pool.take())
@@ -91,7 +96,7 @@ async def test_one_who_waits_no_longer_leaves_his_turn_to_the_next(server: Serve
 
 
 @pytest.mark.parametrize("fault", ["closed", "in_transaction"])
-async def test_what_is_not_fit_is_not_lent_again(server: Server, fault: str) -> None:
+async def test_a_broken_connection_is_not_acquired_again(server: Server, fault: str) -> None:
     pool = pool_of(server, size=1)
     spoilt: Any = await pool.take()
     waiting = asyncio.create_task(pool.take())
@@ -102,7 +107,7 @@ async def test_what_is_not_fit_is_not_lent_again(server: Server, fault: str) -> 
     assert spoilt.closed
 
 
-async def test_what_broke_while_nobody_had_it_is_not_lent(server: Server) -> None:
+async def test_a_connection_that_broke_while_idle_is_not_acquired(server: Server) -> None:
     pool = pool_of(server)
     broken: Any = await pool.take()
     pool.give_back(broken)
@@ -110,7 +115,7 @@ async def test_what_broke_while_nobody_had_it_is_not_lent(server: Server) -> Non
     assert await pool.take() is not broken
 
 
-async def test_a_server_that_refuses_keeps_nobody_waiting(server: Server) -> None:
+async def test_a_refused_connection_fails_all_waiters(server: Server) -> None:
     pool = pool_of(server, size=1)
     server.refuses = True
     asked = [asyncio.create_task(pool.take()) for _ in range(3)]
@@ -122,7 +127,48 @@ async def test_a_server_that_refuses_keeps_nobody_waiting(server: Server) -> Non
     await pool.take()
 
 
-async def test_what_nobody_has_needed_for_long_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.requirement("WC-05")
+async def test_a_pool_that_cannot_grow_continues_with_the_connections_that_it_has(server: Server) -> None:
+    server.connections_max = 1
+    pool = pool_of(server, size=10)
+    only = await pool.take()
+    waiting = [asyncio.create_task(pool.take()) for _ in range(5)]
+    async with asyncio.timeout(PLENTY_SECONDS):
+        for task in waiting:
+            pool.give_back(only)
+            assert await task is only
+    assert server.tries <= 1 + len(waiting)
+
+
+@pytest.mark.requirement("WC-05")
+async def test_a_pool_without_a_connection_reports_that_there_are_too_many(server: Server) -> None:
+    server.connections_max = 1
+    pool = pool_of(server, size=10)
+    broken = await pool.take()
+    waiting = [asyncio.create_task(pool.take()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    server.connections_max = 0
+    broken.terminate()
+    pool.give_back(broken)
+    async with asyncio.timeout(PLENTY_SECONDS):
+        for task in waiting:
+            with pytest.raises(TooManyConnections):
+                await task
+
+
+@pytest.mark.requirement("WC-05")
+async def test_a_pool_grows_again_once_the_limit_is_raised(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_pool, "GROW_SECONDS", 0.0)
+    server.connections_max = 1
+    pool = pool_of(server, size=2)
+    only = await pool.take()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(pool.take(), 0.01)
+    server.connections_max = 2
+    assert await asyncio.wait_for(pool.take(), PLENTY_SECONDS) is not only
+
+
+async def test_a_connection_that_was_idle_for_long_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of(server, size=3)
     taken = [await pool.take() for _ in range(3)]
     for connection in taken:
@@ -132,7 +178,7 @@ async def test_what_nobody_has_needed_for_long_is_given_up(server: Server, monke
     assert [made.told for made in server.made] == [True, False, False]
 
 
-async def test_a_pool_that_is_closed_waits_for_what_is_lent_and_lends_no_more(server: Server) -> None:
+async def test_closing_a_pool_waits_for_acquired_connections_and_refuses_new_ones(server: Server) -> None:
     pool = pool_of(server, size=2)
     lent, idle = await pool.take(), await pool.take()
     pool.give_back(idle)
@@ -151,7 +197,7 @@ async def test_a_pool_that_is_closed_waits_for_what_is_lent_and_lends_no_more(se
         await pool.take()
 
 
-async def test_what_was_asked_for_before_a_pool_was_closed_is_not_lent_after(server: Server) -> None:
+async def test_a_connection_requested_before_the_close_is_not_acquired_after_it(server: Server) -> None:
     pool = pool_of(server)
     asked = asyncio.create_task(pool.take())
     await asyncio.sleep(0)
@@ -161,7 +207,7 @@ async def test_what_was_asked_for_before_a_pool_was_closed_is_not_lent_after(ser
     assert [made.closed for made in server.made] == [True]
 
 
-async def test_a_pool_that_is_cut_off_waits_for_nobody(server: Server) -> None:
+async def test_terminating_a_pool_waits_for_no_connection(server: Server) -> None:
     pool = pool_of(server, size=2)
     await pool.take()
     pool.give_back(await pool.take())

@@ -71,7 +71,7 @@ async def test_a_repetition_waits_for_the_claim_that_is_under_way(dsn: str, driv
     assert won == [[job.id for job in jobs]] * 2
 
 
-async def test_a_row_that_cannot_be_read_keeps_nobody_from_the_others(dsn: str, drive: Driver) -> None:
+async def test_a_row_that_cannot_be_decoded_does_not_block_the_others(dsn: str, drive: Driver) -> None:
     spoilt = await drive.add(tags={"tenant": "x"}, policy={"lease_seconds": 0.05})
     good = await drive.add(policy={"lease_seconds": 0.05})
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -96,7 +96,7 @@ async def test_a_database_that_takes_no_writes_is_unavailable_and_not_a_bug(dsn:
     await store.close()
 
 
-async def test_a_role_without_rights_is_told_so(dsn: str, drive: Driver) -> None:
+async def test_a_role_without_rights_gets_an_error_with_advice(dsn: str, drive: Driver) -> None:
     await drive.add()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("do $$ begin create role weak login; exception when duplicate_object then null; end $$")

@@ -41,7 +41,7 @@ async def test_a_change_whose_answer_was_lost_is_asked_again_and_happens_once(
 
 
 @pytest.mark.requirement("LC-07", "SM-13")
-async def test_a_claim_whose_answer_was_lost_returns_what_it_won(dsn: str, drive: Driver) -> None:
+async def test_a_claim_whose_reply_was_lost_returns_its_jobs_when_repeated(dsn: str, drive: Driver) -> None:
     async with relay_to(dsn) as (relay, through):
         store = PostgresStore.from_url(through)
         await store.open()
@@ -105,7 +105,7 @@ async def _until_it_answers(call: Callable[[], Awaitable[object]]) -> object:
         ("{dsn}?pooler=session", "pooler"),
     ],
 )
-async def test_an_address_that_leads_nowhere_says_what_to_do(dsn: str, url: str, says: str) -> None:
+async def test_an_unreachable_address_is_an_error_with_advice(dsn: str, url: str, says: str) -> None:
     with pytest.raises((StoreError, ValueError), match=says):
         await PostgresStore.from_url(url.format(dsn=dsn)).open()
 
@@ -117,7 +117,7 @@ async def test_an_empty_database_asks_to_be_migrated(postgres_dsn: str) -> None:
     await store.close()
 
 
-async def test_a_database_that_needs_newer_code_refuses_to_start_and_says_what_to_do(dsn: str) -> None:
+async def test_a_schema_of_a_newer_version_is_refused_with_advice(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("update tenure.meta set value = '99' where name = 'min_code_version'")
     store = PostgresStore.from_url(dsn)
@@ -170,7 +170,7 @@ asyncio.run(main())
 """
 
 
-def test_a_store_used_after_a_fork_says_so(dsn: str) -> None:
+def test_a_store_used_after_a_fork_is_an_error(dsn: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, dsn], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     assert "open a new one in the child process" in done.stdout

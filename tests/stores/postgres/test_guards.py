@@ -11,20 +11,21 @@ import psycopg
 import pytest
 
 from tenure.errors import RowPoisoned
+from tenure.lifecycle.causes import CAUSES
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
-from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Heartbeat, Progress
+from tenure.lifecycle.operations import Cancel, Commit, Complete, DeadLetter, Heartbeat, Progress, Retry
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.transitions import legal_events
 from tenure.stores.contract import Applied, Failure
-from tenure.testing.driver import ERROR, Driver
+from tenure.testing.driver import CLIENT, ERROR, Driver
 
 AS_THE_STORE = "select set_config('tenure.writer', 'store', true);"
 MARK = "update tenure.dead_letters set handled_at = clock_timestamp()"
 LEGAL = "select tenure.legal_event(%s, %s, %s, %s, %s, true)"
 EVENT = """insert into tenure.events (job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor,
     request_id)
-    values ('{id}', clock_timestamp(), {rev}, 1, 1, {commits}, '{type}', {from_}, '{to}', 'runner:me', 'x');"""
+    values ('{id}', now(), {rev}, 1, 1, {commits}, '{type}', {from_}, '{to}', 'runner:me', 'x');"""
 
 
 def event(job: str, rev: int, type_: str, from_: str | None, to: str, *, commits: bool = False) -> str:
@@ -36,12 +37,12 @@ ATTACKS = {
     "a status typed by hand": "update tenure.jobs set status = 'queued', owner = null, token = null,"
     " lease_expires_at = null, heartbeat_deadline_at = null where id = '{running}'",
     "a revision without its event": "update tenure.jobs set rev = rev + 1, previous_status = status,"
-    " transition_count = 1, updated_at = clock_timestamp() where id = '{running}'",
+    " transition_count = 1, updated_at = now() where id = '{running}'",
     "a revision that stands still": "update tenure.jobs set progress = 7 where id = '{running}'",
     "an illegal arrow with its event": AS_THE_STORE
     + event("queued", 2, "succeeded", "queued", "succeeded", commits=True)
     + "update tenure.jobs set status = 'succeeded', previous_status = 'queued', rev = 2, transition_count = 1,"
-    " result = '1', committed_at = clock_timestamp(), finished_at = clock_timestamp(), updated_at = clock_timestamp()"
+    " result = '1', committed_at = now(), finished_at = now(), updated_at = now()"
     " where id = '{queued}'",
     "a chain that starts elsewhere": AS_THE_STORE
     + event("queued", 2, "started", "claimed", "running")
@@ -51,14 +52,29 @@ ATTACKS = {
     " where id = '{queued}'",
     "a chain with a hole": AS_THE_STORE
     + event("running", 5, "heartbeat", "running", "running")
-    + "update tenure.jobs set rev = 5, previous_status = status, transition_count = 2, updated_at = clock_timestamp()"
+    + "update tenure.jobs set rev = 5, previous_status = status, transition_count = 2, updated_at = now()"
     " where id = '{running}'",
     "a lie about the status before": AS_THE_STORE
     + event("running", 4, "requeued", "stalled", "queued")
     + "update tenure.jobs set status = 'queued', previous_status = 'stalled', rev = 4, transition_count = 1,"
     " owner = null,"
     " token = null, lease_expires_at = null, heartbeat_deadline_at = null,"
-    " updated_at = clock_timestamp() where id = '{running}'",
+    " updated_at = now() where id = '{running}'",
+    "a signal that leaves its revision unsaid": AS_THE_STORE
+    + event("running", 4, "signalled", "running", "running")
+    + "update tenure.jobs set rev = 4, previous_status = status, transition_count = 1, updated_at = now()"
+    " where id = '{running}'",
+    "a wait for nothing": AS_THE_STORE
+    + event("running", 4, "suspended", "running", "waiting")
+    + "update tenure.jobs set status = 'waiting', rev = 4, previous_status = status, transition_count = 1,"
+    " owner = null, token = null, lease_expires_at = null, heartbeat_deadline_at = null,"
+    " updated_at = now() where id = '{running}'",
+    "a wait for a time without one": AS_THE_STORE
+    + event("running", 4, "suspended", "running", "waiting")
+    + "update tenure.jobs set status = 'waiting', waiting_for = 'time', due_at = null, rev = 4,"
+    " previous_status = status, transition_count = 1, owner = null, token = null, lease_expires_at = null,"
+    " heartbeat_deadline_at = null,"
+    " updated_at = now() where id = '{running}'",
     "a stray event": event("queued", 2, "claimed", "queued", "claimed"),
     "an event of no known kind": AS_THE_STORE + event("queued", 2, "blessed", "queued", "queued"),
     "a second commit": AS_THE_STORE + event("succeeded", 5, "committed", "running", "running", commits=True),
@@ -108,18 +124,18 @@ ATTACKS = {
     "a job born long ago": "select tenure.insert_jobs(array[gen_random_uuid()], array['mail'], array['default'],"
     " array[0]::smallint[], array['1'], array[1], array[null::text], array[null::text], array[null::text],"
     " array[null::text], array[null::text], array[null::text], array[null::text], array[null::uuid],"
-    " array[null::uuid], array[0::bigint], array['x'], array[null::text], array['client:me'], 1::smallint,"
-    " '4000-01-01 BC', '{{}}')",
+    " array[null::uuid], array[false], array[0::bigint], array[null::timestamptz], array['x'], array[null::text],"
+    " array[null::text], array['client:me'], 1::smallint, '4000-01-01 BC', '{{}}')",
     "a policy changed": "update tenure.policies set lease_ms = 1",
     "a policy removed": "delete from tenure.policies",
     "a job without its event": "insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload,"
-    " status, rev, transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at)"
-    " values (gen_random_uuid(), now(), 1, 0, 'mail', 'default', '1', 'queued', 1, 1, 0, 0, 0, false, false, now(),"
+    " status, rev, transition_count, attempt, failures, losses, lost, updated_at, due_at)"
+    " values (gen_random_uuid(), now(), 1, 0, 'mail', 'default', '1', 'queued', 1, 1, 0, 0, 0, false, now(),"
     " now())",
     "a job born finished": "insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload,"
-    " status, rev, transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, finished_at,"
+    " status, rev, transition_count, attempt, failures, losses, lost, updated_at, finished_at,"
     " committed_at, result)"
-    " values (gen_random_uuid(), now(), 1, 0, 'mail', 'default', '1', 'succeeded', 1, 1, 0, 0, 0, false, false, now(),"
+    " values (gen_random_uuid(), now(), 1, 0, 'mail', 'default', '1', 'succeeded', 1, 1, 0, 0, 0, false, now(),"
     " now(), now(), '1')",
 }
 
@@ -151,7 +167,7 @@ def everything(connection: psycopg.Connection) -> list[object]:
 
 @pytest.mark.requirement("LC-02", "LC-03", "LC-10", "EL-03", "WC-12")
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_hand_written_sql_cannot_break_the_rules(dsn: str, jobs: dict[str, UUID], attack: str) -> None:
+async def test_hand_written_sql_cannot_break_the_invariants(dsn: str, jobs: dict[str, UUID], attack: str) -> None:
     with psycopg.connect(dsn) as connection:
         before = everything(connection)
         connection.commit()
@@ -161,6 +177,25 @@ async def test_hand_written_sql_cannot_break_the_rules(dsn: str, jobs: dict[str,
         assert everything(connection) == before
     known = ("TN002", psycopg.errors.CheckViolation.sqlstate, psycopg.errors.UniqueViolation.sqlstate)
     assert refusal.value.sqlstate in known, f"refused by accident: {refusal.value}"
+
+
+@pytest.mark.requirement("SM-17")
+def test_the_databases_own_list_of_causes_is_the_lifecycles(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        for type_, cause in CAUSES.items():
+            assert connection.execute("select tenure.usual_cause(%s)", (type_.value,)).fetchone() == (cause,)
+
+
+@pytest.mark.requirement("SM-17")
+async def test_the_view_of_the_log_has_the_cause_of_every_event(dsn: str, drive: Driver) -> None:
+    job = await drive.apply(await drive.running(), Retry(ERROR, delay_seconds=0))
+    [again] = await drive.claim(start=False)
+    await drive.apply(again.id, Cancel("no need"), actor=CLIENT)
+    with psycopg.connect(dsn) as connection:
+        query = "select type, cause from tenure.log where job_id = %s order by rev"
+        seen = connection.execute(query, (job.id,)).fetchall()
+    assert seen == [(event.type.value, event.cause) for event in await drive.events_of(job.id)]
+    assert [cause for _, cause in seen] == ["requested", "due", "claimed", "ValueError", "due", "no need"]
 
 
 @pytest.mark.requirement("LC-03", "LC-10")
@@ -189,22 +224,30 @@ def check_refused(connection: psycopg.Connection, statement: str, words: str) ->
     assert refusal.value.sqlstate == "TN002"
 
 
+UNSIGNALLED = "the revision of its last signal or wake is another one"
+UNWAITING = "only a waiting job waits for something"
+CHILDLESS = "only a job that waits for children has a number of them"
 SPOILT = {
-    "started_at = null": "it lacks what belongs to this status",
+    "started_at = null": "a column that this status requires is null",
     "attempt = 0": "time and attempts never go back",
     "token = null": "jobs that are claimed or running have a lease",
     "owner = null": "jobs that are claimed or running have a lease",
     "heartbeat_deadline_at = null": "jobs that are claimed or running have a lease",
-    "result = '1'": "its outcome does not belong to this status",
-    "error = '1'": "its outcome does not belong to this status",
-    "partial_result = '1'": "its outcome does not belong to this status",
-    "reason = 'because'": "its outcome does not belong to this status",
-    "finished_at = clock_timestamp()": "its outcome does not belong to this status",
-    "committed_result = '1'": "its outcome does not belong to this status",
-    "losses = 1": "its counts cannot be",
-    "failures = 2": "its counts cannot be",
-    "progress = 101": "its counts cannot be",
+    "result = '1'": "a column of another status is set",
+    "error = '1'": "a column of another status is set",
+    "partial_result = '1'": "a column of another status is set",
+    "reason = 'because'": "a column of another status is set",
+    "finished_at = clock_timestamp()": "a column of another status is set",
+    "committed_result = '1'": "a column of another status is set",
+    "losses = 1": "its counters are out of range",
+    "failures = 2": "its counters are out of range",
+    "progress = 101": "its counters are out of range",
     "started_at = created_at - interval '1 second'": "its times are out of order",
+    "signal_rev = 3": "only a new signal or wake sets the revision of the last one",
+    "signal_rev = 4": UNSIGNALLED,
+    "waiting_for = 'signal'": UNWAITING,
+    "children_max = 0": CHILDLESS,
+    "awaited = true": "what a job was enqueued with never changes",
     "erased_at = clock_timestamp()": "time and attempts never go back",
     "payload = null": "what a job was enqueued with never changes",
 }
@@ -212,13 +255,11 @@ SPOILT = {
 
 @pytest.mark.requirement("LC-02", "LC-10")
 @pytest.mark.parametrize("spoilt", SPOILT)
-async def test_a_change_that_leaves_a_row_as_it_cannot_be_is_refused_in_words(
+async def test_a_change_to_an_invalid_row_is_refused_with_a_message(
     dsn: str, jobs: dict[str, UUID], spoilt: str
 ) -> None:
     step = AS_THE_STORE + event("running", 4, "heartbeat", "running", "running")
-    change = (
-        "update tenure.jobs set rev = 4, previous_status = status, transition_count = 1, updated_at = clock_timestamp()"
-    )
+    change = "update tenure.jobs set rev = 4, previous_status = status, transition_count = 1, updated_at = now()"
     where = " where id = '{running}'"
     with psycopg.connect(dsn) as connection:
         check_refused(connection, f"{step}{change}, {spoilt}{where}".format(**jobs), SPOILT[spoilt])
@@ -227,9 +268,9 @@ async def test_a_change_that_leaves_a_row_as_it_cannot_be_is_refused_in_words(
 
 BORN = AS_THE_STORE + (
     "with born as (insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, tags, status,"
-    " rev, transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at) values"
+    " rev, transition_count, attempt, failures, losses, lost, updated_at, due_at) values"
     " (gen_random_uuid(), now(), {policy}, 0, 'mail', 'default', {payload}, {tags}, 'queued', 1, 1, {attempt},"
-    " 0, 0, {lost}, false, now(),"
+    " 0, 0, {lost}, now(),"
     " {due}) returning id, attempt)"
     " insert into tenure.events (job_id, at, rev, attempt, version, commits, type, to_status, actor, request_id)"
     " select id, now(), 1, attempt, 1, false, 'enqueued', 'queued', 'client:me', id::text from born"
@@ -238,16 +279,16 @@ WELL_BORN = {"policy": "1", "payload": "'1'", "tags": "null", "attempt": "0", "l
 ILL_BORN = {
     "payload": ("null", "it has no payload"),
     "tags": ("'[]'", "its tags are not an object"),
-    "policy": ("999", "its policy is not there"),
+    "policy": ("999", "its policy does not exist"),
     "attempt": ("1", "a job begins queued"),
     "lost": ("true", "a job begins queued"),
-    "due": ("null", "it lacks what belongs to this status"),
+    "due": ("null", "a column that this status requires is null"),
 }
 
 
 @pytest.mark.requirement("LC-02", "LC-10")
 @pytest.mark.parametrize("column", ILL_BORN)
-async def test_a_job_that_cannot_be_is_refused_in_words(dsn: str, jobs: dict[str, UUID], column: str) -> None:
+async def test_an_invalid_job_is_refused_with_a_message(dsn: str, jobs: dict[str, UUID], column: str) -> None:
     value, words = ILL_BORN[column]
     with psycopg.connect(dsn) as connection:
         check_refused(connection, BORN.format(**{**WELL_BORN, column: value}), words)
@@ -261,7 +302,7 @@ LEASE = {
     "heartbeat_deadline_at": "now() + interval '1 minute'",
 }
 COUNTS = {"error": "null", "partial_result": "null", "reason": "null", "committed_result": "null", "progress": "null"}
-COUNTS |= {"losses": "0", "failures": "0"}
+COUNTS |= {"losses": "0", "failures": "0", "signal_rev": "0", "waiting_for": "null", "children_max": "null"}
 TOGETHER = {
     # What a statement of the store does to many jobs at once: the event of each, and its columns.
     "claims": (
@@ -284,10 +325,10 @@ TOGETHER = {
         | {"finished_at": "now()", "committed_at": "now()", **COUNTS},
     ),
 }
-LACKING = "it lacks what belongs to this status"
+LACKING = "a column that this status requires is null"
 LEASED = "jobs that are claimed or running have a lease, and no others"
-STRANGE = "its outcome does not belong to this status"
-COUNTED = "its counts cannot be"
+STRANGE = "a column of another status is set"
+COUNTED = "its counters are out of range"
 ONE_SPOILT = {
     "claims": {
         "started_at": ("null", LACKING),
@@ -297,13 +338,17 @@ ONE_SPOILT = {
         "losses": ("1", COUNTED),
         "failures": ("2", COUNTED),
         "progress": ("101", COUNTED),
-        "attempt": ("0", "its events do not say so"),
-        "status": ("'claimed'", "its events do not say so"),
+        "signal_rev": ("2", UNSIGNALLED),
+        "waiting_for": ("'signal'", UNWAITING),
+        "children_max": ("0", CHILDLESS),
+        "attempt": ("0", "time and attempts never go back"),
+        "committed_at": ("now()", "it is committed by an event that commits"),
+        "status": ("'claimed'", "its events do not lead to this row"),
         "updated_at": ("created_at - interval '1 second'", "time and attempts never go back"),
     },
     "completions": {
         "result": ("null", LACKING),
-        "committed_at": ("null", LACKING),
+        "committed_at": ("null", "it is committed by an event that commits"),
         **{column: (value, LEASED) for column, value in LEASE.items()},
         **dict.fromkeys(("error", "partial_result", "reason", "committed_result"), ("'1'", STRANGE)),
         "finished_at": ("started_at - interval '1 second'", "its times are out of order"),
@@ -311,7 +356,10 @@ ONE_SPOILT = {
         "losses": ("1", COUNTED),
         "failures": ("2", COUNTED),
         "progress": ("101", COUNTED),
-        "attempt": ("2", "its events do not say so"),
+        "signal_rev": ("4", UNSIGNALLED),
+        "waiting_for": ("'signal'", UNWAITING),
+        "children_max": ("0", CHILDLESS),
+        "attempt": ("2", "time and attempts never go back"),
     },
 }
 EACH_SPOILT = [(what, column) for what, columns in ONE_SPOILT.items() for column in columns]
@@ -338,7 +386,7 @@ def together(what: str, ids: list[UUID], *, told: list[UUID], spoilt: Mapping[st
 
 @pytest.mark.requirement("LC-02", "LC-10")
 @pytest.mark.parametrize(("what", "column"), EACH_SPOILT)
-async def test_one_spoilt_row_among_many_that_are_alike_is_refused_in_words(
+async def test_an_invalid_row_in_a_homogeneous_batch_is_refused_with_a_message(
     dsn: str, drive: Driver, what: str, column: str
 ) -> None:
     ids = await three(drive, what)
@@ -356,7 +404,7 @@ async def test_one_row_without_its_event_among_many_that_are_alike_is_refused(
     ids = await three(drive, what)
     with psycopg.connect(dsn) as connection:
         for told in ([ids[0], ids[2]], ids[:1], []):
-            check_refused(connection, together(what, ids, told=told), "its events do not say so")
+            check_refused(connection, together(what, ids, told=told), "its events do not lead to this row")
 
 
 OTHERWISE = {
@@ -367,13 +415,15 @@ OTHERWISE = {
 
 @pytest.mark.requirement("LC-03", "LC-10")
 @pytest.mark.parametrize("what", TOGETHER)
-async def test_one_row_whose_event_says_otherwise_among_many_that_are_alike_is_refused(
+async def test_a_row_that_contradicts_its_event_in_a_homogeneous_batch_is_refused(
     dsn: str, drive: Driver, what: str
 ) -> None:
     ids = await three(drive, what)
     with psycopg.connect(dsn) as connection:
         connection.execute((AS_THE_STORE + OTHERWISE[what].format(it=ids[2])).encode())
-        check_refused(connection, together(what, ids, told=ids[:2]), f"job {ids[2]} .* its events do not say so")
+        check_refused(
+            connection, together(what, ids, told=ids[:2]), f"job {ids[2]} .* its events do not lead to this row"
+        )
 
 
 @pytest.mark.requirement("LC-10")
@@ -384,10 +434,10 @@ async def test_one_new_job_without_its_event_among_many_is_refused(dsn: str, job
     with psycopg.connect(dsn) as connection:
         connection.execute(several.encode())
         connection.rollback()
-        check_refused(connection, f"{several} limit 2", "its events do not say so")
+        check_refused(connection, f"{several} limit 2", "its events do not lead to this row")
 
 
-async def test_a_row_that_cannot_be_written_is_set_aside_and_its_batch_goes_through(dsn: str, drive: Driver) -> None:
+async def test_a_poisoned_row_is_quarantined_and_its_batch_is_written(dsn: str, drive: Driver) -> None:
     await drive.store.enqueue([drive.enqueue() for _ in range(8)])
     jobs = await drive.claim(limit=8)
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -406,7 +456,7 @@ async def test_a_row_that_cannot_be_written_is_set_aside_and_its_batch_goes_thro
         ]
 
 
-async def test_a_stray_event_put_in_by_force_is_set_aside_and_the_queue_goes_on(dsn: str, drive: Driver) -> None:
+async def test_a_job_with_a_stray_event_is_quarantined_and_the_queue_continues(dsn: str, drive: Driver) -> None:
     poisoned = await drive.add(priority=10)
     healthy = await drive.add()
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -11,13 +11,13 @@ import psycopg
 import pytest
 
 from tenure.errors import JobNotFound, StoreUnavailable
-from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Complete, Heartbeat, Progress
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.stores.contract import Applied
 from tenure.stores.postgres import connections
 from tenure.stores.postgres.connections import Session, fetch
 from tenure.stores.postgres.store import PostgresStore
-from tenure.testing.driver import OPERATOR, Driver
+from tenure.testing.driver import OPERATOR, Driver, prune_finished
 from tenure.testing.store_check import whole_tail
 from tests.stores.postgres.test_contention import (
     test_a_repetition_waits_for_the_claim_that_is_under_way as a_repetition_waits,
@@ -42,7 +42,7 @@ def revisions(events: list[Any]) -> list[int]:
 
 
 @pytest.mark.requirement("SM-04")
-async def test_a_job_that_came_while_a_claim_waited_for_its_rules_begins_before_it_is_claimed(
+async def test_a_job_enqueued_while_a_claim_waited_for_limits_is_dated_before_its_claim(
     dsn: str, drive: Driver
 ) -> None:
     for queue in ("a", "b"):
@@ -97,7 +97,7 @@ async def test_an_enqueue_that_is_answered_twice_at_once_has_one_answer(dsn: str
     assert (answer.job.id, answer.created) == (again.job.id, again.created) == (first.id, False)
 
 
-async def test_a_job_that_is_removed_while_it_is_answered_with_is_said_to_be_gone(
+async def test_a_job_that_is_pruned_while_it_is_read_is_reported_as_missing(
     dsn: str, drive: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = drive.enqueue(request_id="old")
@@ -122,7 +122,7 @@ async def test_a_job_that_is_removed_while_it_is_answered_with_is_said_to_be_gon
 
 
 async def prune(drive: Driver, *, limit: int = 1000) -> int:
-    return await drive.store.prune(older_than_seconds=0, limit=limit, actor=OPERATOR)
+    return await prune_finished(drive.store, older_than_seconds=0, limit=limit)
 
 
 async def two_that_were_claimed_together(drive: Driver) -> list[Any]:
@@ -186,7 +186,7 @@ async def test_a_claimer_that_freezes_while_it_holds_a_queue_does_not_hold_it_fo
         await frozen
 
 
-async def test_a_queue_is_shown_as_it_is_after_waiting_for_somebody_elses_change(dsn: str, drive: Driver) -> None:
+async def test_a_queue_change_returns_the_record_after_the_change_it_waited_for(dsn: str, drive: Driver) -> None:
     queues = drive.store.queues
     await queues.put("mail", QueueLimits(concurrency_max=5), actor=OPERATOR)
     with psycopg.connect(dsn, autocommit=True) as watcher, psycopg.connect(dsn) as other:
@@ -211,7 +211,7 @@ async def test_a_queue_is_forgotten_with_what_a_claim_spent_while_that_was_waite
         claimer.execute("select from tenure.queues where name = 'mail' for no key update")
         forgetting = asyncio.ensure_future(queues.forget("mail", actor=OPERATOR))
         await eventually(lambda: waiting(watcher) == 1)
-        claimer.execute("insert into tenure.rate_usage values ('mail', 'ada', '[]', now())")
+        claimer.execute("insert into tenure.rate_usage values ('mail', 'ada', '{}', now())")
         claimer.commit()
         assert await forgetting
         assert watcher.execute("select count(*) from tenure.rate_usage").fetchone() == (0,)

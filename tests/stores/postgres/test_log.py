@@ -15,7 +15,8 @@ from tenure.testing.driver import CLIENT, Driver
 ENQUEUE = """select created from tenure.enqueue(array[%(id)s]::uuid[], array['mail'], array['default'],
     array[0]::smallint[], array['{}'], array[1], array[%(key)s]::text[], array[null]::text[], array[null]::text[],
     array[null]::text[], array[null]::text[], array[null]::text[], array[null]::text[], array[null]::uuid[],
-    array[null]::uuid[], array[0]::bigint[], array['x'], array[null]::text[], array['client:psql'], 1::smallint)"""
+    array[null]::uuid[], array[false], array[0]::bigint[], array[null]::timestamptz[], array['x'], array[null]::text[],
+    array[null]::text[], array['client:psql'], 1::smallint)"""
 
 BLOCKED = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
@@ -92,7 +93,7 @@ async def test_a_listener_is_woken_by_another_process_and_only_for_its_queues(ds
     await other.close()
 
 
-async def test_a_listener_whose_connection_was_cut_hears_again(dsn: str, drive: Driver) -> None:
+async def test_a_listener_reconnects_after_its_connection_was_cut(dsn: str, drive: Driver) -> None:
     other = PostgresStore.from_url(dsn)
     await other.open()
     async with other.wakeups(["default"]) as mine:
@@ -123,7 +124,7 @@ async def test_what_commits_late_comes_after_the_end_of_the_log(dsn: str, drive:
 
 
 @pytest.mark.requirement("LC-10")
-async def test_the_view_tells_what_the_table_leaves_out(dsn: str, drive: Driver) -> None:
+async def test_the_view_has_the_values_that_the_table_omits(dsn: str, drive: Driver) -> None:
     job = await drive.running()
     named = await drive.add(request_id="named")
     with psycopg.connect(dsn) as connection:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
+from tenure.lifecycle.records import EventType
+from tenure.lifecycle.statuses import UNSUCCESSFUL
 from tenure.stores.postgres.connections import PACKAGE, PLANNED_ONCE, Address, Connections
+from tenure.stores.postgres.reads import UNUSUAL
 from tenure.stores.sql_files import numbered
 from tenure.testing.driver import Driver
 from tests.support.postgres import Postgres
@@ -29,14 +33,14 @@ FILL = """
 set session_replication_role = replica;
 insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('{{}}', 60000, 20000);
 insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, status, rev,
-    transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at, finished_at,
+    transition_count, attempt, failures, losses, lost, updated_at, due_at, finished_at,
     committed_at, result, correlation_id,
     partition_key)
 select gen_random_uuid(), now() - interval '1 day', 1,
     case sort when 'future' then 10 else n % 3 end,
     'mail', 'queue-' || n % 4, '{{}}',
     case sort when 'finished' then 'succeeded' else 'queued' end, 1, 1,
-    0, 0, 0, false, false, now(),
+    0, 0, 0, false, now(),
     case sort when 'future' then now() + n * interval '1 second' else now() - n * interval '1 millisecond' end,
     case sort when 'finished' then now() end, case sort when 'finished' then now() end,
     case sort when 'finished' then '1' end, case when n % 1000 = 0 then 'c' || n end,
@@ -95,6 +99,8 @@ CLAIM = {
     "body": "'b'",
     "queues": "'{queue-0,queue-1,queue-2,queue-3}'",
     "within_limits": "false",
+    "wait_ms": "60000",
+    "detail": "null",
     "chosen": "'{}'",
     "gap_queues": "'{queue-0,queue-1,queue-2,queue-3}'",
     "gap_lows": "'{-32769,-32769,-32769,-32769}'",
@@ -228,6 +234,43 @@ LOOK_UPS = {
 
 
 @pytest.mark.requirement("SM-12")
+@pytest.mark.parametrize("type_", sorted(UNUSUAL))
+def test_events_of_a_type_of_which_there_are_few_are_found_over_all_time_by_an_index(crowded: str, type_: str) -> None:
+    values = {
+        "types": f"'{{{type_}}}'",
+        "since": "'0001-01-01 00:00+00'",
+        "until": "'9999-01-01 00:00+00'",
+        "job_id": "'00000000-0000-0000-0000-000000000000'",
+        "rev": "0",
+        "limit": "100",
+    }
+    with psycopg.connect(crowded) as connection:
+        plan = plan_after_warm_up(connection, "events/select_by_unusual_type", values)
+    assert "events_unusual" in {node.get("Index Name") for node in nodes(plan)}
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
+
+
+def test_the_index_of_unusual_events_has_the_types_that_are_looked_up_in_it(crowded: str) -> None:
+    with psycopg.connect(crowded) as connection:
+        predicate = "select pg_get_expr(indpred, indrelid) from pg_index where indexrelid = %s::regclass"
+        [words] = connection.execute(predicate, ["tenure.events_unusual"]).fetchone() or ("",)
+    assert {EventType(word) for word in re.findall(r"'(\w+)'", words)} == UNUSUAL
+
+
+@pytest.mark.requirement("SM-12")
+@pytest.mark.parametrize("status", [*sorted(UNSUCCESSFUL), "failed,halted"])
+def test_jobs_of_a_status_in_which_few_end_are_listed_without_reading_the_others(crowded: str, status: str) -> None:
+    values = dict.fromkeys(("after", "queues", "kinds", "dedupe_key", "submitted_by", "tags"), "null")
+    values |= dict.fromkeys(("created_from", "created_until", "reasons"), "null")
+    values |= {"statuses": f"'{{{status}}}'", "limit": "100"}
+    with psycopg.connect(crowded) as connection:
+        connection.execute("analyze tenure.jobs")
+        plan = plan_after_warm_up(connection, "jobs/select_page", values)
+    assert {node.get("Index Name") for node in nodes(plan)} - {None} == {"jobs_unsuccessful"}
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
+
+
+@pytest.mark.requirement("SM-12")
 @pytest.mark.parametrize("name", LOOK_UPS)
 def test_look_ups_use_their_index(crowded: str, name: str) -> None:
     with psycopg.connect(crowded) as connection:
@@ -244,6 +287,7 @@ def test_look_ups_use_their_index(crowded: str, name: str) -> None:
             "since": f"'{at}'" if name == "events/select_by_time" else "null",
             "until": f"timestamptz '{at}' + interval '30 seconds'" if name == "events/select_by_time" else "null",
             "correlation_id": "'c1000'",
+            "root": "null",
             **dict.fromkeys(("after", "statuses", "queues", "kinds", "dedupe_key", "submitted_by", "tags"), "null"),
             **dict.fromkeys(("created_from", "created_until", "reasons"), "null"),
         }
@@ -274,3 +318,74 @@ def test_a_plan_that_is_made_for_empty_tables_does_not_read_all_of_them(dsn: str
         explained = connection.execute(f"explain (generic_plan) {numbered(PACKAGE, name).sql}".encode())
         lines = [line for (line,) in explained]
     assert not [line for line in lines if "Seq Scan on jobs" in line or "Seq Scan on events" in line], "\n".join(lines)
+
+
+WAITING = """
+set session_replication_role = replica;
+insert into tenure.policies (body, lease_ms, heartbeat_ms) values ('{{}}', 60000, 20000);
+insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, status, rev,
+    transition_count, attempt, failures, losses, lost, updated_at, due_at, waiting_for, children_max)
+select gen_random_uuid(), now(), 1, 0, 'wait', 'waiting', '{{}}', 'waiting', 4, 1, 1, 0, 0, false, now(), null,
+    case when n % 100 = 0 then 'children' else 'signal' end, case when n % 100 = 0 then n % 2 end
+from generate_series(1, {waiting}) n;
+insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, status, rev,
+    transition_count, attempt, failures, losses, lost, updated_at, due_at, parent_id, awaited, finished_at)
+select gen_random_uuid(), now(), 1, 0, 'child', 'children', '{{}}', case when n <= 3 then 'queued' else 'failed' end, 1,
+    1, 0, 0, 0, false, now(), now(), parent.id, true, case when n > 3 then now() end
+from tenure.jobs parent, generate_series(1, 20) n
+where parent.children_max is not null;
+set session_replication_role = origin;
+"""
+
+
+@pytest.fixture(scope="module")
+def with_waiting_jobs(postgres_server: Postgres, migrated_template: str) -> Iterator[str]:
+    """100,000 waiting jobs. A thousand of them wait for children, of which three are live and seventeen have ended."""
+    dsn = postgres_server.create_database(template=migrated_template)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in WAITING.format(waiting=100_000).split(";\n"):
+            connection.execute(statement.encode())
+    yield dsn
+    postgres_server.drop_database(dsn)
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.requirement("WC-10")
+def test_a_scan_of_recovery_reads_jobs_that_wait_for_children_and_their_live_children_alone(
+    with_waiting_jobs: str, analysed: bool
+) -> None:
+    with psycopg.connect(with_waiting_jobs) as connection:
+        if analysed:
+            connection.execute("analyze tenure.jobs")
+            connection.commit()
+        plan = plan_after_warm_up(connection, "jobs/select_recoverable", {"limit": "500", "after": "null"})
+    scans = [node for node in nodes(plan) if node.get("Relation Name") == "jobs" and node["Actual Loops"]]
+    assert {node.get("Index Name") for node in nodes(plan)} >= {"jobs_awaiting", "jobs_awaited"}
+    assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
+    walked = sum((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans)
+    # Of the children of each it reads one more than may be live.
+    assert walked <= 1000 * (1 + 2)
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+def test_whether_a_job_is_to_be_woken_is_read_from_its_live_children(with_waiting_jobs: str, analysed: bool) -> None:
+    with psycopg.connect(with_waiting_jobs) as connection:
+        if analysed:
+            connection.execute("analyze tenure.jobs")
+            connection.commit()
+        [[parent]] = connection.execute("select id from tenure.jobs where children_max = 0 limit 1").fetchall()
+        plan = plan_after_warm_up(connection, "jobs/select_wakeable", {"ids": f"'{{{parent}}}'"})
+        children = plan_after_warm_up(
+            connection,
+            "jobs/select_children",
+            {
+                "parent_id": f"'{parent}'",
+                "after": "'00000000-0000-0000-0000-000000000000'",
+                "live_only": "true",
+                "limit": "100",
+            },
+        )
+    assert {node.get("Index Name") for node in nodes(plan)} >= {"jobs_awaiting", "jobs_awaited"}
+    assert "jobs_children" in {node.get("Index Name") for node in nodes(children)}
+    for root in (plan, children):
+        assert not [node for node in nodes(root) if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]

@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tenure.lifecycle.limits import QueueLimits
 from tenure.lifecycle.operations import Stall
+from tenure.lifecycle.queue_limits import QueueLimits
 from tenure.stores.postgres import watermarks
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import OPERATOR, RECOVERY, Driver

@@ -27,7 +27,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.commit_blocks import until_late
 from tenure.testing.driver import CLIENT, Driver
-from tests.support.child_programs import wait_until
+from tests.support.server_process import wait_until
 from tests.support.waiting import eventually
 
 FOR_EVER = "with recursive endless(n) as (select 1 union all select n + 1 from endless) select count(*) from endless"
@@ -77,7 +77,9 @@ async def test_a_transaction_is_never_open_for_as_long_as_others_wait(path: Path
                 await until_late(tx)
 
 
-async def test_another_program_that_writes_waits_for_a_block_and_gets_its_turn(path: Path, store: SqliteStore) -> None:
+async def test_another_program_that_writes_waits_for_a_commit_block_and_then_writes(
+    path: Path, store: SqliteStore
+) -> None:
     asked = threading.Event()
 
     def write() -> None:
@@ -140,7 +142,7 @@ async def test_a_statement_that_is_given_up_right_before_it_begins_does_not_run_
             await asyncio.wait_for(task, PLENTY_SECONDS)
 
 
-async def test_a_task_that_is_cancelled_while_it_waits_for_its_turn_leaves_no_lock(path: Path) -> None:
+async def test_a_task_that_is_cancelled_while_it_waits_for_the_lock_leaves_no_lock(path: Path) -> None:
     async with opened(SqliteStore(path, busy_seconds=0.5)) as store:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("begin immediate")
@@ -188,7 +190,7 @@ async def test_blocks_and_the_store_get_the_write_lock_in_the_order_of_requests(
     assert order == ["first", "second", "third", "fourth"]
 
 
-async def test_without_the_lock_in_time_a_block_says_that_the_file_is_busy(path: Path) -> None:
+async def test_a_block_without_the_lock_in_time_reports_that_the_file_is_busy(path: Path) -> None:
     async with opened(SqliteStore(path, busy_seconds=0.05)) as store:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("begin immediate")
@@ -263,7 +265,7 @@ async def test_what_would_break_the_store_is_refused(
     assert (await store.tail()).events == []
 
 
-async def test_a_trigger_of_the_callers_own_cannot_write_our_tables_either(store: SqliteStore) -> None:
+async def test_a_users_trigger_cannot_write_the_stores_tables_either(store: SqliteStore) -> None:
     async with store.transaction(deadline_seconds=1) as tx:
         await tx.execute("create trigger sly after insert on paid begin update tenure_writer set writer = 'store'; end")
     with pytest.raises(GuardViolated):
@@ -290,7 +292,7 @@ async def test_a_statement_that_makes_sqlite_roll_back_leaves_nothing_to_commit_
     await drive.add()
 
 
-async def test_foreign_keys_that_the_caller_declared_are_kept_also_those_that_are_checked_at_the_end(
+async def test_the_users_foreign_keys_are_enforced_also_deferred_ones(
     store: SqliteStore,
 ) -> None:
     async with store.transaction(deadline_seconds=1) as tx:
@@ -321,7 +323,7 @@ async def test_what_others_committed_before_is_seen_and_the_writer_is_cleared_ou
 # Hints
 
 
-async def test_who_waits_for_work_is_told_after_the_commit_and_not_after_a_rollback(drive: Driver) -> None:
+async def test_wakeups_are_sent_after_the_commit_and_not_after_a_rollback(drive: Driver) -> None:
     job = await drive.running()
     names = ["mail", worker_wakeup("worker-1")]
     async with drive.store.wakeups(names[:1]) as queue, drive.store.wakeups(names[1:]) as worker:
@@ -370,7 +372,7 @@ async def test_in_memory_a_block_keeps_other_work_out(inline: bool) -> None:
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_in_memory_a_look_from_inside_says_to_use_tx(inline: bool) -> None:
+async def test_in_memory_a_read_inside_a_block_is_refused_and_names_tx(inline: bool) -> None:
     async with opened(SqliteStore(":memory:", inline=inline)) as store:
         job = await Driver(store).add()
         async with store.transaction(deadline_seconds=3):
@@ -379,7 +381,7 @@ async def test_in_memory_a_look_from_inside_says_to_use_tx(inline: bool) -> None
         assert await Driver(store).job(job.id) == job
 
 
-async def test_without_threads_whoever_waits_ends_a_block_whose_time_is_up() -> None:
+async def test_without_threads_a_waiter_rolls_back_an_expired_block() -> None:
     """On a clock that its sleepers move, as in a simulation, nobody else would."""
     clock = ManualClock()
     async with opened(SqliteStore(":memory:", seams=Seams(clock=clock), inline=True)) as store:
@@ -438,9 +440,7 @@ def contended(monkeypatch: pytest.MonkeyPatch) -> type[Contended]:
     return Contended
 
 
-def test_one_who_is_in_anothers_way_while_a_new_file_is_switched_tries_again(
-    tmp_path: Path, contended: type[Contended]
-) -> None:
+def test_a_conflict_while_a_new_file_is_switched_to_wal_is_retried(tmp_path: Path, contended: type[Contended]) -> None:
     with closing(connect.connect(str(tmp_path / "jobs.db"))) as connection:
         assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
     contended.refusals = connect.SWITCH_TRIES

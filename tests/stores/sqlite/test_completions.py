@@ -49,7 +49,7 @@ def completion(drive: Driver, job: Job, result: str) -> Request:
 
 
 @pytest.mark.requirement("LC-03")
-async def test_jobs_that_are_completed_together_become_what_decide_says_of_each(
+async def test_jobs_completed_in_one_statement_are_as_decide_would_make_them(
     drive: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = await drive.running()

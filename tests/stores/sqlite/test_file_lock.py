@@ -64,11 +64,11 @@ class Child:
             text=True,
         )
 
-    def says(self) -> str:
+    def expect(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def tell(self, word: str = "go on") -> None:
+    def send(self, word: str = "go on") -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
@@ -182,18 +182,18 @@ async def test_a_store_that_has_more_to_write_lets_another_in_between(path: Path
     assert await kinds(store) == ["first", "other", "second"]
 
 
-async def test_a_process_that_asks_again_at_once_comes_after_who_waited(path: Path, store: SqliteStore) -> None:
+async def test_a_process_that_acquires_again_is_queued_behind_waiters(path: Path, store: SqliteStore) -> None:
     lock = FairFileLock(str(path), seconds=FOR_EVER_SECONDS, spawn=SYSTEM.spawn)
     lock.acquire()
     with child(TAKES_THE_TURN, path) as other:
-        assert other.says() == "asking"
+        assert other.expect() == "asking"
         await eventually(lambda: waiting(path) == 1)
         lock.release()
         asking = asyncio.create_task(asyncio.to_thread(lock.acquire))
-        assert await asyncio.to_thread(other.says) == "has it"
+        assert await asyncio.to_thread(other.expect) == "has it"
         await eventually(lambda: waiting(path) == 1)
         assert not is_held(lock)
-        other.tell()
+        other.send()
         await asyncio.wait_for(asking, PLENTY_SECONDS)
         assert is_held(lock)
     lock.close()
@@ -215,10 +215,10 @@ asyncio.run(main())
 """
     children = [Child(script, path) for _ in range(4)]
     try:
-        assert [one.says() for one in children] == ["ready"] * 4
+        assert [one.expect() for one in children] == ["ready"] * 4
         for one in children:
-            one.tell()
-        assert [await asyncio.to_thread(one.says) for one in children] == ["done"] * 4
+            one.send()
+        assert [await asyncio.to_thread(one.expect) for one in children] == ["done"] * 4
     finally:
         for one in children:
             one.end()
@@ -229,7 +229,7 @@ asyncio.run(main())
     assert min(until_first_was_done.count(kind) for kind in last) >= 20
 
 
-async def test_blocks_and_writers_of_several_stores_take_turns_and_none_is_stuck(
+async def test_commit_blocks_and_writers_of_several_stores_share_the_lock_without_starvation(
     path: Path, store: SqliteStore
 ) -> None:
     async with (
@@ -252,7 +252,7 @@ async def test_blocks_and_writers_of_several_stores_take_turns_and_none_is_stuck
     assert (written.count("block"), written.count("added")) == (45, 45)
 
 
-async def test_a_store_on_a_link_to_the_file_takes_turns_with_the_others(path: Path, store: SqliteStore) -> None:
+async def test_a_store_on_a_link_to_the_file_shares_its_lock(path: Path, store: SqliteStore) -> None:
     link = path.parent / "link.db"
     link.symlink_to(path)
     held = Held()
@@ -269,18 +269,16 @@ async def test_a_store_on_a_link_to_the_file_takes_turns_with_the_others(path: P
 # Processes that die or stand still
 
 
-async def test_the_turn_of_a_process_that_is_killed_goes_to_the_next(path: Path, store: SqliteStore) -> None:
+async def test_the_lock_of_a_killed_process_goes_to_the_next_waiter(path: Path, store: SqliteStore) -> None:
     with child(TAKES_THE_TURN, path) as other:
-        assert [other.says(), other.says()] == ["asking", "has it"]
+        assert [other.expect(), other.expect()] == ["asking", "has it"]
         adding = asyncio.create_task(Driver(store).add())
         await eventually(lambda: waiting(path) == 1)
         assert not adding.done()
     await asyncio.wait_for(adding, PLENTY_SECONDS)
 
 
-async def test_a_child_that_was_forked_does_not_keep_the_turn_of_its_dead_parent(
-    path: Path, store: SqliteStore
-) -> None:
+async def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(path: Path, store: SqliteStore) -> None:
     script = """
 lock = FairFileLock(path, seconds=3600, spawn=SYSTEM.spawn)
 lock.acquire()
@@ -292,7 +290,7 @@ print(child, flush=True)
 os.kill(os.getpid(), 9)
 """
     with child(script, path) as parent:
-        survivor = int(parent.says())
+        survivor = int(parent.expect())
         parent.process.wait(PLENTY_SECONDS)
         os.kill(survivor, 0)
         await asyncio.wait_for(Driver(store).add(), PLENTY_SECONDS)
@@ -300,17 +298,17 @@ os.kill(os.getpid(), 9)
         assert len(await kinds(store)) == 1
 
 
-async def test_a_process_that_stands_still_in_its_turn_holds_nobody_up_for_ever(path: Path, store: SqliteStore) -> None:
+async def test_a_paused_lock_holder_does_not_block_others_for_ever(path: Path, store: SqliteStore) -> None:
     async with opened(SqliteStore(path, busy_seconds=0.2)) as hasty, asyncio.timeout(PLENTY_SECONDS):
         with child(TAKES_THE_TURN, path) as other:
-            assert [other.says(), other.says()] == ["asking", "has it"]
+            assert [other.expect(), other.expect()] == ["asking", "has it"]
             other.stop()
             for _ in range(50):
                 await Driver(hasty).add()
             assert waiting(path) == 1, "it was waited for once, and that goes on behind the writes"
             other.go_on()
-            other.tell()
-            assert other.says() == "gave it back"
+            other.send()
+            assert other.expect() == "gave it back"
             await eventually(lambda: waiting(path) == 0)
             with other_holds_lock(path):
                 adding = asyncio.create_task(Driver(hasty).add())
@@ -318,11 +316,11 @@ async def test_a_process_that_stands_still_in_its_turn_holds_nobody_up_for_ever(
             await adding
 
 
-async def test_a_process_that_stands_still_as_the_next_holds_nobody_up_for_ever(path: Path, store: SqliteStore) -> None:
+async def test_a_paused_next_waiter_does_not_block_others_for_ever(path: Path, store: SqliteStore) -> None:
     async with opened(SqliteStore(path, busy_seconds=0.2)) as hasty, asyncio.timeout(PLENTY_SECONDS):
         with child(TAKES_THE_TURN, path) as other:
             with other_holds_lock(path):
-                assert other.says() == "asking"
+                assert other.expect() == "asking"
                 await eventually(lambda: waiting(path) == 1)
                 other.stop()
             for _ in range(50):
@@ -330,7 +328,7 @@ async def test_a_process_that_stands_still_as_the_next_holds_nobody_up_for_ever(
             assert waiting(path, "-next") == 1
 
 
-async def test_a_process_that_stands_still_in_a_transaction_makes_the_file_unavailable(
+async def test_a_process_that_is_paused_in_a_transaction_makes_the_file_unavailable(
     path: Path, store: SqliteStore
 ) -> None:
     script = """
@@ -349,21 +347,19 @@ asyncio.run(main())
 """
     async with opened(SqliteStore(path, busy_seconds=0.05)) as hasty, asyncio.timeout(PLENTY_SECONDS):
         with child(script, path) as other:
-            assert other.says() == "inside"
+            assert other.expect() == "inside"
             other.stop()
             for _ in range(2):
                 with pytest.raises(StoreUnavailable, match=r"locked.*same id"):
                     await Driver(hasty).add()
             other.go_on()
-            other.tell()
-            assert other.says() == "done"
+            other.send()
+            assert other.expect() == "done"
             await Driver(hasty).add("ours")
     assert await kinds(store) == ["theirs", "ours"]
 
 
-async def test_a_store_that_is_closed_gives_its_turn_back_also_where_a_transaction_was_open(
-    path: Path, store: SqliteStore
-) -> None:
+async def test_closing_a_store_releases_the_lock_also_with_an_open_transaction(path: Path, store: SqliteStore) -> None:
     other = SqliteStore(path)
     await other.open()
     with pytest.raises(StoreUnavailable, match="closed"):  # noqa: PT012 - a transaction is one thing
@@ -375,9 +371,7 @@ async def test_a_store_that_is_closed_gives_its_turn_back_also_where_a_transacti
     assert not is_held(lock_of(store))
 
 
-async def test_a_store_that_is_closed_while_its_waiter_waits_leaves_the_line_later(
-    path: Path, store: SqliteStore
-) -> None:
+async def test_a_store_that_is_closed_while_it_waits_leaves_the_lock_queue(path: Path, store: SqliteStore) -> None:
     hasty = SqliteStore(path, busy_seconds=0.05)
     await hasty.open()
     with other_holds_lock(path):
@@ -392,7 +386,7 @@ async def test_a_store_that_is_closed_while_its_waiter_waits_leaves_the_line_lat
 
 
 @pytest.mark.parametrize("ending", ["-next", "-lock"])
-async def test_where_its_files_cannot_be_opened_a_store_goes_on_without_turns(path: Path, ending: str) -> None:
+async def test_a_store_works_without_the_file_lock_if_its_files_cannot_be_opened(path: Path, ending: str) -> None:
     Path(f"{path}{ending}").mkdir()
     store, other = SqliteStore(path), SqliteStore(path)
     await store.migrate()
@@ -402,7 +396,7 @@ async def test_where_its_files_cannot_be_opened_a_store_goes_on_without_turns(pa
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "when it has to wait"])
-async def test_where_the_kernel_has_no_such_locks_a_store_goes_on_without_turns(
+async def test_a_store_works_without_the_file_lock_if_the_kernel_has_none(
     path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, *, waits: bool
 ) -> None:
     real = fcntl.flock
@@ -430,9 +424,7 @@ class NoWaiters(SystemSpawner):
         return super().thread(body, name=name)
 
 
-async def test_where_there_is_no_thread_to_wait_in_a_store_goes_on_without_turns(
-    path: Path, store: SqliteStore
-) -> None:
+async def test_a_store_works_without_the_file_lock_if_no_thread_can_be_started(path: Path, store: SqliteStore) -> None:
     poor = SqliteStore(path, seams=Seams(spawn=NoWaiters()), busy_seconds=FOR_EVER_SECONDS)
     async with opened(poor), asyncio.timeout(PLENTY_SECONDS):
         with other_holds_lock(path):
@@ -442,7 +434,7 @@ async def test_where_there_is_no_thread_to_wait_in_a_store_goes_on_without_turns
         assert len(await kinds(store)) == 3
 
 
-async def test_where_one_connection_serves_everything_there_are_no_turns(tmp_path: Path) -> None:
+async def test_a_store_with_one_connection_has_no_file_lock(tmp_path: Path) -> None:
     for store in (SqliteStore(tmp_path / "jobs.db", inline=True), SqliteStore(":memory:")):
         await store.migrate()
         async with opened(store):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tenure.lifecycle.causes import CAUSES
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Fail, Signal
 from tenure.lifecycle.records import EventType
@@ -65,6 +66,8 @@ NEW_EVENT = (
 NEW_JOB = f"'new', 'mail', 1, 'default', 0, 'queued', 1, {LATER}, {LATER}, '1'"
 MARK = f"update tenure_dead_letters set handled_at = {LATER}, handled_as = '{{}}'"
 STRAY_EVENT = event("running", 4, "heartbeat", "running", "running")
+CLAIM_WITH_START = event("queued", 3, "claimed", "queued", "running")
+A_LEASE = f"owner = 'w', token = 't', lease_expires_at = {LATER}, heartbeat_deadline_at = {LATER}"
 
 # What is typed, and what is said. The parameters are the ids of jobs in the status of that name.
 ATTACKS = {
@@ -355,6 +358,121 @@ AS_WRITER = {
         [STRAY_EVENT, event("running", 6, "heartbeat", "running", "running"), change("running", rev=6, transitions=3)],
         "do not form a chain",
     ),
+    # A claim and its start are one event row, which has two revisions.
+    "a claim with its start as one revision": (
+        [CLAIM_WITH_START, change("queued", f"status = 'running', attempt = 1, {A_LEASE}", rev=2, previous="queued")],
+        "there is none that leads to this revision",
+    ),
+    "a claim with its start whose row is not started": (
+        [
+            CLAIM_WITH_START,
+            change("queued", f"status = 'claimed', attempt = 1, {A_LEASE}", rev=3, transitions=2, previous="queued"),
+        ],
+        "there are not two that lead to this revision",
+    ),
+    "a claim with its start that counts no attempt": (
+        [
+            event("queued", 3, "claimed", "queued", "running", attempt=0),
+            change("queued", f"status = 'running', {A_LEASE}", rev=3, transitions=2, previous="queued"),
+        ],
+        "there are not two that lead to this revision",
+    ),
+    "a claim with its start that is dated otherwise": (
+        [
+            event("queued", 3, "claimed", "queued", "running", at=LATER - 1),
+            change("queued", f"status = 'running', attempt = 1, {A_LEASE}", rev=3, transitions=2, previous="queued"),
+        ],
+        "there are not two that lead to this revision",
+    ),
+    "a claim with its start that ends a chain of three": (
+        [
+            event("queued", 2, "signalled", "queued", "queued", attempt=0),
+            event("queued", 4, "claimed", "queued", "running"),
+            change(
+                "queued",
+                f"status = 'running', attempt = 1, signal_rev = 2, {A_LEASE}",
+                rev=4,
+                transitions=3,
+                previous="queued",
+            ),
+        ],
+        "do not form a chain",
+    ),
+    "an event at the revision of a claim that is in one row with its start": (
+        [event("running", 2, "signalled", "queued", "queued", attempt=0)],
+        "a revision has one event",
+    ),
+    "a claim with its start at the revision of another event": (
+        [
+            event("queued", 2, "signalled", "queued", "queued", attempt=0),
+            event("queued", 3, "claimed", "queued", "running"),
+        ],
+        "a revision has one event",
+    ),
+    "a claim with its start that has the first revision": (
+        [event("queued", 2, "claimed", "queued", "running")],
+        "the lifecycle has no such event|a revision has one event",
+    ),
+    "a signal that leaves its revision unsaid": (
+        [event("running", 4, "signalled", "running", "running"), change("running", rev=4)],
+        "there is none that leads to this revision",
+    ),
+    "the revision of a signal without the signal": (
+        [STRAY_EVENT, change("running", "signal_rev = 4", rev=4)],
+        "there is none that leads to this revision",
+    ),
+    "the revision of a signal in a chain that has none": (
+        [
+            STRAY_EVENT,
+            event("running", 5, "heartbeat", "running", "running"),
+            change("running", "signal_rev = 4", rev=5, transitions=2),
+        ],
+        "there are not two that lead to this revision",
+    ),
+    "the revision of a signal in a chain of three that has none": (
+        [
+            STRAY_EVENT,
+            event("running", 5, "heartbeat", "running", "running"),
+            event("running", 6, "heartbeat", "running", "running"),
+            change("running", "signal_rev = 5", rev=6, transitions=3),
+        ],
+        "do not form a chain",
+    ),
+    "a wake in a chain of three that leaves its revision unsaid": (
+        [
+            STRAY_EVENT,
+            event("running", 5, "woken", "running", "running"),
+            event("running", 6, "heartbeat", "running", "running"),
+            change("running", rev=6, transitions=3),
+        ],
+        "do not form a chain",
+    ),
+    "a wait for nothing": (
+        [
+            event("running", 4, "suspended", "running", "waiting"),
+            change("running", f"status = 'waiting', {NO_LEASE}", rev=4),
+        ],
+        "a waiting job has what it waits for",
+    ),
+    "a wait for a time without one": (
+        [
+            event("running", 4, "suspended", "running", "waiting"),
+            change("running", f"status = 'waiting', waiting_for = 'time', due_at = null, {NO_LEASE}", rev=4),
+        ],
+        "a waiting job has what it waits for",
+    ),
+    "a running job that waits": (
+        [STRAY_EVENT, change("running", "waiting_for = 'signal'", rev=4)],
+        "a waiting job has what it waits for, and no other has",
+    ),
+    "a running job that waits for children": (
+        [STRAY_EVENT, change("running", "children_max = 0", rev=4)],
+        "only a job that waits for children has a number of them",
+    ),
+    "a job that is awaited from now on": (
+        [STRAY_EVENT, change("running", "awaited = 1", rev=4)],
+        "what a job was added with never changes",
+    ),
     "an attempt that grows without a claim": (
         [event("running", 4, "heartbeat", "running", "running", attempt=2), change("running", "attempt = 2", rev=4)],
         "there is none that leads to this revision",
@@ -481,7 +599,7 @@ AS_WRITER = {
                 "update", "update or replace", 1
             ),
         ],
-        "a job keeps its place",
+        "the rowid of a job never changes",
     ),
     "an erasure that changes the reason": (
         [
@@ -611,7 +729,7 @@ UNSOUND = {
     "queued with a result": ("queued", "result = '1'", "a succeeded job has a result"),
     "queued with an error": ("queued", "error = '1'", "a failed job has an error"),
     "queued with a partial result": ("queued", "partial_result = '1'", "a halted job has its partial result"),
-    "queued with a reason": ("queued", "reason = 'x'", "has a reason, and no live one has"),
+    "queued with a reason": ("queued", "reason = 'x'", "has a reason, and no other has"),
     "queued and finished": ("queued", "finished_at = updated_at", "has finished when it is terminal"),
     "succeeded without a result": ("succeeded", "result = null", "a succeeded job has a result"),
     "succeeded without a commit": ("succeeded", "committed_at = null", "a succeeded job is committed"),
@@ -682,7 +800,7 @@ def test_what_is_typed_by_hand_is_refused_and_changes_nothing(
 @pytest.mark.requirement("LC-03")
 @pytest.mark.requirement("EL-03")
 @pytest.mark.parametrize("attack", AS_WRITER)
-def test_the_rules_hold_also_for_the_store_as_writer(attack: str, shell: sqlite3.Connection, jobs: Jobs) -> None:
+def test_the_guards_apply_to_the_store_too(attack: str, shell: sqlite3.Connection, jobs: Jobs) -> None:
     statements, says = AS_WRITER[attack]
     before = everything(shell)
     shell.execute("begin")
@@ -724,6 +842,19 @@ def takes(shell: sqlite3.Connection, type_: str, source: str | None, target: str
     return True
 
 
+@pytest.mark.requirement("SM-17")
+def test_the_view_of_the_log_has_the_usual_cause_of_every_event(shell: sqlite3.Connection) -> None:
+    shell.execute("begin")
+    shell.execute("update tenure_writer set writer = 'store'")
+    legal = sorted({type_.value: (source, target) for type_, source, target in legal_events()}.items())
+    for rev, (type_, (source, target)) in enumerate(legal, start=2):
+        values = ("x", 1 if source is None else rev, type_, source, target, 1, 0, "a", "r", 0, 1)
+        shell.execute(f"insert into tenure_events ({EVENT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    seen = dict(shell.execute("select type, cause from tenure_log where job_id = 'x'").fetchall())
+    shell.execute("rollback")
+    assert seen == {type_.value: cause for type_, cause in CAUSES.items()}
+
+
 @pytest.mark.requirement("LC-03")
 @pytest.mark.requirement("LC-10")
 def test_the_log_takes_exactly_the_arrows_of_the_table(shell: sqlite3.Connection) -> None:
@@ -742,7 +873,7 @@ def test_the_log_takes_exactly_the_arrows_of_the_table(shell: sqlite3.Connection
     assert taken == legal
 
 
-def test_a_refused_statement_leaves_the_callers_transaction_open(shell: sqlite3.Connection, jobs: Jobs) -> None:
+def test_a_refused_statement_leaves_the_users_transaction_open(shell: sqlite3.Connection, jobs: Jobs) -> None:
     """RAISE(ROLLBACK) would end it, and what the user types next would commit by itself."""
     shell.execute("create table mine (x)")
     shell.execute("begin")
@@ -759,7 +890,7 @@ def test_the_writer_is_cleared_in_everything_that_is_committed(shell: sqlite3.Co
     assert shell.execute("select writer from tenure_writer").fetchall() == [(None,)]
 
 
-def test_the_execution_view_says_what_the_log_says(shell: sqlite3.Connection, jobs: Jobs) -> None:
+def test_the_executions_view_agrees_with_the_log(shell: sqlite3.Connection, jobs: Jobs) -> None:
     found = dict(shell.execute("select job_id, status from tenure_executions").fetchall())
     expected = {
         "running": "in_progress",

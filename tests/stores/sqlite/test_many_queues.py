@@ -123,7 +123,7 @@ async def steps_of_a_claim(drive: Driver, path: Path, *, limit: int) -> int:
         connection.execute("begin immediate")
         set_writer(connection, "store")
         connection.set_progress_handler(step, 1)
-        won = claim(Session(connection, now, SqlitePolicies()), request, Quarantine(SYSTEM.clock))
+        won = claim(Session(connection, now, SqlitePolicies()), request, Quarantine(SYSTEM.clock), lambda: 0.0)
         connection.set_progress_handler(None, 0)
         connection.execute("rollback")
     assert len(won.jobs) == limit
@@ -137,7 +137,7 @@ async def test_what_queues_hold_behind_their_heads_is_not_read(path: Path, drive
     assert await steps_of_a_claim(drive, path, limit=5) < 1.1 * shallow
 
 
-async def test_jobs_that_are_due_at_one_moment_are_not_read_again_for_each(path: Path, drive: Driver) -> None:
+async def test_jobs_with_the_same_due_time_are_not_read_again_for_each(path: Path, drive: Driver) -> None:
     await drive.store.enqueue([drive.enqueue(queue=QUEUES[number % 2]) for number in range(500)])
     few, many = [await steps_of_a_claim(drive, path, limit=limit) for limit in (100, 400)]
     assert many < 4.4 * few

@@ -17,6 +17,7 @@ from tenure.errors import (
     LeaseLost,
     PermanentError,
     PolicyViolation,
+    ResultRefused,
     Snooze,
     StoreUnavailable,
     TransientError,
@@ -26,7 +27,7 @@ from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import decide
 from tenure.lifecycle.json_text import check_content, load
 from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Release, Retry
-from tenure.lifecycle.records import Actor, Job, OnExhausted, Origin, Policy, Role
+from tenure.lifecycle.records import Actor, Job, OnExhausted, OnTimeout, Origin, Policy, Role
 from tenure.lifecycle.statuses import RUNNING
 from tenure.testing.clock import START
 from tenure.workers.execution.outcomes import (
@@ -39,9 +40,12 @@ from tenure.workers.execution.outcomes import (
     Returned,
     Snoozed,
     Stopped,
+    TimedOut,
+    UnknownArgument,
     describe_error,
     operation_for,
     outcome_of_error,
+    release_cause,
 )
 
 TOKEN = UUID(int=7)
@@ -49,8 +53,15 @@ RUNNER = Actor(Role.RUNNER, "w", TOKEN)
 PLAIN = ErrorPolicy()
 
 
-def running(*, failures: int = 0, max_attempts: int = 3, on_exhausted: OnExhausted = "fail", **facts: object) -> Job:
-    policy = Policy(max_attempts=max_attempts, on_exhausted=on_exhausted)
+def running(
+    *,
+    failures: int = 0,
+    max_attempts: int = 3,
+    on_exhausted: OnExhausted = "fail",
+    on_timeout: OnTimeout = "retry",
+    **facts: object,
+) -> Job:
+    policy = Policy(max_attempts=max_attempts, on_exhausted=on_exhausted, on_timeout=on_timeout)
     job = Job(
         origin=Origin(id=UUID(int=1), kind="k", payload="{}", policy=policy),
         status=RUNNING,
@@ -87,7 +98,7 @@ def test_the_class_of_an_error_decides_what_becomes_of_the_job(error: BaseExcept
 
 
 @pytest.mark.requirement("SM-18")
-def test_what_the_kind_says_of_an_error_comes_before_what_its_class_says() -> None:
+def test_the_job_definition_classifies_an_error_before_its_class_does() -> None:
     policy = ErrorPolicy(retry_on=(PermanentError, LookupError), fail_on=(OSError, KeyError))
     assert isinstance(operation_for(running(), outcome_of_error(PermanentError(), policy)), Retry)
     assert isinstance(operation_for(running(), outcome_of_error(TimeoutError(), policy)), Fail)
@@ -95,7 +106,7 @@ def test_what_the_kind_says_of_an_error_comes_before_what_its_class_says() -> No
 
 
 @pytest.mark.requirement("SM-09", "SM-11")
-def test_the_last_failure_ends_as_the_policy_says_and_a_dead_letter_names_its_reason() -> None:
+def test_the_last_failure_ends_by_the_policy_and_a_dead_letter_names_its_reason() -> None:
     last = running(failures=2)
     assert operation_for(last, outcome_of_error(ValueError(), PLAIN)) == Fail(
         describe_error(ValueError()), permanent=False
@@ -117,10 +128,22 @@ def test_input_that_does_not_fit_is_a_dead_letter_of_stage_input_at_the_first_tr
     assert (letter.reason_code, letter.stage) == (ReasonCode.VALIDATION_FAILED, Stage.INPUT)
 
 
-def test_a_result_that_cannot_be_written_is_an_error_of_stage_output() -> None:
-    outcome = outcome_of_error(InvalidInput("result", "NaN"), PLAIN, stage=Stage.OUTPUT)
-    assert isinstance(outcome, Raised)
-    assert (outcome.stage, outcome.action) == (Stage.OUTPUT, ErrorAction.RETRY)
+@pytest.mark.requirement("SM-11")
+def test_a_payload_that_cannot_be_decoded_is_a_dead_letter_of_stage_fetch_at_the_first_try() -> None:
+    letter = operation_for(running(), outcome_of_error(ValueError("not JSON"), PLAIN, stage=Stage.FETCH))
+    assert isinstance(letter, DeadLetter)
+    assert (letter.reason_code, letter.stage) == (ReasonCode.PARSE_ERROR, Stage.FETCH)
+
+
+@pytest.mark.requirement("SM-11", "SM-09")
+def test_a_result_that_cannot_be_stored_ends_the_job_by_on_exhausted_at_the_first_attempt() -> None:
+    outcome = outcome_of_error(ResultRefused("result", "is too large"), ErrorPolicy(retry_on=(ValueError,)))
+    failed = operation_for(running(), outcome)
+    assert isinstance(failed, Fail)
+    assert failed.permanent
+    letter = operation_for(running(on_exhausted="dead_letter"), outcome)
+    assert isinstance(letter, DeadLetter)
+    assert (letter.reason_code, letter.stage) == (ReasonCode.VALIDATION_FAILED, Stage.OUTPUT)
 
 
 def test_an_error_may_name_its_own_delay_and_a_senseless_one_is_passed_over() -> None:
@@ -136,21 +159,38 @@ def test_an_error_may_name_its_own_delay_and_a_senseless_one_is_passed_over() ->
 
 @pytest.mark.requirement("WC-05")
 def test_an_outage_of_the_database_in_the_middle_of_a_function_is_not_its_failure() -> None:
-    release = operation_for(running(failures=2), outcome_of_error(StoreUnavailable("gone"), PLAIN))
-    assert isinstance(release, Release)
-    assert release.cause == "database_unavailable"
+    job = running(failures=2)
+    cause = release_cause(StoreUnavailable("gone", where="a"), job_id=job.id, database="a")
+    assert cause == "database_unavailable"
+    assert operation_for(job, Snoozed(1.0, cause)) == Release(cause, 1.0)
     committed = running(committed_at=START, committed_result='"once"')
-    assert operation_for(committed, outcome_of_error(StoreUnavailable("gone"), PLAIN)) == Complete('"once"')
+    assert operation_for(committed, Snoozed(1.0, cause)) == Complete('"once"')
+
+
+@pytest.mark.requirement("WC-05", "SM-18")
+@pytest.mark.parametrize("where", ["b", None])
+def test_an_outage_of_another_database_is_a_failure_of_the_attempt(where: str | None) -> None:
+    error, job = StoreUnavailable("gone", where=where), running(failures=1)
+    assert release_cause(error, job_id=job.id, database="a") is None
+    assert isinstance(operation_for(job, outcome_of_error(error, PLAIN)), Retry)
 
 
 def test_a_lease_that_the_function_only_fears_for_counts_no_failure() -> None:
-    release = operation_for(running(), outcome_of_error(LeaseLost(running(), "commit"), PLAIN))
-    assert isinstance(release, Release)
+    job = running()
+    assert release_cause(LeaseLost(job, "commit"), job_id=job.id, database="a") == "lease_uncertain"
+
+
+def test_a_lost_lease_of_another_job_is_a_failure_of_the_attempt() -> None:
+    job = running()
+    assert release_cause(LeaseLost(job, "commit"), job_id=UUID(int=99), database="a") is None
+    assert isinstance(operation_for(job, outcome_of_error(LeaseLost(job, "commit"), PLAIN)), Retry)
 
 
 @pytest.mark.requirement("SM-10")
 def test_a_job_gives_way_to_a_cancel_only_if_one_was_asked_for() -> None:
-    assert isinstance(operation_for(running(cancel_requested=True), outcome_of_error(CancelRequested(), PLAIN)), Cancel)
+    assert isinstance(
+        operation_for(running(cancel_reason="no need"), outcome_of_error(CancelRequested(), PLAIN)), Cancel
+    )
     assert isinstance(operation_for(running(), Cancelled()), Retry)
 
 
@@ -166,22 +206,79 @@ def test_a_lost_lease_leaves_nothing_to_record() -> None:
     assert operation_for(running(), Lost()) is None
 
 
+@pytest.mark.requirement("EH-03")
+def test_a_timeout_ends_the_attempt_by_its_policy_with_that_cause() -> None:
+    retried = operation_for(running(), TimedOut())
+    failed = operation_for(running(on_timeout="fail"), TimedOut())
+    buried = operation_for(running(on_timeout="dead_letter"), TimedOut())
+    assert isinstance(retried, Retry)
+    assert isinstance(failed, Fail)
+    assert isinstance(buried, DeadLetter)
+    assert [one.event_fields().cause for one in (retried, failed, buried)] == ["timeout"] * 3
+    exhausted = operation_for(running(failures=2), TimedOut())
+    assert isinstance(exhausted, Fail)
+    assert (exhausted.permanent, exhausted.event_fields().cause) == (False, "timeout")
+    last = operation_for(running(failures=2, on_exhausted="dead_letter"), TimedOut())
+    assert isinstance(last, DeadLetter)
+    assert last.reason_code is ReasonCode.TIMEOUT
+
+
+def undoing(*, failures: int = 0, **facts: object) -> Job:
+    """A job that failed twice before it was to undo its steps, and so many times since."""
+    recorded = {"ends_as": "failed", "ends_because": "exhausted_retries", "failures_before_undo": 2}
+    return running(failures=2 + failures, **{**recorded, **facts})  # type: ignore[arg-type]
+
+
+@pytest.mark.requirement("SM-21")
+def test_a_failed_undo_attempt_is_retried_until_its_own_failures_are_exhausted() -> None:
+    error = UnknownArgument("to", '{"type":"InvalidInput"}', releases=10)
+    failed = [one for one in (*outcomes(), error) if not isinstance(one, Snoozed | Stopped | Lost)]
+    assert {type(one) for one in failed} == {Raised, Returned, Cancelled, TimedOut, UnknownArgument}
+    for outcome, asked in itertools.product(failed, (None, "no need")):
+        for failures in range(2):
+            job = undoing(failures=failures, cancel_reason=asked)
+            retried = operation_for(job, outcome)
+            assert isinstance(retried, Retry)
+            assert retried.timed_out is isinstance(outcome, TimedOut)
+            decide(job, retried, RUNNER, request_id="r")
+        job = undoing(failures=2, cancel_reason=asked)
+        letter = operation_for(job, outcome)
+        assert isinstance(letter, DeadLetter)
+        assert letter.reason_code is ReasonCode.COMPENSATION_FAILED
+        decide(job, letter, RUNNER, request_id="r")
+
+
+@pytest.mark.requirement("SM-21")
+@pytest.mark.parametrize(
+    "outcome", [Snoozed(1), Stopped(), UnknownArgument("to", '{"type":"InvalidInput"}', releases=9)]
+)
+def test_an_undo_attempt_that_has_not_failed_is_released(outcome: Outcome) -> None:
+    job = undoing(failures=2)
+    released = operation_for(job, outcome)
+    assert isinstance(released, Release)
+    decide(job, released, RUNNER, request_id="r")
+
+
 def outcomes() -> Iterator[Outcome]:
-    yield from (Returned("1"), Snoozed(1), Cancelled(), Stopped(), Lost())
+    yield from (Returned("1"), Snoozed(1), Cancelled(), Stopped(), TimedOut(), Lost())
     for verdict, stage in itertools.product(ErrorAction, Stage):
         yield Raised('{"type":"E"}', verdict, stage)
 
 
 @pytest.mark.requirement("WC-06")
-def test_every_settlement_of_every_outcome_is_legal_for_every_running_job() -> None:
+def test_every_operation_of_every_outcome_is_legal_for_every_running_job() -> None:
     """The runner never asks for what the table would refuse."""
     policies: tuple[OnExhausted, ...] = ("fail", "dead_letter")
     checked = 0
-    for failures, on_exhausted, asked, committed in itertools.product(range(3), policies, (False, True), (None, START)):
+    actions: tuple[OnTimeout, ...] = ("retry", "fail", "dead_letter")
+    for failures, on_exhausted, on_timeout, asked, committed in itertools.product(
+        range(3), policies, actions, (None, "no need"), (None, START)
+    ):
         job = running(
             failures=failures,
             on_exhausted=on_exhausted,
-            cancel_requested=asked,
+            on_timeout=on_timeout,
+            cancel_reason=asked,
             committed_at=committed,
             committed_result=None if committed is None else "2",
         )
@@ -190,7 +287,7 @@ def test_every_settlement_of_every_outcome_is_legal_for_every_running_job() -> N
             if operation is not None:
                 decide(job, operation, RUNNER, request_id="r")
                 checked += 1
-    assert checked > 400
+    assert checked > 1200
 
 
 class Unspeakable(Exception):

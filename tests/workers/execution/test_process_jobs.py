@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,8 +27,8 @@ from tenure.stores import JobFilter
 from tenure.workers.execution.process import parent
 from tenure.workers.worker import Worker
 from tests.support import process_jobs as jobs
-from tests.support.child_programs import children_of, is_alive, wait_until
 from tests.support.databases import Database
+from tests.support.server_process import children_of, command_of, is_alive, wait_until
 
 SECONDS = 60.0
 """Long enough for a slow machine; nothing waits for it where all is well."""
@@ -89,6 +90,16 @@ async def pid_of(handle: Handle[Any], *, attempt: int = 1) -> int:
     return int(handle.job.progress_message)
 
 
+async def pids_of(handle: Handle[Any]) -> list[int]:
+    """The processes that the job has named in its progress."""
+
+    async def named() -> bool:
+        return (await handle.refresh()).progress_message is not None
+
+    await until(named)
+    return [int(pid) for pid in (handle.job.progress_message or "").split()]
+
+
 async def is_gone(pid: int) -> bool:
     return not is_alive(pid)
 
@@ -102,6 +113,24 @@ def error_of(job: Job) -> dict[str, str]:
 async def payments(app: tenure.App) -> list[int]:
     async with (await app.store()).transaction(deadline_seconds=10) as tx:
         return [row["amount"] for row in await tx.fetch("select amount from payments order by amount")]
+
+
+@pytest.mark.requirement("SM-11")
+async def test_a_child_whose_code_does_not_know_an_argument_has_the_job_released(sqlite_app: tenure.App) -> None:
+    newer = tenure.App(sqlite_app.database)
+
+    @newer.job(kind="length")
+    async def length(text: str, unit: str) -> int:
+        return len(text + unit)
+
+    async with newer, at_work(sqlite_app):
+        handle = await length.enqueue("ada", "letters")
+
+        async def is_released() -> bool:
+            return (await handle.refresh()).status == "stalled"
+
+        await until(is_released)
+    assert (handle.job.attempt, handle.job.failures) == (1, 0)
 
 
 async def test_arguments_and_results_go_to_a_process_and_back(app: tenure.App) -> None:
@@ -140,7 +169,7 @@ async def test_errors_are_judged_where_they_are_raised(
     assert (job.status, job.failures, error_of(job)["type"]) == (status, failures, named)
 
 
-async def test_a_snooze_comes_back_too(sqlite_app: tenure.App) -> None:
+async def test_a_snooze_is_returned_from_the_process(sqlite_app: tenure.App) -> None:
     async with at_work(sqlite_app):
         handle = await jobs.raising.enqueue("Snooze")
 
@@ -156,15 +185,16 @@ async def test_what_cannot_be_recorded_is_an_error_of_the_job(sqlite_app: tenure
         job = await (await jobs.wrong_result.enqueue()).wait(SECONDS)
         cancelled = await (await jobs.cancels_itself.enqueue()).wait(SECONDS)
         assert await (await jobs.length.enqueue("abc")).result(SECONDS) == 3
-    assert (job.status, error_of(job)["type"]) == ("failed", "InvalidInput")
+    assert (job.status, error_of(job)["type"]) == ("failed", "ResultRefused")
     assert (cancelled.status, error_of(cancelled)["type"]) == ("failed", "CancelledError")
 
 
-async def test_progress_is_written_and_refused_where_it_makes_no_sense(sqlite_app: tenure.App) -> None:
+async def test_progress_is_written_rounded_and_cut(sqlite_app: tenure.App) -> None:
     async with at_work(sqlite_app):
         handle = await jobs.reporting.enqueue()
-        assert "progress.percent" in await handle.result(SECONDS)
-    assert (handle.job.progress, handle.job.progress_message) == (90, "90 done")
+        assert await handle.result(SECONDS) == "done"
+    assert handle.job.progress == 99
+    assert handle.job.progress_message == ("nearly" * 1000)[:1998] + "…"
 
 
 @pytest.mark.requirement("SM-10")
@@ -193,6 +223,18 @@ async def test_a_hard_cancel_kills_the_process(app: tenure.App) -> None:
         await until(lambda: is_gone(pid))
         assert await (await jobs.length.enqueue("abc")).result(SECONDS) == 3
     assert ((await handle.refresh()).status, handle.job.attempt) == ("cancelled", 1)
+
+
+@pytest.mark.requirement("EH-03")
+async def test_a_timeout_kills_what_a_job_has_started(sqlite_app: tenure.App) -> None:
+    async with at_work(sqlite_app):
+        assert await (await jobs.length.enqueue("abc")).result(SECONDS) == 3
+        handle = await jobs.hanging_with_programs.enqueue()
+        programs = await pids_of(handle)
+        assert all(map(is_alive, programs))
+        assert (await handle.wait(SECONDS)).status == "failed"
+        for pid in programs:
+            await until(partial(is_gone, pid))
 
 
 async def test_what_a_job_has_started_ends_with_its_process(sqlite_app: tenure.App) -> None:
@@ -250,8 +292,8 @@ async def test_a_crash_costs_the_attempt_and_nothing_else(sqlite_app: tenure.App
     assert [(job.status, job.failures) for job in (crashed, exited, silent)] == [("failed", 2)] * 3
     assert [error_of(job)["type"] for job in (crashed, exited, silent)] == ["ProcessDied"] * 3
     assert "SIGSEGV" in error_of(crashed)["message"]
-    assert "exit code 7" in error_of(exited)["message"]
-    assert "exit code 0" in error_of(silent)["message"]
+    assert "exited with code 7" in error_of(exited)["message"]
+    assert "exited with code 0" in error_of(silent)["message"]
     # They were told that the worker stops, and came to their end within its grace time.
     assert [await mate.result(SECONDS) for mate in mates] == ["stopped in time"] * 2
     assert {mate.job.attempt for mate in mates} == {1}
@@ -295,7 +337,7 @@ async def test_artifacts_come_back_with_the_result(app: tenure.App) -> None:
 @pytest.mark.requirement("EL-04")
 @pytest.mark.parametrize("kind", [jobs.pays, jobs.pays_plainly], ids=lambda kind: kind.definition.name)
 @pytest.mark.parametrize("then", ["return", "exit", "raise", "return something else"])
-async def test_what_is_committed_in_a_process_stands_whatever_happens_afterwards(
+async def test_a_commit_in_a_process_is_final_whatever_happens_afterwards(
     app: tenure.App, kind: tenure.JobFunction[[int, str], str], then: str
 ) -> None:
     async with at_work(app):
@@ -317,7 +359,7 @@ async def test_a_commit_block_in_a_process_that_is_open_for_too_long_is_rolled_b
     assert await payments(app) == []
 
 
-async def test_what_a_process_enqueues_belongs_to_the_same_story_in_the_same_database(app: tenure.App) -> None:
+async def test_jobs_enqueued_in_a_process_have_the_same_correlation_id_and_database(app: tenure.App) -> None:
     async with at_work(app):
         handle = await jobs.enqueues_more.enqueue()
         further = await handle.result(SECONDS)
@@ -325,7 +367,7 @@ async def test_what_a_process_enqueues_belongs_to_the_same_story_in_the_same_dat
     assert (job.queue, job.origin.correlation_id) == ("later", str(handle.id))
 
 
-async def test_a_job_may_have_processes_of_its_own(sqlite_app: tenure.App) -> None:
+async def test_a_job_may_start_processes(sqlite_app: tenure.App) -> None:
     async with at_work(sqlite_app):
         assert await (await jobs.spawning.enqueue()).result(SECONDS) == 7
 
@@ -343,34 +385,38 @@ async def test_signals_to_everybody_leave_it_to_the_worker_to_decide(sqlite_app:
 # On its way up.
 
 
-class Stillbirths(SystemSpawner):
-    """The first few processes die before they have begun."""
+class FailingStarts(SystemSpawner):
+    """The first few processes exit before they are ready, or are not started at all."""
 
-    def __init__(self, count: int) -> None:
-        self.left = count
+    def __init__(self, count: int, error: OSError | None) -> None:
+        self.left, self._error = count, error
 
     def process(self, body: Callable[..., None], *arguments: Any, name: str) -> ProcessHandle:
         self.left -= 1
-        return super().process(jobs.stillborn if self.left >= 0 else body, *arguments, name=name)
+        if self.left < 0:
+            return super().process(body, *arguments, name=name)
+        if self._error is not None:
+            raise self._error
+        return super().process(jobs.exits_at_start, *arguments, name=name)
 
 
-async def test_a_process_that_dies_on_its_way_up_has_not_touched_the_job(
-    sqlite_app: tenure.App, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.requirement("EH-06")
+@pytest.mark.parametrize("error", [None, BlockingIOError("no process left")], ids=["exits", "refused"])
+async def test_a_job_whose_process_cannot_be_started_is_released_without_a_failure(
+    sqlite_app: tenure.App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: OSError | None
 ) -> None:
-    monkeypatch.setattr(sqlite_app, "seams", Seams(spawn=Stillbirths(2)))
-    async with at_work(sqlite_app):
+    monkeypatch.setattr(parent, "START_SECONDS_MIN", 0.05)
+    monkeypatch.setattr(sqlite_app, "seams", Seams(spawn=FailingStarts(3, error)))
+    async with at_work(sqlite_app, concurrency=1):
         handle = await jobs.length.enqueue("abc")
         assert await handle.result(SECONDS) == 3
-    assert (handle.job.attempt, handle.job.failures) == (1, 0)
-
-
-async def test_when_none_comes_up_the_job_is_told_so(sqlite_app: tenure.App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_app, "seams", Seams(spawn=Stillbirths(100)))
-    async with at_work(sqlite_app):
-        job = await (await jobs.wrong_result.enqueue()).wait(SECONDS)
-    assert (job.status, error_of(job)["type"]) == ("failed", "ProcessDied")
-    assert "was not up yet" in error_of(job)["message"]
-    assert "exit code 3" in error_of(job)["message"]
+    assert (await handle.refresh()).failures == 0
+    events = (await (await sqlite_app.store()).history([handle.id]))[handle.id]
+    assert {event.cause for event in events if event.type == "released"} == {"process_start_failed"}
+    failed_starts = [text for record in caplog.records if "not started" in (text := record.getMessage())]
+    assert len(failed_starts) == 3
+    assert ("exited with code 3 before it was ready" if error is None else "no process left") in failed_starts[0]
+    assert "its jobs are released, retrying in" in failed_starts[0]
 
 
 async def test_a_job_can_be_cancelled_while_its_process_comes_up(sqlite_app: tenure.App) -> None:
@@ -419,7 +465,7 @@ import tenure
 
 app = tenure.App(sys.argv[1])
 
-@app.job(isolation="process", max_attempts=1)
+@app.job(isolation="process", max_attempts=1, on_exhausted="fail")
 def work(n: int) -> int:
     return n + 1
 
@@ -460,12 +506,22 @@ def test_so_may_a_package_that_is_run_as_a_whole(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "succeeded 2 None\n"), done.stderr
 
 
-def test_a_script_that_works_whenever_it_is_imported_is_told_what_to_change(tmp_path: Path) -> None:
+async def test_a_script_that_starts_its_worker_at_import_is_refused_in_the_child_and_fails_no_job(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "script.py").write_text(UNGUARDED)
-    done = _program(tmp_path, "script.py")
-    assert "if __name__ == '__main__'" in done.stderr
-    assert "failed None" in done.stdout
-    assert "ProcessDied" in done.stdout
+    database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    command, log = [sys.executable, "script.py", database.url], tmp_path / "log"
+    with log.open("wb") as output, subprocess.Popen(command, cwd=tmp_path, stderr=output) as program:
+        try:
+            logged = wait_until(lambda: "retrying in" in log.read_text(), seconds=SECONDS)
+        finally:
+            program.kill()
+    assert logged, log.read_text()
+    assert "start the worker under `if __name__ == '__main__':`" in log.read_text()
+    async with database.opened() as store:
+        found = (await store.find(JobFilter(), limit=10)).jobs
+    assert {(job.failures, job.finished_at) for job in found} == {(0, None)}
 
 
 def test_what_was_typed_in_is_refused(tmp_path: Path) -> None:
@@ -505,6 +561,35 @@ async def test_a_process_ends_with_its_worker_also_when_that_is_killed(
         assert wait_until(lambda: not is_alive(pid), seconds=SECONDS)
 
 
+@pytest.mark.parametrize("watchdog_is_killed", [False, True])
+async def test_what_a_job_has_started_ends_when_its_worker_is_killed(
+    sqlite_app: tenure.App, watchdog_is_killed: bool
+) -> None:
+    async with worker_process(sqlite_app) as program:
+        first = await pids_of(await jobs.stubborn_with_programs.enqueue())
+        if watchdog_is_killed:
+            # The next child starts another watchdog, which watches the first one's group too.
+            [watchdog] = [pid for pid in children_of(program.pid) if "groups.add" in command_of(pid)]
+            os.kill(watchdog, signal.SIGKILL)
+            assert wait_until(lambda: not is_alive(watchdog), seconds=SECONDS)
+        second = await pids_of(await jobs.stubborn_with_programs.enqueue())
+        started = [*first, *second]
+        assert all(map(is_alive, started))
+        program.kill()
+        assert wait_until(lambda: not any(map(is_alive, started)), seconds=SECONDS)
+
+
+async def test_no_watchdog_is_left_when_a_worker_stops(sqlite_app: tenure.App) -> None:
+    async with worker_process(sqlite_app) as program:
+        await pid_of(await jobs.stubborn.enqueue())
+        [watchdog] = [pid for pid in children_of(program.pid) if "groups.add" in command_of(pid)]
+        program.kill()
+        assert wait_until(lambda: not is_alive(watchdog), seconds=SECONDS)
+    async with at_work(sqlite_app):
+        assert await (await jobs.length.enqueue("abc")).result(SECONDS) == 3
+    assert [pid for pid in children_of(os.getpid()) if "groups.add" in command_of(pid)] == []
+
+
 @pytest.mark.requirement("EL-07")
 async def test_a_process_whose_worker_is_paused_notices_that_its_lease_is_no_longer_to_be_trusted(
     app: tenure.App, tmp_path: Path
@@ -519,20 +604,22 @@ async def test_a_process_whose_worker_is_paused_notices_that_its_lease_is_no_lon
 
 
 @pytest.mark.requirement("EH-11")
-async def test_a_killer_does_not_take_its_mates_down_twice(app: tenure.App, tmp_path: Path) -> None:
+async def test_a_job_that_kills_its_worker_is_exhausted_by_its_losses_and_no_healthy_job_is(
+    app: tenure.App, tmp_path: Path
+) -> None:
     mates = [await jobs.mate.enqueue(60.0) for _ in range(4)]
-    sign = tmp_path / "all-run"
-    killer = await jobs.killer.enqueue(str(sign))
+    all_run = tmp_path / "all-run"
+    killer = await jobs.killer.enqueue(str(all_run))
     async with worker_process(app) as program:
         for mate in mates:
             assert await pid_of(mate) == program.pid
-        sign.touch()
+        all_run.touch()
         assert await asyncio.to_thread(program.wait, SECONDS) == 9
     async with worker_process(app) as program:
-        assert [await mate.result(SECONDS) for mate in mates] == [2] * 4
+        assert await asyncio.to_thread(program.wait, SECONDS) == 9
+    async with worker_process(app) as program:
         ended = await killer.wait(SECONDS)
-        assert program.poll() is None, "the second worker is still there"
-    assert {mate.job.failures for mate in mates} == {1}
-    assert (ended.status, ended.failures, ended.attempt) == ("failed", 2, 2)
-    assert error_of(ended)["type"] == "ProcessDied"
-    assert "exit code 9" in error_of(ended)["message"]
+        assert [(await mate.wait(SECONDS)).status for mate in mates] == ["succeeded"] * 4
+        assert program.poll() is None
+    assert (ended.status, ended.losses, ended.failures, ended.attempt) == ("failed", 2, 2, 2)
+    assert error_of(ended)["type"] == "WorkerLost"

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from tenure.lifecycle.dead_letter import ReasonCode
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import decide_at
 from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut
-from tenure.lifecycle.records import Actor, Job, Origin, Policy, Role, Timeouts
-from tenure.lifecycle.statuses import CLAIMED, QUEUED, RUNNING, STALLED, Status
+from tenure.lifecycle.records import Actor, Job, OnLost, OnTimeout, Origin, Policy, Role, Timeouts
+from tenure.lifecycle.statuses import CLAIMED, QUEUED, READY, RETRY, RUNNING, STALLED, WAITING, Status
 from tenure.testing.clock import START
 from tenure.workers.maintenance.recovery import recovery_operations
 
@@ -52,7 +52,7 @@ def test_a_job_that_is_attended_to_is_left_alone() -> None:
 
 
 @pytest.mark.requirement("SM-06", "SM-07")
-def test_missed_heartbeats_and_an_expired_lease_are_told_apart() -> None:
+def test_missed_heartbeats_and_an_expired_lease_have_different_causes() -> None:
     assert recovery_operations(held(RUNNING), later(40)) == (Stall("heartbeats_missed"), Requeue())
     assert recovery_operations(held(RUNNING), later(60)) == (Stall("lease_expired"), Requeue())
 
@@ -70,41 +70,95 @@ def test_a_committed_job_is_finished_and_never_run_again() -> None:
         (Policy(on_lost="requeue"), Requeue),
         (Policy(on_lost="fail"), GiveUp),
         (Policy(on_lost="dead_letter"), DeadLetter),
-        (Policy(max_attempts=1), GiveUp),
+        (Policy(max_attempts=1, on_exhausted="fail"), GiveUp),
         (Policy(max_attempts=1, on_exhausted="dead_letter"), DeadLetter),
     ],
 )
-def test_what_becomes_of_a_lost_job_is_what_its_policy_says(policy: Policy, last: type[Operation]) -> None:
+def test_a_lost_job_is_handled_by_its_policy(policy: Policy, last: type[Operation]) -> None:
     stall, end = recovery_operations(held(RUNNING, policy), later(60))
     assert isinstance(stall, Stall)
     assert isinstance(end, last)
 
 
 @pytest.mark.requirement("SM-11")
-def test_a_dead_letter_says_whether_it_was_the_loss_or_the_last_of_many() -> None:
-    lost = recovery_operations(held(RUNNING, Policy(on_lost="dead_letter")), later(60))[1]
-    spent = recovery_operations(held(RUNNING, Policy(max_attempts=1, on_exhausted="dead_letter")), later(60))[1]
-    assert isinstance(lost, DeadLetter)
-    assert isinstance(spent, DeadLetter)
-    assert lost.reason_code is ReasonCode.INFRASTRUCTURE_FAILURE
-    assert spent.reason_code is ReasonCode.EXHAUSTED_RETRIES
+def test_a_dead_letter_distinguishes_a_loss_from_exhausted_retries() -> None:
+    reasons: list[ReasonCode] = []
+    for policy, failures, losses in (
+        (Policy(on_lost="dead_letter"), 1, 0),
+        (Policy(max_attempts=2, on_exhausted="dead_letter"), 1, 1),
+        (Policy(max_attempts=2, on_exhausted="dead_letter"), 1, 0),
+    ):
+        job = held(RUNNING, policy, attempt=2, failures=failures, losses=losses)
+        letter = recovery_operations(job, later(60))[1]
+        assert isinstance(letter, DeadLetter)
+        reasons.append(letter.reason_code)
+    assert reasons == [
+        ReasonCode.INFRASTRUCTURE_FAILURE,
+        ReasonCode.INFRASTRUCTURE_FAILURE,
+        ReasonCode.EXHAUSTED_RETRIES,
+    ]
+
+
+FREE: dict[str, Any] = {"owner": None, "token": None, "lease_expires_at": None, "heartbeat_deadline_at": None}
 
 
 @pytest.mark.requirement("EH-03")
-@pytest.mark.parametrize("status", [QUEUED, CLAIMED, RUNNING])
-def test_a_job_that_stays_too_long_in_a_status_times_out(status: Status) -> None:
-    free: dict[str, Any] = {"owner": None, "token": None, "lease_expires_at": None, "heartbeat_deadline_at": None}
-    job = held(status, timeout_at=later(10), **(free if status is QUEUED else {}))
-    assert recovery_operations(job, later(9)) == ()
+@pytest.mark.parametrize("on_timeout", ["retry", "fail", "dead_letter"])
+@pytest.mark.parametrize("status", [QUEUED, RETRY, WAITING, STALLED])
+def test_a_job_without_a_lease_that_is_due_for_too_long_ends(status: Status, on_timeout: OnTimeout) -> None:
+    job = held(status, Policy(on_timeout=on_timeout), timeout_at=later(10), **FREE)
+    assert recovery_operations(job, later(9.999)) == ()
     [operation] = recovery_operations(job, later(10))
-    assert isinstance(operation, TimeOut)
+    if on_timeout == "dead_letter":
+        assert isinstance(operation, DeadLetter)
+        assert (operation.reason_code, operation.stage) == (ReasonCode.TIMEOUT, Stage.FETCH)
+    else:
+        assert isinstance(operation, TimeOut)
+
+
+@pytest.mark.requirement("EH-02", "EH-03")
+@pytest.mark.parametrize(("on_timeout", "first"), [("retry", Stall), ("fail", TimeOut), ("dead_letter", DeadLetter)])
+def test_a_leased_job_that_timed_out_is_handled_by_its_policy(on_timeout: OnTimeout, first: type[Operation]) -> None:
+    policy = Policy(on_timeout=on_timeout, lease_seconds=600)
+    claimed, running = (held(status, policy, timeout_at=later(10)) for status in (CLAIMED, RUNNING))
+    assert isinstance(recovery_operations(claimed, later(10))[0], first)
+    assert recovery_operations(running, later(19.999)) == (), "its owner has the time to end it"
+    operations = recovery_operations(running, later(20))
+    assert isinstance(operations[0], first)
+    if on_timeout == "retry":
+        assert operations == (Stall("timeout"), Requeue())
+
+
+@pytest.mark.requirement("EH-03", "SM-09", "SM-11")
+@pytest.mark.parametrize("on_lost", ["requeue", "fail", "dead_letter"])
+def test_the_last_allowed_timeout_ends_the_job_by_on_exhausted(on_lost: OnLost) -> None:
+    fails, buries = (Policy(max_attempts=1, on_exhausted=end, on_lost=on_lost) for end in ("fail", "dead_letter"))
+    stall, end = recovery_operations(held(RUNNING, fails, timeout_at=later(10)), later(20))
+    assert (stall, type(end)) == (Stall("timeout"), GiveUp)
+    [letter] = recovery_operations(held(RUNNING, buries, timeout_at=later(10)), later(20))
+    assert isinstance(letter, DeadLetter)
+    assert (letter.reason_code, letter.stage) == (ReasonCode.TIMEOUT, Stage.EXEC)
+
+
+@pytest.mark.requirement("EH-03", "EL-06")
+def test_a_committed_job_that_hangs_is_reconciled_where_a_timeout_may_stall_it() -> None:
+    committed: dict[str, Any] = {"committed_at": START, "committed_result": "1", "timeout_at": later(10)}
+    assert recovery_operations(held(RUNNING, **committed), later(20)) == (Stall("timeout"), Reconcile())
+    assert recovery_operations(held(RUNNING, Policy(on_timeout="fail"), **committed), later(20)) == ()
+
+
+@pytest.mark.requirement("SM-06", "SM-07")
+def test_a_lost_owner_comes_before_a_passed_timeout() -> None:
+    job = held(RUNNING, Policy(on_timeout="fail"), timeout_at=later(10))
+    assert recovery_operations(job, later(60)) == (Stall("lease_expired"), Requeue())
 
 
 def test_every_remedy_is_legal_for_every_job_that_needs_one() -> None:
     checked = 0
-    for status, on_lost, on_exhausted, attempts, committed, seconds in itertools.product(
-        (CLAIMED, RUNNING, STALLED, QUEUED),
+    for status, on_lost, on_timeout, on_exhausted, attempts, committed, seconds in itertools.product(
+        (CLAIMED, RUNNING, STALLED, QUEUED, RETRY, WAITING),
         ("requeue", "fail", "dead_letter"),
+        ("retry", "fail", "dead_letter"),
         ("fail", "dead_letter"),
         (1, 3),
         (None, START),
@@ -112,19 +166,20 @@ def test_every_remedy_is_legal_for_every_job_that_needs_one() -> None:
     ):
         policy = Policy(
             on_lost=on_lost,  # type: ignore[arg-type]
+            on_timeout=on_timeout,  # type: ignore[arg-type]
             on_exhausted=on_exhausted,  # type: ignore[arg-type]
             max_attempts=attempts,
             timeouts=Timeouts(queued_seconds=20, claimed_seconds=20, running_seconds=20),
         )
-        free: dict[str, Any] = {"owner": None, "token": None, "lease_expires_at": None, "heartbeat_deadline_at": None}
+        unleased, never_ran = status in READY, status in (QUEUED, RETRY, WAITING)
         job = held(
             status,
             policy,
             timeout_at=None if status is STALLED else later(20),
             lost=status is STALLED,
-            committed_at=None if status is QUEUED else committed,
-            committed_result=None if committed is None or status is QUEUED else "1",
-            **(free if status in (STALLED, QUEUED) else {}),
+            committed_at=None if never_ran else committed,
+            committed_result=None if committed is None or never_ran else "1",
+            **(FREE if unleased else {}),
         )
         operations = recovery_operations(job, later(seconds))
         if operations:

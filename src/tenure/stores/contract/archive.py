@@ -11,11 +11,13 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import StoreError, TenureError
+from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.limits import QueueLimits, RateUsage
+from tenure.lifecycle.queue_limits import QueueLimits, RateUsage
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
-from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecord
+from tenure.lifecycle.steps import StepRecord
+from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 
 RUN_LENGTH_MAX = 1000
 
@@ -59,6 +61,8 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True):
     body: str
     headers: str | None = None
     job_id: UUID | None = None
+    correlation_id: str
+    trace: str | None = None
     at: datetime
     attempts: int = 0
     delivered_at: datetime | None = None
@@ -77,22 +81,22 @@ class OperatorRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said of a queue, whose turn was last in it, and what it has spent of its rate."""
+    """A queue: its limits, the partition key served last, and its rate usage."""
 
     name: str
     limits: QueueLimits
     paused_at: datetime | None = None
-    turn: str = ""
-    spent: RateUsage | None = None
+    last_key: str = ""
+    usage: RateUsage | None = None
     updated_at: datetime
 
 
 class KeyRateUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a key of a queue has spent of its rate, and until when that matters."""
+    """The rate usage of one partition key, and when it no longer counts."""
 
     queue: str
     key: str
-    spent: RateUsage
+    usage: RateUsage
     until_at: datetime
 
 
@@ -111,13 +115,14 @@ ARCHIVE_RECORDS: tuple[type[ArchiveRecord], ...] = (
 
 
 class ArchivedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job without its token, and its records; artifacts without their bodies."""
+    """A job without its token, and its records; artifacts without their bodies, and of steps their number."""
 
     job: Job
     dead_letter: DeadLetterRecord | None = None
     signals: tuple[SignalRecord, ...] = ()
     answers: tuple[DeduplicatedRequest, ...] = ()
     artifacts: tuple[ArtifactRecord, ...] = ()
+    step_count: int = 0
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -148,6 +153,11 @@ class Snapshot(HistoryReader, Protocol):
         """When it was taken, by the database's clock."""
         ...
 
+    @property
+    def unreadable(self) -> Sequence[UnreadableRow]:
+        """The rows that were met so far and cannot be decoded. They are left out of the pages."""
+        ...
+
     async def totals(self) -> Totals: ...
 
     def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
@@ -163,6 +173,10 @@ class Snapshot(HistoryReader, Protocol):
         ...
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None: ...
+
+    def steps(self, job_id: UUID, *, limit: int) -> AsyncIterator[Sequence[StepRecord]]:
+        """The steps of a job in the order of completion."""
+        ...
 
 
 class Restore(HistoryReader, Protocol):
@@ -181,6 +195,14 @@ class Restore(HistoryReader, Protocol):
         ...
 
     async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None: ...
+
+    async def write_steps(self, steps: Sequence[StepRecord]) -> None:
+        """In the order of completion: the database numbers them anew."""
+        ...
+
+    async def content(self, job_ids: Sequence[UUID]) -> dict[UUID, StoredContent]:
+        """The rows beside these jobs that are written so far."""
+        ...
 
     async def missing_job(self) -> UUID | None:
         """The id of a job that has events and no record."""

@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Actor, Event, Execution, Job
+from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract.archive import ArchiveStore
 from tenure.stores.contract.queues import QueueStore
 from tenure.stores.contract.records import (
@@ -32,7 +34,9 @@ from tenure.stores.contract.records import (
 )
 from tenure.stores.contract.requests import ClaimRequest, EnqueueRequest, EnqueueResult, Request
 from tenure.stores.contract.results import Outcome
+from tenure.stores.contract.retention import PruneStore
 from tenure.stores.contract.schedules import ScheduleStore
+from tenure.stores.contract.steps import STEPS_PER_READ, SaveStep, StepOutcome, StepStore
 
 
 class Subscription(Protocol):
@@ -76,7 +80,11 @@ class ApplyStore(Protocol):
     """Operations on existing jobs. `decide` determines which role may do what."""
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
-        """Apply each request that is legal. The outcomes are in the order of the requests."""
+        """Apply each request that is legal. The outcomes are in the order of the requests.
+
+        After the commit, the store wakes parents that wait for children and have at most `children_max` live ones left:
+        those of awaited jobs that this has ended, and those that this has suspended. So does a transaction.
+        """
         ...
 
 
@@ -97,20 +105,34 @@ class Transaction(Protocol):
     async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]: ...
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
-        """Put messages into the outbox, in this order within each aggregate."""
+        """Put messages into the outbox, in this order within each aggregate. Those of a job need its commit, later in
+        this transaction."""
         ...
 
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
-        """Keep artifacts of this attempt. A name that the job has used before is InvalidInput."""
+        """Keep artifacts of this attempt, with the job's commit later in this transaction. A name that the job has used
+        before is InvalidInput."""
         ...
 
     async def apply(self, request: Request) -> Outcome:
-        """Apply one request. Unless the outcome is Applied, the caller should leave the context with an error."""
+        """Apply one request. Unless the outcome is Applied, the caller should leave the context with an error.
+
+        The event of a commit carries the digests of the artifacts and messages that this transaction writes with it."""
+        ...
+
+    async def save_step(self, request: SaveStep) -> StepOutcome:
+        """Save one step together with the user's statements: the last statement of the transaction. Unless the outcome
+        is StepSaved, the transaction can only be rolled back."""
         ...
 
 
 class TransactionStore(Protocol):
     """The runner's part for commits that write more than an outcome."""
+
+    @property
+    def where(self) -> str:
+        """The database, without secrets. `StoreUnavailable.where` names the same."""
+        ...
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
         """A transaction that is rolled back after the deadline, by the database itself where it can."""
@@ -133,8 +155,9 @@ class RecoverableStore(ApplyStore, Protocol):
     """Recovery's part: it also finds the jobs that need recovery."""
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        """Leased jobs whose lease, heartbeat deadline or timeout has passed; queued jobs whose timeout has passed;
-        stalled jobs that were lost or are committed. In the order of ids, after the given id."""
+        """Leased jobs whose lease, heartbeat deadline or timeout has passed; jobs without a lease whose timeout has
+        passed; stalled jobs that were lost or do not run again; jobs that wait for children, are not due, and have at
+        most `children_max` live awaited ones. In the order of ids, after the given id."""
         ...
 
 
@@ -143,7 +166,17 @@ class ReadStore(Protocol):
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
 
-    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage: ...
+    async def find(
+        self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100, newest_first: bool = False
+    ) -> JobPage:
+        """A page of jobs in the order of ids, after the given id; or the other way round, newest first."""
+        ...
+
+    async def children(
+        self, parent_id: UUID, *, live_only: bool = False, after: UUID | None = None, limit: int = 100
+    ) -> JobPage:
+        """The jobs that have this parent, awaited or not, in the order of ids."""
+        ...
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         """Each job's events in the order of revisions; an empty list for an id that has none."""
@@ -164,12 +197,16 @@ class ReadStore(Protocol):
     async def dead_letter(self, job_id: UUID) -> DeadLetterRecord | None: ...
 
     async def dead_letters(
-        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100, newest_first: bool = False
     ) -> DeadLetterPage: ...
 
     async def artifacts(self, job_id: UUID) -> list[ArtifactRecord]: ...
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None: ...
+
+    async def content(self, job_ids: Sequence[UUID]) -> dict[UUID, StoredContent]:
+        """The rows beside each job, as `verify` compares them with the log; empty for an id that has none."""
+        ...
 
     async def workers(self, ids: Sequence[str] | None = None) -> list[WorkerRecord]:
         """The workers with these ids; without ids, those that have not stopped. In the order of ids."""
@@ -179,28 +216,25 @@ class ReadStore(Protocol):
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]: ...
 
+    async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
+        """The steps of a job after this number, in the order of completion."""
+        ...
+
     async def now(self) -> datetime:
         """The time of the database's clock, by which leases and due times are decided."""
         ...
 
 
-class RetentionStore(Protocol):
-    """The operator's part: removal of jobs and details, and dead letters."""
-
-    async def prune(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        """Delete terminal jobs that ended this long ago, with all their records. Returns how many."""
-        ...
-
-    async def blank(self, *, older_than_seconds: float, limit: int = 1000, actor: Actor) -> int:
-        """Empty the detail of old progress events that `fold` no longer needs, because a later progress or claim of
-        the same job replaces them. Returns how many."""
-        ...
+class RetentionStore(PruneStore, Protocol):
+    """The operator's part: also erasure, and dead letters."""
 
     async def erase(self, job_id: UUID, *, reason: str, actor: Actor) -> Job:
         """Remove a terminal job's content and keep its history. The operator's log records it.
 
         Payload and signals become `null`; tags, result, partial result, errors and progress become None; the details
-        of its progress, retry_scheduled, failed and dead_lettered events are blanked; artifacts and steps go."""
+        of its progress, retry_scheduled, failed and dead_lettered events are blanked; artifacts go;
+        the bodies of its outbox messages become `null`, and their headers None; result, error and undo of its steps
+        become None."""
         ...
 
     async def resolve_dead_letters(self, job_ids: Sequence[UUID], *, how: Resolution, actor: Actor) -> int:
@@ -209,7 +243,15 @@ class RetentionStore(Protocol):
 
 
 class Store(
-    EnqueueStore, ClaimStore, RecoverableStore, TransactionStore, RegistrationStore, ReadStore, RetentionStore, Protocol
+    EnqueueStore,
+    ClaimStore,
+    RecoverableStore,
+    TransactionStore,
+    StepStore,
+    RegistrationStore,
+    ReadStore,
+    RetentionStore,
+    Protocol,
 ):
     """All parts, for the component that opens the store."""
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from tenure.lifecycle.limits import QueueLimits
+from tenure.lifecycle.queue_limits import QueueLimits
 from tenure.lifecycle.records import Actor
 
 

@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Literal
 from uuid import UUID
 
 import msgspec
 
+from tenure.errors import InvalidInput
+from tenure.lifecycle.content import artifact_digest, message_digest
 from tenure.lifecycle.dead_letter import DeadLetterRecord, ReasonCode, Stage
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import Status
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list. Everything given must match."""
+    """Which jobs to list. Everything given must match. Statuses may be given as text.
 
-    statuses: tuple[Status, ...] = ()
-    queues: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
+    >>> JobFilter(statuses=["failed"]).statuses
+    (<Status.FAILED: 'failed'>,)
+    """
+
+    statuses: Sequence[Status | str] = ()
+    queues: Sequence[str] = ()
+    kinds: Sequence[str] = ()
     correlation_id: str | None = None
     dedupe_key: str | None = None
     submitted_by: str | None = None
-    reasons: tuple[str, ...] = ()
+    reasons: Sequence[str] = ()
     tags: dict[str, str] = {}
     created_from: datetime | None = None
     created_until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "statuses", tuple(map(_status, _texts(self.statuses, "statuses"))))
+        for name in ("queues", "kinds", "reasons"):
+            msgspec.structs.force_setattr(self, name, _texts(getattr(self, name), name))
+
+
+def _texts(given: Sequence[str], where: str) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise InvalidInput(where, f"must be a list, not the text {given!r}; write [{given!r}]")
+    return tuple(given)
+
+
+def _status(text: str) -> Status:
+    try:
+        return Status(text)
+    except ValueError:
+        raise InvalidInput("statuses", f"{text!r} is not a status; known are: {', '.join(Status)}") from None
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,18 +77,40 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     handled: bool = False
 
 
+class UnreadableRow(msgspec.Struct, frozen=True):
+    """A row that cannot be decoded, which the guards would have refused. It is left out of what was read.
+
+    `what` names it, for example `event 3 of job …`; `job_id` is the job that it belongs to, if it belongs to one.
+    """
+
+    what: str
+    problem: str
+    job_id: UUID | None = None
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be read: {self.problem}"
+
+
 class JobPage(msgspec.Struct, frozen=True):
-    """Some of the jobs, oldest first, and the cursor from which the next page starts; None at the end."""
+    """Some of the jobs, oldest first, and the cursor from which the next page starts; None at the end.
+
+    Rows on this page that cannot be decoded are in `unreadable`.
+    """
 
     jobs: list[Job]
     after: UUID | None
+    unreadable: tuple[UnreadableRow, ...] = ()
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Some of the log in its order, and the position from which to go on. Never skips an event that commits late."""
+    """Some of the log in its order, and the position from which to go on. Never skips an event that commits late.
+
+    Rows on this page that cannot be decoded are in `unreadable`.
+    """
 
     events: list[Event]
     position: str
+    unreadable: tuple[UnreadableRow, ...] = ()
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
@@ -103,6 +151,30 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
+def digest_artifacts(artifacts: Iterable[Artifact], *, attempt: int) -> list[bytes]:
+    """The digests of the rows of these artifacts."""
+    return [
+        artifact_digest(
+            name=one.name,
+            media_type=one.media_type,
+            attempt=attempt,
+            bytes_=len(one.body),
+            body_sha256=sha256(one.body).digest(),
+        )
+        for one in artifacts
+    ]
+
+
+def digest_messages(messages: Iterable[OutboxMessage]) -> list[bytes]:
+    """The digests of the rows of these messages."""
+    return [message_digest(**msgspec.structs.asdict(message)) for message in messages]
+
+
+def message_context(message: OutboxMessage, job: Job | None) -> tuple[str, str | None]:
+    """The correlation id and trace of a message: those of the job that sends it, or else the message's own id."""
+    return (str(message.id), None) if job is None else (job.correlation_id, job.origin.trace)
+
+
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact as it is listed: all but its body."""
 
@@ -124,6 +196,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     kinds: tuple[str, ...]
     concurrency: int
+    prunes: bool = False
+    """Whether it removes finished jobs: its app has a retention for them."""
     started_at: datetime
     seen_at: datetime
     stopped_at: datetime | None = None

@@ -10,31 +10,48 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.enqueue import delay_detail, enqueue, request_id_of
+from tenure.lifecycle.causes import stored_cause
+from tenure.lifecycle.content import ContentDigests
+from tenure.lifecycle.enqueue import due_detail, enqueue, enqueue_cause, request_id_of
 from tenure.lifecycle.json_text import encode
-from tenure.lifecycle.operations import Operation
-from tenure.lifecycle.records import Actor, Event, Job, Origin, Role
+from tenure.lifecycle.operations import Commit, Complete, Operation
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Role
 
 
 class EnqueueRequest(msgspec.Struct, frozen=True, gc=False):
-    """A new job. Its request id is the origin's own, or else the job's id, which the client generated."""
+    """A new job. Its request id is the origin's own, or else the job's id, which the client generated.
+
+    It is due at `due_at`, or `delay_ms` after the enqueue. A time that has passed is now.
+    """
 
     origin: Origin
     actor: Actor
     delay_ms: int = 0
+    due_at: datetime | None = None
 
     @property
     def request_id(self) -> str:
         return request_id_of(self.origin)
 
     @property
+    def has_key(self) -> bool:
+        """Whether a job may exist under its dedupe key or request id. Such an enqueue may wait for the transaction of
+        another one."""
+        return self.origin.dedupe_key is not None or self.origin.request_id is not None
+
+    @property
     def detail(self) -> str | None:
         """The part of the request that the origin's digest does not cover."""
-        return delay_detail(self.delay_ms)
+        return due_detail(self.delay_ms, self.due_at)
+
+    @property
+    def stored_cause(self) -> str | None:
+        """The cause of the enqueue as a store writes it."""
+        return stored_cause(EventType.ENQUEUED, enqueue_cause(self.origin))
 
     def decide(self, now: datetime) -> tuple[Event, Job]:
         """The first event and the new job, if this request creates one."""
-        return enqueue(self.origin, self.actor, delay_ms=self.delay_ms, now=now)
+        return enqueue(self.origin, self.actor, delay_ms=self.delay_ms, due_at=self.due_at, now=now)
 
 
 _template = attrgetter(*(name for name in Origin.__struct_fields__ if name not in ("id", "payload")))
@@ -45,7 +62,10 @@ def is_homogeneous(requests: Sequence[EnqueueRequest]) -> bool:
     first = requests[0]
     same = _template(first.origin)
     return all(
-        one.actor == first.actor and one.delay_ms == first.delay_ms and _template(one.origin) == same
+        one.actor == first.actor
+        and one.delay_ms == first.delay_ms
+        and one.due_at == first.due_at
+        and _template(one.origin) == same
         for one in requests[1:]
     )
 
@@ -86,6 +106,9 @@ class HomogeneousResults(Sequence[EnqueueResult]):
         return EnqueueResult(msgspec.structs.replace(self._job, origin=request.origin), created=True)
 
 
+CLAIM_WAIT_SECONDS_MAX = 20.0
+
+
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Claim up to `limit` due jobs, and start them in the same transaction unless `start` is off.
 
@@ -101,6 +124,10 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     start: bool = True
     role: Role = Role.POOL
+    wait_seconds_max: float = CLAIM_WAIT_SECONDS_MAX
+    """A claim that a lock has kept waiting for longer takes nothing, and is StoreUnavailable."""
+    code_version: str | None = None
+    """The version of the code that runs the jobs, which their events record."""
 
     @property
     def actor(self) -> Actor:
@@ -117,6 +144,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `job` is the record that the caller decided upon, or just an id: then the store reads, decides and applies, again
     if it lost a race, unless `expected_rev` says otherwise. `fresh` promises that this request id has not been sent
     before with this revision's successors, so that the log is asked only when the row turns out to have moved on.
+    `steps` is the digest of the job's steps, which the owner of a lease brings; for others the store counts.
     """
 
     job: Job | UUID
@@ -125,6 +153,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     request_id: str
     expected_rev: int | None = None
     fresh: bool = False
+    steps: str | None = None
 
     @property
     def job_id(self) -> UUID:
@@ -144,10 +173,23 @@ def disjoint_batches(requests: Sequence[Request]) -> list[list[tuple[int, Reques
         return [placed]
     found: list[list[tuple[int, Request]]] = []
     seen: dict[UUID, int] = {}
-    for place, request in placed:
-        turn = seen.get(request.job_id, 0)
-        seen[request.job_id] = turn + 1
-        if turn == len(found):
+    for index, request in placed:
+        earlier = seen.get(request.job_id, 0)
+        seen[request.job_id] = earlier + 1
+        if earlier == len(found):
             found.append([])
-        found[turn].append((place, request))
+        found[earlier].append((index, request))
     return found
+
+
+def with_digests(request: Request, digests: ContentDigests | None) -> Request:
+    """The request whose commit carries these digests, unless it names its own."""
+    if digests is None:
+        return request
+
+    def carried(operation: Operation) -> Operation:
+        if isinstance(operation, Commit | Complete) and operation.written is None:
+            return msgspec.structs.replace(operation, written=digests.detail())
+        return operation
+
+    return msgspec.structs.replace(request, operations=tuple(map(carried, request.operations)))

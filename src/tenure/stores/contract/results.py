@@ -44,9 +44,14 @@ class Repeated(msgspec.Struct, frozen=True, gc=False):
 
 
 class Busy(msgspec.Struct, frozen=True, gc=False):
-    """Another transaction has locked the row, and a heartbeat does not wait: send the next one."""
+    """Another transaction has locked the row, so nothing was written: send the request again later.
+
+    A client's request waits instead (`BaseStore.apply`). SQLite has no locks on rows.
+    """
 
     job: Job
+    holder: str | None = None
+    """The session that has locked the row, where the database shows it."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -73,7 +78,7 @@ def decide_request(
             return Repeated(seen)
         return Failure(RequestIdReused(request.request_id, current=seen))
     try:
-        return decide_at(
+        change = decide_at(
             current,
             request.operations,
             request.actor,
@@ -81,6 +86,7 @@ def decide_request(
             now=now,
             expected_rev=request.rev,
         )
+        return change.with_owner_steps(request.steps)
     except Refused as refusal:
         if refusal.current is not None:
             refusal.current = without_token(refusal.current, request.actor)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
 from tenure.errors import GuardViolated, RowPoisoned
+from tenure.lifecycle.causes import stored_cause
 from tenure.lifecycle.decide import Change, expand
+from tenure.lifecycle.evolve import hurries
 from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
-from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job
-from tenure.lifecycle.statuses import RETRY, WAITING
+from tenure.lifecycle.records import CONTRACT_VERSION, Job
+from tenure.lifecycle.steps import records_steps
 from tenure.lifecycle.transitions import ClockGuard
 from tenure.stores.contract import Applied, Busy, Failure, Outcome, redacted
 from tenure.stores.postgres.connections import ABOUT_A_ROW, Fetches
-from tenure.stores.postgres.rows import arrays, once
+from tenure.stores.postgres.rows import CHANGING, TIMES, arrays, once
 from tenure.stores.quarantine import Bisection
 
 POISON = (*ABOUT_A_ROW, GuardViolated)
@@ -25,18 +29,13 @@ Send = Callable[[Sequence[Change], dict[UUID, Outcome]], Awaitable[None]]
 WRITING = datetime(9000, 1, 1, tzinfo=UTC)
 AS_IT_WAS = -1
 OR_SOONER = -2
+"""Less than this: some microseconds later, or sooner."""
 
-_HURRIES = frozenset({EventType.SIGNALLED, EventType.WOKEN, EventType.CANCEL_REQUESTED})
-"""Events that make a waiting job due now, unless it is due already: the statement takes the sooner time."""
-
-_CHANGE = (
-    "ids", "revs", "tokens", "guards", "statuses", "transition_counts", "attempts", "failures", "losses", "losts",
-    "cancel_requests", "owners", "dues", "leases", "heartbeats", "timeouts", "starts", "finishes", "commits",
-    "progresses", "messages", "committed_results", "results", "partials", "errors", "last_errors", "reasons",
-)  # fmt: skip
+_CHANGE = ("ids", "revs", "tokens", "guards", "transition_counts", *CHANGING)
 _STEP = (
     "step_ids", "step_revs", "step_attempts", "step_types", "step_froms", "step_tos", "step_untils", "step_commits",
     "step_actors", "step_requests", "step_causes", "step_digests", "step_details",
+    "step_steps", "step_counts",
 )  # fmt: skip
 _LETTER = ("letter_ids", "letter_stages")
 _SIGNAL = ("signal_ids", "signal_revs", "signal_names", "signal_payloads")
@@ -86,8 +85,7 @@ class ChangeBatches:
     async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
         for row in await self._fetches.fetch("jobs/apply", {**apply_parameters(changes), "in_block": self._in_block}):
-            if row["id"] is not None:
-                answers[row["id"]] = Applied(redacted(by_id[row["id"]]), row["updated_at"], row["renewed"])
+            _add_answer(row, by_id, answers)
 
     async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         [answer] = await self._fetches.fetch("jobs/complete", completion_parameters(changes))
@@ -99,14 +97,22 @@ class ChangeBatches:
         for job_id, at in zip(answer["ids"], answer["ats"], strict=True):
             if job_id is not None:
                 answers[job_id] = Applied(redacted(by_id[job_id]), at)
+        for job_id in answer["locked_ids"] or ():
+            answers[job_id] = Busy(redacted(by_id[job_id]).before)
 
     async def _renew(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
         for row in await self._fetches.fetch("jobs/renew_leases", heartbeat_parameters(changes)):
-            if row["locked"]:
-                answers[row["id"]] = Busy(redacted(by_id[row["id"]]).before)
-            elif row["id"] is not None:
-                answers[row["id"]] = Applied(redacted(by_id[row["id"]]), row["updated_at"], row["renewed"])
+            _add_answer(row, by_id, answers)
+
+
+def _add_answer(row: asyncpg.Record, by_id: Mapping[UUID, Change], answers: dict[UUID, Outcome]) -> None:
+    """Add what became of the change that a returned row names."""
+    if row["id"] is not None:
+        change = redacted(by_id[row["id"]])
+        answers[row["id"]] = (
+            Busy(change.before) if row["locked"] else Applied(change, row["updated_at"], row["renewed"])
+        )
 
 
 def message_of(problem: Exception) -> str:
@@ -120,8 +126,11 @@ def is_heartbeat(change: Change) -> bool:
 
 
 def is_completion(change: Change) -> bool:
-    """Whether the change completes a job that was not committed before, which has a statement of its own."""
-    return len(change.operations) == 1 and isinstance(change.operations[0], Complete) and change.planned[0].commits
+    """Whether the change completes a job without steps that was not committed before, which has a statement of its
+    own."""
+    if len(change.operations) != 1 or not isinstance(change.operations[0], Complete):
+        return False
+    return change.planned[0].commits and change.operations[0].written is None and change.planned[0].steps is None
 
 
 def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
@@ -163,9 +172,13 @@ def apply_parameters(changes: Sequence[Change]) -> dict[str, Any]:
     steps: list[tuple[Any, ...]] = []
     letters: list[tuple[Any, ...]] = []
     signals: list[tuple[Any, ...]] = []
+    counted: list[UUID] = []
     for change in changes:
         events, after = expand(change, WRITING)
         rows.append(_row(change, after))
+        counts = change.counts_steps
+        if counts:
+            counted.append(change.before.id)
         for operation, step, event in zip(change.operations, change.planned, events, strict=True):
             steps.append(
                 (
@@ -179,9 +192,11 @@ def apply_parameters(changes: Sequence[Change]) -> dict[str, Any]:
                     event.commits,
                     event.actor,
                     event.request_id,
-                    event.cause,
+                    stored_cause(event.type, event.cause),
                     event.digest,
                     event.detail,
+                    event.steps,
+                    counts and records_steps(event.type, event.from_status),
                 )
             )
             if isinstance(operation, DeadLetter):
@@ -193,6 +208,7 @@ def apply_parameters(changes: Sequence[Change]) -> dict[str, Any]:
         **arrays(steps, _STEP),
         **arrays(letters, _LETTER),
         **arrays(signals, _SIGNAL),
+        "counted": counted,
         "version": CONTRACT_VERSION,
     }
 
@@ -204,34 +220,24 @@ def _row(change: Change, after: Job) -> tuple[Any, ...]:
         before.rev,
         change.actor.token if change.guard is ClockGuard.LIVE_LEASE else None,
         change.guard,
-        after.status,
         len(change.planned),
-        after.attempt,
-        after.failures,
-        after.losses,
-        after.lost,
-        after.cancel_requested,
-        after.owner,
-        OR_SOONER if _is_hurried(change) else _offset(before.due_at, after.due_at),
-        _offset(before.lease_expires_at, after.lease_expires_at),
-        _offset(before.heartbeat_deadline_at, after.heartbeat_deadline_at),
-        _offset(before.timeout_at, after.timeout_at),
-        _offset(before.started_at, after.started_at),
-        _offset(before.finished_at, after.finished_at),
-        _offset(before.committed_at, after.committed_at),
-        after.progress,
-        after.progress_message,
-        after.committed_result,
-        after.result,
-        after.partial_result,
-        after.error,
-        after.last_error,
-        after.reason,
+        *(_column(change, after, name) for name in CHANGING),
     )
 
 
-def _is_hurried(change: Change) -> bool:
-    return any(step.type in _HURRIES and step.from_status in (WAITING, RETRY) for step in change.planned)
+def _column(change: Change, after: Job, name: str) -> Any:
+    """What the statement writes into a column. A job that is hurried is due, and times out, at the sooner of two times,
+    which the statement computes."""
+    if name in ("due_at", "timeout_at") and any(hurries(step.type, step.from_status) for step in change.planned):
+        return OR_SOONER if name == "due_at" else _queued_timeout(after)
+    value = getattr(after, name)
+    return _offset(getattr(change.before, name), value) if name in TIMES else value
+
+
+def _queued_timeout(after: Job) -> int | None:
+    """Of a job without a lease that the change may have made due."""
+    queued_ms = after.policy.queued_ms
+    return None if queued_ms is None or after.timeout_at is None else OR_SOONER - queued_ms * 1000
 
 
 def _offset(before: datetime | None, after: datetime | None) -> int | None:

@@ -10,18 +10,22 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
+from tenure.lifecycle.causes import stored_cause
+from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
-from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
-from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord
+from tenure.stores.archive_rows import FIRST_PAGES, UNREADABLE, RowReader, columns_of, facts_of
+from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
     ArchivedJob,
     ArchiveRecord,
@@ -49,10 +53,15 @@ from tenure.stores.postgres.connections import (
     Address,
     Connections,
     Session,
+    UnreadableTime,
     fetch,
+    fetch_any_time,
+    is_unreadable,
 )
+from tenure.stores.postgres.content import read_content
+from tenure.stores.postgres.log_positions import use_up_to
 from tenure.stores.postgres.policies import PostgresPolicies
-from tenure.stores.postgres.reads import NO_ID, jobs_of
+from tenure.stores.postgres.reads import NO_ID, events_of, page_of
 from tenure.stores.sql_files import numbered
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -100,7 +109,7 @@ class PostgresArchive:
     @asynccontextmanager
     async def restore(self, *, runs: int) -> AsyncIterator[Restore]:
         async with self._connections.session() as connection:
-            await _let_pass(connection, runs)
+            await use_up_to(connection, runs)
             async with connection.transaction(isolation=ISOLATION):
                 await _write_as_import(connection)
                 await fetch(connection, "archive/lock_tables", {})
@@ -118,7 +127,12 @@ class PostgresSnapshot:
     def __init__(self, connection: Session, *, at: datetime) -> None:
         self._connection = connection
         self._policies = PostgresPolicies(Within(connection))
+        self._reader = RowReader()
         self.at = at
+
+    @property
+    def unreadable(self) -> Sequence[UnreadableRow]:
+        return self._reader.unreadable
 
     async def totals(self) -> Totals:
         [found] = await self._connection.fetch(
@@ -128,24 +142,65 @@ class PostgresSnapshot:
 
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         _, after = FIRST_PAGES[kind]
-        sql = _select_page(_TABLES[kind], tuple(after))
-        while page := await self._connection.fetch(sql, *after.values(), limit):
+        # The token of a stream is no field of its record, and a reader may not read it.
+        columns = ", ".join(kind.__struct_fields__) if kind is StreamRecord else "*"
+        sql = _select_page(_TABLES[kind], tuple(after), columns)
+        while page := await self._page(sql, *after.values(), limit):
             after = {key: page[-1][key] for key in after}
             policies = await self._policies.of(page) if kind is ScheduleRecord else {}
-            yield [_shelved(kind, found, policies) for found in page]
+            yield [
+                record
+                for found in page
+                for record in self._reader.record(kind, dict(found), partial(self._facts, kind, found, policies))
+            ]
+
+    async def _page(self, sql: str, *arguments: object) -> list[asyncpg.Record]:
+        try:
+            return await self._connection.fetch(sql, *arguments)
+        except OverflowError:
+            return await fetch_any_time(self._connection, sql, *arguments)
+
+    def _facts(
+        self, kind: type[ArchiveRecord], found: asyncpg.Record, policies: Mapping[int, Policy]
+    ) -> dict[str, Any]:
+        for name, value in found.items():
+            if isinstance(value, datetime | UnreadableTime) and is_unreadable(value):
+                raise ValueError(f"{name} is not a time between the years 1 and 9999")
+        policy = policies[found["policy_id"]] if kind is ScheduleRecord else None
+        return facts_of(kind, dict(found), policy, self._reader)
 
     async def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
         after: dict[str, object] = {"tx": 0, "job_id": NO_ID, "rev": 0}
         while page := await self._fetch("events/select_all", {**after, "limit": limit}):
             after = {key: page[-1][key] for key in after}
-            yield [row.event_from(found) for found in page]
+            events, unreadable = events_of(page)
+            self._add(unreadable)
+            yield events
 
     async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[ArchivedJob]]:
         after: UUID | None = None
-        while page := await self._fetch("jobs/select_page", {**_NO_FILTER, "after": after, "limit": limit}):
-            jobs = await jobs_of(self._policies, page)
-            after = jobs[-1].id
-            yield await self._kept(jobs)
+        while True:
+            rows = await self._fetch("jobs/select_page", {**_NO_FILTER, "after": after, "limit": limit + 1})
+            page = await page_of(self._policies, rows, limit)
+            self._add(page.unreadable)
+            yield await self._readable(page.jobs)
+            if (after := page.after) is None:
+                return
+
+    async def _readable(self, jobs: Sequence[Job]) -> list[ArchivedJob]:
+        """The jobs with their records. A job with a record that cannot be decoded is left out."""
+        try:
+            return await self._kept(jobs)
+        except UNREADABLE as problem:
+            if len(jobs) == 1:
+                what = f"a dead letter, signal, request or artifact of job {jobs[0].id}"
+                self._reader.add(UnreadableRow(what, repr(problem), jobs[0].id))
+                return []
+        return [kept for job in jobs for kept in await self._readable([job])]
+
+    def _add(self, unreadable: Sequence[UnreadableRow]) -> None:
+        for one in unreadable:
+            self._reader.add(one)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await _histories(self._connection, job_ids)
@@ -153,6 +208,12 @@ class PostgresSnapshot:
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
         found = await self._fetch("artifacts/select", {"job_id": job_id, "name": name})
         return Artifact(**found[0]) if found else None
+
+    async def steps(self, job_id: UUID, *, limit: int) -> AsyncIterator[Sequence[StepRecord]]:
+        """Through a cursor: the rows of a job are sorted once, and few of them are here at a time."""
+        cursor = await self._connection.cursor(numbered(PACKAGE, "steps/select_of_job").sql, job_id)
+        while page := await cursor.fetch(limit):
+            yield [row.step_from(found) for found in page]
 
     async def _kept(self, jobs: Sequence[Job]) -> list[ArchivedJob]:
         ids = {"ids": [job.id for job in jobs]}
@@ -164,6 +225,7 @@ class PostgresSnapshot:
             signals[found["job_id"]].append(row.signal_from(found))
         answers = _by_job(await self._fetch("deduplicated_requests/select", ids), DeduplicatedRequest)
         artifacts = _by_job(await self._fetch("artifacts/select_records", ids), ArtifactRecord)
+        steps = {found["job_id"]: found["count"] for found in await self._fetch("steps/count", ids)}
         return [
             ArchivedJob(
                 job=job,
@@ -171,6 +233,7 @@ class PostgresSnapshot:
                 signals=tuple(signals[job.id]),
                 answers=tuple(answers[job.id]),
                 artifacts=tuple(artifacts[job.id]),
+                step_count=steps.get(job.id, 0),
             )
             for job in jobs
         ]
@@ -215,8 +278,15 @@ class PostgresRestore:
         except asyncpg.PostgresError as problem:
             raise _refusal(problem, 0) from problem
 
+    async def write_steps(self, steps: Sequence[StepRecord]) -> None:
+        rows = [{name: fact for name, fact in _facts(step).items() if name != "number"} for step in steps]
+        await self._insert("steps", rows, range(len(steps)))
+
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await _histories(self._connection, job_ids)
+
+    async def content(self, job_ids: Sequence[UUID]) -> dict[UUID, StoredContent]:
+        return await read_content(Within(self._connection), job_ids)
 
     async def missing_job(self) -> UUID | None:
         found = await fetch(self._connection, "events/select_orphan", {})
@@ -255,6 +325,7 @@ class PostgresRestore:
 
     def _event_facts(self, event: Event) -> dict[str, Any]:
         facts = {name: fact for name, fact in _facts(event).items() if name not in _OF_THE_LOG}
+        facts["cause"] = stored_cause(event.type, event.cause)
         return {**facts, "tx": self._first_tx + self._runs.place(event)}
 
     async def _job_facts(self, job: Job) -> dict[str, Any]:
@@ -285,19 +356,6 @@ async def _write_as_import(connection: Session) -> None:
     await connection.execute("select set_config('tenure.writer', 'import', true)")
 
 
-async def _let_pass(connection: Session, count: int) -> None:
-    """Until so many numbers of transactions lie behind us."""
-    while await _latest(connection) <= count:
-        # As one message, which a pooler does not divide among servers; it ends transactions itself.
-        await connection.execute("call tenure.pass_transactions()")
-
-
-async def _latest(connection: Session) -> int:
-    async with connection.transaction():
-        latest: int = await connection.fetchval("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
-        return latest
-
-
 async def _histories(connection: Session, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
     found: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
     for answer in await fetch(connection, "events/select_history", {"ids": list(job_ids)}):
@@ -305,12 +363,13 @@ async def _histories(connection: Session, job_ids: Sequence[UUID]) -> dict[UUID,
     return found
 
 
-def _select_page(table: str, keys: tuple[str, ...]) -> str:
+def _select_page(table: str, keys: tuple[str, ...], columns: str) -> str:
     """A page of rows in the order of their keys, after the given ones."""
     after = ", ".join(f"${number}" for number in range(1, len(keys) + 1))
     order = ", ".join(keys)
     where = f"({order}) > ({after})"
-    return f"select * from tenure.{table} where {where} order by {order} limit ${len(keys) + 1}"  # noqa: S608  as below
+    limit = f"${len(keys) + 1}"
+    return f"select {columns} from tenure.{table} where {where} order by {order} limit {limit}"  # noqa: S608  as below
 
 
 def _insert(table: str, columns: tuple[str, ...]) -> str:
@@ -338,12 +397,6 @@ def _by_job(found: Iterable[asyncpg.Record], kind: type[T]) -> defaultdict[UUID,
     for one in found:
         records[one["job_id"]].append(_record(kind, one))
     return records
-
-
-def _shelved(kind: type[ArchiveRecord], found: asyncpg.Record, policies: Mapping[int, Policy]) -> ArchiveRecord:
-    row_ = dict(found)
-    policy = policies[row_["policy_id"]] if "policy_id" in row_ else None
-    return msgspec.convert(facts_of(kind, row_, policy), kind)
 
 
 def _record(kind: type[T], found: asyncpg.Record) -> T:

@@ -5,9 +5,9 @@ A row that makes a claim fail is quarantined for a while. Legality is checked by
 
 from __future__ import annotations
 
+import asyncio
 import re
-from contextlib import AsyncExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -15,14 +15,15 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tenure.errors import RequestIdReused, RowPoisoned
-from tenure.lifecycle.limits import Candidate, QueueLimits, RateUsage
-from tenure.lifecycle.records import CONTRACT_VERSION, Job
+from tenure.errors import RequestIdReused, RowPoisoned, StoreUnavailable
+from tenure.lifecycle.operations import claim_detail
+from tenure.lifecycle.queue_limits import Candidate, QueueLimits
+from tenure.lifecycle.records import CONTRACT_VERSION, Job, milliseconds
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
 from tenure.seams import Clock
 from tenure.stores.base import ClaimResult
 from tenure.stores.contract import ClaimRequest, without_token
-from tenure.stores.limits import (
+from tenure.stores.limited_claim import (
     LIMIT_COLUMNS,
     Asking,
     Choice,
@@ -40,10 +41,9 @@ from tenure.stores.limits import (
     encode_usage,
 )
 from tenure.stores.postgres.apply_batch import POISON, message_of
-from tenure.stores.postgres.connections import Connections, Session, fetch
+from tenure.stores.postgres.connections import Connections, Session, fetch, is_unreadable
 from tenure.stores.postgres.policies import PostgresPolicies
-from tenure.stores.postgres.reads import jobs_by_id
-from tenure.stores.postgres.rows import Claimed, decoded
+from tenure.stores.postgres.rows import Claimed, decoded, job_from
 from tenure.stores.postgres.watermarks import BOTTOM, Claimer, Scan, Watermarks, lane_parameters
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.queue_groups import QueueRotation
@@ -97,7 +97,17 @@ class PostgresClaims:
         self._rotation = QueueRotation()
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
-        """The jobs won, or those that this request has won before."""
+        """The jobs won, or those that this request has won before. A claim that waits too long is given up."""
+        try:
+            async with asyncio.timeout(request.wait_seconds_max):
+                return await self._claim(request)
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"{self._connections.address.shown} did not answer a claim within {request.wait_seconds_max:.1f} s; "
+                f"it is repeated with the same request id"
+            ) from None
+
+    async def _claim(self, request: ClaimRequest) -> ClaimResult:
         jobs: list[Job] = []
         waits: list[float] = []
         for queues in self._rotation.groups(request):
@@ -122,7 +132,10 @@ class PostgresClaims:
         if previous["won_body"] != request.body():
             raise RequestIdReused(request.request_id)
         won = previous["won_job_ids"]
-        jobs = await jobs_by_id(self._connections, self._policies, won, with_token=True)
+        rows = await self._connections.fetch("jobs/select_with_token", {"ids": list(won)})
+        policies = await self._policies.of(rows)
+        found = decoded(rows, lambda row: job_from(row, policies, with_token=True))
+        jobs = {job.id: job for job in self._quarantine.decoded(found)}
         return [without_token(jobs[job_id], request.actor) for job_id in won if job_id in jobs]
 
     async def _answer(self, request: ClaimRequest, queues: tuple[str, ...], waits: list[float]) -> ClaimRows:
@@ -158,7 +171,11 @@ class PostgresClaims:
         now = self._clock.monotonic_seconds()
         claimer.learn(answer.rows, answer.scan(), began_seconds=began, now_seconds=now)
         # The second sort keeps the order of the first among equals.
-        answer.rows.sort(key=itemgetter("due_at", "id"))
+        try:
+            answer.rows.sort(key=itemgetter("due_at", "id"))
+        except TypeError:
+            # The driver's infinite times have no time zone. `Claimed` refuses such rows.
+            answer.rows.sort(key=lambda row: (row["due_at"].replace(tzinfo=UTC), row["id"]))
         answer.rows.sort(key=itemgetter("priority"), reverse=True)
         return answer
 
@@ -177,6 +194,7 @@ class PostgresClaims:
         return {
             "request_id": request.request_id,
             "body": request.body(),
+            "detail": claim_detail(request.code_version),
             "queues": list(queues),
             "kinds": list(request.kinds),
             "worker": request.worker,
@@ -187,6 +205,7 @@ class PostgresClaims:
             "limit": request.limit,
             "excluded": self._quarantine.ids(),
             "within_limits": False,
+            "wait_ms": milliseconds(request.wait_seconds_max),
         }
 
     def _exclude(self, problem: Exception) -> None:
@@ -230,8 +249,8 @@ async def _lock_limited_queues(session: Session, queues: tuple[str, ...]) -> tup
             name=row["name"],
             limits=limits_from(row),
             paused=row["paused_at"] is not None,
-            turn=row["turn"],
-            spent=RateUsage() if row["spent"] is None else decode_usage(row["spent"]),
+            last_key=row["last_key"],
+            usage=decode_usage(row["usage"], of=f"queue {row['name']!r}"),
         )
         for row in rows
         if row["name"] is not None
@@ -259,34 +278,40 @@ async def _answer(session: Session, question: Question, values: dict[str, Any]) 
     asked = {**values, **msgspec.structs.asdict(question)}
     match question:
         case InOrder():
-            return [Candidate(*row) for row in await fetch(session, "jobs/select_due_candidates", asked)]
+            return _candidates(await fetch(session, "jobs/select_due_candidates", asked))
         case Keys():
             return [row["key"] for row in await fetch(session, "jobs/select_partitions", asked)]
         case OfKeys():
-            return [Candidate(*row) for row in await fetch(session, "jobs/select_due_of_partitions", asked)]
+            return _candidates(await fetch(session, "jobs/select_due_of_partitions", asked))
         case LeasedByKey():
             return {row["key"]: row["held"] for row in await fetch(session, "jobs/count_leased_by_partition", asked)}
         case UsageByKey():
-            return {row["key"]: decode_usage(row["spent"]) for row in await fetch(session, "rate_usage/select", asked)}
+            rows = await fetch(session, "rate_usage/select", asked)
+            return {row["key"]: decode_usage(row["usage"], of=f"partition {row['key']!r}") for row in rows}
+
+
+def _candidates(rows: list[asyncpg.Record]) -> list[Candidate]:
+    """The candidates of these rows, but not those whose due time cannot be represented."""
+    return [Candidate(*row) for row in rows if not is_unreadable(row["due_at"])]
 
 
 def _noted(note: Note) -> dict[str, Any]:
-    keys = list(note.spent_by_key)
+    keys = list(note.usage_by_key)
     return {
         "queue": note.queue,
-        "turn": note.turn,
-        "spent": None if note.spent is None else encode_usage(note.spent),
+        "last_key": note.last_key,
+        "usage": None if note.usage is None else encode_usage(note.usage),
         "keys": keys,
-        "spents": [encode_usage(note.spent_by_key[key]) for key in keys],
+        "usages": [encode_usage(note.usage_by_key[key]) for key in keys],
         "untils": [note.until[key] for key in keys],
     }
 
 
 NO_TOKEN = UUID(int=0)
 _CLAIM_OF_NOTHING: dict[str, Any] = {
-    **lane_parameters(), "request_id": "warm-up", "body": "", "queues": [], "kinds": [], "worker": "",
+    **lane_parameters(), "request_id": "warm-up", "body": "", "detail": None, "queues": [], "kinds": [], "worker": "",
     "token": NO_TOKEN, "actor": "", "transition_count": 2, "version": CONTRACT_VERSION, "limit": 0, "excluded": [],
-    "within_limits": False, "chosen": [], "queue": "", "priority": 0, "watermark_due_at": BOTTOM[0],
+    "within_limits": False, "wait_ms": 60_000, "chosen": [], "queue": "", "priority": 0, "watermark_due_at": BOTTOM[0],
     "watermark_id": BOTTOM[1],
 }  # fmt: skip
 _COMPLETION_OF_NOTHING: dict[str, Any] = {
@@ -296,17 +321,14 @@ _COMPLETION_OF_NOTHING: dict[str, Any] = {
 
 
 async def warm_up(connections: Connections) -> None:
-    """Open the connections that a worker needs, and run the statements of the hot path with nothing to do.
+    """Run the statements of the hot path on one connection, with nothing to do.
 
     A new connection reads catalogues, compiles guards and plans for some 50 ms, for which the first jobs would wait.
     Nothing is written. Behind a pooler nothing is kept from one transaction to the next, so that nothing is done.
     """
     if connections.address.pooled:
         return
-    async with AsyncExitStack() as stack:
-        # One claims while the other completes.
-        for _ in range(min(2, connections.size)):
-            connection = await stack.enter_async_context(connections.session())
-            await fetch(connection, "jobs/claim", _CLAIM_OF_NOTHING)
-            await fetch(connection, "jobs/claim_lane", _CLAIM_OF_NOTHING)
-            await fetch(connection, "jobs/complete", _COMPLETION_OF_NOTHING)
+    async with connections.session() as connection:
+        await fetch(connection, "jobs/claim", _CLAIM_OF_NOTHING)
+        await fetch(connection, "jobs/claim_lane", _CLAIM_OF_NOTHING)
+        await fetch(connection, "jobs/complete", _COMPLETION_OF_NOTHING)

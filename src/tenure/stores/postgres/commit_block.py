@@ -21,14 +21,17 @@ import asyncpg
 from tenure.errors import GuardViolated, InvalidInput, StoreError, StoreUnavailable
 from tenure.lifecycle.records import Job
 from tenure.seams import Clock
-from tenure.stores.commit_block import BaseCommitBlock, BlockedStore
+from tenure.stores.commit_block import BaseCommitBlock, WakingStore
 from tenure.stores.contract import (
     Artifact,
+    Busy,
     EnqueueRequest,
     EnqueueResult,
     OutboxMessage,
     Outcome,
     Request,
+    SaveStep,
+    StepOutcome,
 )
 from tenure.stores.postgres.apply import PostgresApplier
 from tenure.stores.postgres.apply_batch import ChangeBatches
@@ -45,6 +48,7 @@ from tenure.stores.postgres.connections import (
 from tenure.stores.postgres.enqueue import enqueue
 from tenure.stores.postgres.outbox import insert_messages
 from tenure.stores.postgres.policies import PostgresPolicies
+from tenure.stores.postgres.steps import PostgresSteps
 
 T = TypeVar("T")
 
@@ -55,12 +59,12 @@ STALE_SHARE = 0.1
 TRANSACTION_TIMEOUT_VERSION = 17
 ROLLBACK_SECONDS = 5.0
 
-ENDING = frozenset(
+TRANSACTION_CONTROL = frozenset(
     {"begin", "start", "commit", "end", "rollback", "abort", "savepoint", "release", "prepare"},
 )
-LASTING = frozenset({"reset", "discard", "listen", "unlisten", "load", "deallocate"})
+SESSION_STATEMENTS = frozenset({"reset", "discard", "listen", "unlisten", "load", "deallocate"})
 """Statements that change the session, which outlives the transaction."""
-WRITER = "tenure.writer"
+WRITER_SETTING = "tenure.writer"
 
 _BLANK = re.compile(r"[\s;]+|--[^\n\r]*")
 _WORDS = re.compile(r"([a-z_]+)(?:\s+([a-z_]+))?", re.IGNORECASE)
@@ -72,7 +76,7 @@ class PostgresCommitBlock(BaseCommitBlock):
 
     def __init__(
         self,
-        store: BlockedStore,
+        store: WakingStore,
         connections: Connections,
         policies: PostgresPolicies,
         *,
@@ -85,6 +89,7 @@ class PostgresCommitBlock(BaseCommitBlock):
         self._shared_policies, self._policies = policies, policies.within(self._statements)
         batches = ChangeBatches(self._statements, in_block=True)
         self._applier = PostgresApplier(self._statements, self._policies, batches)
+        self._steps = PostgresSteps(self._statements, self._policies)
         self._stack = AsyncExitStack()
         self._session: Session | None = None
         self._timeouts_set_at_seconds = 0.0
@@ -105,7 +110,7 @@ class PostgresCommitBlock(BaseCommitBlock):
             async with self._store_errors():
                 await self._connection.execute(f"begin isolation level read committed; {self._timeouts()}")
         except BaseException:
-            await self._let_go()
+            await self._release()
             raise
 
     def _timeouts(self) -> str:
@@ -137,22 +142,22 @@ class PostgresCommitBlock(BaseCommitBlock):
             raise StoreError("the server rolled the transaction back at its end; nothing of it was kept")
         self._shared_policies.adopt(self._policies)
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         connection, self._session = self._session, None
         try:
             if connection is not None and not _is_closed(connection) and connection.is_in_transaction():
                 await connection.execute("rollback", timeout=ROLLBACK_SECONDS)
         except (*LOST, asyncpg.PostgresError, TimeoutError):
-            _cut(connection)
+            _terminate(connection)
         except BaseException:
-            _cut(connection)
+            _terminate(connection)
             raise
         finally:
             await self._stack.aclose()
 
     def _abandon(self) -> None:
         # Closing the connection ends the transaction soonest, also while a statement runs.
-        _cut(self._session)
+        _terminate(self._session)
 
     # Statements of the user.
 
@@ -197,20 +202,32 @@ class PostgresCommitBlock(BaseCommitBlock):
             if problem.sqlstate == GUARD_STATE:
                 raise GuardViolated(str(problem)) from problem
             if isinstance(problem, LOST):
-                raise self._lost(problem) from problem
+                raise self._connection_lost(problem) from problem
             raise
         except LOST as problem:
             if isinstance(problem, asyncpg.InterfaceError) and not _is_closed(self._connection):
                 raise
-            raise self._lost(problem) from problem
+            raise self._connection_lost(problem) from problem
 
     # Statements of the store.
 
-    async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+    async def _enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         return await enqueue(self._statements, self._policies, requests)
 
-    async def _perform(self, request: Request) -> Outcome:
+    async def _apply(self, request: Request) -> Outcome:
         [outcome] = await self._applier.apply([request])
+        if isinstance(outcome, Busy):
+            # A batch skips a locked row; a commit block has nothing else to write, so it waits within its deadline.
+            await self._statements.fetch("jobs/lock", {"id": request.job_id})
+            [outcome] = await self._applier.apply([request])
+        return outcome
+
+    async def _save_step(self, request: SaveStep) -> StepOutcome:
+        [outcome] = await self._steps.save([request])
+        if isinstance(outcome, Busy):
+            # As for `_apply`: it waits within the deadline.
+            await self._statements.fetch("steps/lock_job", {"id": request.job.id})
+            [outcome] = await self._steps.save([request])
         return outcome
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
@@ -232,32 +249,34 @@ class PostgresCommitBlock(BaseCommitBlock):
             async with translated(self._connections.address):
                 yield
         except StoreUnavailable:
-            _cut(self._session)
+            _terminate(self._session)
             raise
         except CONFLICTS as problem:
             raise StoreUnavailable(
-                f"the transaction conflicted with another one, and was rolled back: {problem}; try again"
+                f"the transaction conflicted with another one, and was rolled back: {problem}; try again",
+                where=self._connections.address.shown,
             ) from problem
 
-    def _lost(self, problem: Exception) -> StoreUnavailable:
-        _cut(self._session)
+    def _connection_lost(self, problem: Exception) -> StoreUnavailable:
+        _terminate(self._session)
         return StoreUnavailable(
             f"{self._connections.address.shown} was lost in the middle of a transaction, of which nothing is kept: "
-            f"{str(problem) or type(problem).__name__}; try again"
+            f"{str(problem) or type(problem).__name__}; try again",
+            where=self._connections.address.shown,
         )
 
 
 class _Statements:
     """Sends statements by name, all of them in one transaction."""
 
-    def __init__(self, ask: Callable[[str, Mapping[str, Any]], Awaitable[list[asyncpg.Record]]]) -> None:
-        self._ask = ask
+    def __init__(self, fetch: Callable[[str, Mapping[str, Any]], Awaitable[list[asyncpg.Record]]]) -> None:
+        self._fetch = fetch
 
     async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
-        return await self._ask(name, values)
+        return await self._fetch(name, values)
 
 
-def _cut(connection: Session | None) -> None:
+def _terminate(connection: Session | None) -> None:
     if connection is not None and not _is_closed(connection):
         connection.terminate()
 
@@ -273,20 +292,20 @@ def _is_closed(connection: Session) -> bool:
 def check_statement(sql: str) -> str:
     """Refuse a statement that would end the transaction, outlive it, or write as the store."""
     first, second = _first_words(sql)
-    if first in ENDING:
+    if first in TRANSACTION_CONTROL:
         raise InvalidInput(
             "sql",
             f"{first.upper()} is refused: the transaction begins and ends with its block; "
             f"raise an error to roll it back",
         )
-    if first in LASTING or (first == "set" and second not in ("local", "constraints")):
+    if first in SESSION_STATEMENTS or (first == "set" and second not in ("local", "constraints")):
         raise InvalidInput(
             "sql",
             f"{first.upper()} is refused: it would outlive the transaction on its connection; "
             f"settings are set with SET LOCAL",
         )
-    if WRITER in sql.lower():
-        raise InvalidInput("sql", f"{WRITER} is refused: it is how tenure's guards know tenure")
+    if WRITER_SETTING in sql.lower():
+        raise InvalidInput("sql", f"{WRITER_SETTING} is refused: it is how tenure's guards know tenure")
     return sql
 
 
@@ -297,14 +316,14 @@ def _first_words(sql: str) -> tuple[str, str]:
         if blank := _BLANK.match(sql, place):
             place = blank.end()
         elif sql.startswith("/*", place):
-            place = _behind_comment(sql, place)
+            place = _skip_comment(sql, place)
         else:
             break
     words = _WORDS.match(sql, place)
     return (words[1].lower(), (words[2] or "").lower()) if words else ("", "")
 
 
-def _behind_comment(sql: str, place: int) -> int:
+def _skip_comment(sql: str, place: int) -> int:
     depth = 0
     for bracket in _BRACKET.finditer(sql, place):
         depth += 1 if bracket[0] == "/*" else -1

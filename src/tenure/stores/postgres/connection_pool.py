@@ -12,10 +12,12 @@ from typing import TypeAlias
 
 import asyncpg
 
-from tenure.errors import StoreError
+from tenure.errors import StoreError, TooManyConnections
 
 IDLE_SECONDS_MAX = 300.0
 GOODBYE_SECONDS_MAX = 2.0
+GROW_SECONDS = 1.0
+"""How long the pool does not try to grow after the server has refused a further connection."""
 CLOSED = "the store is closed; open it again, or a new one"
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -32,6 +34,7 @@ class ConnectionPool:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self._returned = asyncio.Event()
+        self._grows_at_seconds = float("-inf")
 
     async def take(self) -> Connection:
         """A connection of one's own, until it is given back."""
@@ -43,10 +46,22 @@ class ConnectionPool:
                 if not connection.is_closed():
                     self._lent.add(connection)
                     return connection
-            if len(self._lent) + self._connecting < self._size:
-                return await self._new()
-            await self._turn()
+            if self._may_grow():
+                try:
+                    return await self._new()
+                except TooManyConnections:
+                    if not (self._lent or self._idle):
+                        raise
+                    # Those that the pool has are enough to continue with.
+                    self._grows_at_seconds = asyncio.get_running_loop().time() + GROW_SECONDS
+            else:
+                await self._turn()
         raise StoreError(CLOSED)
+
+    def _may_grow(self) -> bool:
+        if len(self._lent) + self._connecting >= self._size:
+            return False
+        return not self._lent or asyncio.get_running_loop().time() >= self._grows_at_seconds
 
     async def _new(self) -> Connection:
         self._connecting += 1

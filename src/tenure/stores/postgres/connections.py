@@ -10,19 +10,32 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urlsplit
 
 import asyncpg
 import msgspec
 
-from tenure.errors import GuardViolated, InvalidInput, StoreError, StoreUnavailable, UsedAfterFork
+from tenure.errors import (
+    GuardViolated,
+    InvalidInput,
+    PrivilegeMissing,
+    StoreError,
+    StoreUnavailable,
+    TooManyConnections,
+    UsedAfterFork,
+)
+from tenure.stores.database_url import parse_postgres_url, url_options
 from tenure.stores.postgres.connection_pool import Connection, ConnectionPool
+from tenure.stores.postgres.grants import OWNER, grants_for
 from tenure.stores.sql_files import numbered
 
 PACKAGE = "tenure.stores.postgres"
 GUARD_STATE = "TN002"
 REUSED_STATE = "TN001"
+LATE_STATE = "TN003"
+DEDUPE_STATE = "TN004"
 
 LOST = (
     OSError,
@@ -45,9 +58,10 @@ PLANNED_ONCE = frozenset(
         "jobs/claim_lane", "jobs/complete", "jobs/count_leased_by_partition", "jobs/enqueue",
         "jobs/enqueue_homogeneous", "jobs/renew_leases", "jobs/select", "jobs/select_due_candidates",
         "jobs/select_due_of_partitions", "jobs/select_partitions", "jobs/select_recoverable",
-        "jobs/select_with_events", "outbox/insert", "policies/insert", "policies/select", "queues/delete",
-        "queues/lock_limited", "queues/pause", "queues/put", "queues/resume", "queues/select",
-        "queues/update_usage", "rate_usage/select", "signals/select", "workers/stop", "workers/upsert",
+        "jobs/select_wakeable", "jobs/select_with_clock", "jobs/select_with_events", "jobs/select_with_token",
+        "outbox/insert", "policies/insert", "policies/select", "queues/delete", "queues/lock_limited", "queues/pause",
+        "queues/put", "queues/resume", "queues/select", "queues/update_usage", "rate_usage/select", "signals/select",
+        "steps/insert", "steps/select", "steps/select_recorded", "workers/stop", "workers/upsert",
     }
 )  # fmt: skip
 """Statements for which one plan is right whatever they are given. Others have filters that may be left out, and are
@@ -81,22 +95,27 @@ class Address(msgspec.Struct, frozen=True):
     @classmethod
     def from_url(cls, url: str) -> Address:
         """`pooler=transaction` is for PgBouncer in between; `listen=URL` is a direct connection for wake-ups."""
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        parsed = parse_postgres_url(url)
+        options = url_options(parsed)
         pooler = options.pop("pooler", "")
         if pooler not in ("", "none", "transaction"):
-            raise InvalidInput("database", f"pooler={pooler!r} is neither none nor transaction")
+            raise InvalidInput("database", "the option pooler is neither none nor transaction")
         listen = options.pop("listen", None)
-        dsn = urlunsplit(parts._replace(query=urlencode(options)))
+        if listen:
+            parse_postgres_url(listen)
+        dsn = url.partition("?")[0] + (f"?{urlencode(options)}" if options else "")
         pooled = pooler == "transaction"
         return cls(dsn, pooled, listen or (None if pooled else dsn))
 
     @property
+    def role(self) -> str | None:
+        """The role that logs in, if it is known."""
+        return urlsplit(self.dsn).username or os.environ.get("PGUSER")
+
+    @property
     def shown(self) -> str:
         """The address without its password."""
-        parts = urlsplit(self.dsn)
-        host = parts.netloc.rpartition("@")[2]
-        return f"PostgreSQL database {parts.path.lstrip('/') or 'postgres'} at {host or 'the local socket'}"
+        return parse_postgres_url(self.dsn).place
 
 
 class Fetches(Protocol):
@@ -179,7 +198,9 @@ class Connections:
                 return await attempt()
             except CONFLICTS as conflict:
                 problem = conflict
-        raise StoreUnavailable(f"{self.address.shown} is too busy with others just now: {problem}") from problem
+        raise StoreUnavailable(
+            f"{self.address.shown} is too busy with others just now: {problem}", where=self.address.shown
+        ) from problem
 
     async def _fetch_once(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
         planned_once = name in PLANNED_ONCE
@@ -205,7 +226,65 @@ class Connections:
 async def fetch(connection: Session, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
     """The rows of a named statement on this connection."""
     statement = numbered(PACKAGE, name)
-    return await connection.fetch(statement.sql, *[values[parameter] for parameter in statement.parameters])
+    arguments = [values[parameter] for parameter in statement.parameters]
+    try:
+        return await connection.fetch(statement.sql, *arguments)
+    except asyncpg.InsufficientPrivilegeError as problem:
+        raise _StatementDenied(str(problem), needs=grants_for(name)) from problem
+    except OverflowError:
+        if name.partition("/")[2].partition("_")[0] not in REPEATABLE:
+            raise
+        return await fetch_any_time(connection, statement.sql, *arguments)
+
+
+REPEATABLE = frozenset({"claim", "count", "estimate", "lock", "select"})
+"""The verbs of statements that may be sent again after their rows could not be decoded. A claim that is sent again
+under its request id takes no more jobs."""
+
+
+class UnreadableTime:
+    """A time before the year 1, after 9999, or infinite, which Python cannot represent."""
+
+    tzinfo = None
+    """As in the naive times that the driver returns for infinite ones: `is_unreadable` tests both."""
+
+
+async def fetch_any_time(connection: Session, sql: str, *arguments: Any) -> list[asyncpg.Record]:
+    """The rows of a statement, with UnreadableTime for times out of range, at which the driver fails."""
+    codec: dict[str, Any] = {"schema": "pg_catalog", "format": "tuple"}
+    await connection.set_type_codec("timestamptz", encoder=_encode_time, decoder=_decode_time, **codec)
+    try:
+        return await connection.fetch(sql, *arguments)
+    finally:
+        await connection.reset_type_codec("timestamptz", schema="pg_catalog")
+
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _encode_time(at: datetime) -> tuple[int]:
+    return ((at - _EPOCH) // _MICROSECOND,)
+
+
+def _decode_time(microseconds: tuple[int]) -> datetime | UnreadableTime:
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds[0])
+    except OverflowError:
+        return UnreadableTime()
+
+
+def is_unreadable(at: datetime | UnreadableTime | None) -> bool:
+    """Whether a column has a time that is infinite or out of range. All others have a time zone."""
+    return at is not None and at.tzinfo is None
+
+
+class _StatementDenied(Exception):
+    """A statement was refused for want of privileges, which these grants include."""
+
+    def __init__(self, problem: str, *, needs: str) -> None:
+        super().__init__(problem)
+        self.needs = needs
 
 
 class _PooledSession:
@@ -252,16 +331,27 @@ def translation(address: Address, problem: BaseException, *, sent: bool = True) 
         return StoreError(f"{address.shown} does not exist: {problem}; create it, or correct the URL")
     if isinstance(problem, asyncpg.InvalidAuthorizationSpecificationError):
         return StoreError(f"{address.shown} refuses the login: {problem}; check user and password")
+    if isinstance(problem, _StatementDenied):
+        return PrivilegeMissing(str(problem), needs=problem.needs, role=address.role)
+    if isinstance(problem, asyncpg.InsufficientPrivilegeError):
+        return PrivilegeMissing(str(problem), needs=OWNER, role=address.role)
+    if isinstance(problem, asyncpg.TooManyConnectionsError):
+        advice = "raise the limit, or run fewer worker processes"
+        return TooManyConnections(
+            f"{address.shown} accepts no further connection: {problem}; {advice}", where=address.shown
+        )
     if isinstance(problem, LOST):
         unknown = "; whether the last write took effect is unknown, so repeat it with the same request id"
         message = str(problem) or type(problem).__name__
-        return StoreUnavailable(f"{address.shown} cannot be reached: {message}{unknown if sent else ''}")
+        return StoreUnavailable(
+            f"{address.shown} cannot be reached: {message}{unknown if sent else ''}", where=address.shown
+        )
     if not isinstance(problem, asyncpg.PostgresError):
         return None
     if problem.sqlstate == GUARD_STATE:
         return GuardViolated(str(problem))
-    if problem.sqlstate == REUSED_STATE or isinstance(problem, (*CONFLICTS, *ABOUT_A_ROW)):
+    if problem.sqlstate in (REUSED_STATE, DEDUPE_STATE) or isinstance(problem, (*CONFLICTS, *ABOUT_A_ROW)):
         return None
-    if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
-        return StoreUnavailable(f"{address.shown} takes no writes just now: {problem}")
+    if isinstance(problem, asyncpg.ReadOnlySQLTransactionError) or problem.sqlstate == LATE_STATE:
+        return StoreUnavailable(f"{address.shown} takes no writes at present: {problem}", where=address.shown)
     return StoreError(f"{address.shown} refused: {problem}")

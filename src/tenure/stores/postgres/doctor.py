@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from tenure.stores.contract import Finding
-from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs, paused
+from tenure.stores.findings import (
+    KINDS_MAX,
+    LOOKED_AT_MAX,
+    SEEN_SECONDS,
+    UnservedJobs,
+    finished_jobs,
+    paused,
+    unserved_jobs,
+)
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
+from tenure.stores.postgres.log_positions import is_ahead
 from tenure.stores.postgres.queues import queue_from
 
 OLD_TRANSACTION_SECONDS = 300
@@ -21,6 +30,7 @@ async def examine(connections: Connections, address: Address) -> list[Finding]:
             *await _foreign_log(connection),
             *await _unstaffed(connection),
             *await _paused(connection),
+            *await _finished(connection),
         ]
 
 
@@ -65,22 +75,19 @@ async def _blockers(connection: Session) -> list[Finding]:
 async def _foreign_log(connection: Session) -> list[Finding]:
     if await connection.fetchval("select to_regclass('tenure.events')") is None:
         return []
-    ahead = await connection.fetchval(
-        "select exists (select from tenure.events where tx >= pg_snapshot_xmax(pg_current_snapshot()))"
-    )
-    if not ahead:
+    if not await is_ahead(connection):
         return []
-    problem = "the log has transactions that this server has not reached: it was restored from a dump of another one"
-    return [Finding("error", "log", problem, "restore by a physical backup, or ask for `tenure events import`")]
+    problem = "the log has positions that this cluster has not reached: it was restored from a dump of another one"
+    return [Finding("error", "log", problem, "run `tenure migrate rebase`: until then the tail returns none of it")]
 
 
 async def _unstaffed(connection: Session) -> list[Finding]:
-    """Kinds with due jobs that no worker serves."""
+    """Due jobs that no worker serves."""
     if await connection.fetchval("select to_regclass('tenure.workers')") is None:
         return []
     values = {"looked_at": LOOKED_AT_MAX, "seen_seconds": SEEN_SECONDS, "kinds": KINDS_MAX}
     rows = await fetch(connection, "jobs/count_unserved", values)
-    return nobody_runs((row["kind"], row["jobs"], row["more"]) for row in rows)
+    return unserved_jobs(UnservedJobs(**row) for row in rows)
 
 
 async def _paused(connection: Session) -> list[Finding]:
@@ -88,3 +95,11 @@ async def _paused(connection: Session) -> list[Finding]:
     if await connection.fetchval("select to_regclass('tenure.queues')") is None:
         return []
     return paused(queue_from(row) for row in await fetch(connection, "queues/select", {"name": None}))
+
+
+async def _finished(connection: Session) -> list[Finding]:
+    """Finished jobs that no worker removes."""
+    if await connection.fetchval("select to_regclass('tenure.jobs_held')") is None:
+        return []
+    [row] = await fetch(connection, "jobs/estimate_finished", {"seen_seconds": SEEN_SECONDS})
+    return finished_jobs(row["jobs"], pruned=row["pruned"])

@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from tenure.errors import JobNotFound, RequestIdReused
-from tenure.lifecycle.enqueue import enqueued_job
-from tenure.lifecycle.evolve import after_ms
+from tenure.errors import DedupeKeyConflict, JobNotFound, RequestIdReused
+from tenure.lifecycle.enqueue import enqueued_job, first_due_at
 from tenure.lifecycle.records import CONTRACT_VERSION, Job, Origin, origin_digests
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults
-from tenure.stores.postgres.connections import REUSED_STATE, Fetches
+from tenure.stores.postgres.connections import DEDUPE_STATE, REUSED_STATE, Fetches
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.reads import jobs_by_id
 from tenure.stores.postgres.rows import arrays, once
 from tenure.stores.postgres.wakeups import CHANNEL, PostgresNotifier
+
+
+class TakenKey(msgspec.Struct, frozen=True):
+    """A dedupe key, and the live job of another kind that has it."""
+
+    dedupe_key: str
+    job_id: UUID
+    kind: str
 
 
 class PostgresEnqueuer:
@@ -32,8 +40,7 @@ class PostgresEnqueuer:
         self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
     ) -> tuple[Sequence[EnqueueResult], bool]:
         """The jobs that the requests led to, and whether the write has notified other processes."""
-        first = requests[0].origin
-        if homogeneous and first.dedupe_key is None and first.request_id is None:
+        if homogeneous and not requests[0].has_key:
             new = await self._enqueue_homogeneous(requests, after)
             if new is not None:
                 return new
@@ -75,8 +82,10 @@ def _homogeneous_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any
         "digests": origin_digests([request.origin for request in requests[: len(payloads)]]),
         "tags": _tags(first.origin),
         "delay_ms": first.delay_ms,
+        "due_at": first.due_at,
         "queued_ms": first.origin.policy.queued_ms,
         "detail": first.detail,
+        "cause": first.stored_cause,
         "actor": str(first.actor),
         "version": CONTRACT_VERSION,
     }
@@ -84,6 +93,7 @@ def _homogeneous_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any
 
 _SHARED = (
     "kind", "queue", "priority", "correlation_id", "trace", "submitted_by", "partition_key", "parent_id", "redrive_of",
+    "awaited",
 )  # fmt: skip
 
 
@@ -95,14 +105,28 @@ async def enqueue(
     try:
         answers = await fetches.fetch("jobs/enqueue", enqueue_parameters(requests, numbers))
     except asyncpg.PostgresError as problem:
-        if problem.sqlstate == REUSED_STATE:
-            raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
+        raise_refusal(problem)
         raise
     added = await added_of(fetches, policies, requests, answers)
     for one, answer in zip(added, answers, strict=True):
         if one is None:
             raise JobNotFound(answer["job_id"])
     return [one for one in added if one is not None]
+
+
+def raise_refusal(problem: asyncpg.PostgresError) -> None:
+    """Raise the refusal that `tenure.enqueue` reports by an SQLSTATE of its own."""
+    detail = str(problem.as_dict().get("detail"))
+    if problem.sqlstate == REUSED_STATE:
+        raise RequestIdReused(detail) from problem
+    if problem.sqlstate == DEDUPE_STATE:
+        raise dedupe_conflict(detail) from problem
+
+
+def dedupe_conflict(detail: str) -> DedupeKeyConflict:
+    """The conflict that the detail of an error names."""
+    taken = msgspec.json.decode(detail, type=TakenKey)
+    return DedupeKeyConflict(taken.dedupe_key, job_id=taken.job_id, kind=taken.kind)
 
 
 async def added_of(
@@ -128,8 +152,8 @@ def enqueue_parameters(requests: Sequence[EnqueueRequest], numbers: list[int]) -
 
 _ENQUEUE = (
     "ids", "kinds", "queues", "priorities", "payloads", "policies", "dedupe_keys", "request_ids", "correlation_ids",
-    "traces", "submitters", "tags", "partition_keys", "parents", "redrives", "delays_ms", "digests", "details",
-    "actors",
+    "traces", "submitters", "tags", "partition_keys", "parents", "redrives", "awaited", "delays_ms", "due_ats",
+    "digests", "details", "causes", "actors",
 )  # fmt: skip
 
 
@@ -138,8 +162,8 @@ def _enqueue_row(request: EnqueueRequest, policy: int) -> tuple[Any, ...]:
     return (
         origin.id, origin.kind, origin.queue, origin.priority, origin.payload, policy, origin.dedupe_key,
         origin.request_id, origin.correlation_id, origin.trace, origin.submitted_by, _tags(origin),
-        origin.partition_key, origin.parent_id, origin.redrive_of, request.delay_ms, origin.digest(), request.detail,
-        str(request.actor),
+        origin.partition_key, origin.parent_id, origin.redrive_of, origin.awaited, request.delay_ms,
+        request.due_at, origin.digest(), request.detail, request.stored_cause, str(request.actor),
     )  # fmt: skip
 
 
@@ -149,4 +173,6 @@ def _tags(origin: Origin) -> str | None:
 
 def new_job(request: EnqueueRequest, at: datetime) -> Job:
     """The record of the job that the statement created at this time."""
-    return enqueued_job(request.origin, at=at, due_at=after_ms(at, request.delay_ms or None))
+    return enqueued_job(
+        request.origin, at=at, due_at=first_due_at(at, delay_ms=request.delay_ms, due_at=request.due_at)
+    )

@@ -10,10 +10,10 @@ import msgspec
 
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.json_text import check_name, encode
-from tenure.lifecycle.limits import QueueLimits
+from tenure.lifecycle.queue_limits import QueueLimits
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
-from tenure.stores.limits import limit_columns
+from tenure.stores.limited_claim import limit_columns
 from tenure.stores.postgres.claim import limits_from
 from tenure.stores.postgres.connections import CONFLICTS_MAX, Connections, Session, fetch
 
@@ -63,7 +63,8 @@ class PostgresQueues:
     ) -> list[asyncpg.Record]:
         """The queue once it is as asked for; as it stands, if it was that before. Then it is read by another statement:
         a statement that has waited for another change does not see it."""
-        rows = await self._connections.fetch(statement, {**_values(name, actor, **detail), **values})
+        asked = {**_values(name, actor, **detail), **values}
+        rows = await self._connections.write("store", lambda session: fetch(session, statement, asked))
         self._wake({name})
         return rows or await self._connections.fetch("queues/select", {"name": name})
 

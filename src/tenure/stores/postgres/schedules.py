@@ -10,17 +10,17 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tenure.errors import InvalidInput, RequestIdReused, StoreError
+from tenure.errors import InvalidInput, StoreError
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Policy
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
-from tenure.stores.commit_block import require_outside
+from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
-from tenure.stores.postgres.connections import ABOUT_A_ROW, REUSED_STATE, Connections
-from tenure.stores.postgres.enqueue import added_of, enqueue_parameters
+from tenure.stores.postgres.connections import ABOUT_A_ROW, Connections, fetch, is_unreadable
+from tenure.stores.postgres.enqueue import added_of, enqueue_parameters, raise_refusal
 from tenure.stores.postgres.policies import PostgresPolicies
-from tenure.stores.schedule_validation import validate_firing, validate_schedule
+from tenure.stores.schedule_validation import readable, validate_firing, validate_schedule
 from tenure.stores.validation import validate_page
 
 _ALWAYS = datetime(1, 1, 2, tzinfo=UTC)
@@ -41,7 +41,7 @@ class PostgresSchedules:
         self, schedule: Schedule, *, next_at: datetime | None, paused: bool, expected_rev: int, actor: Actor
     ) -> ScheduleRecord | None:
         validate_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
-        require_outside(self._store)
+        require_no_open_block(self._store)
         values = {
             **{name: getattr(schedule, name) for name in _PLAIN},
             "policy_id": await self._policies.number(schedule.policy),
@@ -53,16 +53,19 @@ class PostgresSchedules:
             "detail": encode({"name": schedule.name, "rev": expected_rev + 1}),
         }
         try:
-            rows = await self._connections.fetch("schedules/update" if expected_rev else "schedules/insert", values)
+            rows = await self._write("schedules/update" if expected_rev else "schedules/insert", values)
         except asyncpg.CheckViolationError as problem:
             raise InvalidInput("next_at", f"is {next_at}, and must be after the last due time") from problem
         records = await self._records(rows)
         return records[0] if records else None
 
     async def remove(self, name: str, *, actor: Actor) -> bool:
-        require_outside(self._store)
+        require_no_open_block(self._store)
         values = {"name": name, "actor": str(actor), "detail": encode({"name": name})}
-        return bool(await self._connections.fetch("schedules/delete", values))
+        return bool(await self._write("schedules/delete", values))
+
+    async def _write(self, statement: str, values: dict[str, Any]) -> list[asyncpg.Record]:
+        return await self._connections.write("store", lambda session: fetch(session, statement, values))
 
     async def get(self, name: str) -> ScheduleRecord | None:
         rows = await self._connections.fetch("schedules/select_page", {"name": name, "after": "", "limit": 1})
@@ -85,7 +88,7 @@ class PostgresSchedules:
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
         validate_firing(firing, requests)
-        require_outside(self._store)
+        require_no_open_block(self._store)
         numbers = [await self._policies.number(request.origin.policy) for request in requests]
         moved = {name: getattr(firing, name) for name in ("name", "rev", "until", "next_at")}
         try:
@@ -93,8 +96,7 @@ class PostgresSchedules:
         except ABOUT_A_ROW as problem:
             raise StoreError(f"schedule {firing.name!r} cannot be fired: {problem}") from problem
         except asyncpg.PostgresError as problem:
-            if problem.sqlstate == REUSED_STATE:
-                raise RequestIdReused(str(problem.as_dict().get("detail"))) from problem
+            raise_refusal(problem)
             raise
         if not rows:
             return None
@@ -115,9 +117,11 @@ def _record(row: asyncpg.Record, policies: dict[int, Policy]) -> ScheduleRecord 
     facts: dict[str, Any] = {name: row[name] for name in _PLAIN}
     try:
         tags = None if row["tags"] is None else msgspec.json.decode(row["tags"], type=dict[str, str])
-        schedule = Schedule(policy=policies[row["policy_id"]], tags=tags, **facts)
-    except (KeyError, msgspec.MsgspecError) as problem:
-        log.error("schedule %r cannot be read: %r", row["name"], problem)
+        schedule = readable(Schedule(policy=policies[row["policy_id"]], tags=tags, **facts))
+        times = {name: row[name] for name in ("next_at", "last_at", "paused_at", "updated_at")}
+        if any(map(is_unreadable, times.values())):
+            raise InvalidInput("times", "must be between the years 1 and 9999")
+    except (KeyError, InvalidInput, msgspec.MsgspecError) as problem:
+        log.error("schedule %r cannot be decoded: %r", row["name"], problem)
         return None
-    times = {name: row[name] for name in ("next_at", "last_at", "paused_at", "updated_at")}
     return ScheduleRecord(schedule=schedule, rev=row["rev"], **times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 
@@ -15,10 +16,13 @@ from tenure.stores.contract import (
     MigrationRecord,
     Outcome,
     Request,
+    SaveStep,
     SchemaState,
+    StepOutcome,
     Subscription,
     Transaction,
 )
+from tenure.stores.database_url import shown_url
 from tenure.stores.postgres.apply import PostgresApplier
 from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.archive import PostgresArchive
@@ -27,12 +31,14 @@ from tenure.stores.postgres.commit_block import PostgresCommitBlock
 from tenure.stores.postgres.connections import Address, Connections
 from tenure.stores.postgres.doctor import examine
 from tenure.stores.postgres.enqueue import PostgresEnqueuer
+from tenure.stores.postgres.log_positions import rebase
 from tenure.stores.postgres.migrate import apply_pending, schema_state
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.queues import PostgresQueues
 from tenure.stores.postgres.reads import PostgresReads
 from tenure.stores.postgres.retention import PostgresRetention
 from tenure.stores.postgres.schedules import PostgresSchedules
+from tenure.stores.postgres.steps import PostgresSteps
 from tenure.stores.postgres.wakeups import PostgresNotifier
 from tenure.stores.postgres.workers import PostgresWorkers
 
@@ -49,15 +55,17 @@ class PostgresStore(BaseStore):
         self._policies = PostgresPolicies(self._connections)
         super().__init__(
             where=address.shown,
-            clock=seams.clock,
+            url=shown_url(address.dsn),
+            seams=seams,
             reads=PostgresReads(self._connections, self._policies),
             registration=PostgresWorkers(self._connections),
-            retention=PostgresRetention(self._connections, self._policies),
+            retention=PostgresRetention(self._connections, self._policies, seams.clock),
         )
         self._notifier = PostgresNotifier(address, self._connections, seams)
         self._enqueuer = PostgresEnqueuer(self._connections, self._policies, self._notifier)
         self._claims = PostgresClaims(self._connections, self._policies, seams.clock, self._quarantine)
         self._applier = PostgresApplier(self._connections, self._policies, ChangeBatches(self._connections))
+        self._steps = PostgresSteps(self._connections, self._policies)
         self.archive = PostgresArchive(self._connections, address, seams)
         self.queues = PostgresQueues(self._connections, self.wake)
         self.schedules = PostgresSchedules(self, self._connections, self._policies, self.wake)
@@ -71,7 +79,15 @@ class PostgresStore(BaseStore):
         """The connection pool was opened to read the schema."""
 
     async def prepare(self) -> None:
-        await warm_up(self._connections)
+        # Two connections at the same time: one claims while the other completes.
+        both = [self._seams.spawn.task(warm_up(self._connections), name="tenure-warm-up") for _ in range(2)]
+        try:
+            await asyncio.wait(both)
+        finally:
+            for task in both:
+                task.cancel()
+        for task in both:
+            task.result()
 
     async def close(self) -> None:
         await self._notifier.close()
@@ -89,6 +105,11 @@ class PostgresStore(BaseStore):
         await self._connections.open()
         return await apply_pending(self._connections, where=self._where)
 
+    async def rebase_log(self) -> int:
+        """Give a log that was restored from a dump positions of this cluster; how many events it has."""
+        await self._connections.open()
+        return await rebase(self._connections)
+
     async def _findings(self) -> list[Finding]:
         return await examine(self._connections, self._address)
 
@@ -102,6 +123,9 @@ class PostgresStore(BaseStore):
 
     async def _apply(self, requests: Sequence[Request]) -> list[Outcome]:
         return await self._applier.apply(requests)
+
+    async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
+        return await self._steps.save(requests)
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
         """A transaction on a connection of its own. The server also ends it after the deadline."""

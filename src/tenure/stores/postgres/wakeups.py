@@ -94,9 +94,13 @@ class PostgresNotifier:
     async def _listen(self, dsn: str) -> None:
         """Listens on one connection of its own. After each connect all subscriptions are woken: notifications may have
         been missed."""
+        is_reported = False
         while self._subscriptions:
             try:
                 connection = await asyncpg.connect(dsn)
+                if is_reported:
+                    log.info("listener connected again")
+                    is_reported = False
                 try:
                     closed = asyncio.Event()
                     connection.add_termination_listener(lambda _connection, gone=closed: gone.set())
@@ -106,8 +110,19 @@ class PostgresNotifier:
                 finally:
                     connection.terminate()
             except (*LOST, asyncpg.PostgresError) as problem:
-                log.warning("listener connection failed, retrying in %.1f s: %s", RETRY_SECONDS, problem)
+                # While nothing else gets a reply either, the roles that claim and write report it.
+                if not is_reported and await self._database_replies():
+                    log.warning("listener connection failed, polling until it is back: %s", problem)
+                    is_reported = True
                 await self._seams.clock.sleep(RETRY_SECONDS)
+
+    async def _database_replies(self) -> bool:
+        try:
+            async with self._connections.session() as connection:
+                await connection.execute("select 1")
+        except TenureError:
+            return False
+        return True
 
     def _receive(self, _connection: Any, _pid: int, _channel: str, queue: Any) -> None:
         self._wake({str(queue)})

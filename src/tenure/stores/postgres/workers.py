@@ -17,7 +17,7 @@ class PostgresWorkers:
         self._connections = connections
 
     async def register(self, worker: WorkerRecord) -> None:
-        names = ("id", "host", "pid", "version", "concurrency")
+        names = ("id", "host", "pid", "version", "concurrency", "prunes")
         lists = {"queues": encode(list(worker.queues)), "kinds": encode(list(worker.kinds))}
         await self._connections.fetch("workers/upsert", {**{name: getattr(worker, name) for name in names}, **lists})
 

@@ -20,15 +20,18 @@ from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.stores.contract import Applied, Failure, Outcome, Request, decide_request, disjoint_batches, redacted
 from tenure.stores.quarantine import Bisection
+from tenure.stores.sqlite.content import steps_digest
 from tenure.stores.sqlite.rows import (
+    JOB,
     Row,
-    decode_event,
+    decode_events,
     decode_job,
     encode_change,
-    encode_event,
+    encode_events,
     id_of,
     json_list,
     micros,
+    require_text,
     text,
 )
 from tenure.stores.sqlite.session import Session
@@ -128,6 +131,8 @@ def _apply_wave(session: Session, wave: Sequence[tuple[int, Request]]) -> dict[i
         if isinstance(verdict, Failure) and _surely_new(request):
             verdict = decide_request(job, request, logged=_logged(session, [request]).get(key, ()), now=session.now)
         if isinstance(verdict, Change):
+            if verdict.counts_steps:
+                verdict = verdict.with_steps(steps_digest(session, verdict.before.id))
             at, renewed = _timing(verdict, session.now)
             writes.append(prepare(verdict, at, renewed=renewed))
             applied[index] = Applied(redacted(verdict), at, renewed)
@@ -172,6 +177,8 @@ def current_jobs(session: Session, requests: Sequence[Request]) -> dict[UUID, Jo
 def read_row(session: Session, row: Row) -> Job | RowPoisoned:
     """The record of a row, or why it cannot be decoded."""
     try:
+        if session.connection.text_factory is not str:
+            require_text(row, JOB)
         return decode_job(row, session.policy)
     except UNREADABLE as problem:
         return RowPoisoned(row[0], f"its row cannot be read ({problem})")
@@ -183,7 +190,7 @@ def prepare(change: Change, at: datetime, *, renewed: bool = False) -> Write:
     job_id = text(after.id)
     return Write(
         after,
-        [astuple(encode_event(event, job_id)) for event in events],
+        [astuple(row) for row in encode_events(events, job_id)],
         encode_change(change.before, after),
         [
             _side_record(operation, event, after)
@@ -203,7 +210,7 @@ def _side_record(operation: DeadLetter | Signal, event: Event, after: Job) -> Si
         "stage": operation.stage.value,
         "last_error": operation.error,
         "attempts": after.attempt,
-        "correlation_id": after.origin.correlation_id,
+        "correlation_id": after.correlation_id,
     }
     return SideRecord("dead_letters/insert", parameters)
 
@@ -263,8 +270,8 @@ def _logged(session: Session, requests: Sequence[Request]) -> dict[tuple[UUID, s
     if requests:
         wanted = json_list([[text(request.job_id), request.request_id] for request in requests])
         for row in session.execute("events/select_by_request", {"requests": wanted}):
-            event = decode_event(row)
-            found.setdefault((event.job_id, event.request_id), []).append(event)
+            for event in decode_events(row):
+                found.setdefault((event.job_id, event.request_id), []).append(event)
     return found
 
 

@@ -108,7 +108,7 @@ def _completion(request: Request) -> Change | None:
     operations = request.operations
     if not (request.fresh and isinstance(request.job, Job) and len(operations) == 1):
         return None
-    if not isinstance(operations[0], Complete):
+    if not isinstance(operations[0], Complete) or request.steps is not None:
         return None
     try:
         change = decide_chain(request.job, operations, request.actor, request_id=request.request_id)

@@ -18,12 +18,14 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import asdict, astuple
 
+from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
-from tenure.stores.archive_rows import FIRST_PAGES, columns_of, facts_of
-from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord
+from tenure.stores.archive_rows import FIRST_PAGES, UNREADABLE, RowReader, columns_of, facts_of
+from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
     ArchivedJob,
     ArchiveRecord,
@@ -42,18 +44,22 @@ from tenure.stores.contract.archive import (
 )
 from tenure.stores.sqlite import reads
 from tenure.stores.sqlite.artifacts import read_artifact
-from tenure.stores.sqlite.connect import MEMORY, connect
+from tenure.stores.sqlite.connect import MEMORY, UnreadableText, connect, read_any_text
 from tenure.stores.sqlite.connections import SqliteConnections
+from tenure.stores.sqlite.content import read_content
 from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.rows import (
     Row,
     decode_records,
+    decode_step,
+    decode_value,
     encode_event,
     encode_job,
     encode_record,
+    encode_step,
     encode_value,
     json_list,
-    named_rows,
+    require_text,
     text,
 )
 from tenure.stores.sqlite.session import Session, set_writer
@@ -139,7 +145,8 @@ class _ArchiveConnection:
 
     async def run(self, operation: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         def work(connection: sqlite3.Connection) -> R:
-            return operation(Session(connection, self._clock(), self._policies), *args, **kwargs)
+            session = Session(connection, self._clock(), self._policies)
+            return read_any_text(connection, lambda: operation(session, *args, **kwargs))
 
         return await self._runner.call(work)
 
@@ -151,7 +158,12 @@ class SqliteSnapshot:
 
     def __init__(self, connection: _ArchiveConnection, *, at: datetime, totals: Totals) -> None:
         self._run, self._totals = connection.run, totals
+        self._reader = RowReader()
         self.at = at
+
+    @property
+    def unreadable(self) -> Sequence[UnreadableRow]:
+        return self._reader.unreadable
 
     async def totals(self) -> Totals:
         return self._totals
@@ -159,26 +171,52 @@ class SqliteSnapshot:
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         _, after = FIRST_PAGES[kind]
         while page := await self._run(_select_page, kind, after, limit):
-            after = {key: page[-1][key] for key in after}
-            yield await self._run(_decode_page, kind, page)
+            yield await self._run(_decode_page, kind, page, self._reader)
+            if (last := _last_key(page, tuple(after))) is None:
+                return
+            after = last
 
     async def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
         after: str | None = None
-        while (page := await self._run(reads.tail, after=after, limit=limit)).events:
+        while (page := await self._run(reads.tail, after=after, limit=limit)).events or page.unreadable:
             after = page.position
+            self._add(page.unreadable)
             yield page.events
 
     async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[ArchivedJob]]:
         after: UUID | None = None
-        while page := await self._run(_select_jobs, after=after, limit=limit):
-            after = page[-1].job.id
-            yield page
+        while True:
+            page = await self._run(reads.find, JobFilter(), after=after, limit=limit)
+            self._add(page.unreadable)
+            yield await self._kept(page.jobs)
+            if (after := page.after) is None:
+                return
+
+    async def _kept(self, jobs: Sequence[Job]) -> list[ArchivedJob]:
+        """The jobs with their records. A job with a record that cannot be decoded is left out."""
+        try:
+            return await self._run(_with_records, jobs)
+        except UNREADABLE as problem:
+            if len(jobs) == 1:
+                what = f"a dead letter, signal, request or artifact of job {jobs[0].id}"
+                self._reader.add(UnreadableRow(what, repr(problem), jobs[0].id))
+                return []
+        return [kept for job in jobs for kept in await self._kept([job])]
+
+    def _add(self, unreadable: Sequence[UnreadableRow]) -> None:
+        for row in unreadable:
+            self._reader.add(row)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._run(reads.history, job_ids)
 
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
         return await self._run(read_artifact, job_id, name)
+
+    async def steps(self, job_id: UUID, *, limit: int) -> AsyncIterator[Sequence[StepRecord]]:
+        numbers = await self._run(_step_numbers, job_id)
+        for first in range(0, len(numbers), limit):
+            yield await self._run(_select_steps, numbers[first : first + limit])
 
 
 class SqliteRestore:
@@ -205,8 +243,14 @@ class SqliteRestore:
         values = encode_record(record) | {"body": body}
         await self._write([partial(_insert, table="artifacts", values=values)])
 
+    async def write_steps(self, steps: Sequence[StepRecord]) -> None:
+        await self._write([partial(_restore_step, step=step) for step in steps])
+
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._run(reads.history, job_ids)
+
+    async def content(self, job_ids: Sequence[UUID]) -> dict[UUID, StoredContent]:
+        return await self._run(read_content, job_ids)
 
     async def missing_job(self) -> UUID | None:
         return await self._run(_orphan)
@@ -254,6 +298,20 @@ def _insert(session: Session, table: str, values: dict[str, object]) -> None:
     session.connection.execute(insert(table, tuple(values)), values)
 
 
+def _restore_step(session: Session, step: StepRecord) -> None:
+    [last] = session.execute("steps/select_last_number").fetchone()
+    session.write_rows("steps/insert", [encode_step(msgspec.structs.replace(step, number=last + 1))])
+
+
+def _step_numbers(session: Session, job_id: UUID) -> list[int]:
+    return [number for (number,) in session.execute("steps/select_numbers", {"job_id": text(job_id)})]
+
+
+def _select_steps(session: Session, numbers: Sequence[int]) -> list[StepRecord]:
+    rows = session.execute("steps/select_by_numbers", {"numbers": json_list(numbers)})
+    return [decode_step(row) for row in rows]
+
+
 def _insert_events(session: Session, rows: Sequence[Row]) -> None:
     session.write_rows("events/insert", rows)
 
@@ -268,23 +326,38 @@ def _select_page(
 ) -> list[dict[str, Any]]:
     """The rows of a record's table that follow the key `after`, in the order of the key."""
     statement = select_page(TABLES[kind], tuple(after))
-    return list(named_rows(session.connection.execute(statement, {**after, "limit": limit})))
+    rows = session.connection.execute(statement, {**after, "limit": limit})
+    names = [column[0] for column in rows.description]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _decode_page(session: Session, kind: type[ArchiveRecord], rows: Sequence[dict[str, Any]]) -> list[ArchiveRecord]:
-    found: list[ArchiveRecord] = []
-    for row in rows:
+def _last_key(page: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any] | None:
+    """The key of the last row of a page that has one in UTF-8; None if none has."""
+    for row in reversed(page):
+        key = {name: row[name] for name in keys}
+        if not any(isinstance(value, UnreadableText) for value in key.values()):
+            return key
+    return None
+
+
+def _decode_page(
+    session: Session, kind: type[ArchiveRecord], rows: Sequence[Mapping[str, Any]], reader: RowReader
+) -> list[ArchiveRecord]:
+    def facts(row: Mapping[str, Any]) -> dict[str, Any]:
+        require_text(tuple(row.values()), tuple(row))
+        decoded = {name: decode_value(name, value) for name, value in row.items()}
         policy = session.policy(row["policy_id"]) if "policy_id" in row else None
-        found.append(msgspec.convert(facts_of(kind, row, policy), kind))
-    return found
+        return facts_of(kind, decoded, policy, reader)
+
+    return [record for row in rows for record in reader.record(kind, row, partial(facts, row))]
 
 
-def _select_jobs(session: Session, *, after: UUID | None, limit: int) -> list[ArchivedJob]:
-    jobs = reads.find(session, JobFilter(), after=after, limit=limit).jobs
+def _with_records(session: Session, jobs: Sequence[Job]) -> list[ArchivedJob]:
     letters = _of_jobs(session, jobs, DeadLetterRecord, "at")
     signals = _of_jobs(session, jobs, SignalRecord, "rev")
     answers = _of_jobs(session, jobs, DeduplicatedRequest, "request_id")
     artifacts = _of_jobs(session, jobs, ArtifactRecord, "name")
+    steps: dict[str, int] = dict(session.execute("steps/count", {"ids": json_list(text(job.id) for job in jobs)}))
     return [
         ArchivedJob(
             job=job,
@@ -292,6 +365,7 @@ def _select_jobs(session: Session, *, after: UUID | None, limit: int) -> list[Ar
             signals=signals[job.id],
             answers=answers[job.id],
             artifacts=artifacts[job.id],
+            step_count=steps.get(text(job.id), 0),
         )
         for job in jobs
     ]

@@ -17,7 +17,11 @@ def attach(session: Session, job: Job, artifacts: Sequence[Artifact]) -> Job:
     current = session.job(str(job.id))
     if job.token is None or current.token != job.token:
         raise LeaseLost(without_token(current), "attach")
+    names = {record.name for record in list_artifacts(session, job.id)}
     for artifact in artifacts:
+        if artifact.name in names:
+            raise InvalidInput("artifact", f"job {job.id} has one named {artifact.name!r} already; take another name")
+        names.add(artifact.name)
         parameters = {
             "job_id": str(job.id),
             "name": artifact.name,
@@ -27,8 +31,7 @@ def attach(session: Session, job: Job, artifacts: Sequence[Artifact]) -> Job:
             "bytes": len(artifact.body),
             "at": micros(session.now),
         }
-        if session.execute("artifacts/insert", parameters).rowcount == 0:
-            raise InvalidInput("artifact", f"job {job.id} has one named {artifact.name!r} already; take another name")
+        session.execute("artifacts/insert", parameters)
     return current
 
 

@@ -6,7 +6,7 @@ claim goes on with the next row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime
 from itertools import takewhile
@@ -14,14 +14,14 @@ from itertools import takewhile
 import msgspec
 from msgspec.structs import replace
 
-from tenure.errors import Refused, RequestIdReused, RowPoisoned
+from tenure.errors import Refused, RequestIdReused, RowPoisoned, StoreUnavailable
 from tenure.lifecycle.claim_order import batch
 from tenure.lifecycle.decide import decide_chain
 from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
 from tenure.stores.base import ClaimResult
 from tenure.stores.contract import ClaimRequest, without_token
-from tenure.stores.limits import LimitedQueue
+from tenure.stores.limited_claim import LimitedQueue
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.sqlite.apply import (
     AnyWrite,
@@ -40,11 +40,18 @@ from tenure.stores.sqlite.session import Session
 _ids = msgspec.json.Decoder(list[str]).decode
 
 
-def claim(session: Session, request: ClaimRequest, quarantine: Quarantine) -> ClaimResult:
-    """The claimed jobs with their tokens: those that the same request claimed before, or else new ones."""
+def claim(
+    session: Session, request: ClaimRequest, quarantine: Quarantine, waited_seconds: Callable[[], float]
+) -> ClaimResult:
+    """The claimed jobs with their tokens: those that the same request claimed before, or else new ones.
+
+    A claim that waited too long for the write lock takes nothing: its worker may have given it up.
+    """
     earlier = session.execute("claims/select", {"request_id": request.request_id}).fetchone()
     if earlier is not None:
         return ClaimResult(_repeated(session, request, body=earlier[0], ids=earlier[1]))
+    if (seconds := waited_seconds()) > request.wait_seconds_max:
+        raise StoreUnavailable(f"the claim waited {seconds:.1f} s for the write lock of the file and took nothing")
     run = _ClaimRun(session, request, quarantine)
     while len(run.claimed) < request.limit:
         before = len(run.claimed)
@@ -130,10 +137,11 @@ class _ClaimRun:
         the jobs that are claimed."""
         names = json_list(queues)
         while True:
+            excluded = len(self._quarantine.ids())
             parameters = {"queues": names, "limit": limit, **self._claimable(priority)}
             ids = [id_ for (id_,) in self._session.execute("jobs/select_due_across_queues", parameters)]
             found = self._read(ids)
-            if len(found) == len(ids):
+            if len(found) == len(ids) or len(self._quarantine.ids()) == excluded:
                 return found
             # Poisoned rows are quarantined by now, and other jobs take their places.
 
@@ -191,7 +199,7 @@ class _ClaimDecisions:
     def __init__(self, request: ClaimRequest, now: datetime) -> None:
         self._now = now
         self._actor, self._request_id = request.actor, request.request_id
-        claim = Claim(request.token)
+        claim = Claim(request.token, request.code_version)
         self._operations: tuple[Operation, ...] = (claim, Start()) if request.start else (claim,)
         self._first: dict[Policy, tuple[Job, SharedWrite]] = {}
 

@@ -19,15 +19,26 @@ import msgspec
 from tenure.errors import StoreError, TenureError
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
-from tenure.stores.commit_block import BaseCommitBlock, BlockedStore
-from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
+from tenure.stores.commit_block import BaseCommitBlock, WakingStore
+from tenure.stores.contract import (
+    Artifact,
+    EnqueueRequest,
+    EnqueueResult,
+    OutboxMessage,
+    Outcome,
+    Request,
+    SaveStep,
+    StepOutcome,
+)
 from tenure.stores.sqlite.apply import apply
 from tenure.stores.sqlite.artifacts import attach
+from tenure.stores.sqlite.connect import OpenedFile
 from tenure.stores.sqlite.enqueue import enqueue
 from tenure.stores.sqlite.file_lock import WriteLock
 from tenure.stores.sqlite.outbox import post
 from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.steps import save_steps
 from tenure.stores.sqlite.transactions import Work, begin_with_retries
 from tenure.stores.sqlite.user_sql import Result, UserSqlError, run, user_sql_errors
 from tenure.stores.sqlite.writer_thread import ConnectionRunner
@@ -92,12 +103,13 @@ class BlockContext(msgspec.Struct, frozen=True):
     clock: Callable[[], datetime]
     policies: SqlitePolicies
     seams: Seams
+    file: OpenedFile
 
 
 class SqliteCommitBlock(BaseCommitBlock):
     """One transaction on the connection of commit blocks."""
 
-    def __init__(self, store: BlockedStore, context: BlockContext, *, deadline_seconds: float) -> None:
+    def __init__(self, store: WakingStore, context: BlockContext, *, deadline_seconds: float) -> None:
         super().__init__(store, deadline_seconds=deadline_seconds, clock=context.seams.clock)
         self.deadline_seconds = min(self.deadline_seconds, BLOCK_SHARE * context.busy_seconds)
         self._context = context
@@ -119,7 +131,7 @@ class SqliteCommitBlock(BaseCommitBlock):
             await context.runner.call(self._take_write_lock)
         except BaseException:
             # Also after a cancellation while it waited: then the transaction begins all the same, and must end.
-            await self._let_go()
+            await self._release()
             raise
 
     def _take_write_lock(self, connection: sqlite3.Connection) -> None:
@@ -129,16 +141,17 @@ class SqliteCommitBlock(BaseCommitBlock):
 
     async def _commit(self) -> None:
         def commit(connection: sqlite3.Connection) -> None:
+            self._context.file.require_same()
             with user_sql_errors():
                 connection.execute("commit")
             self._end(connection)
 
-        await self._done(commit)
+        await self._call(commit)
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         if not self._ended:
             self._abandon()
-        self._admit_others()
+        self._release_order()
         if self._ending is not None:
             await asyncio.shield(self._ending)
 
@@ -151,9 +164,9 @@ class SqliteCommitBlock(BaseCommitBlock):
             except TenureError:
                 # The store was closed, and the transaction was rolled back with its connection.
                 self._ended = True
-        self._admit_others()
+        self._release_order()
 
-    def _admit_others(self) -> None:
+    def _release_order(self) -> None:
         """Let others submit work: it runs after the end of this block, also if the caller never leaves it."""
         if self._in_order:
             self._in_order = False
@@ -177,28 +190,34 @@ class SqliteCommitBlock(BaseCommitBlock):
                 self._context.write_lock.release()
 
     async def _execute(self, sql: str, values: Sequence[Any]) -> int:
-        return (await self._run(sql, values)).touched
+        return (await self._run_user_sql(sql, values)).touched
 
     async def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-        return (await self._run(sql, values)).rows
+        return (await self._run_user_sql(sql, values)).rows
 
-    async def _run(self, sql: str, values: Sequence[Any]) -> Result:
-        return await self._done(lambda connection: run(connection, sql, values, abandoned=lambda: self._abandoned))
+    async def _run_user_sql(self, sql: str, values: Sequence[Any]) -> Result:
+        return await self._call(lambda connection: run(connection, sql, values, abandoned=lambda: self._abandoned))
 
-    async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-        return await self._operate(enqueue, requests)
+    async def _enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+        return await self._run_as_store(enqueue, requests)
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
-        await self._operate(post, messages)
+        await self._run_as_store(post, messages)
 
     async def _attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
-        return await self._operate(attach, job, artifacts)
+        return await self._run_as_store(attach, job, artifacts)
 
-    async def _perform(self, request: Request) -> Outcome:
-        [outcome] = await self._operate(apply, [request])
+    async def _apply(self, request: Request) -> Outcome:
+        [outcome] = await self._run_as_store(apply, [request])
         return outcome
 
-    async def _operate(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _save_step(self, request: SaveStep) -> StepOutcome:
+        [outcome] = await self._run_as_store(save_steps, [request])
+        return outcome
+
+    async def _run_as_store(
+        self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """The result of an operation of the store, with the writer set while it runs."""
 
         def work(connection: sqlite3.Connection) -> T:
@@ -206,17 +225,17 @@ class SqliteCommitBlock(BaseCommitBlock):
             with session.writing_as("store", then=None):
                 return operation(session, *args, **kwargs)
 
-        return await self._done(work)
+        return await self._call(work)
 
-    async def _done(self, work: Work[T]) -> T:
+    async def _call(self, work: Work[T]) -> T:
         """The result of the work. An error in the user's own statement is raised as SQLite raised it."""
 
-        def wanted(connection: sqlite3.Connection) -> T:
+        def checked(connection: sqlite3.Connection) -> T:
             if self._abandoned:
                 raise StoreError("this transaction has ended; open another one")
             return work(connection)
 
         try:
-            return await self._context.runner.call(wanted)
+            return await self._context.runner.call(checked)
         except UserSqlError as error:
             raise error.error from None

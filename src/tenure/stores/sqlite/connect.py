@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
-from tenure.errors import GuardViolated, StoreError, StoreUnavailable
+from tenure.errors import DatabaseReplaced, GuardViolated, StoreError, StoreUnavailable
+
+T = TypeVar("T")
 
 SWITCH_TRIES = 5
 PRIMARY_CODE = 0xFF
@@ -16,6 +21,7 @@ MEMORY = ":memory:"
 SQLITE_LEAST = (3, 34, 0)
 SQLITE_SAFE_RESET = (3, 51, 3)
 """From here on SQLite has no race between resetting the WAL and a writer."""
+PRIVATE_MODE = 0o600
 BUSY_SECONDS = 5.0
 """How long a connection waits for the write lock of another process, before the next try."""
 CACHE_KIB = 32_768
@@ -35,6 +41,8 @@ def connect(
     if sqlite3.sqlite_version_info < SQLITE_LEAST:
         least = ".".join(map(str, SQLITE_LEAST))
         raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}, and tenure needs {least} or newer")
+    if not read_only:
+        create_private(path)
     connection = sqlite3.connect(
         path, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
     )
@@ -54,6 +62,54 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+def create_private(path: str) -> None:
+    """Create the file if it is missing, for its owner alone. SQLite gives the WAL and the shared memory its mode."""
+    if path == MEMORY:
+        return
+    try:
+        # No file descriptor: closing one would drop the locks of other connections in this process.
+        os.mknod(path, stat.S_IFREG | PRIVATE_MODE)
+    except FileExistsError:
+        return
+    except (OSError, AttributeError):
+        # Not every system lets users create files like this; a path that cannot be created is reported by SQLite.
+        with suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_MODE))
+
+
+class OpenedFile:
+    """Which file was opened: a connection goes on with a file that was deleted or replaced, where no one finds it."""
+
+    def __init__(self, path: str) -> None:
+        # Absolute, as SQLite keeps it: the process may change its working directory.
+        self._path = path if path == MEMORY else str(Path(path).absolute())
+        self._identity: tuple[int, int] | None = None
+
+    def record(self) -> None:
+        """Called after the first connection was opened."""
+        if self._identity is None and self._path != MEMORY:
+            with suppress(OSError):
+                self._identity = _identity(self._path)
+
+    def require_same(self) -> None:
+        """Raise DatabaseReplaced unless the path still leads to the file that was opened."""
+        if self._identity is None:
+            return
+        try:
+            found = _identity(self._path)
+        except FileNotFoundError:
+            raise DatabaseReplaced(self._path, "deleted") from None
+        except OSError:
+            return
+        if found != self._identity:
+            raise DatabaseReplaced(self._path, "replaced")
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = Path(path).stat()
+    return status.st_dev, status.st_ino
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
@@ -78,9 +134,50 @@ def translated(where: str) -> Iterator[None]:
     except sqlite3.IntegrityError as problem:
         raise GuardViolated(f"{where} refused a write: {problem}") from problem
     except sqlite3.OperationalError as problem:
-        raise StoreUnavailable(f"{where} did not answer: {problem}; repeat the request with the same id") from problem
+        message = f"{where} did not answer: {problem}; repeat the request with the same id"
+        raise StoreUnavailable(message, where=where) from problem
     except sqlite3.Error as problem:
-        raise StoreUnavailable(f"{where} cannot be used: {problem}; run `tenure doctor`") from problem
+        raise StoreUnavailable(f"{where} cannot be used: {problem}; run `tenure doctor`", where=where) from problem
+
+
+class UnreadableText(str):
+    """A text that is no UTF-8, with its other bytes escaped."""
+
+    __slots__ = ()
+
+
+def is_undecoded(error: BaseException | None) -> bool:
+    """Whether a row was not read because one of its texts is no UTF-8."""
+    return isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
+
+
+@contextmanager
+def any_text(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read texts that are no UTF-8 as UnreadableText. It costs a call for each text, and is used after a row could not
+    be read."""
+    connection.text_factory = _escaped
+    try:
+        yield
+    finally:
+        connection.text_factory = str
+
+
+def read_any_text(connection: sqlite3.Connection, read: Callable[[], T]) -> T:
+    """The result of a read, which is repeated with `any_text` if a text in it is no UTF-8."""
+    try:
+        return read()
+    except sqlite3.OperationalError as problem:
+        if not is_undecoded(problem):
+            raise
+    with any_text(connection):
+        return read()
+
+
+def _escaped(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return UnreadableText(raw.decode("utf-8", "backslashreplace"))
 
 
 def file_system(path: Path, mounts: str) -> str:

@@ -16,9 +16,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from tenure.errors import StoreUnavailable, UsedAfterFork
 from tenure.seams import Seams
-from tenure.stores.commit_block import require_outside
+from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.sqlite.commit_block import BlockContext, WriterPause
-from tenure.stores.sqlite.connect import MEMORY, connect, require_local
+from tenure.stores.sqlite.connect import MEMORY, OpenedFile, connect, require_local
 from tenure.stores.sqlite.file_lock import FairFileLock, WriteLock
 from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.session import Session
@@ -57,6 +57,7 @@ class SqliteConnections:
         self._pid = os.getpid()
         self._state_lock = threading.Lock()
         self._write_lock = WriteLock()
+        self._file = OpenedFile(path)
         self.is_single = inline or path == MEMORY
         self._pause = WriterPause(seams) if self.is_single else None
         self._writer: ConnectionRunner | None = None
@@ -101,13 +102,13 @@ class SqliteConnections:
     async def read(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in a reading transaction."""
         if self.is_single:
-            require_outside(self._store)
+            require_no_open_block(self._store)
         reader = await self.reader()
         return await reader.transact(lambda connection: operation(self.session(connection), *args, **kwargs))
 
     async def write(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an operation in a writing transaction."""
-        require_outside(self._store)
+        require_no_open_block(self._store)
         writer = await self.writer()
         return await writer.transact(lambda connection: operation(self.session(connection), *args, **kwargs))
 
@@ -140,7 +141,7 @@ class SqliteConnections:
     def require_open(self) -> tuple[ConnectionRunner, ConnectionRunner]:
         self.require_own_process()
         if not self.opened or self._writer is None or self._reader is None:
-            raise StoreUnavailable(f"{self.path} is not open; call open() first")
+            raise StoreUnavailable(f"{self.path} is not open; call open() first", where=self.path)
         return self._writer, self._reader
 
     def require_own_process(self) -> None:
@@ -168,9 +169,11 @@ class SqliteConnections:
         """A connection to the file, or one that is `opened` already, with a thread of its own unless inline."""
 
         def open_file() -> sqlite3.Connection:
-            return opened or connect(
+            connection = opened or connect(
                 self.path, read_only=read_only, busy_seconds=self._busy_seconds, foreign_keys=foreign_keys
             )
+            self._file.record()
+            return connection
 
         connection = SerialConnection(open_file, boundary, where=self.path, write_lock=write_lock)
         if self._inline:
@@ -189,11 +192,13 @@ class SqliteConnections:
             if self._writer is None or self._reader is None:
                 require_local(self.path, self._mounts())
                 self._write_lock = WriteLock(self._file_lock())
+                self._file = OpenedFile(self.path)
                 boundary = WriteTransactions(
                     self.path,
                     wal_bytes_max=self._wal_bytes_max,
                     has_schema=lambda: self.has_schema,
                     rolled_back=self.policies.forget_ids,
+                    file=self._file,
                 )
                 self._writer = self._reader = self.runner(
                     "writer", boundary, foreign_keys=self.is_single, write_lock=self._write_lock
@@ -232,6 +237,7 @@ class SqliteConnections:
             clock=self.clock,
             policies=policies,
             seams=self.seams,
+            file=self._file,
         )
 
 

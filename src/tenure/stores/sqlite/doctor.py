@@ -7,9 +7,18 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from tenure.stores import findings
 from tenure.stores.contract import Finding, SchemaState
-from tenure.stores.findings import KINDS_MAX, LOOKED_AT_MAX, SEEN_SECONDS, nobody_runs, paused
-from tenure.stores.sqlite.connect import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system
+from tenure.stores.findings import (
+    KINDS_MAX,
+    LOOKED_AT_MAX,
+    SEEN_SECONDS,
+    UnservedJobs,
+    finished_jobs,
+    paused,
+    unserved_jobs,
+)
+from tenure.stores.sqlite.connect import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system, read_any_text
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.migrate import schema_state
 from tenure.stores.sqlite.queues import list_queues
@@ -27,9 +36,12 @@ async def examine(connections: SqliteConnections, path: str, *, mounts: Callable
     schema = await schema_state(connections)
     _, reader = await connections.connect()
     known_mounts = mounts()
-    return await reader.call(
-        lambda connection: _examine(connections.session(connection), path, mounts=known_mounts, schema=schema)
-    )
+
+    def examine_all(connection: sqlite3.Connection) -> list[Finding]:
+        session = connections.session(connection)
+        return read_any_text(connection, lambda: _examine(session, path, mounts=known_mounts, schema=schema))
+
+    return await reader.call(examine_all)
 
 
 def _examine(session: Session, path: str, *, mounts: str, schema: SchemaState) -> list[Finding]:
@@ -44,6 +56,7 @@ def _examine(session: Session, path: str, *, mounts: str, schema: SchemaState) -
         migrations(schema),
         *(unserved(session) if schema.current else ()),
         *(paused(list_queues(session)) if schema.current else ()),
+        *(finished(session) if schema.current else ()),
     ]
 
 
@@ -119,13 +132,25 @@ def migrations(schema: SchemaState) -> Finding:
 
 
 def unserved(session: Session) -> list[Finding]:
-    """Kinds that have due jobs and no worker."""
+    """Due jobs that no worker serves."""
     parameters = {
         "now": micros(session.now),
         "seen_after": micros(session.now - timedelta(seconds=SEEN_SECONDS)),
         "scanned": LOOKED_AT_MAX,
         "kinds": KINDS_MAX,
     }
-    return nobody_runs(
-        (kind, jobs, bool(more)) for kind, jobs, more in session.execute("jobs/count_unserved", parameters)
+    return unserved_jobs(
+        UnservedJobs(queue, kind, jobs, bool(more), bool(queue_served))
+        for queue, kind, jobs, more, queue_served in session.execute("jobs/count_unserved", parameters)
     )
+
+
+def finished(session: Session) -> list[Finding]:
+    """Finished jobs that no worker removes. Counted only where the file has that many jobs at all."""
+    many = findings.FINISHED_MANY
+    if session.execute("jobs/estimate_count").fetchone()[0] < many:
+        return []
+    has_many = session.execute("jobs/has_finished", {"jobs": many}).fetchone()[0]
+    seen_after = {"seen_after": micros(session.now - timedelta(seconds=SEEN_SECONDS))}
+    pruned = session.execute("workers/has_pruner", seen_after).fetchone()[0]
+    return finished_jobs(many if has_many else 0, pruned=bool(pruned))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict, astuple
 
-from tenure.errors import RequestIdReused
+from tenure.errors import DedupeKeyConflict, RequestIdReused
 from tenure.lifecycle.records import Job, origin_digests
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_token
 from tenure.stores.sqlite.rows import Row, encode_event, encode_job, encode_new_job, micros, text
@@ -20,8 +20,7 @@ from tenure.stores.sqlite.session import Session
 def homogeneous_digests(requests: Sequence[EnqueueRequest]) -> list[str] | None:
     """The digests of requests that differ only in id and payload; None if they have keys, under which another job may
     exist. Computed before the writer thread runs."""
-    first = requests[0].origin
-    if first.dedupe_key is not None or first.request_id is not None:
+    if requests[0].has_key:
         return None
     return origin_digests([request.origin for request in requests])
 
@@ -110,13 +109,17 @@ def _enqueued_before(session: Session, request: EnqueueRequest) -> Job | None:
 
 
 def _duplicate(session: Session, request: EnqueueRequest) -> Job | None:
-    """The live job that has the dedupe key of this request."""
+    """The live job that has the dedupe key of this request. DedupeKeyConflict: it is of another kind."""
     origin = request.origin
     if origin.dedupe_key is None:
         return None
-    parameters = {"kind": origin.kind, "dedupe_key": origin.dedupe_key}
-    row = session.execute("jobs/select_duplicate", parameters).fetchone()
-    return None if row is None else session.job(row[0])
+    row = session.execute("jobs/select_duplicate", {"dedupe_key": origin.dedupe_key}).fetchone()
+    if row is None:
+        return None
+    existing = session.job(row[0])
+    if existing.kind != origin.kind:
+        raise DedupeKeyConflict(origin.dedupe_key, job_id=existing.id, kind=existing.kind)
+    return existing
 
 
 def _record_deduplication(session: Session, request: EnqueueRequest, existing: Job) -> None:

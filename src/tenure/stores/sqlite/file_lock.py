@@ -138,7 +138,7 @@ class FairFileLock:
     def _opened(self) -> bool:
         if self._files is None:
             try:
-                self._files = _open_beside(self._path)
+                self._files = _open_both(self._path)
             except OSError as problem:
                 self._disable(problem)
                 return False
@@ -204,16 +204,19 @@ class FairFileLock:
         _log.info("%s is written without a fair lock among processes: %s", self._path, problem)
 
 
-def _open_beside(path: str) -> tuple[int, int]:
-    """The files `-next` and `-lock`, which stay empty, with the permissions of the database."""
-    mode = Path(path).stat().st_mode & 0o666
-    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW
-    next_ = os.open(f"{path}-next", flags, mode)
+def _open_both(path: str) -> tuple[int, int]:
+    next_ = open_beside(path, "-next")
     try:
-        return next_, os.open(f"{path}-lock", flags, mode)
+        return next_, open_beside(path, "-lock")
     except OSError:
         os.close(next_)
         raise
+
+
+def open_beside(path: str, suffix: str) -> int:
+    """Open the file `-next` or `-lock`, which stays empty and has the permissions of the database."""
+    mode = Path(path).stat().st_mode & 0o666
+    return os.open(f"{path}{suffix}", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, mode)
 
 
 _opened_here: weakref.WeakSet[FairFileLock] = weakref.WeakSet()

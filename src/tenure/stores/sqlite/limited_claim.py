@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from tenure.lifecycle.limits import Candidate, RateUsage
+from tenure.errors import RowPoisoned
+from tenure.lifecycle.queue_limits import Candidate
 from tenure.stores.contract import ClaimRequest
-from tenure.stores.limits import (
+from tenure.stores.limited_claim import (
     Choice,
     InOrder,
     Keys,
@@ -26,6 +27,7 @@ from tenure.stores.limits import (
     encode_usage,
 )
 from tenure.stores.quarantine import Quarantine
+from tenure.stores.sqlite.apply import UNREADABLE
 from tenure.stores.sqlite.lanes import lanes
 from tenure.stores.sqlite.rows import id_of, json_list, micros, timestamp
 from tenure.stores.sqlite.session import Session
@@ -38,10 +40,10 @@ def limited_queues(session: Session, queues: Sequence[str]) -> dict[str, Limited
             name=name,
             limits=decode_limits(limits),
             paused=paused_at is not None,
-            turn=turn,
-            spent=RateUsage() if spent is None else decode_usage(spent),
+            last_key=last_key,
+            usage=decode_usage(usage, of=f"queue {name!r}"),
         )
-        for name, paused_at, *limits, turn, spent in session.execute(
+        for name, paused_at, *limits, last_key, usage in session.execute(
             "queues/select_limited", {"queues": json_list(queues)}
         )
     }
@@ -59,7 +61,7 @@ class _LimitReads:
     """What a choice within limits reads."""
 
     def __init__(self, session: Session, kinds: Sequence[str], quarantine: Quarantine) -> None:
-        self._session = session
+        self._session, self._quarantine = session, quarantine
         now, quarantined = micros(session.now), json_list(quarantine.ids())
         self._due = {"kinds": json_list(kinds), "now": now, "quarantined": quarantined}
 
@@ -75,16 +77,14 @@ class _LimitReads:
                 return dict(self._rows("jobs/count_leased_by_partition", {"queue": queue}))
             case UsageByKey(queue, keys):
                 rows = self._rows("rate_usage/select", {"queue": queue, "keys": json_list(keys)})
-                return {key: decode_usage(spent) for key, spent in rows}
+                return {key: decode_usage(usage, of=f"partition {key!r}") for key, usage in rows}
 
     def _in_order(self, queue: str, limit: int) -> list[Candidate]:
         found: list[Candidate] = []
         for priority, _ in lanes(self._session, [queue]):
             parameters = {**self._due, "queue": queue, "priority": priority, "limit": limit - len(found)}
-            found += [
-                Candidate(id_of(id_), queue, key, priority, timestamp(due_at), losses)
-                for id_, key, due_at, losses in self._rows("jobs/select_due_candidates", parameters)
-            ]
+            for id_, key, due_at, losses in self._rows("jobs/select_due_candidates", parameters):
+                found += self._candidate(id_, queue, key, priority, due_at, losses)
             if len(found) >= limit:
                 break
         return found
@@ -92,9 +92,20 @@ class _LimitReads:
     def _of_partition(self, queue: str, key: str, each: int) -> list[Candidate]:
         parameters = {**self._due, "queue": queue, "key": key, "each": each}
         return [
-            Candidate(id_of(id_), queue, key, priority, timestamp(due_at), losses)
+            candidate
             for id_, priority, due_at, losses in self._rows("jobs/select_due_of_partition", parameters)
+            for candidate in self._candidate(id_, queue, key, priority, due_at, losses)
         ]
+
+    def _candidate(
+        self, id_: str, queue: str, key: str | None, priority: int, due_at: int, losses: int
+    ) -> list[Candidate]:
+        """The candidate of a row; none if the row cannot be decoded, and is quarantined."""
+        try:
+            return [Candidate(id_of(id_), queue, key, priority, timestamp(due_at), losses)]
+        except UNREADABLE as problem:
+            self._quarantine.put(RowPoisoned(id_, f"its row cannot be read ({problem})"))
+            return []
 
     def _rows(self, name: str, parameters: dict[str, Any]) -> Iterable[Any]:
         return self._session.execute(name, parameters).fetchall()
@@ -103,11 +114,11 @@ class _LimitReads:
 def record_usage(session: Session, notes: Iterable[Note]) -> None:
     """Record the rate usage, and the partition that was served last."""
     for note in notes:
-        spent = None if note.spent is None else encode_usage(note.spent)
-        session.execute("queues/update_usage", {"queue": note.queue, "turn": note.turn, "spent": spent})
-        for key, usage in note.spent_by_key.items():
+        usage = None if note.usage is None else encode_usage(note.usage)
+        session.execute("queues/update_usage", {"queue": note.queue, "last_key": note.last_key, "usage": usage})
+        for key, key_usage in note.usage_by_key.items():
             until_at = micros(note.until[key])
-            parameters = {"queue": note.queue, "key": key, "spent": encode_usage(usage), "until_at": until_at}
+            parameters = {"queue": note.queue, "key": key, "usage": encode_usage(key_usage), "until_at": until_at}
             session.execute("rate_usage/upsert", parameters)
-        if note.spent_by_key:
+        if note.usage_by_key:
             session.execute("rate_usage/delete_expired", {"queue": note.queue, "now": micros(session.now)})

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import OutboxMessage
+from tenure.stores.contract import OutboxMessage, message_context
 from tenure.stores.sqlite.rows import micros
 from tenure.stores.sqlite.session import Session
 
@@ -22,6 +22,7 @@ def post(session: Session, messages: Sequence[tuple[OutboxMessage, Job | None]])
         for sequence, (message, job) in enumerate(together, written - len(together) + 1):
             if session.execute("outbox/select_id", {"id": str(message.id)}).fetchone():
                 raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
+            correlation_id, trace = message_context(message, job)
             parameters = {
                 "aggregate": aggregate,
                 "sequence": sequence,
@@ -30,6 +31,8 @@ def post(session: Session, messages: Sequence[tuple[OutboxMessage, Job | None]])
                 "body": message.body,
                 "headers": message.headers,
                 "job_id": None if job is None else str(job.id),
+                "correlation_id": correlation_id,
+                "trace": trace,
                 "at": at,
             }
             session.execute("outbox/insert", parameters)

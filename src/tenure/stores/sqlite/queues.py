@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from tenure.lifecycle.json_text import check_name
-from tenure.lifecycle.limits import QueueLimits
+from tenure.lifecycle.queue_limits import QueueLimits
 from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
-from tenure.stores.limits import decode_limits, limit_columns
+from tenure.stores.limited_claim import decode_limits, limit_columns
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import micros, optional_timestamp, timestamp
 from tenure.stores.sqlite.session import Session

@@ -6,7 +6,7 @@ The fields of `JobRow` and `EventRow` are the only lists of these tables' column
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from operator import itemgetter
@@ -16,9 +16,12 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import astuple, replace
 
+from tenure.lifecycle.causes import CAUSES, stored_cause
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.records import Event, EventType, Job, Origin, Policy
-from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.records import EndsAs, Event, EventType, Job, Origin, Policy, WaitingFor
+from tenure.lifecycle.statuses import CLAIMED, RUNNING, Status
+from tenure.lifecycle.steps import StepKind, StepRecord, StepStatus
+from tenure.stores.sqlite.connect import UnreadableText
 
 T = TypeVar("T", bound=msgspec.Struct)
 Row = tuple[Any, ...]
@@ -26,7 +29,7 @@ PolicyOf = Callable[[int], Policy]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STATUS = {status.value: status for status in Status}
-_TYPE = {type_.value: type_ for type_ in EventType}
+_BOOLEANS = frozenset({"prunes"})
 _JSON = frozenset({"job_ids", "queues", "kinds"})
 _encode = msgspec.json.encode
 _tags = msgspec.json.Decoder(dict[str, str]).decode
@@ -48,6 +51,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     partition_key: str | None
     parent_id: str | None
     redrive_of: str | None
+    awaited: int
     status: str
     rev: int
     created_at: int
@@ -65,7 +69,14 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     started_at: int | None
     finished_at: int | None
     committed_at: int | None
-    cancel_requested: int
+    cancel_reason: str | None
+    signal_rev: int
+    waiting_for: WaitingFor | None
+    children_max: int | None
+    ends_as: EndsAs | None
+    ends_because: str | None
+    failures_before_undo: int
+    compensated_at: int | None
     progress: int | None
     erased_at: int | None
     transition_count: int
@@ -99,8 +110,37 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     until_at: int | None
     commits: int
     version: int
+    steps: str | None = None
 
 
+class StepRow(msgspec.Struct, frozen=True, gc=False):
+    """A row of tenure_steps."""
+
+    number: int
+    job_id: str
+    key: str
+    kind: str
+    name: str
+    branch: str
+    ordinal: int
+    attempt: int
+    arguments_digest: str | None
+    status: StepStatus
+    code_version: str | None
+    started_at: int
+    finished_at: int
+    child_id: str | None
+    signal_rev: int | None
+    content_digest: str
+    digest: str
+    spend: str | None
+    undo: str | None
+    result: str | None
+    error: str | None
+
+
+POSITIONED = ("position", "correlation_id", "trace")
+"""The columns before those of the event in a row that `decode_event` decodes."""
 JOB, EVENT = JobRow.__struct_fields__, EventRow.__struct_fields__
 ORIGIN = frozenset(Origin.__struct_fields__) | {"policy_id", "created_at"}
 MUTABLE = tuple(column for column in JOB if column not in ORIGIN | {"erased_at"})
@@ -111,13 +151,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "shared new job": tuple(column for column in NEW if column not in ("id", "payload")),
     "mutable job": MUTABLE,
     "event": EVENT,
+    "step": StepRow.__struct_fields__,
     "dead letter": DeadLetterRecord.__struct_fields__,
     "shared event": tuple(column for column in EVENT if column not in ("job_id", "digest", "request_id")),
 }
 """The lists that a statement's line `-- each … column: …` names."""
 
 _PAST = tuple(column for column in JOB if column not in (*NEW, "transition_count", "previous_status"))
-_COUNTS = ("attempt", "failures", "losses", "lost", "cancel_requested")
+_COUNTS = ("attempt", "failures", "losses", "lost", "signal_rev", "failures_before_undo")
 _NO_PAST = tuple(0 if column in _COUNTS else None for column in _PAST)
 _past = itemgetter(*map(JOB.index, _PAST))
 _new = itemgetter(*map(JOB.index, NEW))
@@ -177,37 +218,69 @@ def encode_event(event: Event, job_id: str) -> EventRow:
         event.attempt,
         event.actor,
         event.request_id,
-        event.cause,
+        stored_cause(event.type, event.cause),
         event.detail,
         event.digest,
         optional_micros(event.until_at),
         1 if event.commits else 0,
         event.version,
+        event.steps,
     )
 
 
+def encode_events(events: Sequence[Event], job_id: str) -> list[EventRow]:
+    """The rows of one change's events. A claim with its start is one row; no other events are combined."""
+    if [event.type for event in events] == [EventType.CLAIMED, EventType.STARTED]:
+        claim, start = (encode_event(event, job_id) for event in events)
+        return [replace(claim, rev=start.rev, to_status=start.to_status)]
+    return [encode_event(event, job_id) for event in events]
+
+
+def decode_events(row: Row) -> tuple[Event, ...]:
+    """The events of a row (position, the job's correlation id and trace, the event's columns): one, or a claim and its
+    start.
+
+    The last event of a row has twice its position, and a claim before it one less.
+    """
+    event = decode_event(row)
+    if event.type is not EventType.CLAIMED or event.to_status is not RUNNING:
+        return (event,)
+    claim = replace(event, rev=event.rev - 1, to_status=CLAIMED, position=str(2 * row[0] - 1))
+    start = replace(
+        event,
+        type=EventType.STARTED,
+        from_status=CLAIMED,
+        cause=CAUSES[EventType.STARTED],
+        detail=None,
+        digest=None,
+        until_at=None,
+    )
+    return claim, start
+
+
 def decode_event(row: Row) -> Event:
-    """The event of a row (position, the job's correlation id and trace, the event's columns)."""
+    """The event of a row, or the claim and its start as one."""
     event = EventRow(*row[3:])
     return Event(
         job_id=id_of(event.job_id),
         rev=event.rev,
-        type=_TYPE[event.type],
+        type=(type_ := EventType.of(event.type)),
         from_status=None if event.from_status is None else _STATUS[event.from_status],
         to_status=_STATUS[event.to_status],
         at=timestamp(event.at),
         attempt=event.attempt,
         actor=event.actor,
         request_id=event.request_id,
-        cause=event.cause,
+        cause=event.cause or CAUSES.get(type_, type_.value),
         detail=event.detail,
         digest=event.digest,
         until_at=optional_timestamp(event.until_at),
         commits=event.commits == 1,
         version=event.version,
-        correlation_id=row[1],
+        steps=event.steps,
+        correlation_id=row[1] or event.job_id,
         trace=row[2],
-        position=str(row[0]),
+        position=str(2 * row[0]),
     )
 
 
@@ -232,6 +305,7 @@ def encode_job(job: Job, *, policy_id: int, before: Job | None = None) -> JobRow
         origin.partition_key,
         None if origin.parent_id is None else text(origin.parent_id),
         None if origin.redrive_of is None else text(origin.redrive_of),
+        1 if origin.awaited else 0,
         str(job.status),
         job.rev,
         created_at,
@@ -249,7 +323,14 @@ def encode_job(job: Job, *, policy_id: int, before: Job | None = None) -> JobRow
         optional_micros(job.started_at),
         optional_micros(job.finished_at),
         optional_micros(job.committed_at),
-        1 if job.cancel_requested else 0,
+        job.cancel_reason,
+        job.signal_rev,
+        job.waiting_for,
+        job.children_max,
+        job.ends_as,
+        job.ends_because,
+        job.failures_before_undo,
+        optional_micros(job.compensated_at),
         job.progress,
         optional_micros(job.erased_at),
         1 if before is None else job.rev - before.rev,
@@ -297,6 +378,7 @@ def decode_job(row: Row, policy_of: PolicyOf) -> Job:
         partition_key=job.partition_key,
         parent_id=None if job.parent_id is None else id_of(job.parent_id),
         redrive_of=None if job.redrive_of is None else id_of(job.redrive_of),
+        awaited=job.awaited == 1,
     )
     added = Job(
         origin=origin,
@@ -323,7 +405,14 @@ def decode_job(row: Row, policy_of: PolicyOf) -> Job:
         started_at=optional_timestamp(job.started_at),
         finished_at=optional_timestamp(job.finished_at),
         committed_at=optional_timestamp(job.committed_at),
-        cancel_requested=job.cancel_requested == 1,
+        cancel_reason=job.cancel_reason,
+        signal_rev=job.signal_rev,
+        waiting_for=job.waiting_for,
+        children_max=job.children_max,
+        ends_as=job.ends_as,
+        ends_because=job.ends_because,
+        failures_before_undo=job.failures_before_undo,
+        compensated_at=optional_timestamp(job.compensated_at),
         progress=job.progress,
         progress_message=job.progress_message,
         committed_result=job.committed_result,
@@ -334,6 +423,69 @@ def decode_job(row: Row, policy_of: PolicyOf) -> Job:
         reason=job.reason,
         erased_at=optional_timestamp(job.erased_at),
     )
+
+
+def encode_step(step: StepRecord) -> Row:
+    """The parameters of steps/insert."""
+    row = StepRow(
+        step.number,
+        text(step.job_id),
+        step.key,
+        str(step.kind),
+        step.name,
+        step.branch,
+        step.ordinal,
+        step.attempt,
+        step.arguments_digest,
+        step.status,
+        step.code_version,
+        micros(step.started_at),
+        micros(step.finished_at),
+        None if step.child_id is None else text(step.child_id),
+        step.signal_rev,
+        step.content_digest,
+        step.digest,
+        step.spend,
+        step.undo,
+        step.result,
+        step.error,
+    )
+    return astuple(row)
+
+
+def decode_step(row: Row) -> StepRecord:
+    """The record of a row of tenure_steps."""
+    step = StepRow(*row)
+    return StepRecord(
+        job_id=id_of(step.job_id),
+        key=step.key,
+        number=step.number,
+        kind=StepKind(step.kind),
+        name=step.name,
+        branch=step.branch,
+        ordinal=step.ordinal,
+        attempt=step.attempt,
+        arguments_digest=step.arguments_digest,
+        status=step.status,
+        code_version=step.code_version,
+        started_at=timestamp(step.started_at),
+        finished_at=timestamp(step.finished_at),
+        child_id=None if step.child_id is None else id_of(step.child_id),
+        signal_rev=step.signal_rev,
+        content_digest=step.content_digest,
+        digest=step.digest,
+        spend=step.spend,
+        undo=step.undo,
+        result=step.result,
+        error=step.error,
+    )
+
+
+def require_text(row: Row, columns: Sequence[str]) -> None:
+    """ValueError: one of these columns, with which the row begins, is no UTF-8."""
+    for name, value in zip(columns, row, strict=False):
+        if type(value) is UnreadableText:
+            raise ValueError(f"{name} is no UTF-8: {value}")
 
 
 def encode_record(record: msgspec.Struct) -> dict[str, object]:
@@ -365,10 +517,13 @@ def named_rows(rows: sqlite3.Cursor) -> Iterator[dict[str, Any]]:
     """Rows by column name, with timestamps and JSON lists decoded."""
     names = [column[0] for column in rows.description]
     for row in rows:
-        yield {name: _decode_value(name, value) for name, value in zip(names, row, strict=True)}
+        yield {name: decode_value(name, value) for name, value in zip(names, row, strict=True)}
 
 
-def _decode_value(name: str, value: Any) -> Any:
+def decode_value(name: str, value: Any) -> Any:
+    """A column's value, by the name of the column."""
     if value is not None and (name == "at" or name.endswith("_at")):
         return timestamp(value)
+    if name in _BOOLEANS:
+        return bool(value)
     return msgspec.json.decode(value) if name in _JSON else value

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import StoreError
+from tenure.errors import InvalidInput, StoreError
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
-from tenure.stores.schedule_validation import validate_firing, validate_next, validate_schedule
+from tenure.stores.schedule_validation import readable, validate_firing, validate_next, validate_schedule
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.enqueue import enqueue
-from tenure.stores.sqlite.rows import encode_value, micros, named_rows, optional_micros
+from tenure.stores.sqlite.rows import decode_value, encode_value, micros, optional_micros
 from tenure.stores.sqlite.session import Session
 from tenure.stores.validation import validate_page
 
@@ -121,8 +121,10 @@ def _soonest(session: Session, after: tuple[datetime, str], limit: int) -> Soone
 
 
 def _select(session: Session, statement: str, parameters: dict[str, Any]) -> list[ScheduleRecord]:
-    rows = list(named_rows(session.execute(statement, parameters)))
-    return [record for row in rows if (record := _record(session, row)) is not None]
+    rows = session.execute(statement, parameters)
+    names = [column[0] for column in rows.description]
+    found = [_record(session, dict(zip(names, row, strict=True))) for row in rows.fetchall()]
+    return [record for record in found if record is not None]
 
 
 def _record(session: Session, row: dict[str, Any]) -> ScheduleRecord | None:
@@ -130,8 +132,9 @@ def _record(session: Session, row: dict[str, Any]) -> ScheduleRecord | None:
     try:
         policy = session.policy(row["policy_id"])
         tags = None if row["tags"] is None else msgspec.json.decode(row["tags"], type=dict[str, str])
-    except (StoreError, msgspec.MsgspecError) as problem:
+        schedule = readable(Schedule(policy=policy, tags=tags, **{name: row[name] for name in _PLAIN}))
+        moving = {name: decode_value(name, row[name]) for name in _MOVING}
+    except (StoreError, InvalidInput, TypeError, OverflowError, msgspec.MsgspecError) as problem:
         log.error("schedule %r cannot be decoded: %r", row["name"], problem)
         return None
-    schedule = Schedule(policy=policy, tags=tags, **{name: row[name] for name in _PLAIN})
-    return ScheduleRecord(schedule=schedule, **{name: row[name] for name in _MOVING})
+    return ScheduleRecord(schedule=schedule, **moving)

@@ -1,7 +1,5 @@
 """The store's SQL, read from queries/<table>/<verb>_<noun>.sql: one statement each, for one set of parameters or for
 many rows at once. Only archives use generated statements: they move whole rows, whatever the columns.
-
-A line `-- each … column: <template>` is replaced by the template once for each column of that list in `rows.COLUMNS`.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from functools import cache
 from itertools import chain
 
 from tenure.stores import sql_files
-from tenure.stores.sqlite.rows import COLUMNS, Row
+from tenure.stores.sqlite.rows import Row
 
 PACKAGE = "tenure.stores.sqlite"
 GROUPS = (512, 64, 16, 4, 1)
@@ -22,7 +20,6 @@ VALUES_MAX = 8192
 """How many values a statement may have: few enough for every SQLite, and for the cost of preparing it."""
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-_EACH = re.compile(r"^( *)-- each ([a-z ]+) column: (.+)$", re.MULTILINE)
 _PARAMETER = re.compile(r":([a-z_]+)")
 _VALUES = re.compile(r"\bvalues\s*(\([^()]*\))")
 _NOTHING: Mapping[str, object] = {}
@@ -31,12 +28,7 @@ _NOTHING: Mapping[str, object] = {}
 @cache
 def sql(name: str) -> str:
     """The statement of a file, such as "jobs/claim", which takes its parameters from a mapping."""
-    listed = _EACH.sub(_each_column, sql_files.named(PACKAGE, name))
-    return _COMMENT.sub("", listed).strip()
-
-
-def _each_column(match: re.Match[str]) -> str:
-    return match[1] + ", ".join(match[3].replace("{}", column) for column in COLUMNS[match[2]])
+    return _COMMENT.sub("", sql_files.with_columns(PACKAGE, sql_files.named(PACKAGE, name))).strip()
 
 
 @cache

@@ -10,7 +10,7 @@ from pathlib import Path
 from tenure.errors import InvalidInput
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.base import BaseStore, ClaimResult
-from tenure.stores.commit_block import require_outside
+from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
     ClaimRequest,
     EnqueueRequest,
@@ -19,10 +19,13 @@ from tenure.stores.contract import (
     MigrationRecord,
     Outcome,
     Request,
+    SaveStep,
     SchemaState,
+    StepOutcome,
     Subscription,
     Transaction,
 )
+from tenure.stores.database_url import shown_url
 from tenure.stores.sqlite import doctor, migrate
 from tenure.stores.sqlite.apply_batch import apply_batch
 from tenure.stores.sqlite.archive import SqliteArchive
@@ -31,10 +34,12 @@ from tenure.stores.sqlite.commit_block import SqliteCommitBlock
 from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY, machine_mounts
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.enqueue import enqueue_batch, homogeneous_digests
+from tenure.stores.sqlite.file_signal import FileSignal
 from tenure.stores.sqlite.queues import SqliteQueues
 from tenure.stores.sqlite.reads import SqliteReads
 from tenure.stores.sqlite.retention import SqliteRetention
 from tenure.stores.sqlite.schedules import SqliteSchedules
+from tenure.stores.sqlite.steps import save_steps
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX
 from tenure.stores.sqlite.wakeups import SqliteNotifier
 from tenure.stores.sqlite.workers import SqliteWorkers
@@ -71,12 +76,14 @@ class SqliteStore(BaseStore):
         )
         super().__init__(
             where=where,
-            clock=seams.clock,
+            url=f"sqlite:///{where}",
+            seams=seams,
             reads=SqliteReads(connections),
             registration=SqliteWorkers(connections),
             retention=SqliteRetention(connections),
         )
-        self._mounts, self._notifier = mounts, SqliteNotifier(seams, connections.file_version)
+        signal = None if connections.is_single else FileSignal(where)
+        self._mounts, self._notifier = mounts, SqliteNotifier(seams, connections.file_version, signal)
         self.archive = SqliteArchive(connections)
         self.queues = SqliteQueues(connections, self.wake)
         self.schedules = SqliteSchedules(connections, self.wake)
@@ -89,7 +96,8 @@ class SqliteStore(BaseStore):
         scheme, _, rest = url.partition("://")
         if scheme != "sqlite" or not (rest == MEMORY or (rest.startswith("/") and len(rest) > 1)):
             raise InvalidInput(
-                "database", f"{url!r} is not sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:"
+                "database",
+                f"{shown_url(url)} is not sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:",
             )
         return cls(rest if rest == MEMORY else rest[1:], seams=seams, database_clock=database_clock)
 
@@ -119,10 +127,16 @@ class SqliteStore(BaseStore):
         return await self._connections.write(enqueue_batch, requests, digests), False
 
     async def _claim(self, request: ClaimRequest) -> ClaimResult:
-        return await self._connections.write(claim, request, self._quarantine)
+        sent_at_seconds = self._clock.monotonic_seconds()
+        return await self._connections.write(
+            claim, request, self._quarantine, lambda: self._clock.monotonic_seconds() - sent_at_seconds
+        )
 
     async def _apply(self, requests: Sequence[Request]) -> list[Outcome]:
         return await apply_batch(self._connections, requests)
+
+    async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
+        return await self._connections.write(save_steps, requests)
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
         """A transaction that holds the write lock. It is rolled back after the deadline, or earlier: after a share of
@@ -131,7 +145,7 @@ class SqliteStore(BaseStore):
 
     @asynccontextmanager
     async def _block(self, deadline_seconds: float) -> AsyncIterator[Transaction]:
-        require_outside(self)
+        require_no_open_block(self)
         blocks = await self._connections.blocks()
         async with SqliteCommitBlock(self, blocks, deadline_seconds=deadline_seconds) as block:
             yield block

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from tenure.errors import StoreUnavailable, TenureError
-from tenure.stores.sqlite.connect import MEMORY, translated
+from tenure.stores.sqlite.connect import MEMORY, OpenedFile, any_text, is_undecoded, translated
 from tenure.stores.sqlite.file_lock import WriteLock
 from tenure.stores.sqlite.session import set_writer
 
@@ -47,6 +47,7 @@ class WorkItem:
 
     def run(self, connection: sqlite3.Connection, where: str) -> None:
         """Run the work and keep its result or error, which does not affect other items."""
+        self.error = None
         try:
             with translated(where):
                 self.result = self.work(connection)
@@ -73,7 +74,9 @@ class TransactionBoundary(Protocol):
 
     def begin(self, connection: sqlite3.Connection) -> None: ...
 
-    def finish(self, connection: sqlite3.Connection) -> None: ...
+    def finish(self, connection: sqlite3.Connection) -> None:
+        """End the transaction."""
+        ...
 
     def rolled_back(self) -> None: ...
 
@@ -83,25 +86,44 @@ class TransactionBoundary(Protocol):
 
 
 class WriteTransactions:
-    """Takes the write lock at once, sets the writer to the store, and clears it before the commit."""
+    """Takes the write lock at once, sets the writer to the store, and clears it before the commit.
+
+    A transaction that has written nothing else, such as a claim that finds no job, is rolled back: it waits for no
+    disk, and other processes see no new version of the file.
+    """
 
     def __init__(
-        self, path: str, *, wal_bytes_max: int, has_schema: Callable[[], bool], rolled_back: Callable[[], None]
+        self,
+        path: str,
+        *,
+        wal_bytes_max: int,
+        has_schema: Callable[[], bool],
+        rolled_back: Callable[[], None],
+        file: OpenedFile | None = None,
     ) -> None:
         self._path = path
+        self._file = file or OpenedFile(path)
         self._wal_bytes_max = wal_bytes_max
         self._wal_bytes_next = wal_bytes_max
         self._has_schema = has_schema
         self._rolled_back = rolled_back
+        self._changes_before: int | None = None
 
     def begin(self, connection: sqlite3.Connection) -> None:
         connection.execute("begin immediate")
+        self._changes_before = None
         if self._has_schema():
             set_writer(connection, "store")
+            self._changes_before = connection.total_changes
 
     def finish(self, connection: sqlite3.Connection) -> None:
-        if self._has_schema():
+        self._file.require_same()
+        if connection.total_changes == self._changes_before:
+            connection.execute("rollback")
+            return
+        if self._changes_before is not None:
             set_writer(connection, None)
+        connection.execute("commit")
 
     def rolled_back(self) -> None:
         self._rolled_back()
@@ -124,7 +146,7 @@ class ReadTransactions:
         connection.execute("begin")
 
     def finish(self, connection: sqlite3.Connection) -> None:
-        return None
+        connection.execute("commit")
 
     def rolled_back(self) -> None:
         return None
@@ -171,7 +193,7 @@ class SerialConnection:
         pending = list(items)
         connection = self._connection
         if connection is None:
-            fail(pending, StoreUnavailable(f"{self.where} is not open"))
+            fail(pending, StoreUnavailable(f"{self.where} is not open", where=self.where))
             return
         for item in pending:
             if not item.in_transaction:
@@ -199,7 +221,6 @@ class SerialConnection:
                 for item in items:
                     self._in_savepoint(connection, item)
                 self._boundary.finish(connection)
-                connection.execute("commit")
         except TenureError as error:
             self._roll_back(connection)
             fail(items, error)
@@ -209,6 +230,11 @@ class SerialConnection:
     def _in_savepoint(self, connection: sqlite3.Connection, item: WorkItem) -> None:
         connection.execute("savepoint item")
         item.run(connection, self.where)
+        if item.error is not None and is_undecoded(item.error.__cause__):
+            connection.execute("rollback to item")
+            self._boundary.rolled_back()
+            with any_text(connection):
+                item.run(connection, self.where)
         if item.error is not None:
             # SQLite itself ends a transaction on a full disk or an I/O error: then this raises, and all items fail.
             connection.execute("rollback to item")

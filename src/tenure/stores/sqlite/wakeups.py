@@ -1,12 +1,15 @@
-"""Wake-ups: at once from this process, by polling the file's version from others."""
+"""Wake-ups: at once from this process, and from others by a signal of the kernel. Where that is missing, by polling the
+file's version.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from tenure.seams import Seams
+from tenure.stores.sqlite.file_signal import FileSignal
 
 POLL_SECONDS_LEAST, POLL_SECONDS_MOST, POLL_GROWTH = 0.01, 0.1, 1.2
 """How often a waiting subscription polls the file: often at first, since work comes in bursts, then less often."""
@@ -15,33 +18,57 @@ FileVersion = Callable[[], Awaitable[int]]
 
 
 class SqliteNotifier:
-    """Sends wake-ups to the subscriptions of this process, in any event loop."""
+    """Sends wake-ups to the subscriptions of this process, in any event loop, and of others, by `signal`."""
 
-    def __init__(self, seams: Seams, file_version: FileVersion) -> None:
+    def __init__(self, seams: Seams, file_version: FileVersion, signal: FileSignal | None = None) -> None:
         self._seams = seams
         self._file_version = file_version
+        self._signal = signal
+        self._signals_soon: asyncio.AbstractEventLoop | None = None
         self._subscriptions: dict[SqliteSubscription, frozenset[str]] = {}
 
     @asynccontextmanager
     async def subscribe(self, names: Iterable[str]) -> AsyncIterator[SqliteSubscription]:
         subscription = SqliteSubscription(self._seams, self._file_version)
-        subscription.file_version = await self._file_version()
-        self._subscriptions[subscription] = frozenset(names)
-        try:
-            yield subscription
-        finally:
-            del self._subscriptions[subscription]
+        # Watched before the version is read: a commit between the two is received or seen.
+        with nullcontext() if self._signal is None else self._signal.watched(subscription.poll_now):
+            subscription.file_version = await self._file_version()
+            self._subscriptions[subscription] = frozenset(names)
+            try:
+                yield subscription
+            finally:
+                del self._subscriptions[subscription]
 
     def send(self, names: Iterable[str]) -> None:
         """Wake the subscriptions to these queues and workers. From any thread."""
+        self._send_here(names)
+        if self._signal is not None:
+            self._signal_soon(self._signal)
+
+    def _signal_soon(self, signal: FileSignal) -> None:
+        """One signal for all wake-ups that an event loop sends at a time."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            signal.send()
+            return
+        if self._signals_soon is not loop:
+            self._signals_soon = loop
+            loop.call_soon(self._signal_now, signal)
+
+    def _signal_now(self, signal: FileSignal) -> None:
+        self._signals_soon = None
+        signal.send()
+
+    def send_later(self, names: Iterable[str], seconds: float) -> None:
+        """Wake this process's subscriptions after this time."""
+        asyncio.get_running_loop().call_later(seconds, self._send_here, frozenset(names))
+
+    def _send_here(self, names: Iterable[str]) -> None:
         sent = set(names)
         for subscription, wanted in list(self._subscriptions.items()):
             if sent & wanted:
                 subscription.wake()
-
-    def send_later(self, names: Iterable[str], seconds: float) -> None:
-        """Send the wake-up after this time."""
-        asyncio.get_running_loop().call_later(seconds, self.send, frozenset(names))
 
 
 class SqliteSubscription:
@@ -51,23 +78,35 @@ class SqliteSubscription:
         self._clock, self._spawn = seams.clock, seams.spawn
         self._read_version = file_version
         self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
+        self._woken = False
+        self._pause_ended = asyncio.Event()
         self.file_version = 0
 
     def wake(self) -> None:
+        """End the wait. From any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._woken.set)
+            self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
             # The loop is closed, so that no task waits there.
             return
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._pause_ended.set()
+
+    def poll_now(self) -> None:
+        """Another process may have committed. A signal of this process's own changes no version, and ends no wait."""
+        self._pause_ended.set()
 
     async def wait(self, timeout_seconds: float) -> bool:
         """True after a wake-up, False after the timeout."""
         deadline = self._clock.monotonic_seconds() + timeout_seconds
         pause = POLL_SECONDS_LEAST
         while True:
-            if self._woken.is_set() or await self._file_changed():
-                self._woken.clear()
+            # Cleared before the version is read, so that what comes meanwhile ends the next pause.
+            self._pause_ended.clear()
+            if self._woken or await self._file_changed():
+                self._woken = False
                 return True
             left = deadline - self._clock.monotonic_seconds()
             if left <= 0:
@@ -82,12 +121,12 @@ class SqliteSubscription:
         return changed
 
     async def _sleep(self, seconds: float) -> None:
-        """Until a wake-up or the end of this time, whichever comes first."""
-        woken = self._spawn.task(self._woken.wait(), name="tenure-wakeup")
+        """Until a wake-up, a signal or the end of this time, whichever comes first."""
+        ended = self._spawn.task(self._pause_ended.wait(), name="tenure-wakeup")
         slept = self._spawn.task(self._clock.sleep(seconds), name="tenure-poll")
         try:
-            await asyncio.wait({woken, slept}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended, slept}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (woken, slept):
+            for task in (ended, slept):
                 task.cancel()
-            await asyncio.wait({woken, slept})
+            await asyncio.wait({ended, slept})

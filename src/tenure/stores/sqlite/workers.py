@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import Stats, Tally, WorkerRecord
@@ -38,6 +40,17 @@ def list_workers(session: Session, ids: Sequence[str] | None) -> list[WorkerReco
     return decode_records(WorkerRecord, session.execute("workers/select", {"ids": wanted}))
 
 
+STATUSES = {status.value: status for status in Status}
+
+
+def _readable_timestamp(value: Any) -> datetime | None:
+    """None for a time that cannot be represented: its job is named by `verify`."""
+    try:
+        return optional_timestamp(value)
+    except (OverflowError, TypeError):
+        return None
+
+
 def read_stats(session: Session) -> Stats:
     """Counts of jobs, workers and open dead letters, in one snapshot."""
     rows = session.execute("jobs/count_by_status", {"now": micros(session.now)})
@@ -45,12 +58,12 @@ def read_stats(session: Session) -> Stats:
         at=session.now,
         tallies=[
             Tally(
-                queue=queue,
-                kind=kind,
-                status=Status(status),
+                queue=str(queue),
+                kind=str(kind),
+                status=STATUSES.get(status, status),
                 jobs=jobs,
                 due=due,
-                oldest_due_at=optional_timestamp(oldest_due_at),
+                oldest_due_at=_readable_timestamp(oldest_due_at),
             )
             for queue, kind, status, jobs, due, oldest_due_at in rows
         ],

@@ -132,7 +132,9 @@ class ConnectionThread:
             resolve(items)
 
     def _closed(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._connection.where} is closed; open the store again")
+        return StoreUnavailable(
+            f"{self._connection.where} is closed; open the store again", where=self._connection.where
+        )
 
     def _drain(self, items: list[WorkItem]) -> list[WorkItem]:
         while len(items) < ITEMS_MAX:

@@ -30,13 +30,15 @@ from tenure.stores.contract import (
     redacted,
     without_token,
 )
-from tenure.stores.postgres.connections import GUARD_STATE, REUSED_STATE
-from tenure.stores.postgres.enqueue import enqueue_parameters, new_job
+from tenure.stores.postgres.connections import DEDUPE_STATE, GUARD_STATE, REUSED_STATE
+from tenure.stores.postgres.enqueue import TakenKey, dedupe_conflict, enqueue_parameters, new_job
 from tenure.stores.sql_files import numbered
 from tenure.stores.user_connections.protocol import UserConnection
 
 SCHEMA_STATES = frozenset({"3F000", "42883", "42P01"})  # The schema, a function or a table does not exist.
 SERIALIZATION_STATE = "40001"
+PRIVILEGE_STATE = "42501"
+_NEEDS = {"enqueue": "enqueuer", "commit": "worker"}
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -47,9 +49,11 @@ class _EnqueuedJob(msgspec.Struct, frozen=True):
 
 
 class _EnqueueReply(msgspec.Struct, frozen=True):
-    """A request id that was used before; or the jobs of the requests, and the rows of those that existed."""
+    """A request id that was used before; or a dedupe key of another kind's live job; or the jobs of the requests, and
+    the rows of those that existed."""
 
     reused: str | None = None
+    conflict: TakenKey | None = None
     given: list[_EnqueuedJob] = []
     met: dict[UUID, dict[str, Any]] = {}
 
@@ -75,6 +79,8 @@ class PostgresDialect:
         reply = msgspec.json.decode(await _call(user, "enqueue", _enqueue_body(requests)), type=_EnqueueReply)
         if reply.reused is not None:
             raise errors.RequestIdReused(reply.reused)
+        if (taken := reply.conflict) is not None:
+            raise errors.DedupeKeyConflict(taken.dedupe_key, job_id=taken.job_id, kind=taken.kind)
         results = []
         for request, one in zip(requests, reply.given, strict=True):
             if one.created:
@@ -96,6 +102,7 @@ class PostgresDialect:
             # Otherwise, or if this is refused, the first call only reads the row.
             with suppress(errors.Refused):
                 change = decide_chain(request.job, request.operations, request.actor, request_id=request.request_id)
+                change = change.with_owner_steps(request.steps)
         for _ in range(CONFLICTS_MAX):
             reply = await _commit(user, request, change, content)
             if change is not None and reply.at is not None:
@@ -152,7 +159,8 @@ def _commit_body(request: Request, change: Change | None, content: dict[str, Any
     if change is not None:
         [planned] = change.planned
         body |= {"rev": change.before.rev, "token": change.actor.token, "actor": str(change.actor)}
-        body |= {"result": planned.content, "digest": planned.digest, **content}
+        body |= {"result": planned.content, "digest": planned.digest, "detail": planned.fields.detail, **content}
+        body["steps"] = planned.steps
     return _encode(body).decode()
 
 
@@ -174,24 +182,31 @@ async def _call(user: UserConnection, name: str, body: str) -> str:
     try:
         return await user.fetch_text(numbered("tenure.stores.user_connections", name).sql.strip(), body)
     except Exception as error:
-        if (own := _own_error(error)) is None:
+        if (own := _own_error(error, needs=_NEEDS[name])) is None:
             raise
         raise own from error
 
 
-def _own_error(error: Exception) -> errors.TenureError | None:
+def _own_error(error: Exception, *, needs: str) -> errors.TenureError | None:
     """Translate an error of the user's driver by its SQLSTATE. None: it is not one of the schema's."""
     for state, cause in _states(error):
         if state == REUSED_STATE:
-            diagnosis = getattr(cause, "diag", None)
-            detail = getattr(cause, "detail", None) or getattr(diagnosis, "message_detail", None)
-            return errors.RequestIdReused(str(detail or cause))
+            return errors.RequestIdReused(_detail(cause) or str(cause))
+        if state == DEDUPE_STATE and (detail := _detail(cause)):
+            return dedupe_conflict(detail)
         if state == GUARD_STATE:
             return errors.GuardViolated(str(cause))
+        if state == PRIVILEGE_STATE:
+            return errors.PrivilegeMissing(str(cause).partition("\n")[0], needs=needs)
         if state in SCHEMA_STATES:
             problem = f"the database of this connection has no tenure schema, or an older one ({cause})"
             return errors.SchemaMismatch(f"{problem}; run `tenure migrate` on it, or connect to the app's database")
     return None
+
+
+def _detail(error: BaseException) -> str | None:
+    diagnosis = getattr(error, "diag", None)
+    return getattr(error, "detail", None) or getattr(diagnosis, "message_detail", None)
 
 
 def _states(error: BaseException | None) -> Iterator[tuple[str | None, BaseException]]:

@@ -75,7 +75,7 @@ class SqliteDialect:
                     # Before any read: a transaction that has read may not be able to take the write lock later.
                     set_writer(connection, "store")
                 finally:
-                    require_fit(migrate.state(connection), where=file)
+                    require_fit(migrate.state(connection), where=file, url=f"sqlite:///{file}")
                 # The clock is read under the write lock: waiting for the lock counts against the lease. Policies are
                 # cached for this call only: the user may roll back.
                 yield Session(connection, self._clock.now(), SqlitePolicies())

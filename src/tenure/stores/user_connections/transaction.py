@@ -8,10 +8,23 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tenure.errors import InvalidInput, JobNotFound
+from tenure.lifecycle.content import ContentDigests
 from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Job
 from tenure.seams import SYSTEM, Seams
-from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, Failure, OutboxMessage, Outcome, Request
+from tenure.stores.contract import (
+    Artifact,
+    EnqueueRequest,
+    EnqueueResult,
+    Failure,
+    OutboxMessage,
+    Outcome,
+    Request,
+    SaveStep,
+    digest_artifacts,
+    digest_messages,
+    with_digests,
+)
 from tenure.stores.user_connections.detect import detect
 from tenure.stores.user_connections.sqlite_dialect import DEADLINE_SECONDS_MAX, SqliteDialect
 from tenure.stores.validation import validate_artifacts, validate_enqueue, validate_message, validate_request
@@ -32,6 +45,7 @@ class UserTransaction:
         self._url, self._clock = database_url, seams.clock
         self._messages: list[OutboxMessage] = []
         self._artifacts: list[Artifact] = []
+        self._digests = ContentDigests()
 
     async def execute(self, sql: str, *values: Any) -> NoReturn:
         raise InvalidInput("tx", "runs no statements in `ctx.commit(conn=…)`; run them on that connection")
@@ -49,6 +63,7 @@ class UserTransaction:
         for message in messages:
             validate_message(message)
         self._messages += messages
+        self._digests.messages += digest_messages(messages)
         if len({message.id for message in self._messages}) < len(self._messages):
             raise InvalidInput("id", "two messages have the same id; make a new id for each message")
 
@@ -56,6 +71,7 @@ class UserTransaction:
         """Write these artifacts with the commit mark."""
         validate_artifacts([*self._artifacts, *artifacts])
         self._artifacts += artifacts
+        self._digests.artifacts += digest_artifacts(artifacts, attempt=job.attempt)
 
     async def apply(self, request: Request) -> Outcome:
         """Write the commit mark of one job, as the owner of its lease, with the messages and artifacts. Unless the
@@ -66,11 +82,15 @@ class UserTransaction:
             raise InvalidInput("operations", f"are {operations}; a user's transaction takes a single commit")
         dialect = await self._dialect()
         await self.connection.flush()
+        request = with_digests(request, self._digests)
         outcome = await dialect.apply(self.connection, request, self._messages, self._artifacts)
         if isinstance(outcome, Failure) and isinstance(outcome.error, JobNotFound):
             problem = f"leads to a database that does not contain job {request.job_id}"
             raise InvalidInput("connection", f"{problem}; pass a connection to the app's own database")
         return outcome
+
+    async def save_step(self, request: SaveStep) -> NoReturn:
+        raise InvalidInput("tx", "saves no steps on a connection of the user; use the store's own transaction")
 
     async def begin(self) -> None:
         """Open a transaction unless one is open. InvalidInput: nothing was begun, for example on another database."""

@@ -1,7 +1,7 @@
-"""The contract kit: what every store must do, as tests that it enters through one door.
+"""The contract kit: what every store must do, as tests.
 
-A store proves itself by a class with two fixtures: the store, opened and empty, and a clock that moves the time by
-which the *database* decides. pytest and pytest-asyncio are needed.
+A store is tested by a class with two fixtures: the store, open and empty, and a clock that sets the time of its
+*database*. pytest and pytest-asyncio are needed.
 
     import pytest_asyncio
     from tenure.testing.contract import StoreContract
@@ -19,11 +19,11 @@ which the *database* decides. pytest and pytest-asyncio are needed.
             yield store
             await store.close()
 
-A store on which callers can run SQL in a transaction also says what stands before the names of its own tables, as in
-`sql_prefix = "tenure_"`; without it the tests of statements are skipped.
+A store whose transactions accept the user's SQL also sets the prefix of its tables, as in `sql_prefix = "tenure_"`.
+Without it the tests of statements are skipped.
 
-After each test the whole log is replayed and compared with the rows, so that a test only has to say what it is about.
-The tests of the kit grow with the contract; a new version of tenure may ask more of a store.
+After each test the whole log is replayed and compared with the rows, so that a test only checks its own subject.
+The kit grows with the contract: a new version of tenure may require more of a store.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ import pytest_asyncio
 from tenure.stores.contract import Store
 from tenure.testing.contract.archive import ArchiveContract
 from tenure.testing.contract.batches import BatchContract
+from tenure.testing.contract.children import ChildrenContract
 from tenure.testing.contract.claim import ClaimContract
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.commit import CommitContract
 from tenure.testing.contract.commit_blocks import TransactionContract
+from tenure.testing.contract.compensation import CompensationContract
 from tenure.testing.contract.dead_letters import DeadLetterContract
 from tenure.testing.contract.endings import EndingContract
 from tenure.testing.contract.enqueue import AddingContract
+from tenure.testing.contract.events import EventContract
 from tenure.testing.contract.leases import LeaseContract
 from tenure.testing.contract.outbox_and_artifacts import BelongingsContract
 from tenure.testing.contract.queues import QueueContract
@@ -52,6 +55,8 @@ from tenure.testing.contract.requests import RequestContract
 from tenure.testing.contract.retention import ForgettingContract
 from tenure.testing.contract.schedulers import SchedulerContract
 from tenure.testing.contract.schedules import ScheduleContract
+from tenure.testing.contract.steps import StepContract
+from tenure.testing.contract.timeouts import TimeoutContract
 from tenure.testing.contract.user_sql import StatementContract
 from tenure.testing.contract.validation import InputContract
 from tenure.testing.contract.waiting import WaitingContract
@@ -68,15 +73,20 @@ class StoreContract(
     LeaseContract,
     CommitContract,
     EndingContract,
+    TimeoutContract,
     WaitingContract,
+    ChildrenContract,
+    CompensationContract,
     RequestContract,
     BatchContract,
     QueueContract,
     ReadingContract,
+    EventContract,
     ForgettingContract,
     InputContract,
     TransactionContract,
     BelongingsContract,
+    StepContract,
     StatementContract,
     DeadLetterContract,
     WorkerContract,
@@ -84,7 +94,7 @@ class StoreContract(
     ScheduleContract,
     SchedulerContract,
 ):
-    """Everything that is asked of a store. Give it the fixtures `store` and `clock`; see the module's text."""
+    """Everything that a store must do. Provide the fixtures `store` and `clock`; see the module's docstring."""
 
     @pytest.fixture
     def clock(self) -> Any:
@@ -96,6 +106,6 @@ class StoreContract(
 
     @pytest_asyncio.fixture
     async def drive(self, store: Store) -> AsyncIterator[Driver]:
-        """The store in the hands of a driver. When the test is over, its log must explain every row."""
+        """A driver of the store. After the test, the store's log must explain every row."""
         yield Driver(store)
         await check_store(store)

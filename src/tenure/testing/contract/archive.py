@@ -1,4 +1,4 @@
-"""A whole store, read at one moment and written into an empty one. The model is the other side of every move."""
+"""Export and restore of a whole store. The in-memory model is the other store."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import pytest
 
 from tenure.errors import LeaseLost
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
-from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Commit, Complete, DeadLetter, Fail, Heartbeat, Progress, Retry, Signal, Suspend
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import Schedule
 from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import Artifact, JobFilter, NotEmpty, NotRestored, OutboxMessage, Store
 from tenure.stores.contract.archive import ARCHIVE_RECORDS, ArchivedJob, ArchiveRecord, Restore, Runs
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.clock import DatabaseClock
+from tenure.testing.contract.steps import recorded, save, save_request
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
 from tenure.testing.model.store import ModelStore
 from tenure.testing.store_check import check_store, whole_tail
@@ -33,12 +35,13 @@ LATE = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 class Read(msgspec.Struct):
-    """All that an archive gave."""
+    """Everything that an archive returned."""
 
     shelved: list[ArchiveRecord]
     log: list[Event]
     jobs: list[ArchivedJob]
     bodies: dict[tuple[UUID, str], Artifact | None]
+    steps: list[StepRecord]
 
 
 async def read_all(store: Store, *, limit: int = 3) -> Read:
@@ -50,7 +53,9 @@ async def read_all(store: Store, *, limit: int = 3) -> Read:
         made = [(kept.job.id, artifact.name) for kept in jobs for artifact in kept.artifacts]
         bodies = {(job_id, name): await snapshot.artifact(job_id, name) for job_id, name in made}
         assert await snapshot.history([kept.job.id for kept in jobs]) == by_job(log, await snapshot.history([]))
-        return Read(shelved, log, jobs, bodies)
+        pages = {kept.job.id: await joined(snapshot.steps(kept.job.id, limit=limit)) for kept in jobs}
+        assert [len(pages[kept.job.id]) for kept in jobs] == [kept.step_count for kept in jobs]
+        return Read(shelved, log, jobs, bodies, [step for steps in pages.values() for step in steps])
 
 
 async def joined(pages: AsyncIterator[Sequence[T]]) -> list[T]:
@@ -64,7 +69,7 @@ def by_job(log: Sequence[Event], found: dict[UUID, list[Event]]) -> Any:
 
 
 class SameEvents:
-    """Equal to the same histories, whatever their positions are, and whether they say what their jobs say."""
+    """Equal to the same histories, whatever their positions are."""
 
     def __init__(self, found: dict[UUID, list[Event]]) -> None:
         self._found = found
@@ -79,13 +84,13 @@ class SameEvents:
 
 
 def bare(events: Sequence[Event]) -> list[Event]:
-    """Events without what belongs to the database that they are in."""
+    """Events without what is specific to their database."""
     return [msgspec.structs.replace(event, position=None, correlation_id=None, trace=None) for event in events]
 
 
 @asynccontextmanager
 async def restored(store: Store, read: Read) -> AsyncIterator[Restore]:
-    """Everything is written when this begins, and takes effect when it ends."""
+    """Everything is written inside, and takes effect at the end."""
     runs = Runs()
     for event in read.log:
         runs.place(event)
@@ -99,6 +104,8 @@ async def restored(store: Store, read: Read) -> AsyncIterator[Restore]:
                 made = read.bodies[kept.job.id, record.name]
                 assert made is not None
                 await restoring.write_artifact(record, made.body)
+        for first in range(0, len(read.steps), 2):
+            await restoring.write_steps(read.steps[first : first + 2])
         assert await restoring.missing_job() is None
         yield restoring
 
@@ -109,22 +116,27 @@ async def restore(store: Store, read: Read) -> None:
 
 
 async def lived(drive: Driver, clock: DatabaseClock) -> list[Job]:
-    """Jobs of many fates whose events are mixed in the log, with everything that a job can leave behind."""
+    """Jobs of every kind whose events are mixed in the log, with every kind of record."""
     signalled, failing = await drive.add("signalled", correlation_id="c"), await drive.running(kind="failing")
     clock.advance(1)
     kept = await drive.running(kind="kept", payload='{"to":"\u00e5da"}', tags={"b": "2", "a": "1"}, trace="t")
     await drive.apply(signalled.id, Signal("go", "[7]"), actor=CLIENT)
+    keys = ("b", "a", "d", "c", "e")
+    await save(drive.store, *(save_request(kept, key, undo='"refund"', duration_ms=20) for key in keys))
+    steps = await recorded(drive.store, kept)
     async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
         await tx.attach(kept, [Artifact(name="report", media_type="text/plain", body=b"\x00\xff")])
         message = OutboxMessage(id=drive.random.job_id(), topic="paid", body="{}", aggregate="ada")
         await tx.post([message], job=kept)
-        await tx.apply(drive.request(kept, Commit('"done"'), fresh=True))
+        await tx.apply(drive.request(kept, Commit('"done"'), fresh=True, steps=steps))
     await drive.apply(failing, Retry(ERROR, delay_seconds=5))
     buried = await drive.apply(await drive.running(kind="buried"), BURIAL)
     await drive.store.resolve_dead_letters([buried.id], how="discarded", actor=OPERATOR)
     erased = await drive.running(kind="erased", dedupe_key="x")
     await drive.add("erased", dedupe_key="x")
-    erased = await drive.apply(await drive.apply(erased, Progress(5, "so far"), Progress(9)), Fail(ERROR))
+    await save(drive.store, save_request(erased, status="failed", spend='{"cost":1}', child_id=signalled.id))
+    steps = await recorded(drive.store, erased)
+    erased = await drive.apply(await drive.apply(erased, Progress(5, "so far"), Progress(9)), Fail(ERROR), steps=steps)
     await drive.store.erase(erased.id, reason="asked", actor=OPERATOR)
     held = await drive.apply(await drive.running(kind="held"), Heartbeat())
     await drive.store.queues.put("default", QueueLimits(rate=Rate(100, 60.0), fair=True), actor=OPERATOR)
@@ -138,7 +150,7 @@ async def lived(drive: Driver, clock: DatabaseClock) -> list[Job]:
 
 
 async def seen(store: Store) -> Any:
-    """All that can be read of a store without its archive."""
+    """Everything that can be read of a store without its archive."""
     jobs = (await store.find(JobFilter(), limit=1000)).jobs
     ids = [job.id for job in jobs]
     log = await whole_tail(store, expected=sum(job.rev for job in jobs))
@@ -150,20 +162,23 @@ async def seen(store: Store) -> Any:
         "queues": await store.queues.known(),
         "schedules": await store.schedules.known(),
         "artifacts": [await store.artifacts(job_id) for job_id in ids],
+        "steps": [[msgspec.structs.replace(step, number=0) for step in await store.steps(job_id)] for job_id in ids],
     }
 
 
 class ArchiveContract:
     """`archive.reading`, `archive.restoring`."""
 
-    async def test_what_this_store_holds_another_can_hold(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_an_export_of_this_store_can_be_restored_in_another(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
         await lived(drive, clock)
         model = ModelStore(ManualClock())
         await restore(model, await read_all(drive.store))
         assert await seen(model) == await seen(drive.store)
         await check_store(model)
 
-    async def test_what_another_store_holds_this_one_can_hold(self, drive: Driver) -> None:
+    async def test_an_export_of_another_store_can_be_restored_in_this_one(self, drive: Driver) -> None:
         manual = ManualClock()
         model = ModelStore(manual)
         jobs = await lived(Driver(model), manual)
@@ -174,7 +189,7 @@ class ArchiveContract:
         assert (again.jobs, bare(again.log), again.bodies) == (read.jobs, bare(read.log), read.bodies)
         assert await drive.store.artifact(jobs[2].id, "report") == read.bodies[jobs[2].id, "report"]
 
-    async def test_the_log_goes_on_behind_what_was_restored(self, drive: Driver) -> None:
+    async def test_the_log_continues_after_the_restored_events(self, drive: Driver) -> None:
         model = ModelStore(ManualClock())
         await lived(Driver(model), ManualClock())
         await restore(drive.store, await read_all(model))
@@ -205,7 +220,7 @@ class ArchiveContract:
             await restore(drive.store, read)
         assert await seen(drive.store) == before
 
-    async def test_what_ends_with_an_error_leaves_nothing(self, drive: Driver) -> None:
+    async def test_a_restore_that_fails_leaves_nothing(self, drive: Driver) -> None:
         model = ModelStore(ManualClock())
         await lived(Driver(model), ManualClock())
         read, empty = await read_all(model), await seen(drive.store)
@@ -217,7 +232,7 @@ class ArchiveContract:
         await restore(drive.store, read)
         assert await seen(drive.store) == await seen(model)
 
-    async def test_a_record_that_cannot_be_is_named_by_its_place(self, drive: Driver) -> None:
+    async def test_an_invalid_record_is_reported_with_its_position(self, drive: Driver) -> None:
         model = ModelStore(ManualClock())
         await lived(Driver(model), ManualClock())
         read = await read_all(model)
@@ -230,8 +245,8 @@ class ArchiveContract:
         assert without_its_end.value.place == 3
         assert await seen(drive.store) == await seen(ModelStore(ManualClock()))
 
-    async def test_whoever_held_a_job_holds_it_no_longer(self, drive: Driver, clock: DatabaseClock) -> None:
-        """What it looked like stays, until its lease ends; but nobody knows its token."""
+    async def test_restored_jobs_have_no_lease(self, drive: Driver, clock: DatabaseClock) -> None:
+        """The record stays until its lease expires, but its token is unknown."""
         manual = ManualClock()
         model = ModelStore(manual)
         held = await Driver(model).running(policy={"lease_seconds": 60.0})
@@ -242,7 +257,7 @@ class ArchiveContract:
         clock.advance(61)
         assert [one.id for one in await drive.store.recoverable(limit=10)] == [held.id]
 
-    async def test_requests_that_were_answered_are_answered_the_same(self, drive: Driver) -> None:
+    async def test_repeated_requests_return_the_restored_results(self, drive: Driver) -> None:
         manual = ManualClock()
         model = ModelStore(manual)
         there = Driver(model)

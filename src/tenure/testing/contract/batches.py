@@ -1,4 +1,4 @@
-"""Many requests at once: each is answered for itself, in the order in which they came."""
+"""Batches: each request has its own outcome, in the order of the requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = 500
 class BatchContract:
     """`apply` with more than one request."""
 
-    async def test_an_empty_batch_is_answered_with_nothing(self, drive: Driver) -> None:
+    async def test_an_empty_batch_returns_an_empty_list(self, drive: Driver) -> None:
         assert await drive.store.apply([]) == []
 
     async def test_mixed_outcomes_come_in_the_order_of_the_requests(self, drive: Driver) -> None:

@@ -1,4 +1,4 @@
-"""Which jobs a claim takes, in which order, and what it leaves in the log."""
+"""Which jobs a claim returns, in which order, and which events it writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ClaimContract:
     """`claim`."""
 
     @pytest.mark.requirement("LC-08", "SM-13")
-    async def test_a_claim_counts_the_attempt_and_takes_the_lease(self, drive: Driver) -> None:
+    async def test_a_claim_counts_the_attempt_and_sets_the_lease(self, drive: Driver) -> None:
         added = await drive.add(policy={"lease_seconds": 30, "heartbeat_seconds": 10})
         request = drive.claim_request(start=False)
         now = await drive.store.now()
@@ -75,7 +75,7 @@ class ClaimContract:
         facts = list(product(queues, range(-2, 3), (0, 1000, 2000, 600_000)))
         jobs: list[Job] = []
         for start in range(0, len(facts), 10):
-            # A stride without a common divisor visits every combination once, in an order of its own.
+            # A stride without a common divisor visits every combination once, in a mixed order.
             some = [facts[place * stride % len(facts)] for place in range(start, start + 10)]
             requests = [
                 drive.enqueue(queue=queue, priority=priority, delay_ms=delay_ms) for queue, priority, delay_ms in some
@@ -91,13 +91,13 @@ class ClaimContract:
         assert len(expected) == 45
         assert ids(claimed) == ids(expected)
 
-    async def test_a_claim_takes_at_most_its_limit(self, drive: Driver) -> None:
+    async def test_a_claim_returns_at_most_its_limit(self, drive: Driver) -> None:
         added = [await drive.add() for _ in range(5)]
         assert ids(await drive.claim(limit=2)) == ids(added[:2])
         assert ids(await drive.claim(limit=10)) == ids(added[2:])
         assert await drive.claim(limit=10) == []
 
-    async def test_only_the_asked_kinds_and_queues_are_claimed(self, drive: Driver) -> None:
+    async def test_only_the_requested_kinds_and_queues_are_claimed(self, drive: Driver) -> None:
         wanted = await drive.add("mail", queue="a")
         also = await drive.add("report", queue="b")
         for kind, queue in (("other", "a"), ("mail", "c")):
@@ -133,7 +133,7 @@ class ClaimContract:
             assert ids(await drive.claim(queues=queues)) == [job.id]
             assert await drive.claim(queues=queues) == []
 
-    async def test_a_repeated_claim_of_a_hundred_queues_returns_what_it_won(self, drive: Driver) -> None:
+    async def test_a_repeated_claim_of_a_hundred_queues_returns_its_jobs(self, drive: Driver) -> None:
         queues = tuple(f"queue-{number:03d}" for number in range(100))
         await drive.store.enqueue([drive.enqueue(queue=queue) for queue in queues])
         request = drive.claim_request(queues=queues, limit=3)
@@ -142,17 +142,17 @@ class ClaimContract:
         for _ in range(5):
             assert ids(await drive.store.claim(request)) == ids(won)
 
-    async def test_a_claim_of_no_queue_or_no_kind_takes_nothing(self, drive: Driver) -> None:
+    async def test_a_claim_without_queues_or_kinds_returns_nothing(self, drive: Driver) -> None:
         await drive.add()
         assert await drive.claim(queues=()) == []
         assert await drive.claim(kinds=()) == []
 
     @pytest.mark.requirement("WC-03")
     @pytest.mark.parametrize("before", [0, 1])
-    async def test_a_job_is_claimed_from_the_moment_at_which_it_is_due(
+    async def test_a_job_is_claimed_from_its_due_time_on(
         self, drive: Driver, clock: DatabaseClock, before: int
     ) -> None:
-        """Also where some like it were claimed before, which a store may remember."""
+        """Also after claims of similar jobs, which a store may remember."""
         for _ in range(before):
             await drive.add()
             await drive.claim()
@@ -186,7 +186,7 @@ class ClaimContract:
         clock.advance(10_000)
         assert await drive.claim() == []
 
-    async def test_neither_held_nor_ended_jobs_are_claimed(self, drive: Driver) -> None:
+    async def test_neither_leased_nor_ended_jobs_are_claimed(self, drive: Driver) -> None:
         await drive.claimed()
         await drive.running()
         await drive.apply(await drive.running(), Complete("1"))
@@ -194,7 +194,7 @@ class ClaimContract:
 
     @pytest.mark.requirement("WC-02")
     @pytest.mark.parametrize("priority", [-5, 5])
-    async def test_another_priority_than_that_of_earlier_claims_has_its_place(
+    async def test_a_priority_that_earlier_claims_did_not_see_is_claimed_in_order(
         self, drive: Driver, priority: int
     ) -> None:
         usual = [await drive.add() for _ in range(3)]
@@ -213,7 +213,7 @@ class ClaimContract:
         assert ids(await drive.claim(limit=9)) == ids(others[1:])
 
     @pytest.mark.requirement("SM-13", "LC-07")
-    async def test_a_repeated_claim_returns_what_it_won_and_takes_nothing_more(self, drive: Driver) -> None:
+    async def test_a_repeated_claim_returns_its_jobs_and_claims_no_more(self, drive: Driver) -> None:
         for _ in range(3):
             await drive.add()
         request = drive.claim_request(limit=2)
@@ -222,7 +222,7 @@ class ClaimContract:
         assert [await drive.types_of(job.id) for job in won] == [["enqueued", "claimed", "started"]] * 2
 
     @pytest.mark.requirement("SM-13", "LC-07")
-    async def test_a_repeated_claim_shows_jobs_as_they_now_are_and_only_its_own_tokens(
+    async def test_a_repeated_claim_returns_current_records_and_only_its_own_tokens(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         added = [await drive.add(policy={"lease_seconds": 10}) for _ in range(3)]
@@ -252,7 +252,7 @@ class ClaimContract:
         with pytest.raises(RequestIdReused):
             await drive.claim(request_id=request.request_id, **change)
 
-    async def test_a_claim_that_won_nothing_may_be_asked_again(self, drive: Driver) -> None:
+    async def test_a_claim_without_jobs_can_be_repeated(self, drive: Driver) -> None:
         request = drive.claim_request()
         assert await drive.store.claim(request) == []
         job = await drive.add()
@@ -269,7 +269,7 @@ class ClaimContract:
 
     @pytest.mark.requirement("SM-13")
     @pytest.mark.parametrize("due", [3, 10])
-    async def test_concurrent_repetitions_of_one_claim_win_the_same_jobs_once(self, drive: Driver, due: int) -> None:
+    async def test_concurrent_repetitions_of_one_claim_return_the_same_jobs(self, drive: Driver, due: int) -> None:
         for _ in range(due):
             await drive.add()
         request = drive.claim_request(limit=3)
@@ -279,7 +279,7 @@ class ClaimContract:
         assert len({tuple(ids(claim.result())) for claim in claims}) == 1
         assert len(await drive.claim(limit=10)) == due - 3
 
-    async def test_a_hint_of_work_is_only_a_hint(self, drive: Driver) -> None:
+    async def test_a_lost_or_spurious_wakeup_changes_no_claim(self, drive: Driver) -> None:
         async with drive.store.wakeups(["default"]) as wakeups:
             assert await wakeups.wait(0.01) in (True, False)
             await drive.add()

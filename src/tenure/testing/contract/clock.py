@@ -1,4 +1,4 @@
-"""What the kit needs of a store's time."""
+"""The clock that the kit needs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Protocol
 
 
 class DatabaseClock(Protocol):
-    """The time by which the database decides. It stands still between calls of `advance`."""
+    """The database's clock. It stands still between calls of `advance`."""
 
     def advance(self, seconds: float) -> None:
-        """Move it on, or back where the number is negative."""
+        """Advance it, or set it back by a negative number."""
         ...

@@ -1,4 +1,4 @@
-"""The commit: once per job, ever, and what it forbids from then on."""
+"""The commit: once per job, and what it forbids afterwards."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CommitContract:
         [execution] = await drive.store.executions(job.id)
         assert execution.status is ExecutionStatus.COMMITTED
 
-    async def test_a_committed_job_goes_on_with_heartbeat_and_progress_and_is_completed(self, drive: Driver) -> None:
+    async def test_a_committed_job_heartbeats_reports_progress_and_completes(self, drive: Driver) -> None:
         job = await drive.apply(await drive.running(), Commit("[7]"))
         job = await drive.apply(job, Heartbeat())
         job = await drive.apply(job, Progress(99, "nearly"))
@@ -85,7 +85,7 @@ class CommitContract:
         assert set(refusal.allowed) == {"heartbeat", "progress", "complete", "stall"}
 
     @pytest.mark.requirement("EL-03")
-    async def test_after_a_commit_neither_client_nor_recovery_can_turn_it_back(
+    async def test_after_a_commit_neither_client_nor_recovery_can_undo_it(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job = await drive.apply(await drive.running(policy={"lease_seconds": 10}), Commit("1"))
@@ -104,7 +104,9 @@ class CommitContract:
     async def test_a_crash_after_the_commit_is_reconciled_with_the_committed_result(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
-        job = await drive.apply(await drive.running(policy={"lease_seconds": 10, "max_attempts": 1}), Commit("[7]"))
+        job = await drive.apply(
+            await drive.running(policy={"lease_seconds": 10, "max_attempts": 1, "on_exhausted": "fail"}), Commit("[7]")
+        )
         clock.advance(10)
         stalled = await drive.apply(job.id, Stall(), actor=RECOVERY)
         assert (stalled.status, stalled.failures, stalled.due_at) == (STALLED, 0, None)
@@ -116,7 +118,7 @@ class CommitContract:
         event = (await drive.events_of(job.id))[-1]
         assert (event.type, event.cause, event.commits) == ("succeeded", "reconciled", False)
 
-    async def test_stall_and_reconcile_go_together_in_one_request(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_stall_and_reconcile_can_be_one_request(self, drive: Driver, clock: DatabaseClock) -> None:
         job = await drive.apply(await drive.running(policy={"lease_seconds": 10}), Commit("[7]"))
         clock.advance(10)
         done = await drive.apply(job.id, Stall(), Reconcile(), actor=RECOVERY)
@@ -137,6 +139,6 @@ class CommitContract:
         assert sum(isinstance(task.result(), Applied) for task in tasks) == 1
         assert (await drive.types_of(job.id)).count("committed") == 1
 
-    async def test_a_commit_and_the_completion_go_together_in_one_request(self, drive: Driver) -> None:
+    async def test_a_commit_and_the_completion_can_be_one_request(self, drive: Driver) -> None:
         done = await drive.apply(await drive.running(), Commit("3"), Complete("3"))
         assert (done.status, done.result, done.rev) == (SUCCEEDED, "3", 5)

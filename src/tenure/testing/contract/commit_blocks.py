@@ -1,4 +1,4 @@
-"""Transactions of the callers' own: everything in one takes effect together, or nothing does."""
+"""Transactions of the user: everything in one takes effect together, or nothing does."""
 
 # ruff: noqa: PT012 - a transaction is one thing, with everything in it
 
@@ -12,6 +12,7 @@ import pytest
 
 from tenure.errors import (
     DeadlinePassed,
+    DedupeKeyConflict,
     InvalidInput,
     LeaseLost,
     RequestIdReused,
@@ -22,7 +23,17 @@ from tenure.lifecycle.operations import Cancel, Commit, Complete, Heartbeat, Pro
 from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
 from tenure.seams import SYSTEM
-from tenure.stores.contract import Applied, Failure, JobFilter, Repeated, Store, Transaction, without_token
+from tenure.stores.contract import (
+    Applied,
+    Failure,
+    FinishedJobs,
+    JobFilter,
+    Repeated,
+    Store,
+    Transaction,
+    VerboseEvents,
+    without_token,
+)
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.outbox_and_artifacts import artifact, message
 from tenure.testing.driver import CLIENT, OPERATOR, Driver
@@ -33,11 +44,11 @@ PATIENCE_SECONDS = 10.0
 
 
 class RolledBack(Exception):
-    """What a caller raises to leave a transaction behind."""
+    """Raised by the user's code to roll a transaction back."""
 
 
 async def until_late(tx: Transaction) -> None:
-    """Wait until the transaction says that its time is up."""
+    """Wait until the transaction's deadline has passed."""
     ends_at = SYSTEM.clock.monotonic_seconds() + PATIENCE_SECONDS
     while SYSTEM.clock.monotonic_seconds() < ends_at:
         try:
@@ -48,12 +59,13 @@ async def until_late(tx: Transaction) -> None:
     raise AssertionError("the deadline never came")
 
 
+OLD_JOBS = FinishedJobs(status=SUCCEEDED, kind="mail", older_than_seconds=1)
 WRITES: dict[str, Callable[[Store, Driver], Awaitable[Any]]] = {
     "enqueue": lambda store, drive: store.enqueue([drive.enqueue()]),
     "claim": lambda store, drive: store.claim(drive.claim_request()),
     "apply": lambda store, drive: store.apply([drive.request(drive.random.job_id(), Cancel(), actor=CLIENT)]),
-    "prune": lambda store, _: store.prune(older_than_seconds=1, actor=OPERATOR),
-    "blank": lambda store, _: store.blank(older_than_seconds=1, actor=OPERATOR),
+    "prune": lambda store, _: store.prune(OLD_JOBS),
+    "blank": lambda store, _: store.prune(VerboseEvents(older_than_seconds=1)),
     "erase": lambda store, drive: store.erase(drive.random.job_id(), reason="asked", actor=OPERATOR),
     "resolve_dead_letters": lambda store, drive: store.resolve_dead_letters(
         [drive.random.job_id()], how="discarded", actor=OPERATOR
@@ -64,7 +76,7 @@ WRITES: dict[str, Callable[[Store, Driver], Awaitable[Any]]] = {
 
 
 class TransactionContract:
-    """`transaction` and what is done with it, but for SQL."""
+    """`transaction` and its operations, except SQL."""
 
     @pytest.mark.requirement("EL-04")
     async def test_everything_in_a_transaction_takes_effect_together(self, drive: Driver) -> None:
@@ -85,7 +97,7 @@ class TransactionContract:
         assert [made.name for made in await drive.store.artifacts(job.id)] == ["report.txt"]
 
     @pytest.mark.requirement("EL-04")
-    async def test_an_error_inside_leaves_nothing_behind(self, drive: Driver) -> None:
+    async def test_an_error_inside_rolls_everything_back(self, drive: Driver) -> None:
         job = await drive.running()
         before, request = await drive.seen(job.id), drive.enqueue()
         with pytest.raises(RolledBack):
@@ -100,7 +112,7 @@ class TransactionContract:
         assert await drive.store.artifacts(job.id) == []
         assert (await drive.apply(job, Complete("8"))).status is SUCCEEDED
 
-    async def test_a_transaction_that_did_nothing_is_committed_all_the_same(self, drive: Driver) -> None:
+    async def test_a_transaction_without_statements_commits(self, drive: Driver) -> None:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             assert await tx.enqueue([]) == []
         with pytest.raises(StoreError, match="has ended"):
@@ -108,7 +120,7 @@ class TransactionContract:
 
     # Changes of jobs.
 
-    async def test_several_changes_follow_each_other(self, drive: Driver) -> None:
+    async def test_several_changes_apply_in_order(self, drive: Driver) -> None:
         job = await drive.running()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             for operation in (Progress(50), Heartbeat(), Commit("1")):
@@ -120,7 +132,7 @@ class TransactionContract:
         assert await drive.types_of(job.id) == ["enqueued", "claimed", "started", "progress", "heartbeat", "committed"]
 
     @pytest.mark.requirement("SM-05")
-    async def test_a_heartbeat_inside_renews_the_lease_only_once_half_of_its_time_is_gone(
+    async def test_a_heartbeat_inside_renews_the_lease_only_once_half_of_it_has_passed(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job = await drive.running(policy={"lease_seconds": 100, "heartbeat_seconds": 60})
@@ -146,7 +158,7 @@ class TransactionContract:
         assert (await drive.types_of(job.id)).count("committed") == 1
 
     @pytest.mark.requirement("LC-04")
-    async def test_a_conflict_is_answered_with_the_current_record_and_can_be_decided_anew(self, drive: Driver) -> None:
+    async def test_a_conflict_returns_the_current_record_to_decide_on(self, drive: Driver) -> None:
         job = await drive.running()
         await drive.apply(job, Heartbeat())
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
@@ -173,7 +185,7 @@ class TransactionContract:
         assert await drive.seen(request.origin.id) == (None, [])
 
     @pytest.mark.requirement("LC-05")
-    async def test_the_lease_of_somebody_else_is_refused(self, drive: Driver) -> None:
+    async def test_the_lease_of_another_worker_is_refused(self, drive: Driver) -> None:
         job = await drive.running()
         stranger = drive.request(job.id, Commit("1"), actor=Actor(Role.RUNNER, "worker-1", drive.random.token()))
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
@@ -196,13 +208,23 @@ class TransactionContract:
 
     # New jobs.
 
-    async def test_a_job_that_is_there_is_found_by_its_dedupe_key(self, drive: Driver) -> None:
+    async def test_an_existing_job_is_found_by_its_dedupe_key(self, drive: Driver) -> None:
         there = await drive.add(dedupe_key="ada")
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             first, second = await tx.enqueue([drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="bob")])
             [third] = await tx.enqueue([drive.enqueue(dedupe_key="bob")])
         assert (first.created, first.job.id) == (False, there.id)
         assert (second.created, third.created, third.job.id) == (True, False, second.job.id)
+
+    @pytest.mark.requirement("LC-11")
+    async def test_a_dedupe_key_of_another_kind_aborts_the_transaction(self, drive: Driver) -> None:
+        there = await drive.add(dedupe_key="ada")
+        with pytest.raises(DedupeKeyConflict) as conflict:
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.enqueue([drive.enqueue()])
+                await tx.enqueue([drive.enqueue("report", dedupe_key="ada")])
+        assert (conflict.value.job_id, conflict.value.kind) == (there.id, "mail")
+        assert len((await drive.store.find(JobFilter())).jobs) == 1
 
     async def test_a_job_that_was_rolled_back_leaves_its_dedupe_key_free(self, drive: Driver) -> None:
         with pytest.raises(RolledBack):
@@ -212,9 +234,7 @@ class TransactionContract:
         [added] = await drive.store.enqueue([drive.enqueue(dedupe_key="ada")])
         assert added.created
 
-    async def test_a_policy_that_was_first_seen_in_a_transaction_that_was_rolled_back_is_kept_by_the_next(
-        self, drive: Driver
-    ) -> None:
+    async def test_a_policy_of_a_rolled_back_transaction_is_stored_by_the_next(self, drive: Driver) -> None:
         policy = {"max_attempts": 3, "lease_seconds": 12.5}
         with pytest.raises(RolledBack):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
@@ -226,7 +246,7 @@ class TransactionContract:
         assert (await drive.job(added.job.id)).policy == again.policy == added.job.policy
 
     @pytest.mark.requirement("WC-12")
-    async def test_of_several_transactions_that_add_one_dedupe_key_one_makes_the_job(self, drive: Driver) -> None:
+    async def test_of_several_transactions_with_one_dedupe_key_one_creates_the_job(self, drive: Driver) -> None:
         async def add() -> bool:
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 [added] = await tx.enqueue([drive.enqueue(dedupe_key="ada")])
@@ -235,7 +255,7 @@ class TransactionContract:
         assert sum(await at_once(add(), add(), add())) == 1
         assert len((await drive.store.find(JobFilter(dedupe_key="ada"))).jobs) == 1
 
-    async def test_a_request_id_that_was_used_for_another_job_spoils_the_transaction(self, drive: Driver) -> None:
+    async def test_a_request_id_of_another_job_aborts_the_transaction(self, drive: Driver) -> None:
         await drive.add(request_id="mine", payload="1")
         request = drive.enqueue()
         with pytest.raises(RequestIdReused):
@@ -244,9 +264,9 @@ class TransactionContract:
                 await tx.enqueue([drive.enqueue(request_id="mine", payload="2")])
         assert await drive.seen(request.origin.id) == (None, [])
 
-    # What fails.
+    # Failures.
 
-    async def test_an_error_that_was_caught_inside_spoils_the_transaction_all_the_same(self, drive: Driver) -> None:
+    async def test_an_error_caught_inside_still_aborts_the_transaction(self, drive: Driver) -> None:
         job = await drive.running()
         before = await drive.seen(job.id)
         with pytest.raises(StoreError, match="nothing of this transaction is kept"):
@@ -259,13 +279,15 @@ class TransactionContract:
         assert await drive.seen(job.id) == before
 
     @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "1", None])
-    async def test_a_deadline_that_is_none_is_refused(self, drive: Driver, seconds: Any) -> None:
+    async def test_an_invalid_deadline_is_refused(self, drive: Driver, seconds: Any) -> None:
         with pytest.raises(InvalidInput, match="deadline_seconds"):
             async with drive.store.transaction(deadline_seconds=seconds):
                 pass
 
     @pytest.mark.parametrize("write", WRITES)
-    async def test_inside_a_transaction_the_store_itself_says_to_use_it(self, drive: Driver, write: str) -> None:
+    async def test_inside_a_transaction_the_store_refuses_and_names_the_transaction(
+        self, drive: Driver, write: str
+    ) -> None:
         request = drive.enqueue()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             await tx.enqueue([request])
@@ -274,10 +296,10 @@ class TransactionContract:
         assert (await drive.job(request.origin.id)).status is QUEUED
         await drive.add()
 
-    # Its time.
+    # The deadline.
 
     @pytest.mark.requirement("EL-04")
-    async def test_a_transaction_that_is_open_for_too_long_is_rolled_back_at_once(self, drive: Driver) -> None:
+    async def test_a_transaction_that_exceeds_its_deadline_is_rolled_back(self, drive: Driver) -> None:
         job = await drive.running()
         request = drive.enqueue()
         with pytest.raises(DeadlinePassed, match=r"deadline passed.*rolled back"):
@@ -292,7 +314,7 @@ class TransactionContract:
         assert await drive.seen(request.origin.id) == (None, [])
         assert (await drive.apply(job, Complete("2"))).result == "2"
 
-    async def test_others_go_on_once_the_time_of_a_transaction_is_up_though_it_is_not_left(self, drive: Driver) -> None:
+    async def test_an_expired_transaction_that_was_not_left_does_not_block_others(self, drive: Driver) -> None:
         job = await drive.running()
         late, done = asyncio.Event(), asyncio.Event()
 
@@ -304,7 +326,7 @@ class TransactionContract:
                     late.set()
                     await done.wait()
             finally:
-                # On a slow machine the time may be up before the change is made: then the others go on as well.
+                # On a slow machine the deadline may pass before the change; then the others are not blocked either.
                 late.set()
 
         async def go_on() -> None:

@@ -1,4 +1,4 @@
-"""Dead letters: listed, dealt with once, and never lost."""
+"""Dead letters: listed, resolved once, and never lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.lifecycle.operations import Cancel, DeadLetter, Halt
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import DeadLetterFilter, JobFilter
 from tenure.testing.contract.clock import DatabaseClock
-from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, prune_finished
 
 
 async def bury(drive: Driver, reason: ReasonCode = ReasonCode.TIMEOUT, stage: Stage = Stage.EXEC, **facts: Any) -> Job:
@@ -29,7 +29,7 @@ class DeadLetterContract:
         assert page.after is None
         return [letter.job_id for letter in page.letters]
 
-    async def test_a_dead_letter_is_listed_as_it_is_read(self, drive: Driver) -> None:
+    async def test_a_listed_dead_letter_equals_the_one_read_by_id(self, drive: Driver) -> None:
         job = await bury(drive, correlation_id="order-1")
         await drive.apply(await drive.running(), Halt("cost", "1"))
         page = await drive.store.dead_letters(DeadLetterFilter())
@@ -58,12 +58,14 @@ class DeadLetterContract:
         ):
             assert await self.listed(drive, **wanted) == [job.id for job in found], wanted
 
-    async def test_pages_follow_each_other_in_the_order_of_ids(self, drive: Driver) -> None:
-        jobs = sorted([(await bury(drive)).id for _ in range(5)], key=lambda job_id: job_id.bytes)
+    @pytest.mark.parametrize("newest_first", [False, True])
+    async def test_pages_are_in_the_order_of_ids(self, drive: Driver, newest_first: bool) -> None:
+        ids = [(await bury(drive)).id for _ in range(5)]
+        jobs = sorted(ids, key=lambda job_id: job_id.bytes, reverse=newest_first)
         seen: list[UUID] = []
         after: UUID | None = None
         while True:
-            page = await drive.store.dead_letters(DeadLetterFilter(), after=after, limit=2)
+            page = await drive.store.dead_letters(DeadLetterFilter(), after=after, limit=2, newest_first=newest_first)
             seen += [letter.job_id for letter in page.letters]
             if (after := page.after) is None:
                 break
@@ -72,7 +74,7 @@ class DeadLetterContract:
 
     @pytest.mark.requirement("SM-11")
     @pytest.mark.parametrize("how", ["redriven", "discarded"])
-    async def test_a_dead_letter_is_dealt_with_once(self, drive: Driver, clock: DatabaseClock, how: Any) -> None:
+    async def test_a_dead_letter_is_resolved_once(self, drive: Driver, clock: DatabaseClock, how: Any) -> None:
         job, other = await bury(drive), await bury(drive)
         clock.advance(5)
         handled_at = await drive.store.now()
@@ -90,12 +92,12 @@ class DeadLetterContract:
         assert await self.listed(drive) == [other.id]
         assert set(await self.listed(drive, handled=True)) == {job.id, other.id}
 
-    async def test_what_is_no_dead_letter_is_not_dealt_with(self, drive: Driver) -> None:
+    async def test_a_job_without_a_dead_letter_is_not_resolved(self, drive: Driver) -> None:
         job = await drive.running()
         assert await drive.store.resolve_dead_letters([job.id], how="discarded", actor=OPERATOR) == 0
         assert await drive.store.resolve_dead_letters([], how="discarded", actor=OPERATOR) == 0
 
-    async def test_a_dead_letter_that_was_dealt_with_is_erased_and_pruned_like_any(
+    async def test_a_resolved_dead_letter_is_erased_and_pruned_like_any(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job, erased_first = await bury(drive), await bury(drive)
@@ -107,11 +109,11 @@ class DeadLetterContract:
         assert letter is not None
         assert (letter.last_error, letter.handled_as) == ("null", "discarded")
         clock.advance(10)
-        assert await drive.store.prune(older_than_seconds=5, actor=OPERATOR) == 2
+        assert await prune_finished(drive.store, older_than_seconds=5) == 2
         assert await self.listed(drive, handled=True) == []
 
     @pytest.mark.parametrize("wrong", [{"how": "forgotten"}, {"how": None}, {"job_ids": ["x"]}])
-    async def test_what_cannot_be_meant_is_refused(self, drive: Driver, wrong: dict[str, Any]) -> None:
+    async def test_an_invalid_resolution_is_refused(self, drive: Driver, wrong: dict[str, Any]) -> None:
         job = await bury(drive)
         with pytest.raises(InvalidInput):
             await drive.store.resolve_dead_letters(
@@ -122,11 +124,11 @@ class DeadLetterContract:
     @pytest.mark.parametrize(
         "wrong", [{"limit": 0}, {"after": "x"}, {"wanted": DeadLetterFilter(correlation_id="a\x00")}]
     )
-    async def test_a_page_that_cannot_be_meant_is_refused(self, drive: Driver, wrong: dict[str, Any]) -> None:
+    async def test_an_invalid_page_is_refused(self, drive: Driver, wrong: dict[str, Any]) -> None:
         with pytest.raises(InvalidInput):
             await drive.store.dead_letters(**{"wanted": DeadLetterFilter(), **wrong})
 
-    async def test_jobs_are_found_by_the_reason_that_they_ended_for(self, drive: Driver) -> None:
+    async def test_jobs_are_found_by_the_reason_of_their_end(self, drive: Driver) -> None:
         dead = await bury(drive, correlation_id="order-1")
         halted = await drive.apply(await drive.running(), Halt("cost", "1"))
         await drive.apply((await drive.add()).id, Cancel("enough"), actor=CLIENT)

@@ -1,4 +1,4 @@
-"""How a job ends, or does not yet: retries, failures, limits, timeouts, dead letters."""
+"""Ends of jobs and of attempts: retries, failures, limits, dead letters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.errors import IllegalTransition, NotAuthorised, NotYet
+from tenure.errors import IllegalTransition, LeaseLost, NotAuthorised
 from tenure.lifecycle.backoff import retry_delay_ms
 from tenure.lifecycle.dead_letter import DeadLetterRecord, ReasonCode, Stage
 from tenure.lifecycle.operations import (
@@ -21,10 +21,9 @@ from tenure.lifecycle.operations import (
     Retry,
     Signal,
     Stall,
-    Start,
     TimeOut,
 )
-from tenure.lifecycle.records import Job, Role, Timeouts
+from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, HALTED, LIVE
 from tenure.lifecycle.statuses import RETRY as RETRYING
 from tenure.testing.contract.clock import DatabaseClock
@@ -35,7 +34,7 @@ OTHER_ERROR = '{"type":"OSError","message":"again"}'
 
 
 class EndingContract:
-    """`retry`, `fail`, `halt`, `time_out`, `dead_letter`, and terminal jobs."""
+    """`retry`, `fail`, `halt`, `dead_letter`, and terminal jobs."""
 
     @pytest.mark.requirement("SM-08", "WC-11", "WC-03")
     async def test_a_retry_is_due_after_the_seeded_backoff(self, drive: Driver) -> None:
@@ -48,13 +47,13 @@ class EndingContract:
         event = (await drive.events_of(job.id))[-1]
         assert (event.type, event.until_at) == ("retry_scheduled", retried.due_at)
 
-    async def test_a_retry_with_a_delay_of_its_own_is_due_after_that(self, drive: Driver) -> None:
+    async def test_a_retry_with_an_explicit_delay_is_due_after_it(self, drive: Driver) -> None:
         retried = await drive.apply(await drive.running(), Retry(ERROR, delay_seconds=90))
         assert retried.due_at == retried.updated_at + timedelta(seconds=90)
 
     @pytest.mark.requirement("SM-09")
     async def test_a_retry_is_refused_once_the_failures_are_used_up(self, drive: Driver) -> None:
-        job = await drive.running(policy={"max_attempts": 2})
+        job = await drive.running(policy={"max_attempts": 2, "on_exhausted": "fail"})
         await drive.apply(job, Retry(ERROR, delay_seconds=0))
         [again] = await drive.claim()
         assert isinstance(await drive.refuse(again, Retry(OTHER_ERROR)), IllegalTransition)
@@ -63,7 +62,7 @@ class EndingContract:
         assert (await drive.events_of(job.id))[-1].cause == "exhausted_retries"
 
     @pytest.mark.requirement("SM-09")
-    async def test_a_passing_error_fails_the_job_only_when_it_is_the_last_and_the_policy_says_fail(
+    async def test_a_transient_error_fails_the_job_only_on_the_last_attempt_under_that_policy(
         self, drive: Driver
     ) -> None:
         early = await drive.running()
@@ -92,40 +91,8 @@ class EndingContract:
         assert (halted.status, halted.reason, halted.partial_result) == (HALTED, "cost budget", '{"pages":3}')
         assert (halted.result, halted.failures) == (None, 0)
 
-    @pytest.mark.requirement("EH-03")
-    async def test_a_queued_jobs_timeout_starts_when_it_is_due(self, drive: Driver, clock: DatabaseClock) -> None:
-        job = await drive.add(delay_ms=60_000, policy={"timeouts": timeouts(queued_seconds=30)})
-        clock.advance(89.999)
-        assert isinstance(await drive.refuse(job.id, TimeOut(ERROR), actor=RECOVERY), NotYet)
-        clock.advance(0.001)
-        failed = await drive.apply(job.id, TimeOut(ERROR), actor=RECOVERY)
-        assert (failed.status, failed.error, failed.failures, failed.attempt) == (FAILED, ERROR, 0, 0)
-        assert (await drive.events_of(job.id))[-1].cause == "timeout"
-        assert await drive.store.executions(job.id) == []
-
-    @pytest.mark.requirement("EH-03")
-    async def test_claimed_and_running_have_timeouts_of_their_own(self, drive: Driver, clock: DatabaseClock) -> None:
-        policy = {"lease_seconds": 600, "timeouts": timeouts(claimed_seconds=10, running_seconds=60)}
-        job = await drive.claimed(policy=policy)
-        other = await drive.claimed(policy=policy)
-        clock.advance(9)
-        running = await drive.apply(job, Start())
-        clock.advance(1)
-        assert isinstance(await drive.refuse(job.id, TimeOut(ERROR), actor=RECOVERY), NotYet)
-        assert (await drive.apply(other.id, TimeOut(ERROR), actor=RECOVERY)).failures == 0
-        clock.advance(59)
-        running = await drive.apply(running, Heartbeat())
-        assert (await drive.apply(running.id, TimeOut(ERROR), actor=RECOVERY)).failures == 1
-
-    async def test_a_status_without_a_timeout_never_times_out(self, drive: Driver, clock: DatabaseClock) -> None:
-        queued, claimed = await drive.add(), await drive.claimed()
-        running = await drive.running(policy={"timeouts": timeouts(running_seconds=None)})
-        clock.advance(1_000_000)
-        for job in (queued, claimed, running):
-            assert isinstance(await drive.refuse(job.id, TimeOut(ERROR), actor=RECOVERY), NotYet)
-
     @pytest.mark.requirement("SM-11", "LC-02")
-    async def test_a_dead_letter_leaves_its_whole_record(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_dead_letter_has_its_whole_record(self, drive: Driver, clock: DatabaseClock) -> None:
         job = await drive.running(correlation_id="c-1", policy={"lease_seconds": 60, "heartbeat_seconds": 30})
         clock.advance(40)
         job = await drive.apply(job, Heartbeat())
@@ -145,13 +112,31 @@ class EndingContract:
         )
 
     @pytest.mark.requirement("SM-11")
-    async def test_a_dead_letter_of_a_job_that_nobody_ever_held_names_no_owner(self, drive: Driver) -> None:
+    async def test_a_dead_letter_of_a_job_that_was_never_claimed_names_no_owner(self, drive: Driver) -> None:
         job = await drive.add()
         await drive.apply(job.id, DeadLetter(ReasonCode.PARSE_ERROR, Stage.INPUT, ERROR), actor=RECOVERY)
         letter = await drive.store.dead_letter(job.id)
         assert letter is not None
         assert (letter.attempts, letter.last_owner, letter.last_lease_expires_at) == (0, None, None)
         assert (letter.reason_code, letter.stage) == (ReasonCode.PARSE_ERROR, Stage.INPUT)
+
+    @pytest.mark.requirement("SM-11", "WC-01")
+    async def test_a_client_dead_letters_any_live_job_and_revokes_its_lease(self, drive: Driver) -> None:
+        burial = DeadLetter(ReasonCode.POLICY_VIOLATION, Stage.EXEC, ERROR)
+        running = await drive.running()
+        jobs = [
+            running,
+            await drive.claimed(),
+            await drive.add(delay_ms=1000),
+            await drive.apply(await drive.running(), Retry(ERROR)),
+        ]
+        for job in jobs:
+            assert (await drive.apply(job.id, burial, actor=CLIENT)).status is DEAD_LETTERED
+            assert isinstance(await drive.refuse(job.id, burial, actor=CLIENT), IllegalTransition)
+        assert isinstance(await drive.refuse(running, Heartbeat()), LeaseLost)
+        for role in (Role.POOL, Role.WORKFLOW, Role.OUTBOX):
+            queued = await drive.add()
+            assert isinstance(await drive.refuse(queued.id, burial, actor=Actor(role, "x")), NotAuthorised)
 
     async def test_a_dead_letter_in_a_later_attempt_names_its_last_owner(
         self, drive: Driver, clock: DatabaseClock
@@ -173,7 +158,7 @@ class EndingContract:
         assert await drive.store.dead_letter(drive.random.job_id()) is None
 
     @pytest.mark.requirement("LC-03", "WC-12")
-    async def test_an_ended_job_takes_nothing_more(self, drive: Driver) -> None:
+    async def test_an_ended_job_accepts_no_operation(self, drive: Driver) -> None:
         for ended in await ended_jobs(drive):
             refusals = [
                 await drive.refuse(ended.id, operation, actor=actor)
@@ -191,7 +176,9 @@ class EndingContract:
 
     @pytest.mark.requirement("LC-03")
     @pytest.mark.parametrize("operation", [Complete("1"), Retry(ERROR), Fail(ERROR), Halt("x", "1")], ids=named)
-    async def test_a_job_that_has_not_started_cannot_end_by_its_work(self, drive: Driver, operation: Operation) -> None:
+    async def test_a_job_that_has_not_started_can_neither_complete_nor_fail(
+        self, drive: Driver, operation: Operation
+    ) -> None:
         job = await drive.claimed()
         refusal = await drive.refuse(job, operation)
         assert isinstance(refusal, IllegalTransition)
@@ -217,7 +204,3 @@ async def ended_jobs(drive: Driver) -> list[Job]:
     ended.append(await drive.apply((await drive.add()).id, Cancel(), actor=CLIENT))
     assert not {job.status for job in ended} & LIVE
     return ended
-
-
-def timeouts(**seconds: float | None) -> Timeouts:
-    return Timeouts(**seconds)

@@ -1,20 +1,21 @@
-"""New jobs: what is stored, and when an enqueue leads to a job that is already there."""
+"""Enqueue: what is stored, and when an enqueue returns an existing job."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import timedelta, timezone
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from tenure.errors import RequestIdReused
+from tenure.errors import DedupeKeyConflict, RequestIdReused
 from tenure.lifecycle.operations import Cancel, Complete
-from tenure.lifecycle.records import Actor, EventType, Role
+from tenure.lifecycle.records import Actor, EventType, Role, Timeouts
 from tenure.lifecycle.statuses import QUEUED
+from tenure.seams import SYSTEM
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, Driver
@@ -24,7 +25,7 @@ BOB = Actor(Role.CLIENT, "bob")
 
 
 class AddingContract:
-    """`add`."""
+    """`enqueue`."""
 
     @pytest.mark.requirement("LC-08")
     async def test_a_new_job_is_queued_at_revision_one_and_attempt_zero(self, drive: Driver) -> None:
@@ -34,7 +35,7 @@ class AddingContract:
         assert (job.created_at, job.updated_at, job.due_at) == (now, now, now)
         assert await drive.job(job.id) == job
 
-    async def test_everything_that_a_job_is_made_of_comes_back_as_it_went_in(self, drive: Driver) -> None:
+    async def test_every_field_of_a_job_is_read_back_unchanged(self, drive: Driver) -> None:
         parent = await drive.add()
         request = drive.enqueue(
             "report",
@@ -57,7 +58,7 @@ class AddingContract:
         assert added.job.origin == request.origin
         assert (await drive.job(added.job.id)).origin == request.origin
 
-    async def test_jobs_that_wait_for_something_are_not_there_before_it_is_done(self, drive: Driver) -> None:
+    async def test_jobs_enqueued_after_an_awaitable_exist_only_once_it_is_done(self, drive: Driver) -> None:
         gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         async with asyncio.TaskGroup() as group:  # noqa: TID251 - the kit's own tasks
             adding = group.create_task(
@@ -72,7 +73,7 @@ class AddingContract:
         assert len(await all_jobs(drive.store)) == 3
 
     @pytest.mark.parametrize("dedupe_key", [None, "ada"])
-    async def test_jobs_that_wait_for_something_that_fails_are_not_added(
+    async def test_jobs_enqueued_after_an_awaitable_that_fails_are_not_enqueued(
         self, drive: Driver, dedupe_key: str | None
     ) -> None:
         gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -81,7 +82,7 @@ class AddingContract:
             await drive.store.enqueue([drive.enqueue(dedupe_key=dedupe_key)], after=gate)
         assert await all_jobs(drive.store) == []
 
-    async def test_preparing_for_work_changes_nothing(self, drive: Driver) -> None:
+    async def test_prepare_changes_nothing(self, drive: Driver) -> None:
         job = await drive.add()
         await drive.store.prepare()
         await drive.store.prepare()
@@ -96,21 +97,63 @@ class AddingContract:
         assert (event.rev, event.attempt, event.at, event.actor) == (1, 0, job.created_at, str(CLIENT))
         assert (event.request_id, event.digest) == (str(job.id), job.origin.digest())
         assert (event.correlation_id, event.trace, event.version) == ("c-9", "t-9", 1)
-        assert (event.until_at, event.detail, event.cause, event.commits) == (None, None, None, False)
+        assert (event.until_at, event.detail, event.cause, event.commits) == (None, None, "requested", False)
 
     async def test_a_delayed_job_is_due_after_its_delay(self, drive: Driver) -> None:
         job = await drive.add(delay_ms=2500)
         [event] = await drive.events_of(job.id)
         assert job.due_at == job.created_at + timedelta(seconds=2.5) == event.until_at
 
-    async def test_a_batch_is_answered_in_the_order_of_its_requests(self, drive: Driver) -> None:
+    @pytest.mark.parametrize("key", [None, "order-1"])
+    async def test_a_job_with_a_due_time_is_due_then_and_at_once_if_that_has_passed(
+        self, drive: Driver, clock: DatabaseClock, key: str | None
+    ) -> None:
+        now = await drive.store.now()
+        facts: dict[str, Any] = {"dedupe_key": key, "policy": {"timeouts": Timeouts(queued_seconds=60)}}
+        due_at = now + timedelta(seconds=30, microseconds=1)
+        job = await drive.add(due_at=due_at, **facts)
+        [event] = await drive.events_of(job.id)
+        assert job.due_at == due_at == event.until_at
+        assert job.timeout_at == due_at + timedelta(seconds=60)
+        assert await drive.store.read([job.id]) == {job.id: job}
+        assert await drive.claim() == []
+        clock.advance(31)
+        [claimed] = await drive.claim()
+        assert claimed.id == job.id
+        late = await drive.add(due_at=now)
+        [event] = await drive.events_of(late.id)
+        assert (late.due_at, event.until_at) == (late.created_at, None)
+
+    async def test_a_repeated_due_time_is_the_same_request_and_another_one_is_not(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        due_at = await drive.store.now() + timedelta(seconds=30)
+        made = await drive.add(request_id="order-1", due_at=due_at)
+        clock.advance(5)
+        east = due_at.astimezone(timezone(timedelta(hours=2)))
+        [again] = await drive.store.enqueue([drive.enqueue(request_id="order-1", due_at=east)])
+        assert (again.job.id, again.created) == (made.id, False)
+        for change in ({"due_at": due_at + timedelta(seconds=1)}, {"delay_ms": 25_000}, {}):
+            with pytest.raises(RequestIdReused):
+                await drive.store.enqueue([drive.enqueue(request_id="order-1", **change)])
+
+    async def test_jobs_with_different_due_times_in_one_batch_keep_them(self, drive: Driver) -> None:
+        now = await drive.store.now()
+        times = [now + timedelta(seconds=seconds) for seconds in (10, 20, 20, 30)]
+        added = await drive.store.enqueue([drive.enqueue(due_at=at) for at in times])
+        assert [one.job.due_at for one in added] == times
+        same = await drive.store.enqueue([drive.enqueue(due_at=times[0]) for _ in range(3)])
+        stored = await drive.store.read([one.job.id for one in same])
+        assert [job.due_at for job in stored.values()] == [times[0]] * 3
+
+    async def test_results_of_a_batch_are_in_the_order_of_its_requests(self, drive: Driver) -> None:
         requests = [drive.enqueue(priority=number) for number in range(20)]
         requests.reverse()
         added = await drive.store.enqueue(requests)
         assert [answer.job.id for answer in added] == [request.origin.id for request in requests]
         assert all(answer.created for answer in added)
 
-    async def test_an_empty_batch_adds_nothing(self, drive: Driver) -> None:
+    async def test_an_empty_batch_enqueues_nothing(self, drive: Driver) -> None:
         assert await drive.store.enqueue([]) == []
         assert await all_jobs(drive.store) == []
 
@@ -122,10 +165,51 @@ class AddingContract:
         assert len(await drive.events_of(first.id)) == 1
 
     @pytest.mark.requirement("LC-11")
-    async def test_a_dedupe_key_belongs_to_its_kind_alone(self, drive: Driver) -> None:
-        first = await drive.add(dedupe_key="ada")
-        other = await drive.add("report", dedupe_key="ada")
-        assert first.id != other.id
+    @pytest.mark.parametrize("others", [0, 2])
+    async def test_a_dedupe_key_of_another_kinds_live_job_is_a_conflict_that_names_it(
+        self, drive: Driver, others: int
+    ) -> None:
+        first = await drive.running(dedupe_key="ada")
+        requests = [drive.enqueue() for _ in range(others)]
+        requests.append(drive.enqueue("report", dedupe_key="ada", request_id="order-1"))
+        with pytest.raises(DedupeKeyConflict, match=f"live job {first.id} of kind 'mail'") as conflict:
+            await drive.store.enqueue(requests)
+        named = conflict.value
+        assert (named.dedupe_key, named.job_id, named.kind) == ("ada", first.id, "mail")
+        assert [job.id for job in await all_jobs(drive.store)] == [first.id], "nothing of the batch is written"
+        await drive.apply(first, Complete("1"))
+        again = await drive.store.enqueue(requests)
+        assert (again[-1].job.kind, again[-1].created) == ("report", True), "the conflict is not remembered"
+
+    @pytest.mark.requirement("LC-11")
+    async def test_two_kinds_under_one_dedupe_key_in_one_batch_are_a_conflict(self, drive: Driver) -> None:
+        first = drive.enqueue(dedupe_key="ada")
+        with pytest.raises(DedupeKeyConflict) as conflict:
+            await drive.store.enqueue([first, drive.enqueue("report", dedupe_key="ada")])
+        assert (conflict.value.job_id, conflict.value.kind) == (first.origin.id, "mail")
+        assert await all_jobs(drive.store) == []
+
+    @pytest.mark.requirement("LC-07", "LC-11")
+    async def test_a_repeated_enqueue_is_found_although_another_kind_has_its_key_now(self, drive: Driver) -> None:
+        request = drive.enqueue(dedupe_key="ada", request_id="order-1")
+        [made] = await drive.store.enqueue([request])
+        await drive.apply(made.job.id, Cancel(), actor=CLIENT)
+        await drive.add("report", dedupe_key="ada")
+        [again] = await drive.store.enqueue([request])
+        assert (again.job.id, again.created) == (made.job.id, False)
+
+    @pytest.mark.requirement("LC-11")
+    async def test_of_concurrent_enqueues_of_two_kinds_under_one_dedupe_key_one_kind_wins(self, drive: Driver) -> None:
+        async def add(kind: str) -> str:
+            try:
+                return (await drive.add(kind, dedupe_key="ada")).kind
+            except DedupeKeyConflict as conflict:
+                return conflict.kind
+
+        async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
+            tasks = [group.create_task(add(kind)) for kind in ("mail", "report") * 8]
+        [job] = await all_jobs(drive.store)
+        assert {task.result() for task in tasks} == {job.kind}
 
     @pytest.mark.requirement("LC-11", "WC-12")
     async def test_a_dedupe_key_is_free_again_once_its_job_has_ended(self, drive: Driver) -> None:
@@ -135,7 +219,7 @@ class AddingContract:
         await drive.apply(first, Complete("1"))
         assert (await drive.add(dedupe_key="ada")).id != first.id
 
-    async def test_a_deduped_answer_shows_no_token(self, drive: Driver) -> None:
+    async def test_a_deduplicated_enqueue_returns_no_token(self, drive: Driver) -> None:
         await drive.running(dedupe_key="ada")
         request = drive.enqueue(dedupe_key="ada")
         for _ in range(2):
@@ -204,7 +288,7 @@ class AddingContract:
             await drive.store.enqueue([drive.enqueue(request_id="r"), drive.enqueue(request_id="r", payload="[1]")])
         assert await all_jobs(drive.store) == []
 
-    async def test_a_batch_of_several_clients_is_written_and_answered_as_one(self, drive: Driver) -> None:
+    async def test_a_batch_of_several_clients_is_written_as_one(self, drive: Driver) -> None:
         requests = [drive.enqueue(), _of_bob(drive.enqueue()), drive.enqueue(), _of_bob(drive.enqueue())]
         added = await drive.store.enqueue(requests)
         assert [answer.job.id for answer in added] == [request.origin.id for request in requests]
@@ -231,7 +315,7 @@ class AddingContract:
 
     @pytest.mark.requirement("LC-07", "LC-11")
     @pytest.mark.parametrize("facts", [{"request_id": "order-1"}, {}, {"delay_ms": 7}])
-    async def test_an_enqueue_that_found_a_live_dedupe_key_is_answered_the_same_for_ever(
+    async def test_a_deduplicated_enqueue_returns_the_same_job_when_repeated(
         self, drive: Driver, facts: dict[str, Any]
     ) -> None:
         first = await drive.add(dedupe_key="ada")
@@ -246,7 +330,9 @@ class AddingContract:
         assert {job.id for job in await all_jobs(drive.store)} == {first.id, later.id}
 
     @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_an_answer_is_found_by_its_request_id_whatever_the_new_job_id(self, drive: Driver) -> None:
+    async def test_a_deduplicated_enqueue_is_found_by_its_request_id_whatever_the_new_job_id(
+        self, drive: Driver
+    ) -> None:
         first = await drive.add(dedupe_key="ada")
         await drive.add(dedupe_key="ada", request_id="order-1")
         await drive.apply(first.id, Cancel(), actor=CLIENT)
@@ -257,7 +343,7 @@ class AddingContract:
     @pytest.mark.parametrize(
         "change", [{"payload": "[]"}, {"dedupe_key": "bob"}, {"dedupe_key": None}, {"delay_ms": 5}]
     )
-    async def test_the_request_id_of_an_answered_enqueue_cannot_be_used_for_another(
+    async def test_the_request_id_of_a_deduplicated_enqueue_cannot_be_used_for_another(
         self, drive: Driver, change: dict[str, Any]
     ) -> None:
         first = await drive.add(dedupe_key="ada")
@@ -271,7 +357,7 @@ class AddingContract:
         assert [job.id for job in await all_jobs(drive.store)] == [first.id]
 
     @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_an_answer_by_an_earlier_request_of_the_same_batch_is_kept_too(self, drive: Driver) -> None:
+    async def test_a_deduplication_within_one_batch_is_recorded_too(self, drive: Driver) -> None:
         made, answered = drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="ada", request_id="order-1")
         expected = [(made.origin.id, True), (made.origin.id, False), (made.origin.id, False)]
         assert _told(await drive.store.enqueue([made, answered, answered])) == expected
@@ -279,7 +365,7 @@ class AddingContract:
         assert _told(await drive.store.enqueue([answered, made])) == [(made.origin.id, False)] * 2
 
     @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_concurrent_repetitions_of_an_answered_enqueue_get_one_answer(self, drive: Driver) -> None:
+    async def test_concurrent_repetitions_of_a_deduplicated_enqueue_return_one_job(self, drive: Driver) -> None:
         first = await drive.add(dedupe_key="ada")
         request = drive.enqueue(dedupe_key="ada", request_id="order-1")
         answers = await _at_once(drive, [[request] for _ in range(8)])
@@ -288,14 +374,14 @@ class AddingContract:
         assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
 
     @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_whoever_lost_a_race_for_a_dedupe_key_is_answered_the_same_for_ever(self, drive: Driver) -> None:
+    async def test_the_loser_of_a_race_for_a_dedupe_key_gets_the_same_job_when_repeated(self, drive: Driver) -> None:
         requests = [drive.enqueue(dedupe_key="ada", request_id=f"order-{number}") for number in range(8)]
         [winner] = {answer.job.id for [answer] in await _at_once(drive, [[request] for request in requests])}
         await drive.apply(winner, Cancel(), actor=CLIENT)
         answers = await _at_once(drive, [[request] for request in requests])
         assert [_told(answer) for answer in answers] == [[(winner, False)]] * 8
 
-    async def test_a_batch_that_is_refused_leaves_no_answer_behind(self, drive: Driver) -> None:
+    async def test_a_refused_batch_records_no_deduplication(self, drive: Driver) -> None:
         first = await drive.add(dedupe_key="ada")
         await drive.add(request_id="order-1")
         answered = drive.enqueue(dedupe_key="ada", request_id="order-2")
@@ -315,7 +401,7 @@ class AddingContract:
         assert _told(await drive.store.enqueue(requests[1:])) == [(first.id, False)]
 
     @pytest.mark.requirement("LC-11")
-    async def test_concurrent_adds_of_one_dedupe_key_make_one_job(self, drive: Driver) -> None:
+    async def test_concurrent_enqueues_of_one_dedupe_key_make_one_job(self, drive: Driver) -> None:
         answers = await _at_once(drive, [[drive.enqueue(dedupe_key="ada")] for _ in range(16)])
         assert len({answer.job.id for [answer] in answers}) == 1
         assert sum(answer.created for [answer] in answers) == 1
@@ -330,6 +416,50 @@ class AddingContract:
         assert len({answer.job.id for [answer] in answers}) == 1
         assert sum(answer.created for [answer] in answers) == 1
 
+    @pytest.mark.requirement("LC-10")
+    async def test_concurrent_single_enqueues_each_return_their_own_job(self, drive: Driver) -> None:
+        requests = [
+            drive.enqueue(kind=f"kind-{number % 3}", payload=f"[{number}]", priority=number % 2, delay_ms=number % 5)
+            for number in range(40)
+        ]
+        answers = await _at_once(drive, [[request] for request in requests])
+        assert [answer.job.origin for [answer] in answers] == [request.origin for request in requests]
+        assert all(answer.created for [answer] in answers)
+        stored = await drive.store.read([request.origin.id for request in requests])
+        assert [stored[answer.job.id] for [answer] in answers] == [answer.job for [answer] in answers]
+        histories = await drive.store.history(list(stored))
+        assert {len(history) for history in histories.values()} == {1}
+
+    @pytest.mark.requirement("LC-03", "LC-07")
+    async def test_a_refused_single_enqueue_fails_none_that_was_sent_with_it(self, drive: Driver) -> None:
+        used = await drive.add(payload="[1]")
+        refused = drive.enqueue(id=used.id, payload="[2]")
+        repeated = drive.enqueue(id=used.id, payload="[1]")
+        others = [drive.enqueue() for _ in range(10)]
+        requests = [*others[:5], refused, repeated, *others[5:]]
+        async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
+            tasks = [group.create_task(_refusal_or_job(drive, request)) for request in requests]
+        found = [task.result() for task in tasks]
+        assert found[5:7] == [RequestIdReused, (used.id, False)]
+        assert found[:5] + found[7:] == [(one.origin.id, True) for one in others]
+        assert {job.id for job in await all_jobs(drive.store)} == {used.id, *(one.origin.id for one in others)}
+
+    async def test_an_abandoned_single_enqueue_harms_none_that_was_sent_with_it(self, drive: Driver) -> None:
+        requests = [drive.enqueue() for _ in range(20)]
+        tasks = [SYSTEM.spawn.task(drive.store.enqueue([request]), name="caller") for request in requests]
+        await SYSTEM.clock.sleep(0)
+        for task in tasks[::3]:
+            task.cancel()
+        await asyncio.wait(tasks)
+        stayed = {
+            request.origin.id: task for n, (request, task) in enumerate(zip(requests, tasks, strict=True)) if n % 3
+        }
+        for job_id, task in stayed.items():
+            assert _told(task.result()) == [(job_id, True)]
+        assert {job.id for job in await all_jobs(drive.store)} >= stayed.keys()
+        # Nothing is left waiting: the next one is written at once.
+        assert (await drive.add()).rev == 1
+
     @pytest.mark.requirement("LC-11")
     async def test_concurrent_batches_with_keys_in_opposite_orders_neither_deadlock_nor_double(
         self, drive: Driver
@@ -341,7 +471,7 @@ class AddingContract:
         assert sum(answer.created for batch in answers for answer in batch) == 20
 
     @pytest.mark.requirement("SM-17")
-    async def test_jobs_added_after_the_clock_was_set_back_are_dated_by_the_clock(
+    async def test_jobs_enqueued_after_the_clock_was_set_back_are_dated_by_the_clock(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         first = await drive.add()
@@ -356,6 +486,14 @@ def _of_bob(request: EnqueueRequest) -> EnqueueRequest:
 
 def _told(answers: Sequence[EnqueueResult]) -> list[tuple[UUID, bool]]:
     return [(answer.job.id, answer.created) for answer in answers]
+
+
+async def _refusal_or_job(drive: Driver, request: EnqueueRequest) -> type[Exception] | tuple[UUID, bool]:
+    try:
+        [result] = await drive.store.enqueue([request])
+    except RequestIdReused:
+        return RequestIdReused
+    return result.job.id, result.created
 
 
 async def _at_once(drive: Driver, batches: list[list[EnqueueRequest]]) -> list[Sequence[EnqueueResult]]:

@@ -1,4 +1,4 @@
-"""Who holds a job, until when, and what becomes of it when its owner vanishes."""
+"""Leases: tokens, expiry, renewal, and what happens to a job whose owner vanishes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OWNERS: tuple[Operation, ...] = (
     DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR),
     Cancel(),
 )
-"""What only the holder of the lease may do to a running job."""
+"""What only the owner of the lease may do to a running job."""
 
 
 def named(operation: Operation) -> str:
@@ -71,7 +71,7 @@ class LeaseContract:
 
     @pytest.mark.requirement("LC-05")
     @pytest.mark.parametrize("operation", OWNERS, ids=named)
-    async def test_an_expired_lease_is_lost_before_anyone_has_stalled_it(
+    async def test_an_expired_lease_is_lost_before_recovery_stalls_the_job(
         self, drive: Driver, clock: DatabaseClock, operation: Operation
     ) -> None:
         job = await drive.running(policy={"lease_seconds": 10})
@@ -83,7 +83,7 @@ class LeaseContract:
 
     @pytest.mark.requirement("LC-05")
     @pytest.mark.parametrize("operation", OWNERS, ids=named)
-    async def test_a_paused_worker_cannot_touch_a_job_that_another_has_taken_over(
+    async def test_a_paused_worker_cannot_change_a_job_that_was_reclaimed(
         self, drive: Driver, clock: DatabaseClock, operation: Operation
     ) -> None:
         job = await drive.running(policy={"lease_seconds": 10})
@@ -97,7 +97,7 @@ class LeaseContract:
         await drive.apply(taken, Complete("2"))
         assert isinstance(await drive.refuse(job, operation), LeaseLost)
 
-    async def test_a_lease_is_good_until_the_moment_at_which_it_ends(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_lease_is_valid_until_it_expires(self, drive: Driver, clock: DatabaseClock) -> None:
         job = await drive.running(policy={"lease_seconds": 10, "heartbeat_seconds": 30})
         clock.advance(9.999)
         await drive.apply(job, Complete("1"))
@@ -124,7 +124,7 @@ class LeaseContract:
         assert await drive.types_of(job.id) == ["enqueued", "claimed", "acked", "started"]
 
     @pytest.mark.requirement("SM-05", "LC-09")
-    async def test_a_heartbeat_renews_the_lease_once_half_of_its_time_is_gone(
+    async def test_a_heartbeat_renews_the_lease_once_half_of_it_has_passed(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job = await drive.running(policy={"lease_seconds": 60, "heartbeat_seconds": 20})
@@ -173,7 +173,7 @@ class LeaseContract:
         assert isinstance(await drive.refuse(job, Heartbeat()), LeaseLost)
 
     @pytest.mark.requirement("SM-06", "LC-06")
-    async def test_an_expired_lease_makes_an_orphan_although_heartbeats_were_promised_later(
+    async def test_an_expired_lease_makes_an_orphan_although_its_heartbeat_interval_is_longer(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job = await drive.running(policy={"lease_seconds": 10, "heartbeat_seconds": 60})
@@ -207,7 +207,7 @@ class LeaseContract:
     async def test_a_lost_job_is_requeued_while_failures_are_left_and_then_given_up(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
-        job = await drive.running(policy={"lease_seconds": 10, "max_attempts": 2})
+        job = await drive.running(policy={"lease_seconds": 10, "max_attempts": 2, "on_exhausted": "fail"})
         clock.advance(10)
         assert isinstance(await drive.refuse(job.id, Stall(), GiveUp(ERROR), actor=RECOVERY), IllegalTransition)
         await drive.apply(job.id, Stall(), Requeue(), actor=RECOVERY)
@@ -222,7 +222,7 @@ class LeaseContract:
         assert (await drive.events_of(job.id))[-1].cause == "lost"
 
     @pytest.mark.requirement("SM-07")
-    async def test_on_lost_fail_is_obeyed_at_the_first_loss(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_on_lost_fail_applies_at_the_first_loss(self, drive: Driver, clock: DatabaseClock) -> None:
         job = await drive.running(policy={"lease_seconds": 10, "on_lost": "fail"})
         clock.advance(10)
         assert isinstance(await drive.refuse(job.id, Stall(), Requeue(), actor=RECOVERY), IllegalTransition)
@@ -230,7 +230,7 @@ class LeaseContract:
 
     @pytest.mark.requirement("SM-07", "SM-09")
     @pytest.mark.parametrize("policy", [{"on_lost": "dead_letter"}, {"max_attempts": 1, "on_exhausted": "dead_letter"}])
-    async def test_a_lost_job_is_dead_lettered_where_its_policy_says_so(
+    async def test_a_lost_job_is_dead_lettered_under_that_policy(
         self, drive: Driver, clock: DatabaseClock, policy: dict[str, object]
     ) -> None:
         job = await drive.running(policy={"lease_seconds": 10, **policy})
@@ -252,7 +252,7 @@ class LeaseContract:
                 assert isinstance(await drive.refuse(job, operation, actor=actor), NotAuthorised)
 
     @pytest.mark.requirement("SM-17")
-    async def test_timestamps_never_go_back_although_the_databases_clock_does(
+    async def test_timestamps_never_decrease_although_the_databases_clock_does(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job = await drive.running()
@@ -268,7 +268,7 @@ class LeaseContract:
     @pytest.mark.requirement("SM-02", "SM-17")
     @pytest.mark.parametrize("fresh", [False, True])
     @pytest.mark.parametrize("operation", OWNERS, ids=lambda operation: operation.type)
-    async def test_a_lease_that_has_ended_by_the_log_does_not_run_again_when_the_clock_goes_back(
+    async def test_an_expired_lease_stays_expired_when_the_clock_is_set_back(
         self, drive: Driver, clock: DatabaseClock, operation: Operation, fresh: bool
     ) -> None:
         held = await drive.running(policy={"lease_seconds": 10})
@@ -280,7 +280,7 @@ class LeaseContract:
         assert (await drive.apply(job.id, Stall(), actor=RECOVERY)).status is STALLED
 
     @pytest.mark.requirement("SM-02")
-    async def test_recovery_and_owner_at_once_leave_one_of_the_two_outcomes(
+    async def test_of_concurrent_recovery_and_owner_one_outcome_is_written(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job = await drive.running(policy={"lease_seconds": 600, "heartbeat_seconds": 10})

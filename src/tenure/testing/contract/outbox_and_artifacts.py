@@ -1,4 +1,4 @@
-"""What goes along with a job's change: artifacts, and messages for the outside."""
+"""Artifacts and outbox messages of a job's commit."""
 
 # ruff: noqa: PT012 - a transaction is one thing, with everything in it
 
@@ -9,12 +9,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.errors import InvalidInput, JobNotFound, LeaseLost
-from tenure.lifecycle.operations import Cancel, Commit, Complete, Progress
+from tenure.errors import AlreadyCommitted, InvalidInput, JobNotFound, LeaseLost
+from tenure.lifecycle.content import RowsDigest, StoredContent, logged_digests
+from tenure.lifecycle.operations import Cancel, Commit, Complete, Operation, Progress
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import Applied, Artifact, OutboxMessage, without_token
+from tenure.lifecycle.verify import ProblemType, content_problems
+from tenure.stores.contract import (
+    Applied,
+    Artifact,
+    OutboxMessage,
+    Transaction,
+    digest_artifacts,
+    digest_messages,
+    without_token,
+)
 from tenure.testing.contract.clock import DatabaseClock
-from tenure.testing.driver import CLIENT, OPERATOR, Driver
+from tenure.testing.driver import CLIENT, OPERATOR, Driver, prune_finished
 
 LONG_SECONDS = 3.0
 
@@ -66,15 +76,8 @@ class BelongingsContract:
                 await tx.attach(job, [artifact("x", b"1")])
                 await tx.attach(job, [artifact("y"), artifact("x", b"2")])
         assert await drive.store.artifacts(job.id) == []
-        job = await drive.apply(job, Commit("1"))
-        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            await tx.attach(job, [artifact("x", b"1")])
-        with pytest.raises(InvalidInput, match="'x'"):
-            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.attach(job, [artifact("y"), artifact("x", b"2")])
-        assert [made.name for made in await drive.store.artifacts(job.id)] == ["x"]
 
-    async def test_only_the_holder_of_the_lease_attaches(self, drive: Driver) -> None:
+    async def test_only_the_owner_of_the_lease_attaches(self, drive: Driver) -> None:
         job = await drive.running()
         for record, error in ((without_token(job), LeaseLost), (of_another_job(job, drive), JobNotFound)):
             with pytest.raises(error):
@@ -101,18 +104,81 @@ class BelongingsContract:
         assert await drive.store.artifacts(job.id) == []
 
     @pytest.mark.requirement("SM-20")
-    async def test_a_completion_is_a_commit_too_and_a_committed_job_may_have_more(self, drive: Driver) -> None:
+    async def test_a_completion_is_a_commit_too(self, drive: Driver) -> None:
         job = await drive.running()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             await tx.attach(job, [artifact()])
             await tx.apply(drive.request(job, Complete("1"), fresh=True))
         assert len(await drive.store.artifacts(job.id)) == 1
-        other = await drive.apply(await drive.running(), Commit("1"))
-        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            await tx.attach(other, [artifact()])
-        assert len(await drive.store.artifacts(other.id)) == 1
 
-    async def test_artifacts_go_with_their_job(self, drive: Driver, clock: DatabaseClock) -> None:
+    @pytest.mark.requirement("SM-20")
+    @pytest.mark.parametrize("what", ["artifact", "message"])
+    async def test_a_committed_job_gets_no_more_artifacts_or_messages(self, drive: Driver, what: str) -> None:
+        async def give(tx: Transaction, job: Job) -> None:
+            await (tx.attach(job, [artifact()]) if what == "artifact" else tx.post([message(drive)], job=job))
+
+        job = await drive.running()
+        with pytest.raises(AlreadyCommitted):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.apply(drive.request(job, Commit("1"), fresh=True))
+                await give(tx, job)
+        job = await drive.apply(job, Commit("1"))
+        with pytest.raises(AlreadyCommitted):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await give(tx, job)
+        assert (await drive.store.content([job.id]))[job.id] == StoredContent()
+
+    async def test_messages_of_a_job_without_its_commit_are_refused(self, drive: Driver) -> None:
+        job = await drive.running()
+        with pytest.raises(InvalidInput, match="no commit"):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.post([message(drive)], job=job)
+        assert (await drive.store.content([job.id]))[job.id] == StoredContent()
+
+    @pytest.mark.requirement("SM-20")
+    @pytest.mark.parametrize("operation", [Commit("1"), Complete("1")])
+    async def test_the_event_that_commits_has_the_digests_of_artifacts_and_messages(
+        self, drive: Driver, operation: Operation
+    ) -> None:
+        job, bare = await drive.running(), await drive.running()
+        artifacts, messages = [artifact("b", b"\x00"), artifact("a")], [message(drive, headers='{"x":"1"}')]
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            await tx.attach(job, artifacts)
+            await tx.post(messages, job=job)
+            await tx.post([message(drive)])
+            await tx.apply(drive.request(job, operation, fresh=True))
+            await tx.apply(drive.request(bare, operation, fresh=True))
+        stored = await drive.store.content([job.id, bare.id])
+        assert sorted(stored[job.id].artifacts) == sorted(digest_artifacts(artifacts, attempt=1))
+        assert [*stored[job.id].messages] == digest_messages(messages)
+        events = await drive.store.history([job.id, bare.id])
+        assert events[bare.id][-1].detail is None
+        assert logged_digests(events[job.id][-1].detail) == {
+            "artifacts": RowsDigest.of(stored[job.id].artifacts),
+            "messages": RowsDigest.of(stored[job.id].messages),
+        }
+        current = await drive.store.read([job.id])
+        assert content_problems(current[job.id], events[job.id], stored[job.id]) == []
+        assert [found.type for found in content_problems(current[job.id], events[job.id], StoredContent())] == [
+            ProblemType.ARTIFACT,
+            ProblemType.MESSAGE,
+        ]
+
+    @pytest.mark.requirement("SM-20")
+    async def test_erasure_empties_messages_and_the_job_still_verifies(self, drive: Driver) -> None:
+        job = await drive.running()
+        sent = message(drive, body='{"to":"ada"}', headers='{"x":"1"}')
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            await tx.attach(job, [artifact()])
+            await tx.post([sent], job=job)
+            await tx.apply(drive.request(job, Complete("1"), fresh=True))
+        erased = await drive.store.erase(job.id, reason="asked", actor=OPERATOR)
+        stored = (await drive.store.content([job.id]))[job.id]
+        blank = msgspec.structs.replace(sent, body="null", headers=None)
+        assert stored == StoredContent(messages=tuple(digest_messages([blank])))
+        assert content_problems(erased, (await drive.store.history([job.id]))[job.id], stored) == []
+
+    async def test_artifacts_are_removed_with_their_job(self, drive: Driver, clock: DatabaseClock) -> None:
         for forget in ("erase", "prune"):
             job = await drive.running()
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
@@ -124,7 +190,7 @@ class BelongingsContract:
             if forget == "erase":
                 await drive.store.erase(job.id, reason="asked", actor=OPERATOR)
             else:
-                await drive.store.prune(older_than_seconds=5, actor=OPERATOR)
+                await prune_finished(drive.store, older_than_seconds=5)
             assert await drive.store.artifacts(job.id) == []
             assert await drive.store.artifact(job.id, "report.txt") is None
 
@@ -145,13 +211,13 @@ class BelongingsContract:
     @pytest.mark.parametrize(
         "facts", [{"topic": ""}, {"body": "{"}, {"body": None}, {"headers": "]"}, {"id": "x"}, {"topic": "a\x00"}]
     )
-    async def test_a_message_that_no_store_could_hold_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
+    async def test_an_invalid_message_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
         with pytest.raises(InvalidInput):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.post([message(drive, **facts)])
 
     @pytest.mark.parametrize("made", [artifact(""), artifact(body=7), artifact("a\x00")])  # type: ignore[arg-type]
-    async def test_an_artifact_that_no_store_could_hold_is_refused(self, drive: Driver, made: Artifact) -> None:
+    async def test_an_invalid_artifact_is_refused(self, drive: Driver, made: Artifact) -> None:
         job = await drive.running()
         with pytest.raises(InvalidInput):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:

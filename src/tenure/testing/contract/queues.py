@@ -1,4 +1,4 @@
-"""Queues that are paused or have rules: what a claim takes from them, and what it must leave."""
+"""Paused queues and queue limits: which jobs a claim returns under them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.limits import QueueLimits, Rate
 from tenure.lifecycle.operations import Complete, Release, Requeue, Stall
+from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Job
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import OPERATOR, RECOVERY, Driver
 
 
 class QueueContract:
-    """`queues`, and `claim` by their rules."""
+    """`queues`, and `claim` under limits."""
 
     async def rule(self, drive: Driver, queue: str = "default", **rules: object) -> None:
         await drive.store.queues.put(queue, QueueLimits(**rules), actor=OPERATOR)  # type: ignore[arg-type]
@@ -31,9 +31,7 @@ class QueueContract:
             claims = [group.create_task(drive.claim(limit=2, worker=f"worker-{number}")) for number in range(12)]
         return [job for claim in claims for job in claim.result()]
 
-    async def test_a_queue_is_unknown_until_somebody_says_something_of_it(
-        self, drive: Driver, clock: DatabaseClock
-    ) -> None:
+    async def test_a_queue_has_no_record_until_it_is_configured(self, drive: Driver, clock: DatabaseClock) -> None:
         queues = drive.store.queues
         assert await queues.known() == []
         assert await queues.resume("mail", actor=OPERATOR) is None
@@ -49,7 +47,7 @@ class QueueContract:
         assert await queues.forget("mail", actor=OPERATOR)
         assert [queue.name for queue in await queues.known()] == ["audit"]
 
-    async def test_rules_are_replaced_whole_and_a_pause_outlives_them(self, drive: Driver) -> None:
+    async def test_limits_are_replaced_as_a_whole_and_a_pause_is_kept(self, drive: Driver) -> None:
         queues = drive.store.queues
         paused = await queues.pause("mail", actor=OPERATOR)
         assert (await queues.pause("mail", actor=OPERATOR)).paused_at == paused.paused_at
@@ -62,14 +60,14 @@ class QueueContract:
         assert (resumed.paused_at, resumed.limits) == (None, QueueLimits(key_concurrency_max=2))
 
     @pytest.mark.parametrize("name", ["", " mail", "a\x00b", "a" * 300])
-    async def test_a_queue_that_cannot_be_is_refused(self, drive: Driver, name: str) -> None:
+    async def test_an_invalid_queue_is_refused(self, drive: Driver, name: str) -> None:
         with pytest.raises(InvalidInput, match="queue"):
             await drive.store.queues.put(name, QueueLimits(concurrency_max=1), actor=OPERATOR)
         with pytest.raises(InvalidInput, match="queue"):
             await drive.store.queues.pause(name, actor=OPERATOR)
         assert await drive.store.queues.known() == []
 
-    async def test_nothing_is_claimed_from_a_paused_queue_until_it_goes_on(self, drive: Driver) -> None:
+    async def test_nothing_is_claimed_from_a_paused_queue_until_it_is_resumed(self, drive: Driver) -> None:
         waiting, other = await drive.add(), await drive.add(queue="other")
         await drive.store.queues.pause("default", actor=OPERATOR)
         assert ids(await drive.claim(queues=("default", "other"), limit=10)) == [other.id]
@@ -81,16 +79,16 @@ class QueueContract:
     async def test_the_doctor_names_a_paused_queue(self, drive: Driver) -> None:
         await self.rule(drive, "open", concurrency_max=1)
         await drive.store.queues.pause("shut", actor=OPERATOR)
-        said = [finding for finding in await drive.store.doctor() if finding.about == "queues"]
-        assert [(finding.level, "'shut' is paused" in finding.message) for finding in said] == [("warning", True)]
+        found = [finding for finding in await drive.store.doctor() if finding.about == "queues"]
+        assert [(finding.level, "'shut' is paused" in finding.message) for finding in found] == [("warning", True)]
 
-    async def test_what_runs_goes_on_while_its_queue_is_paused(self, drive: Driver) -> None:
+    async def test_running_jobs_continue_while_their_queue_is_paused(self, drive: Driver) -> None:
         job = await drive.running()
         await drive.store.queues.pause("default", actor=OPERATOR)
         assert (await drive.apply(job, Complete("null"))).status == "succeeded"
 
     @pytest.mark.requirement("WC-02")
-    async def test_no_more_are_held_at_once_than_the_queue_allows(self, drive: Driver) -> None:
+    async def test_no_more_jobs_are_leased_than_the_concurrency_limit(self, drive: Driver) -> None:
         await self.rule(drive, concurrency_max=3)
         added = [await drive.add() for _ in range(6)]
         held = await drive.claim(limit=2) + await drive.claim(limit=10)
@@ -103,7 +101,7 @@ class QueueContract:
         await drive.apply(held[0], Release())
         assert ids(await drive.claim(limit=10)) == [added[0].id]
 
-    async def test_a_limit_counts_what_was_claimed_before_it_was_set(self, drive: Driver) -> None:
+    async def test_a_limit_counts_jobs_claimed_before_it_was_set(self, drive: Driver) -> None:
         for _ in range(5):
             await drive.add()
         held = await drive.claim(limit=3)
@@ -114,7 +112,9 @@ class QueueContract:
         await drive.apply(held[1], Complete("null"))
         assert len(await drive.claim(limit=10)) == 1
 
-    async def test_a_worker_that_vanishes_gives_its_permits_back(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_job_that_lost_its_worker_no_longer_counts_against_the_limit(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
         await self.rule(drive, concurrency_max=2)
         lost = await drive.add(policy={"lease_seconds": 30})
         added = [await drive.add() for _ in range(2)]
@@ -122,12 +122,12 @@ class QueueContract:
         clock.advance(31)
         assert await drive.claim(limit=10) == []
         await drive.apply(lost.id, Stall("lease_expired"), Requeue(), actor=RECOVERY)
-        # It was lost, so it goes alone, and it is the oldest.
+        # It was lost while it ran, so it is claimed alone, and it is the oldest.
         assert ids(await drive.claim(limit=10)) == [lost.id]
         assert (await drive.job(added[1].id)).status == "queued"
 
     @pytest.mark.requirement("WC-02")
-    async def test_no_more_of_a_key_are_held_than_allowed_and_others_go_past_it(self, drive: Driver) -> None:
+    async def test_a_key_at_its_limit_does_not_block_other_keys(self, drive: Driver) -> None:
         await self.rule(drive, key_concurrency_max=1)
         a1, _, b1, _, free, free_too = await self.fill(drive, "a", "a", "b", "b", None, None)
         held = await drive.claim(limit=10)
@@ -135,12 +135,12 @@ class QueueContract:
         await drive.apply(held[1], Complete("null"))
         assert keys(await drive.claim(limit=10)) == ["b"]
 
-    async def test_the_limits_of_a_queue_and_of_its_keys_hold_together(self, drive: Driver) -> None:
+    async def test_queue_limits_and_key_limits_apply_together(self, drive: Driver) -> None:
         await self.rule(drive, key_concurrency_max=2, concurrency_max=3)
         added = await self.fill(drive, "a", "a", "a", "b", "b")
         assert ids(await drive.claim(limit=10)) == ids([added[0], added[1], added[3]])
 
-    async def test_limits_are_each_queues_own(self, drive: Driver) -> None:
+    async def test_limits_apply_to_one_queue(self, drive: Driver) -> None:
         await self.rule(drive, "a", concurrency_max=1)
         await self.rule(drive, "b", concurrency_max=2)
         for queue in "aaabbbc":
@@ -149,7 +149,7 @@ class QueueContract:
         assert Counter(job.queue for job in claimed) == {"a": 1, "b": 2, "c": 1}
 
     @pytest.mark.requirement("WC-02")
-    async def test_priority_and_age_decide_between_queues_with_and_without_rules(
+    async def test_claim_order_holds_over_queues_with_and_without_limits(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         await self.rule(drive, "ruled", concurrency_max=10)
@@ -164,7 +164,9 @@ class QueueContract:
         assert ids(claimed) == ids([urgent, first, second])
         assert ids(await drive.claim(queues=("plain", "ruled"), limit=3)) == [third.id]
 
-    async def test_no_more_start_in_a_time_than_the_rate_allows(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_no_more_jobs_start_in_a_period_than_the_rate_limit(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
         await self.rule(drive, rate=Rate(3, 60))
         for _ in range(10):
             await drive.add()
@@ -185,7 +187,7 @@ class QueueContract:
         clock.advance(12)
         assert ids(await drive.claim(limit=10)) == [added[1].id]
 
-    async def test_a_clock_that_is_set_back_neither_opens_a_rate_nor_shuts_it_for_good(
+    async def test_a_clock_that_is_set_back_neither_resets_a_rate_limit_nor_blocks_it_for_ever(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         await self.rule(drive, rate=Rate(2, 10))
@@ -197,7 +199,7 @@ class QueueContract:
         clock.advance(18)
         assert len(await drive.claim(limit=5)) == 2
 
-    async def test_keys_take_turns_where_the_queue_is_fair(self, drive: Driver) -> None:
+    async def test_a_fair_queue_rotates_between_keys(self, drive: Driver) -> None:
         await self.rule(drive, fair=True)
         added = await self.fill(drive, "a", "a", "a", "a", "b", "b", "c", None)
         claimed = await drive.claim(limit=4)
@@ -205,13 +207,13 @@ class QueueContract:
         assert ids(claimed) == ids([added[0], added[4], added[6], added[7]])
         assert keys(await drive.claim(limit=10)) == ["a", "b", "a", "a"]
 
-    async def test_a_turn_goes_on_where_the_last_claim_ended(self, drive: Driver) -> None:
+    async def test_the_rotation_continues_after_the_key_of_the_last_claim(self, drive: Driver) -> None:
         await self.rule(drive, fair=True)
         await self.fill(drive, *"aaabbbccc")
         turns = [key for _ in range(9) for key in keys(await drive.claim(limit=1))]
         assert turns == ["a", "b", "c"] * 3
 
-    async def test_within_a_key_priority_and_age_decide(self, drive: Driver) -> None:
+    async def test_within_a_key_claim_order_holds(self, drive: Driver) -> None:
         await self.rule(drive, fair=True)
         [old] = await self.fill(drive, "a")
         [urgent] = await self.fill(drive, "a", priority=5)
@@ -223,7 +225,7 @@ class QueueContract:
         await self.fill(drive, *"aaaabbbbcccc")
         assert keys(await drive.claim(limit=10)) == ["a", "b", "c", "a", "b"]
 
-    async def test_jobs_that_are_not_due_or_of_other_kinds_take_no_turn(
+    async def test_jobs_that_are_not_due_or_of_other_kinds_do_not_count_in_the_rotation(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         await self.rule(drive, fair=True)
@@ -235,7 +237,7 @@ class QueueContract:
         assert keys(await drive.claim(limit=10)) == ["a", "b"]
 
     @pytest.mark.parametrize("rules", [{"fair": True}, {"fair": True, "key_rate": Rate(5, 60)}])
-    async def test_keys_with_nothing_to_claim_keep_nobody_from_their_turn(
+    async def test_keys_without_due_jobs_are_skipped_in_the_rotation(
         self, drive: Driver, rules: dict[str, Any]
     ) -> None:
         await self.rule(drive, **rules)
@@ -246,13 +248,13 @@ class QueueContract:
         assert ids(await drive.claim(limit=1)) == [last[1].id]
         assert await drive.claim(limit=1) == []
 
-    async def test_a_key_with_many_jobs_fills_what_the_others_leave(self, drive: Driver) -> None:
+    async def test_a_key_with_many_jobs_fills_the_rest_of_the_limit(self, drive: Driver) -> None:
         await self.rule(drive, fair=True)
         await self.fill(drive, *"abcdefgh", delay_ms=3_600_000)
         await self.fill(drive, *"iiiiiii", "j")
         assert keys(await drive.claim(limit=6)) == ["i", "j", "i", "i", "i", "i"]
 
-    async def test_a_key_behind_many_jobs_that_must_wait_is_found(self, drive: Driver) -> None:
+    async def test_a_key_behind_many_blocked_jobs_is_found(self, drive: Driver) -> None:
         await self.rule(drive, key_concurrency_max=1)
         crowd = [drive.enqueue(partition_key="crowd") for _ in range(1100)]
         await drive.store.enqueue(crowd)
@@ -261,7 +263,9 @@ class QueueContract:
         assert await drive.claim(limit=10) == []
         assert (await drive.job(lonely.id)).leased
 
-    async def test_a_job_that_was_lost_goes_alone_also_by_rules(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_job_that_was_lost_while_it_ran_is_claimed_alone_also_under_limits(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
         await self.rule(drive, concurrency_max=10)
         lost = await drive.add(policy={"lease_seconds": 30})
         await drive.claim()
@@ -271,7 +275,7 @@ class QueueContract:
         assert ids(await drive.claim(limit=10)) == [lost.id]
         assert ids(await drive.claim(limit=10)) == ids(others)
 
-    async def test_a_claim_by_rules_that_is_asked_for_again_spends_nothing_more(self, drive: Driver) -> None:
+    async def test_a_repeated_claim_under_limits_uses_no_more_of_the_rate(self, drive: Driver) -> None:
         await self.rule(drive, rate=Rate(2, 60), concurrency_max=3)
         for _ in range(5):
             await drive.add()
@@ -281,14 +285,14 @@ class QueueContract:
         assert len(await drive.claim(limit=5)) == 1
         assert await drive.claim(limit=5) == []
 
-    async def test_a_queue_without_its_rules_is_like_any_other(self, drive: Driver) -> None:
+    async def test_a_queue_whose_limits_were_removed_is_unlimited(self, drive: Driver) -> None:
         await self.rule(drive, concurrency_max=1, rate=Rate(1, 60))
         added = [await drive.add() for _ in range(4)]
         assert len(await drive.claim(limit=10)) == 1
         await drive.store.queues.forget("default", actor=OPERATOR)
         assert ids(await drive.claim(limit=10)) == ids(added[1:])
 
-    async def test_concurrent_claims_never_spend_one_permit_twice(self, drive: Driver) -> None:
+    async def test_concurrent_claims_never_exceed_a_limit(self, drive: Driver) -> None:
         await self.rule(drive, concurrency_max=7, key_concurrency_max=3, rate=Rate(9, 3600))
         await drive.store.enqueue([drive.enqueue(partition_key="abc"[number % 3]) for number in range(30)])
         won = await self.claim_at_once(drive)
@@ -298,7 +302,7 @@ class QueueContract:
             await drive.apply(job, Complete("null"))
         assert len(await self.claim_at_once(drive)) == 2, "the rate allows nine in all"
 
-    async def test_what_is_said_of_a_queue_is_dated_by_the_database(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_queues_record_is_dated_by_the_database(self, drive: Driver, clock: DatabaseClock) -> None:
         before = await drive.store.now()
         clock.advance(100)
         put = await drive.store.queues.put("mail", QueueLimits(concurrency_max=1), actor=OPERATOR)

@@ -1,4 +1,4 @@
-"""Compare-and-set, and requests that come again."""
+"""Compare-and-set, and repeated requests."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ class RequestContract:
     """Revisions and request ids."""
 
     @pytest.mark.requirement("LC-04")
-    async def test_a_change_decided_upon_an_older_record_is_a_conflict_that_carries_the_current_one(
-        self, drive: Driver
-    ) -> None:
+    async def test_a_change_decided_on_an_old_record_is_a_conflict_with_the_current_one(self, drive: Driver) -> None:
         job = await drive.running()
         current = await drive.apply(job, Progress(10))
         refusal = await drive.refuse(job, Complete("1"))
@@ -56,7 +54,7 @@ class RequestContract:
         await drive.apply(refusal.current, Complete("1"))
 
     @pytest.mark.requirement("LC-04")
-    async def test_a_conflict_shows_no_secret_to_others(self, drive: Driver) -> None:
+    async def test_a_conflict_shows_no_token_to_another_actor(self, drive: Driver) -> None:
         job = await drive.running()
         refusal = await drive.refuse(job.id, Cancel(), actor=CLIENT, expected_rev=1)
         assert isinstance(refusal, RevisionConflict)
@@ -71,24 +69,24 @@ class RequestContract:
         assert isinstance(await drive.refuse(future, Complete("1")), RevisionConflict)
 
     @pytest.mark.requirement("LC-04", "LC-06")
-    async def test_recovery_too_is_held_to_the_revision_that_it_saw(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_recovery_too_needs_the_current_revision(self, drive: Driver, clock: DatabaseClock) -> None:
         job = await drive.running(policy={"lease_seconds": 10})
         seen = await drive.job(job.id)
         await drive.apply(job, Heartbeat())
         clock.advance(100)
         assert isinstance(await drive.refuse(seen, Stall(), actor=RECOVERY), RevisionConflict)
 
-    async def test_a_client_that_names_no_revision_gets_the_job_as_it_is(self, drive: Driver) -> None:
+    async def test_a_request_without_a_revision_is_decided_on_the_current_record(self, drive: Driver) -> None:
         job = await drive.running()
         await drive.apply(job, Progress(10))
         assert (await drive.apply(job.id, Cancel(), actor=CLIENT)).status is CANCELLED
 
-    async def test_a_record_without_its_token_will_do_when_the_actor_has_it(self, drive: Driver) -> None:
+    async def test_a_record_without_its_token_is_accepted_if_the_actor_has_it(self, drive: Driver) -> None:
         job = await drive.running()
         read = await drive.job(job.id)
         assert (await drive.apply(read, Complete("1"), actor=runner(job))).rev == 4
 
-    async def test_a_job_that_does_not_exist_is_said_not_to(self, drive: Driver) -> None:
+    async def test_a_job_that_does_not_exist_is_reported(self, drive: Driver) -> None:
         refusal = await drive.refuse(drive.random.job_id(), Cancel(), actor=CLIENT)
         assert isinstance(refusal, JobNotFound)
 
@@ -155,7 +153,7 @@ class RequestContract:
         assert (await drive.repeat(request)).status is CANCELLED
 
     @pytest.mark.requirement("LC-07")
-    async def test_a_repetition_is_known_although_it_was_promised_to_be_fresh(self, drive: Driver) -> None:
+    async def test_a_repetition_is_recognised_although_it_is_marked_fresh(self, drive: Driver) -> None:
         job = await drive.running()
         request = drive.request(job, Complete("1"), fresh=True)
         assert isinstance(await drive.try_apply(request), Applied)
@@ -184,14 +182,14 @@ class RequestContract:
             assert refusal.request_id == request.request_id
 
     @pytest.mark.requirement("LC-07")
-    async def test_the_ids_of_the_enqueue_and_of_the_claim_are_used_up_too(self, drive: Driver) -> None:
+    async def test_the_request_ids_of_enqueue_and_claim_cannot_be_reused(self, drive: Driver) -> None:
         added = await drive.add()
         claim = drive.claim_request()
         [job] = await drive.store.claim(claim)
         for used in (str(added.id), claim.request_id):
             assert isinstance(await drive.refuse(job, Complete("1"), request_id=used), RequestIdReused)
 
-    async def test_one_request_id_may_serve_several_jobs(self, drive: Driver) -> None:
+    async def test_one_request_id_may_be_used_for_several_jobs(self, drive: Driver) -> None:
         jobs = [await drive.add(), await drive.add()]
         requests = [drive.request(job.id, Cancel(), actor=CLIENT, request_id="shutdown") for job in jobs]
         assert [type(outcome) for outcome in await drive.store.apply(requests)] == [Applied, Applied]
@@ -213,7 +211,7 @@ class RequestContract:
         requests = [drive.request(job.id, Signal("go", str(number)), actor=CLIENT) for number in range(8)]
         requests += [drive.request(job.id, Wake(), actor=RECOVERY) for _ in range(4)]
         async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
-            tasks = [group.create_task(drive.try_apply(request)) for request in requests]
+            tasks = [group.create_task(drive.apply_when_free(request)) for request in requests]
         assert all(isinstance(task.result(), Applied) for task in tasks)
         assert (await drive.job(job.id)).rev == job.rev + 12
         assert len(await drive.store.signals(job.id)) == 8
@@ -226,7 +224,7 @@ class RequestContract:
         assert (done.rev, done.progress) == (6, 50)
 
     @pytest.mark.requirement("LC-09")
-    async def test_a_heartbeat_goes_alone(self, drive: Driver) -> None:
+    async def test_a_heartbeat_cannot_be_combined_with_other_operations(self, drive: Driver) -> None:
         job = await drive.running()
         before = await drive.seen(job.id)
         chains: tuple[tuple[Operation, ...], ...] = (
@@ -243,7 +241,9 @@ class RequestContract:
         await drive.apply(job, Heartbeat())
 
     @pytest.mark.requirement("LC-06")
-    async def test_only_the_first_of_a_chain_may_wait_for_the_clock(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_only_the_first_operation_of_a_chain_may_depend_on_the_clock(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
         for number, timeouts in enumerate((Timeouts(), Timeouts(queued_seconds=0.001))):
             lost = await drive.running(kind=f"lost-{number}", policy={"lease_seconds": 10, "timeouts": timeouts})
             held = await drive.running(kind=f"released-{number}", policy={"timeouts": timeouts})
@@ -279,7 +279,7 @@ class RequestContract:
 
     @pytest.mark.requirement("LC-05")
     @pytest.mark.parametrize("way", ["id", "record", "fresh"])
-    async def test_no_answer_to_another_holds_the_token_of_the_lease(
+    async def test_no_result_for_another_actor_has_the_token_of_the_lease(
         self, drive: Driver, clock: DatabaseClock, way: str
     ) -> None:
         others: tuple[tuple[Actor, tuple[Operation, ...]], ...] = (
@@ -312,7 +312,7 @@ class RequestContract:
 
 
 def parts(value: Any) -> list[Any]:
-    """Everything that can be reached from a value by looking: fields, items, and what an error carries."""
+    """Everything that is reachable from a value: fields, items, and the attributes of an error."""
     return list(_walked(value))
 
 

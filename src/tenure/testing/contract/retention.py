@@ -1,11 +1,11 @@
-"""What may be forgotten, and what must not be touched by it."""
+"""Retention: what may be removed, and what must not change."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from tenure.errors import IllegalTransition, JobNotFound, RequestIdReused
+from tenure.errors import IllegalTransition, InvalidInput, JobNotFound, RequestIdReused
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Commit,
@@ -21,10 +21,23 @@ from tenure.lifecycle.operations import (
     Stall,
 )
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import EventFilter
+from tenure.lifecycle.statuses import FAILED, LIVE, Status
+from tenure.stores.contract import (
+    DeliveredMessages,
+    EventFilter,
+    ExpiredRateUsage,
+    FinishedJobs,
+    FinishedKind,
+    Prunable,
+    PrunedBatch,
+    StoppedWorkers,
+    VerboseEvents,
+)
+from tenure.testing.clock import START
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.endings import ended_jobs
-from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver
+from tenure.testing.contract.workers import worker
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, blank_verbose, prune_finished
 from tenure.testing.store_check import all_jobs
 
 NEEDLE = "hay-and-needle"
@@ -57,12 +70,85 @@ class ForgettingContract:
         assert await prune(drive, older_than_seconds=0) == 0
         assert [await drive.seen(job.id) for job in jobs] == before
 
-    async def test_pruning_takes_at_most_its_limit(self, drive: Driver) -> None:
+    async def test_pruning_removes_at_most_its_limit(self, drive: Driver) -> None:
         for _ in range(5):
             await drive.apply(await drive.running(), Complete("1"))
         assert [await prune(drive, older_than_seconds=0, limit=2) for _ in range(4)] == [2, 2, 1, 0]
 
-    async def test_signals_go_with_their_job(self, drive: Driver) -> None:
+    @pytest.mark.requirement("SM-12")
+    async def test_pruning_removes_only_jobs_of_its_status_and_kind(self, drive: Driver) -> None:
+        wanted, other_status = [await drive.apply(await drive.running(), end) for end in (Fail(ERROR), Complete("1"))]
+        other_kind = await drive.apply(await drive.running(kind="post"), Fail(ERROR))
+        jobs = FinishedJobs(status=FAILED, kind="mail", older_than_seconds=0)
+        assert await drive.store.count_prunable(jobs) == 1
+        assert await drive.store.prune(jobs) == PrunedBatch(1, None)
+        assert await drive.store.count_prunable(jobs) == 0
+        kept = {job.id for job in await all_jobs(drive.store)}
+        assert kept == {other_status.id, other_kind.id}
+        assert wanted.id not in kept
+
+    @pytest.mark.requirement("SM-12")
+    async def test_finished_kinds_have_the_time_of_their_first_end(self, drive: Driver, clock: DatabaseClock) -> None:
+        assert await drive.store.finished_kinds() == []
+        await drive.add()
+        first = await drive.apply(await drive.running(kind="post"), Complete("1"))
+        clock.advance(5)
+        await drive.apply(await drive.running(kind="post"), Complete("1"))
+        second = await drive.apply(await drive.running(kind="fax"), Complete("1"))
+        third = await drive.apply(await drive.running(kind="post"), Fail(ERROR))
+        assert await drive.store.finished_kinds() == [
+            FinishedKind(job.status, job.kind, job.finished_at or START) for job in (third, second, first)
+        ]
+
+    @pytest.mark.parametrize("status", sorted(LIVE))
+    async def test_pruning_of_live_jobs_is_refused(self, drive: Driver, status: Status) -> None:
+        jobs = FinishedJobs(status=status, kind="mail", older_than_seconds=0)
+        with pytest.raises(InvalidInput):
+            await drive.store.prune(jobs)
+        with pytest.raises(InvalidInput):
+            await drive.store.count_prunable(jobs)
+
+    @pytest.mark.requirement("SM-12", "LC-07")
+    async def test_a_claim_can_be_repeated_as_long_as_one_of_its_jobs_is_kept(self, drive: Driver) -> None:
+        for _ in range(2):
+            await drive.add()
+        request = drive.claim_request(limit=2)
+        first, second = await drive.store.claim(request)
+        await drive.apply(first, Complete("1"))
+        assert await prune(drive, older_than_seconds=0) == 1
+        assert [job.id for job in await drive.store.claim(request)] == [second.id]
+        await drive.apply(second, Complete("1"))
+        assert await prune(drive, older_than_seconds=0) == 1
+        assert await drive.store.claim(request) == []
+
+    @pytest.mark.requirement("SM-12", "WC-13")
+    async def test_a_workers_row_stays_while_a_job_is_kept_that_it_may_have_run(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        await drive.store.register(worker("gone"))
+        await drive.store.register(worker("stopped"))
+        await drive.store.unregister("stopped")
+        await drive.apply(await drive.running(), Complete("1"))
+        clock.advance(10 * 86_400)
+        await drive.store.register(worker("alive"))
+        unseen = StoppedWorkers(older_than_seconds=7 * 86_400)
+        assert await drive.store.count_prunable(unseen) == 0
+        assert await drive.store.prune(unseen) == PrunedBatch(0, None)
+        assert await prune(drive, older_than_seconds=0) == 1
+        assert await drive.store.count_prunable(StoppedWorkers(older_than_seconds=11 * 86_400)) == 0
+        assert await drive.store.count_prunable(unseen) == 2
+        assert await drive.store.prune(unseen, limit=1) == PrunedBatch(1, unseen)
+        assert await drive.store.prune(unseen) == PrunedBatch(1, None)
+        found = await drive.store.workers(["alive", "gone", "stopped"])
+        assert [row.id for row in found] == ["alive"]
+
+    async def test_pruning_without_jobs_removes_nothing(self, drive: Driver) -> None:
+        await drive.add()
+        for prunable in (DeliveredMessages(older_than_seconds=0), ExpiredRateUsage()):
+            assert await drive.store.count_prunable(prunable) == 0
+            assert await drive.store.prune(prunable) == PrunedBatch(0, None)
+
+    async def test_signals_are_removed_with_their_job(self, drive: Driver) -> None:
         job = await drive.running()
         await drive.apply(job.id, Signal("go"), actor=CLIENT)
         await drive.apply(await owned(drive, job), Complete("1"))
@@ -80,7 +166,7 @@ class ForgettingContract:
         [again] = await drive.store.enqueue([request])
         assert again.created
 
-    async def test_an_answer_to_a_repeated_enqueue_goes_with_the_job_that_it_named(self, drive: Driver) -> None:
+    async def test_a_recorded_deduplication_is_removed_with_its_job(self, drive: Driver) -> None:
         job = await drive.running(dedupe_key="ada")
         answered = drive.enqueue(dedupe_key="ada", request_id="order-1")
         [answer] = await drive.store.enqueue([answered])
@@ -110,6 +196,21 @@ class ForgettingContract:
         await drive.claim()
         assert await blank(drive, older_than_seconds=100) == 1
 
+    @pytest.mark.requirement("SM-12")
+    async def test_blanking_in_batches_skips_details_that_the_record_shows(self, drive: Driver) -> None:
+        for _ in range(3):
+            job = await drive.running()
+            for percent in (1, 2, 3):
+                job = await drive.apply(job, Progress(percent, f"step {percent}"))
+        assert await drive.store.count_prunable(VerboseEvents(older_than_seconds=0)) == 6
+        target: Prunable | None = VerboseEvents(older_than_seconds=0)
+        removed = batches = 0
+        while target is not None and batches < 20:
+            batch = await drive.store.prune(target, limit=2)
+            removed, target, batches = removed + batch.removed, batch.next, batches + 1
+        assert (removed, target) == (6, None)
+        assert await drive.store.count_prunable(VerboseEvents(older_than_seconds=0)) == 0
+
     @pytest.mark.requirement("SM-12", "LC-07")
     async def test_a_blanked_request_can_still_be_repeated(self, drive: Driver) -> None:
         job = await drive.running()
@@ -120,7 +221,7 @@ class ForgettingContract:
         await drive.repeat(request)
 
     @pytest.mark.requirement("SM-12", "LC-07")
-    async def test_a_blanked_request_is_still_told_from_another_under_its_id(
+    async def test_another_body_under_a_blanked_request_id_is_still_refused(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         job = await drive.running()
@@ -135,9 +236,7 @@ class ForgettingContract:
         await drive.repeat(request)
 
     @pytest.mark.requirement("LC-07")
-    async def test_the_requests_of_an_erased_job_are_still_told_from_others_under_their_ids(
-        self, drive: Driver
-    ) -> None:
+    async def test_another_body_under_a_request_id_of_an_erased_job_is_still_refused(self, drive: Driver) -> None:
         job = await drive.running()
         told = drive.request(job, Progress(1, "one"))
         await drive.try_apply(told)
@@ -156,9 +255,7 @@ class ForgettingContract:
         assert await blank(drive, older_than_seconds=0) == 0
         assert [await drive.seen(job.id) for job in jobs] == before
 
-    async def test_erasing_removes_what_a_job_said_and_keeps_what_happened(
-        self, drive: Driver, clock: DatabaseClock
-    ) -> None:
+    async def test_erasing_removes_content_and_keeps_the_transitions(self, drive: Driver, clock: DatabaseClock) -> None:
         for job in await secretive_jobs(drive, clock):
             before = await drive.events_of(job.id)
             assert NEEDLE in await everything(drive, job)
@@ -176,7 +273,7 @@ class ForgettingContract:
         clock.advance(5)
         assert await drive.store.erase(job.id, reason="asked to", actor=OPERATOR) == first
 
-    async def test_erasing_leaves_other_jobs_alone(self, drive: Driver) -> None:
+    async def test_erasing_changes_no_other_job(self, drive: Driver) -> None:
         one, other = [await drive.apply(await drive.running(payload=SECRET), Complete(SECRET)) for _ in range(2)]
         before = await drive.seen(other.id)
         await drive.store.erase(one.id, reason="asked to", actor=OPERATOR)
@@ -193,20 +290,20 @@ class ForgettingContract:
 
 
 async def prune(drive: Driver, *, older_than_seconds: float, limit: int = 1000) -> int:
-    return await drive.store.prune(older_than_seconds=older_than_seconds, limit=limit, actor=OPERATOR)
+    return await prune_finished(drive.store, older_than_seconds=older_than_seconds, limit=limit)
 
 
 async def blank(drive: Driver, *, older_than_seconds: float) -> int:
-    return await drive.store.blank(older_than_seconds=older_than_seconds, actor=OPERATOR)
+    return await blank_verbose(drive.store, older_than_seconds=older_than_seconds)
 
 
 async def owned(drive: Driver, job: Job) -> Job:
-    """The record as it now is, with its owner's token."""
+    """The current record, with its owner's token."""
     return msgspec.structs.replace(await drive.job(job.id), token=job.token)
 
 
 async def everything(drive: Driver, job: Job) -> str:
-    """All that can be read of a job, as one text."""
+    """Everything that can be read of a job, as one text."""
     store = drive.store
     shown = [
         await drive.seen(job.id),
@@ -218,7 +315,7 @@ async def everything(drive: Driver, job: Job) -> str:
 
 
 async def secretive_jobs(drive: Driver, clock: DatabaseClock) -> list[Job]:
-    """Ended jobs with something to hide in each of the places where text is kept."""
+    """Ended jobs with a secret in each place that has text."""
     burial = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, SECRET)
     jobs = [
         await drive.apply(await drive.running(payload=SECRET), operation)

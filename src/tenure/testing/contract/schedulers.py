@@ -1,4 +1,4 @@
-"""The real schedulers on the store: several of them, while wall clocks are changed and the database's clock jumps."""
+"""Several real schedulers on the store, through changes of daylight saving time and jumps of the database's clock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SchedulerContract:
             one = schedule(name, cron=cron, timezone=zone)
             await put(drive, one, next_at=next_time(one, now=begin, last_at=None, zone=time_zone(zone)))
         crew = [Scheduler(drive.store, SYSTEM, name=f"worker-{number}") for number in range(3)]
-        # Forward in steps, and now and then the database's clock is set back or jumps ahead.
+        # Advance in steps; now and then the database's clock is set back or jumps ahead.
         for minutes in (50, 50, 50, -70, 30, 60, -20, 10, 150, -100, 90, 70):
             clock.advance(minutes * 60)
             await asyncio.gather(*(scheduler.scan() for scheduler in crew))  # noqa: TID251 - the kit's own tasks

@@ -1,4 +1,4 @@
-"""Schedules: what there is of them, and that each due time leads to its jobs once, whoever asks and however often."""
+"""Schedules: their records, and that each due time leads to its jobs once, however often it is fired."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.errors import InvalidInput, RequestIdReused
+from tenure.errors import DedupeKeyConflict, InvalidInput, RequestIdReused
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord, firing, job_of
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, JobFilter
@@ -33,7 +33,7 @@ def schedule(name: str = "morning", **facts: Any) -> Schedule:
 
 
 def full(name: str = "full") -> Schedule:
-    """One that has everything that a schedule can have."""
+    """A schedule with every field set."""
     return schedule(
         name,
         cron="0 9 * * 1-5",
@@ -52,7 +52,7 @@ def full(name: str = "full") -> Schedule:
 
 
 async def put(drive: Driver, one: Schedule, **facts: Any) -> ScheduleRecord:
-    """Write a schedule that is next due one minute after the clocks began, unless told otherwise."""
+    """Write a schedule that is due one minute after the clock's start, unless given otherwise."""
     defaults: dict[str, Any] = {"next_at": START + MINUTE, "paused": False, "expected_rev": 0, "actor": OPERATOR}
     record = await drive.store.schedules.put(one, **{**defaults, **facts})
     assert record is not None
@@ -70,7 +70,7 @@ def requests(drive: Driver, record: ScheduleRecord, plan: Firing) -> list[Enqueu
 
 
 async def fire(drive: Driver, record: ScheduleRecord) -> list[EnqueueResult] | None:
-    """What a scheduler does that has read this record."""
+    """Fire the schedule as a scheduler does that has read this record."""
     plan = planned(record, await drive.store.now())
     return await drive.store.schedules.fire(plan, requests(drive, record, plan))
 
@@ -84,9 +84,9 @@ async def fired(drive: Driver, name: str = "morning") -> list[str]:
 class ScheduleContract:
     """`store.schedules`: put, remove, get, known, soonest and fire."""
 
-    # What there is.
+    # Records.
 
-    async def test_a_schedule_is_kept_as_it_was_put(self, drive: Driver) -> None:
+    async def test_a_schedule_is_read_back_unchanged(self, drive: Driver) -> None:
         now = await drive.store.now()
         record = await put(drive, full(), next_at=START + 9 * MINUTE)
         assert record == ScheduleRecord(
@@ -103,7 +103,7 @@ class ScheduleContract:
         assert [one.name for one in (*seen, *rest)] == ["B", "a", "b", "c", "ü"]
         assert await drive.store.schedules.get("nobody") is None
 
-    async def test_a_schedule_is_changed_only_by_who_has_seen_it_as_it_is(self, drive: Driver) -> None:
+    async def test_a_schedule_is_changed_only_at_its_current_revision(self, drive: Driver) -> None:
         first = await put(drive, schedule())
         assert await drive.store.schedules.put(
             schedule(), next_at=None, paused=False, expected_rev=0, actor=OPERATOR
@@ -122,9 +122,7 @@ class ScheduleContract:
         )
         assert await drive.store.schedules.get("new") is None
 
-    async def test_a_schedule_that_is_removed_is_gone_and_its_jobs_stay(
-        self, drive: Driver, clock: DatabaseClock
-    ) -> None:
+    async def test_removing_a_schedule_keeps_its_jobs(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule())
         clock.advance(60)
         await fire(drive, record)
@@ -133,7 +131,7 @@ class ScheduleContract:
         assert await drive.store.schedules.known() == []
         assert await fired(drive) == ["2030-01-01T00:01:00Z"]
 
-    async def test_a_pause_has_its_moment_and_keeps_it(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_pause_keeps_its_timestamp(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule())
         clock.advance(10)
         paused = await put(drive, schedule(), paused=True, expected_rev=record.rev)
@@ -167,15 +165,17 @@ class ScheduleContract:
             {"partition_key": "x" * 501},
         ],
     )
-    async def test_a_schedule_that_could_not_be_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
+    async def test_an_invalid_schedule_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
         wrong = msgspec.structs.replace(schedule(), **facts)
         with pytest.raises(InvalidInput):
             await drive.store.schedules.put(wrong, next_at=None, paused=False, expected_rev=0, actor=OPERATOR)
         assert await drive.store.schedules.known() == []
 
-    # What comes first.
+    # Due schedules.
 
-    async def test_the_soonest_come_first_with_the_databases_time(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_due_schedules_are_in_the_order_of_their_due_times_with_the_databases_time(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
         for name, minutes in (("late", 9), ("b", 2), ("a", 2), ("soon", 1)):
             await put(drive, schedule(name), next_at=START + minutes * MINUTE)
         await put(drive, schedule("never"), next_at=None)
@@ -188,7 +188,7 @@ class ScheduleContract:
         behind = await drive.store.schedules.soonest(limit=3, after=after)
         assert [one.name for one in behind.records] == ["b", "late"]
 
-    async def test_where_nothing_is_scheduled_the_time_is_told(self, drive: Driver) -> None:
+    async def test_without_schedules_only_the_databases_time_is_returned(self, drive: Driver) -> None:
         soonest = await drive.store.schedules.soonest(limit=10)
         assert (soonest.now, soonest.records) == (await drive.store.now(), [])
 
@@ -215,16 +215,14 @@ class ScheduleContract:
         assert moved.next_at > START + MINUTE
         assert moved.schedule == full()
 
-    async def test_a_firing_that_is_asked_for_again_makes_no_second_job(
-        self, drive: Driver, clock: DatabaseClock
-    ) -> None:
+    async def test_a_repeated_firing_makes_no_second_job(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule())
         clock.advance(61)
         assert len(await fire(drive, record) or []) == 1
         assert await fire(drive, record) is None
         assert await fired(drive) == ["2030-01-01T00:01:00Z"]
 
-    async def test_of_many_who_fire_one_due_time_at_once_one_makes_the_job(
+    async def test_of_concurrent_firings_of_one_due_time_one_makes_the_job(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         record = await put(drive, schedule())
@@ -244,7 +242,7 @@ class ScheduleContract:
         assert await fired(drive) == [f"2030-01-01T00:0{minute}:00Z" for minute in (1, 2, 3)]
         assert (await drive.store.schedules.soonest(limit=1)).records[0].next_at == START + 4 * MINUTE
 
-    async def test_what_is_not_due_by_the_databases_clock_is_not_fired(
+    async def test_a_schedule_that_is_not_due_by_the_databases_clock_is_not_fired(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         record = await put(drive, schedule())
@@ -255,7 +253,7 @@ class ScheduleContract:
         assert len(await drive.store.schedules.fire(plan, requests(drive, record, plan)) or []) == 1
         assert await fired(drive) == ["2030-01-01T00:01:00Z"]
 
-    async def test_what_is_paused_removed_or_changed_is_not_fired(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_paused_removed_or_changed_schedule_is_not_fired(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule())
         clock.advance(61)
         plan = planned(record, await drive.store.now())
@@ -268,7 +266,7 @@ class ScheduleContract:
         assert await drive.store.schedules.fire(plan, requests(drive, record, plan)) is None
         assert await fired(drive) == []
 
-    async def test_a_due_time_can_be_let_go_without_a_job(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_due_time_can_be_skipped_without_a_job(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule(missed="skip", grace_seconds=5.0))
         clock.advance(100)
         assert await fire(drive, record) == []
@@ -277,7 +275,7 @@ class ScheduleContract:
         assert (moved.last_at, moved.next_at) == (START + MINUTE, START + 2 * MINUTE)
         assert await fired(drive) == []
 
-    async def test_a_schedule_can_come_to_its_end(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_schedule_without_a_next_due_time_ends(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule())
         clock.advance(60)
         plan = msgspec.structs.replace(planned(record, await drive.store.now()), next_at=None)
@@ -287,7 +285,7 @@ class ScheduleContract:
         assert ended is not None
         assert (ended.next_at, ended.last_at) == (None, START + MINUTE)
 
-    async def test_a_clock_that_is_set_back_brings_no_due_time_again(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_clock_that_is_set_back_repeats_no_due_time(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule())
         clock.advance(125)
         await fire(drive, record)
@@ -300,7 +298,7 @@ class ScheduleContract:
         await fire(drive, moved)
         assert await fired(drive) == [f"2030-01-01T00:0{minute}:00Z" for minute in (1, 2, 3)]
 
-    async def test_an_edit_cannot_bring_a_due_time_again(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_changed_schedule_repeats_no_due_time(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule())
         clock.advance(125)
         await fire(drive, record)
@@ -311,7 +309,7 @@ class ScheduleContract:
         assert moved is not None
         assert (moved.rev, moved.schedule) == (2, schedule())
 
-    async def test_a_due_time_that_had_its_job_under_another_definition_moves_nothing_by_itself(
+    async def test_a_due_time_that_fired_under_another_definition_is_refused(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         record = await put(drive, schedule())
@@ -325,9 +323,7 @@ class ScheduleContract:
         assert await drive.store.schedules.get("morning") == other
         assert len(await fired(drive)) == 1
 
-    async def test_a_dedupe_key_keeps_the_next_run_from_joining_the_last(
-        self, drive: Driver, clock: DatabaseClock
-    ) -> None:
+    async def test_with_a_dedupe_key_a_firing_returns_the_live_job(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule(dedupe_key="alone"))
         clock.advance(60)
         [first] = await fire(drive, record) or []
@@ -338,7 +334,18 @@ class ScheduleContract:
         assert (second.created, second.job.id) == (False, first.job.id)
         assert await fired(drive) == ["2030-01-01T00:01:00Z"]
 
-    async def test_a_firing_that_would_go_back_is_refused(self, drive: Driver, clock: DatabaseClock) -> None:
+    @pytest.mark.requirement("LC-11")
+    async def test_a_dedupe_key_of_another_kind_does_not_advance_the_schedule(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        record = await put(drive, schedule(dedupe_key="alone"))
+        other = await drive.add("another", dedupe_key="alone")
+        clock.advance(60)
+        with pytest.raises(DedupeKeyConflict, match=str(other.id)):
+            await fire(drive, record)
+        assert await drive.store.schedules.get("morning") == record
+
+    async def test_a_firing_before_the_last_one_is_refused(self, drive: Driver, clock: DatabaseClock) -> None:
         record = await put(drive, schedule())
         clock.advance(61)
         plan = msgspec.structs.replace(planned(record, await drive.store.now()), next_at=START + MINUTE)
@@ -346,7 +353,7 @@ class ScheduleContract:
             await drive.store.schedules.fire(plan, requests(drive, record, plan))
         assert await fired(drive) == []
 
-    async def test_jobs_that_could_not_be_added_leave_the_schedule_where_it_was(
+    async def test_jobs_that_cannot_be_enqueued_do_not_advance_the_schedule(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         record = await put(drive, schedule())

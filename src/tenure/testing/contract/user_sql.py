@@ -1,4 +1,4 @@
-"""Statements of the callers' own inside a transaction, on stores that have SQL: they can neither end it nor write our
+"""The user's statements inside a transaction, on stores that have SQL. They can neither end it nor write the store's
 tables."""
 
 # ruff: noqa: PT012 - a transaction is one thing, with everything in it
@@ -24,7 +24,7 @@ ENDINGS = (
 
 
 class StatementContract:
-    """`execute` and `fetch`. `sql_prefix` is what stands before the names of the store's own tables; None: no SQL."""
+    """`execute` and `fetch`. `sql_prefix` is the prefix of the store's tables; None: no SQL."""
 
     sql_prefix: ClassVar[str | None] = None
 
@@ -36,7 +36,7 @@ class StatementContract:
 
     @pytest.fixture
     async def paid(self, drive: Driver, own: str) -> None:
-        """A table of the caller's."""
+        """A table of the user's."""
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             await tx.execute(CREATE)
 
@@ -44,7 +44,7 @@ class StatementContract:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             return [(row["id"], row["who"]) for row in await tx.fetch("select id, who from paid order by id")]
 
-    async def test_a_store_without_sql_says_so(self, drive: Driver) -> None:
+    async def test_a_store_without_sql_refuses_statements(self, drive: Driver) -> None:
         if self.sql_prefix is not None:
             pytest.skip("this store has SQL")
         with pytest.raises(StoreError, match="no SQL"):
@@ -53,7 +53,7 @@ class StatementContract:
 
     @pytest.mark.requirement("EL-04")
     @pytest.mark.usefixtures("paid")
-    async def test_the_callers_rows_and_the_jobs_commit_take_effect_together(self, drive: Driver) -> None:
+    async def test_the_users_rows_and_the_jobs_commit_take_effect_together(self, drive: Driver) -> None:
         job = await drive.running()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             assert await tx.execute("insert into paid (id, who) values ($1, $2)", 1, "ada") == 1
@@ -63,7 +63,7 @@ class StatementContract:
 
     @pytest.mark.requirement("EL-04")
     @pytest.mark.usefixtures("paid")
-    async def test_an_error_takes_the_callers_rows_back_with_the_rest(self, drive: Driver) -> None:
+    async def test_an_error_rolls_the_users_rows_back_too(self, drive: Driver) -> None:
         job = await drive.running()
         with pytest.raises(RolledBack):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
@@ -74,7 +74,7 @@ class StatementContract:
         assert not (await drive.job(job.id)).committed
 
     @pytest.mark.usefixtures("paid")
-    async def test_values_stand_where_their_numbers_do(self, drive: Driver) -> None:
+    async def test_parameters_are_bound_by_their_numbers(self, drive: Driver) -> None:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             await tx.execute("insert into paid (who, id) values ($2, $1)", 1, "ada")
             await tx.execute("insert into paid (id, who) values ($1, $2), ($3, $2)", 2, "bob", 3)
@@ -85,7 +85,7 @@ class StatementContract:
             assert row == {f"n{number}": number for number in range(1, 13)}
 
     @pytest.mark.usefixtures("paid")
-    async def test_execute_says_how_many_rows_it_touched(self, drive: Driver) -> None:
+    async def test_execute_returns_the_number_of_changed_rows(self, drive: Driver) -> None:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             touched = [
                 await tx.execute("insert into paid (id, who) values (1, 'ada'), (2, 'bob')"),
@@ -98,7 +98,7 @@ class StatementContract:
         assert await self.rows(drive) == [(3, "dan")]
 
     @pytest.mark.usefixtures("paid")
-    async def test_a_query_without_rows_has_none(self, drive: Driver) -> None:
+    async def test_a_query_without_rows_returns_an_empty_list(self, drive: Driver) -> None:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             assert await tx.fetch("select * from paid") == []
             assert await tx.fetch("insert into paid (id, who) values (1, $1)", "ada") == []
@@ -114,7 +114,7 @@ class StatementContract:
             "select 1; insert into paid (id, who) values (9, 'eve')",
         ],
     )
-    async def test_an_error_in_a_statement_is_the_drivers_and_nothing_is_kept(self, drive: Driver, wrong: str) -> None:
+    async def test_an_error_in_a_statement_is_the_drivers_and_rolls_back(self, drive: Driver, wrong: str) -> None:
         job = await drive.running()
         with pytest.raises(Exception) as raised:  # noqa: PT011 - each driver has errors of its own
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
@@ -127,7 +127,7 @@ class StatementContract:
         assert (await drive.apply(job, Complete("2"))).result == "2"
 
     @pytest.mark.usefixtures("paid")
-    async def test_values_that_do_not_fit_are_refused_and_nothing_is_kept(self, drive: Driver) -> None:
+    async def test_invalid_parameters_are_refused_and_roll_back(self, drive: Driver) -> None:
         with pytest.raises(Exception) as raised:  # noqa: PT011 - each driver has errors of its own
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.execute("insert into paid (id, who) values (1, 'ada')")
@@ -136,7 +136,7 @@ class StatementContract:
         assert await self.rows(drive) == []
 
     @pytest.mark.usefixtures("paid")
-    async def test_an_error_that_the_caller_swallows_still_keeps_nothing(self, drive: Driver) -> None:
+    async def test_an_error_that_the_user_catches_still_rolls_back(self, drive: Driver) -> None:
         with pytest.raises(StoreError, match="nothing of this transaction is kept"):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.execute("insert into paid (id, who) values (1, 'ada')")
@@ -156,7 +156,7 @@ class StatementContract:
         assert await self.rows(drive) == []
 
     @pytest.mark.parametrize("sql", ["", "  ", None, 7, b"select 1", "select '\x00'"])
-    async def test_what_is_no_statement_is_refused(self, drive: Driver, own: str, sql: object) -> None:
+    async def test_text_that_is_no_statement_is_refused(self, drive: Driver, own: str, sql: object) -> None:
         with pytest.raises(InvalidInput):
             async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
                 await tx.execute(sql)  # type: ignore[arg-type]
@@ -173,9 +173,7 @@ class StatementContract:
             "delete from {own}claims",
         ],
     )
-    async def test_a_statement_cannot_write_our_tables_also_not_right_after_we_did(
-        self, drive: Driver, own: str, statement: str
-    ) -> None:
+    async def test_a_statement_cannot_write_the_stores_tables(self, drive: Driver, own: str, statement: str) -> None:
         job = await drive.running()
         before = await drive.seen(job.id)
         with pytest.raises(Exception) as raised:  # noqa: PT011 - a type error of the driver's is a refusal too
@@ -187,7 +185,7 @@ class StatementContract:
         assert isinstance(raised.value, GuardViolated) or "claims" in statement
         assert await drive.seen(job.id) == before
 
-    async def test_our_tables_can_be_read_beside_ones_own(self, drive: Driver, own: str) -> None:
+    async def test_the_stores_tables_can_be_read_beside_the_users(self, drive: Driver, own: str) -> None:
         request = drive.enqueue()
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             await tx.enqueue([request])
@@ -195,7 +193,7 @@ class StatementContract:
         assert found == [{"status": "queued"}]
 
     @pytest.mark.usefixtures("paid")
-    async def test_a_statement_after_the_deadline_is_refused_and_nothing_is_kept(self, drive: Driver) -> None:
+    async def test_a_statement_after_the_deadline_is_refused_and_rolls_back(self, drive: Driver) -> None:
         with pytest.raises(DeadlinePassed):
             async with drive.store.transaction(deadline_seconds=SHORT_SECONDS) as tx:
                 await tx.execute("insert into paid (id, who) values (1, 'ada')")
@@ -204,13 +202,13 @@ class StatementContract:
         assert await self.rows(drive) == []
 
     @pytest.mark.usefixtures("paid")
-    async def test_tasks_that_share_a_transaction_take_turns(self, drive: Driver) -> None:
+    async def test_statements_of_tasks_that_share_a_transaction_run_one_after_the_other(self, drive: Driver) -> None:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
             inserts = [tx.execute("insert into paid (id, who) values ($1, 'ada')", number) for number in range(8)]
             assert await at_once(*inserts) == [1] * 8
         assert len(await self.rows(drive)) == 8
 
-    # Messages, which can only be seen in their table.
+    # Messages, which can only be read from their table.
 
     async def posted(self, drive: Driver, own: str) -> list[tuple[str, int, str]]:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
@@ -246,7 +244,7 @@ class StatementContract:
         assert await self.posted(drive, own) == [("ada", 1, "kept"), ("ada", 2, "kept")]
 
     @pytest.mark.requirement("WC-07")
-    async def test_many_who_post_to_the_same_aggregates_at_once_neither_block_nor_collide(
+    async def test_concurrent_posts_to_the_same_aggregates_neither_deadlock_nor_collide(
         self, drive: Driver, own: str
     ) -> None:
         async def post(*aggregates: str) -> None:

@@ -1,9 +1,9 @@
-"""Input that some store could not hold, or that nobody could mean: refused by every store, alike, before it writes."""
+"""Invalid input: every store refuses it with the same error before it writes."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -21,8 +21,9 @@ from tenure.lifecycle.operations import (
     Signal,
 )
 from tenure.lifecycle.records import Actor, Role
-from tenure.stores.contract import EnqueueRequest, EventFilter, JobFilter, Request
-from tenure.testing.driver import CLIENT, OPERATOR, Driver
+from tenure.lifecycle.statuses import FAILED
+from tenure.stores.contract import EnqueueRequest, EventFilter, FinishedJobs, JobFilter, Request, VerboseEvents
+from tenure.testing.driver import CLIENT, Driver
 from tenure.testing.store_check import all_jobs
 
 NUL, SURROGATE = "a\x00b", "a\ud800b"
@@ -40,7 +41,7 @@ STRICTLY = (
     "[" * 1000 + "]" * 1000,
     "[" * 100_000 + "]" * 100_000,
 )
-"""JSON that other readers would change, or could not read."""
+"""JSON that other parsers would change or refuse."""
 
 WIDE = "\U00020000"
 """Four bytes of UTF-8: a text may be short and still too large for an index."""
@@ -62,6 +63,7 @@ BAD_ORIGINS: tuple[dict[str, Any], ...] = (
     *({"tags": tags} for tags in ({"a": 1}, {"a": None}, {1: "a"}, [("a", "b")], "ab", 7, {"a": {"b": "c"}})),
     *({"priority": number} for number in (-32_769, 32_768, 1.5, True, "1")),
     *({"delay_ms": number} for number in (-1, 2**63, 0.5)),
+    *({"due_at": at} for at in (NAIVE, "2030-01-01T00:00:00Z", 7, datetime(3001, 1, 1, tzinfo=UTC))),
 )
 BAD_JOB_FILTERS: tuple[dict[str, Any], ...] = (
     *({name: NAIVE} for name in ("created_from", "created_until")),
@@ -98,7 +100,7 @@ BAD_POSITIONS: tuple[Any, ...] = (
     7,
     b"1",
 )
-"""No store gives any of these, however it writes its positions."""
+"""No store returns any of these positions."""
 
 BAD_LIMITS = (0, -1, 100_001, True, 1.5, "1", None)
 
@@ -108,12 +110,10 @@ def shown(value: object) -> str:
 
 
 class InputContract:
-    """The same InvalidInput everywhere, and nothing written."""
+    """InvalidInput, and nothing written."""
 
     @pytest.mark.parametrize("facts", BAD_ORIGINS, ids=shown)
-    async def test_a_job_that_no_store_can_hold_is_refused_with_its_whole_batch(
-        self, drive: Driver, facts: dict[str, Any]
-    ) -> None:
+    async def test_an_invalid_job_is_refused_with_its_whole_batch(self, drive: Driver, facts: dict[str, Any]) -> None:
         with pytest.raises(InvalidInput) as refusal:
             await drive.store.enqueue([drive.enqueue(), drive.enqueue(**facts), drive.enqueue()])
         [(name, _)] = facts.items()
@@ -121,23 +121,19 @@ class InputContract:
         assert await all_jobs(drive.store) == []
 
     @pytest.mark.parametrize("facts", BAD_JOB_FILTERS, ids=shown)
-    async def test_a_filter_of_jobs_that_could_not_be_meant_is_refused(
-        self, drive: Driver, facts: dict[str, Any]
-    ) -> None:
+    async def test_an_invalid_filter_of_jobs_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
         await drive.add()
         with pytest.raises(InvalidInput):
             await drive.store.find(JobFilter(**facts))
 
     @pytest.mark.parametrize("facts", BAD_EVENT_FILTERS, ids=shown)
-    async def test_a_filter_of_events_that_could_not_be_meant_is_refused(
-        self, drive: Driver, facts: dict[str, Any]
-    ) -> None:
+    async def test_an_invalid_filter_of_events_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
         await drive.add()
         with pytest.raises(InvalidInput):
             await drive.store.events(EventFilter(**facts))
 
     @pytest.mark.parametrize("position", BAD_POSITIONS, ids=shown)
-    async def test_a_position_that_no_page_gave_is_refused(self, drive: Driver, position: Any) -> None:
+    async def test_a_position_that_no_page_returned_is_refused(self, drive: Driver, position: Any) -> None:
         await drive.add()
         with pytest.raises(InvalidInput):
             await drive.store.tail(after=position)
@@ -153,7 +149,7 @@ class InputContract:
         await drive.store.events(EventFilter(), after=events.position)
 
     @pytest.mark.parametrize("after", ["x", "", 7, ID], ids=shown)
-    async def test_a_list_of_jobs_goes_on_only_after_an_id(self, drive: Driver, after: Any) -> None:
+    async def test_a_list_of_jobs_continues_only_after_an_id(self, drive: Driver, after: Any) -> None:
         await drive.add()
         with pytest.raises(InvalidInput):
             await drive.store.find(JobFilter(), after=after)
@@ -161,7 +157,7 @@ class InputContract:
             await drive.store.recoverable(limit=1, after=after)
 
     @pytest.mark.parametrize("limit", BAD_LIMITS, ids=shown)
-    async def test_a_page_of_a_size_that_could_not_be_meant_is_refused(self, drive: Driver, limit: Any) -> None:
+    async def test_an_invalid_page_size_is_refused(self, drive: Driver, limit: Any) -> None:
         store = drive.store
         job = await drive.add()
         asked: tuple[Callable[[], Awaitable[object]], ...] = (
@@ -169,16 +165,16 @@ class InputContract:
             lambda: store.events(EventFilter(), limit=limit),
             lambda: store.tail(limit=limit),
             lambda: store.recoverable(limit=limit),
-            lambda: store.prune(older_than_seconds=0, limit=limit, actor=OPERATOR),
-            lambda: store.blank(older_than_seconds=0, limit=limit, actor=OPERATOR),
+            lambda: store.prune(FinishedJobs(status=FAILED, kind="mail", older_than_seconds=0), limit=limit),
+            lambda: store.prune(VerboseEvents(older_than_seconds=0), limit=limit),
         )
         for ask in asked:
             with pytest.raises(InvalidInput):
                 await ask()
         assert await drive.job(job.id) == job
 
-    async def test_texts_of_as_many_bytes_as_are_allowed_are_held(self, drive: Driver) -> None:
-        # Characters that no index can compress, since an index has a limit of its own.
+    async def test_texts_of_the_maximum_size_are_stored(self, drive: Driver) -> None:
+        # Characters that an index cannot compress, since an index has its own limit.
         scattered = [chr(0x20000 + number * 7919 % 0xA000) for number in range(250)]
         name, key = "".join(scattered[:100]), "".join(scattered)
         facts = {**dict.fromkeys(KEYS, key), "queue": name, "tags": {key: key}}
@@ -205,13 +201,13 @@ class InputContract:
         assert await drive.job(job.id) == job
 
     @pytest.mark.requirement("WC-01")
-    async def test_a_claim_does_not_hide_among_other_changes(self, drive: Driver) -> None:
+    async def test_a_claim_cannot_be_combined_with_other_operations(self, drive: Driver) -> None:
         job = await drive.add()
         pool = Actor(Role.POOL, "worker-1", drive.random.token())
         await refused(drive, [drive.request(job.id, Claim(drive.random.token()), actor=pool)])
         assert await drive.job(job.id) == job
 
-    async def test_more_operations_than_go_together_are_refused(self, drive: Driver) -> None:
+    async def test_operations_that_cannot_be_combined_are_refused(self, drive: Driver) -> None:
         job = await drive.running()
         await refused(drive, [drive.request(job, *(Progress(percent) for percent in range(5)))])
 
@@ -233,16 +229,14 @@ class InputContract:
         ],
         ids=shown,
     )
-    async def test_a_claim_that_could_not_be_meant_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
+    async def test_an_invalid_claim_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
         job = await drive.add()
         with pytest.raises(InvalidInput):
             await drive.claim(**facts)
         assert await drive.job(job.id) == job
 
     @pytest.mark.parametrize("content", BAD_CONTENTS, ids=shown)
-    async def test_content_that_no_store_can_hold_is_refused_with_its_whole_batch(
-        self, drive: Driver, content: Any
-    ) -> None:
+    async def test_invalid_content_is_refused_with_its_whole_batch(self, drive: Driver, content: Any) -> None:
         makers: tuple[type[Operation], ...] = (Commit, Complete, Retry, Fail)
         good, bad = await drive.running(), await drive.running()
         for make in makers:
@@ -251,19 +245,19 @@ class InputContract:
         await refused(drive, [drive.request(bad.id, Signal("go", content), actor=CLIENT)])
 
     @pytest.mark.parametrize("request_id", BAD_TEXTS, ids=shown)
-    async def test_a_request_without_a_sound_id_is_refused(self, drive: Driver, request_id: Any) -> None:
+    async def test_an_invalid_request_id_is_refused(self, drive: Driver, request_id: Any) -> None:
         job = await drive.add()
         await refused(drive, [drive.request(job.id, Cancel(), actor=CLIENT, request_id=request_id)])
 
     @pytest.mark.parametrize("name", BAD_TEXTS, ids=shown)
-    async def test_an_actor_without_a_sound_name_is_refused(self, drive: Driver, name: Any) -> None:
+    async def test_an_invalid_actor_name_is_refused(self, drive: Driver, name: Any) -> None:
         job = await drive.add()
         actor = Actor(Role.CLIENT, name)
         await refused(drive, [drive.request(job.id, Cancel(), actor=actor)])
         with pytest.raises(InvalidInput):
             await drive.store.enqueue([EnqueueRequest(drive.enqueue().origin, actor)])
 
-    async def test_a_request_for_nothing_is_refused(self, drive: Driver) -> None:
+    async def test_a_request_without_operations_is_refused(self, drive: Driver) -> None:
         job = await drive.add()
         await refused(drive, [drive.request(job.id, actor=CLIENT)])
 
@@ -280,13 +274,13 @@ class InputContract:
         ],
         ids=shown,
     )
-    async def test_content_that_is_sound_comes_back_to_the_letter(self, drive: Driver, payload: str) -> None:
+    async def test_valid_content_is_read_back_unchanged(self, drive: Driver, payload: str) -> None:
         job = await drive.running(payload=payload)
         assert (await drive.job(job.id)).origin.payload == payload
         done = await drive.apply(job, Complete(payload))
         assert (await drive.job(job.id)).result == payload == done.result
 
-    async def test_names_that_look_like_sql_or_formats_are_only_names(self, drive: Driver) -> None:
+    async def test_names_that_look_like_sql_or_formats_are_stored_as_they_are(self, drive: Driver) -> None:
         for name in ("'; drop table jobs; --", "%s", ":name", "$1", "{}", "naïve ∑ 😀", "x" * 200):
             job = await drive.running(kind=name, queue=name, dedupe_key=name, correlation_id=name, tags={name: name})
             assert (await drive.job(job.id)).origin == job.origin

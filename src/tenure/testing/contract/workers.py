@@ -1,4 +1,4 @@
-"""Workers that say that they are there, and the database at a glance."""
+"""Registered workers, statistics, and `doctor`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ def worker(name: str = "worker-1", **facts: Any) -> WorkerRecord:
 
 
 class WorkerContract:
-    """`register`, `unregister`, `workers`, `stats`, and what `doctor` says of kinds that nobody runs."""
+    """`register`, `unregister`, `workers`, `stats`, and the findings of `doctor` about kinds."""
 
-    async def test_a_worker_is_written_down_by_the_databases_clock(self, drive: Driver) -> None:
+    async def test_a_worker_is_registered_by_the_databases_clock(self, drive: Driver) -> None:
         now = await drive.store.now()
         await drive.store.register(worker())
         assert await drive.store.workers() == [worker(started_at=now, seen_at=now)]
 
-    async def test_a_worker_that_is_seen_again_keeps_its_beginning(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_a_worker_that_registers_again_keeps_its_start_time(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
         first = await drive.store.now()
         await drive.store.register(worker())
         clock.advance(30)
@@ -50,9 +52,7 @@ class WorkerContract:
         assert (seen.kinds, seen.queues, seen.concurrency) == (("mail", "post"), (), 8)
         assert (seen.version, seen.pid) == ("1.1", 8)
 
-    async def test_a_worker_that_stopped_is_no_longer_listed_but_known(
-        self, drive: Driver, clock: DatabaseClock
-    ) -> None:
+    async def test_a_stopped_worker_is_not_listed_and_still_known(self, drive: Driver, clock: DatabaseClock) -> None:
         for name in ("b", "a", "c"):
             await drive.store.register(worker(name))
         clock.advance(5)
@@ -66,7 +66,7 @@ class WorkerContract:
         assert [(one.id, one.stopped_at) for one in found] == [("b", stopped_at), ("c", None)]
         assert await drive.store.workers([]) == []
 
-    async def test_a_worker_that_comes_back_has_not_stopped(self, drive: Driver) -> None:
+    async def test_a_worker_that_registers_after_its_stop_is_listed_again(self, drive: Driver) -> None:
         await drive.store.register(worker())
         await drive.store.unregister("worker-1")
         await drive.store.register(worker())
@@ -84,12 +84,12 @@ class WorkerContract:
             {"queues": (7,)},
         ],
     )
-    async def test_a_worker_that_could_not_be_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
+    async def test_an_invalid_worker_is_refused(self, drive: Driver, facts: dict[str, Any]) -> None:
         with pytest.raises(InvalidInput):
             await drive.store.register(worker(**facts))
         assert await drive.store.workers() == []
 
-    async def test_an_empty_database_has_nothing_to_show(self, drive: Driver) -> None:
+    async def test_an_empty_database_has_empty_statistics(self, drive: Driver) -> None:
         stats = await drive.store.stats()
         assert (stats.tallies, stats.workers, stats.dead_letters) == ([], [], 0)
         assert stats.at == await drive.store.now()
@@ -118,30 +118,37 @@ class WorkerContract:
         ]
         assert ([one.id for one in stats.workers], stats.dead_letters) == (["worker-1"], 1)
 
-    async def test_the_count_of_dead_letters_leaves_out_what_was_dealt_with(self, drive: Driver) -> None:
+    async def test_the_count_of_dead_letters_excludes_resolved_ones(self, drive: Driver) -> None:
         jobs = [await drive.running() for _ in range(2)]
         for job in jobs:
             await drive.apply(job, DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR))
         await drive.store.resolve_dead_letters([jobs[0].id], how="discarded", actor=OPERATOR)
         assert (await drive.store.stats()).dead_letters == 1
 
-    async def test_doctor_names_kinds_that_are_due_and_that_no_worker_has(
+    async def test_doctor_names_queues_and_kinds_with_due_jobs_that_no_worker_serves(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
         for kind, delay_ms in (("mail", 0), ("mail", 0), ("post", 0), ("later", 60_000)):
             await drive.add(kind, delay_ms=delay_ms)
+        await drive.add("mail", queue="urgent")
         await drive.running(kind="held")
         assert await warned(drive) == [
-            "kind 'mail' has 2 due jobs and no worker that runs it",
-            "kind 'post' has 1 due job and no worker that runs it",
+            "queue 'default' has 3 due jobs and no worker that serves it",
+            "queue 'urgent' has 1 due job and no worker that serves it",
         ]
         await drive.store.register(worker(kinds=("mail", "other")))
-        await drive.store.register(worker("worker-2", kinds=("post",)))
+        await drive.store.register(worker("worker-2", queues=("urgent",), kinds=("post", "mail")))
+        post = "kind 'post' in queue 'default' has 1 due job and no worker that runs it"
+        assert await warned(drive) == [post], "the worker that has the kind serves another queue"
+        await drive.store.register(worker("worker-3", kinds=("post",)))
         assert await warned(drive) == []
+        await drive.store.unregister("worker-3")
+        assert await warned(drive) == [post]
         await drive.store.unregister("worker-2")
-        assert await warned(drive) == ["kind 'post' has 1 due job and no worker that runs it"]
+        assert await warned(drive) == ["queue 'urgent' has 1 due job and no worker that serves it", post]
         clock.advance(SEEN_SECONDS + 1)
-        assert len(await warned(drive)) == 3, "workers that were not seen for long do not count"
+        later = "queue 'default' has 4 due jobs and no worker that serves it"
+        assert (await warned(drive))[0] == later, "workers that were not seen for long do not count"
 
 
 def as_told(tally: Tally) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +17,14 @@ from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
 from tenure.stores.contract import Store, WorkerRecord
+from tenure.workers.checkpointer import Checkpointer
 from tenure.workers.completer import Completer, Written
 from tenure.workers.execution.attempt import AttemptServices, RunningAttempt
 from tenure.workers.execution.executors import TaskExecutor, ThreadExecutor
-from tenure.workers.execution.outcomes import Outcome
+from tenure.workers.execution.outcomes import EndsAttempt, Outcome
 from tenure.workers.execution.runner import Runner
 from tenure.workers.leases import Lease, LeaseRegistry
-from tenure.workers.maintenance.heartbeat import LeaseRenewer
+from tenure.workers.maintenance.lease_renewer import LeaseRenewer
 from tenure.workers.maintenance.recovery import RecoveryWorker
 from tenure.workers.pool import Slots, WorkerPool
 
@@ -36,6 +38,11 @@ class ErrorRecorder(Middleware):
     async def run(self, ctx: Context, proceed: Callable[[], Awaitable[Any]]) -> Any:
         try:
             return await proceed()
+        except EndsAttempt as end:
+            # A run was suspended, or ended by the recorded failure of a step.
+            if end.__cause__ is not None:
+                self._errors[ctx.id] = end.__cause__
+            raise
         except BaseException as error:
             if not isinstance(error, Snooze | CancelRequested | asyncio.CancelledError):
                 self._errors[ctx.id] = error
@@ -68,12 +75,12 @@ class HarnessRoles:
         *,
         definitions: Mapping[str, JobDefinition[..., Any]],
         middleware: Sequence[Middleware],
-        version: str,
+        version: str | None,
     ) -> None:
         self._store, self._seams, self._definitions, self._version = store, seams, definitions, version
         self.errors = ErrorRecorder()
         self.leases = LeaseRegistry()
-        self._completer = Completer(store, seams)
+        self._completer, self._checkpointer = Completer(store, seams), Checkpointer(store, seams)
         self._renewer = LeaseRenewer(store, self.leases, seams, worker="harness")
         self._recovery = RecoveryWorker(store, seams, name=f"harness-{seams.random.name()}")
         around = (self.errors, *middleware)
@@ -81,7 +88,16 @@ class HarnessRoles:
         self._runner = Runner(
             definitions=definitions,
             executors={"task": tasks, "thread": self._threads, "process": InProcessExecutor(tasks, self._threads)},
-            services=AttemptServices(store, self._completer, seams, stopping=lambda: False, user_transactions=None),
+            services=AttemptServices(
+                store,
+                self._completer,
+                self._checkpointer,
+                seams,
+                call_in_thread=self._threads.call,
+                stopping=lambda: False,
+                user_transactions=None,
+                code_version=version,
+            ),
             on_end=self._ended,
         )
         self._slots = Slots(1)
@@ -125,8 +141,11 @@ class HarnessRoles:
         return changed
 
     async def renew(self) -> None:
-        """Send the heartbeats that are due."""
+        """Send the heartbeats that are due, and end attempts that have timed out."""
         await self._renewer.renew()
+        overdue = [self._ends[lease] for lease in self._renewer.expire_locally() if lease in self._ends]
+        if overdue:
+            await asyncio.wait(overdue)
 
     async def refresh(self) -> None:
         """Read what other clients did to the running jobs, as wake-ups of a real database would trigger it."""
@@ -134,6 +153,7 @@ class HarnessRoles:
         await self._renewer.renew()
 
     async def close(self) -> None:
+        await self._checkpointer.close()
         await self._completer.close()
         await self._threads.close()
 
@@ -153,11 +173,15 @@ class HarnessRoles:
                 kinds=kinds,
                 slots=self._slots,
                 poll_seconds=1.0,
-                start=lambda job, token, at: self._claimed.append(
-                    Lease(job, worker=worker, token=token, sent_at_seconds=at)
-                ),
+                start=partial(self._take, worker, self._claimed.append),
+                release=partial(self._take, worker, self._runner.release),
+                code_version=self._version,
             )
         return self._pool
+
+    def _take(self, worker: str, run: Callable[[Lease], None], job: Job, token: UUID, began_at_seconds: float) -> None:
+        on_interrupt = self._runner.interrupt
+        run(Lease(job, worker=worker, token=token, sent_at_seconds=began_at_seconds, on_interrupt=on_interrupt))
 
     def _record(self, worker: str, queues: tuple[str, ...], kinds: tuple[str, ...]) -> WorkerRecord:
         now = self._seams.clock.now()
@@ -165,7 +189,7 @@ class HarnessRoles:
             id=worker,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=self._version,
+            version=self._version or "unknown",
             queues=queues,
             kinds=kinds,
             concurrency=1,

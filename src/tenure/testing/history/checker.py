@@ -1,12 +1,13 @@
-"""The history checker: what clients saw, and what the database has in the end, must tell one story.
+"""The history checker: compares what clients saw with what the database has in the end.
 
-A program or a simulation writes down each request and its answer in a `History`; `snapshot` reads the database once
-everything is quiet; `check_history` says what does not fit. Nothing is repaired, and nothing is taken on trust: the
-answers, the rows, each job's log and the tail are held against each other and against the lifecycle.
+A program or a simulation records each request and its result in a `History`; `snapshot` reads the database once no
+session writes; `check_history` returns the problems. Nothing is repaired. Results, rows, each job's log and the tail
+are compared with each other and with the lifecycle.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from uuid import UUID
 
@@ -44,15 +45,34 @@ HISTORIES_AT_ONCE = 500
 
 
 class HistorySnapshot(msgspec.Struct, frozen=True):
-    """All that a database has of its jobs: their rows, each one's own log, and the whole log in its order."""
+    """Everything that a database has of its jobs: their rows, each job's log, and the whole log in its order."""
 
     jobs: tuple[Job, ...]
     logs: dict[UUID, tuple[Event, ...]]
     tail: tuple[Event, ...]
 
+    def only(self, job_ids: Collection[UUID]) -> HistorySnapshot:
+        """The part about these jobs. Taken before retention removes them, it can be added to a later snapshot."""
+        return HistorySnapshot(
+            tuple(job for job in self.jobs if job.id in job_ids),
+            {job_id: events for job_id, events in self.logs.items() if job_id in job_ids},
+            tuple(event for event in self.tail if event.job_id in job_ids),
+        )
+
+    def plus(self, removed: HistorySnapshot) -> HistorySnapshot:
+        """This snapshot together with jobs that retention has removed."""
+        tail = sorted((*self.tail, *removed.tail), key=_place)
+        return HistorySnapshot((*self.jobs, *removed.jobs), {**self.logs, **removed.logs}, tuple(tail))
+
+
+def _place(event: Event) -> list[int]:
+    """The order of positions, which are numbers as text on every store."""
+    return [int(number) for number in re.findall(r"[0-9]+", event.position or "")]
+
 
 async def snapshot(store: Store, *, clock: Clock = SYSTEM.clock) -> HistorySnapshot:
-    """Read everything. Not one moment's truth: nobody may write meanwhile, and nothing may be pruned before."""
+    """Read everything. This is no consistent snapshot: no session may write meanwhile. Jobs that retention removed
+    before count as lost, unless they are added with `plus`."""
     jobs = await all_jobs(store)
     tail = await whole_tail(store, expected=sum(job.rev for job in jobs), clock=clock)
     job_ids = list(dict.fromkeys([job.id for job in jobs] + [event.job_id for event in tail]))
@@ -66,11 +86,11 @@ async def snapshot(store: Store, *, clock: Clock = SYSTEM.clock) -> HistorySnaps
 def check_history(
     history: History, database: HistorySnapshot, *, drained: bool = False, effect_kinds: Collection[str] | None = None
 ) -> list[HistoryProblem]:
-    """Every promise that is broken; none when all is well.
+    """All problems; an empty list if there are none.
 
-    `drained` says that everything should have come to an end. `effect_kinds` are the kinds whose commit must have an
+    With `drained` every job must have ended. `effect_kinds` are the kinds whose commit must have an
     effect in the history; by default those of which at least one job had one. Requests and effects that were not
-    written down are not looked for, so a history of some of the processes can be checked too.
+    recorded are not expected, so a history of some of the processes can be checked too.
     """
     log = written({job.id: job for job in database.jobs}, database.logs)
     return [

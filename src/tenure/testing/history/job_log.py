@@ -1,35 +1,44 @@
-"""One job: whether its log is a chain of steps that the lifecycle allows, and whether its row says what its log says.
+"""One job: its log must be a chain that the lifecycle allows, and its row must agree with its log.
 
-Where a step is wrong in several ways, the one that says most is named: a second claim of a held job is two leases at
-once, and only therefore a break in the chain.
+If a step is wrong in several ways, the most specific problem is reported: a second claim of a leased job is reported as
+two leases at once, not as a break in the chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, product
 from uuid import UUID
 
 from tenure.lifecycle.decide import clock_allows
 from tenure.lifecycle.enqueue import enqueued_job
 from tenure.lifecycle.evolve import evolve
 from tenure.lifecycle.fold import contents_of
-from tenure.lifecycle.operations import Complete, Fail, Operation, OperationType
-from tenure.lifecycle.records import Event, EventType, Job, Role
+from tenure.lifecycle.json_text import load
+from tenure.lifecycle.operations import Complete, Fail, Operation, OperationType, Stall, Suspend
+from tenure.lifecycle.records import TIMEOUT, Event, EventType, Job, Role
 from tenure.lifecycle.statuses import LEASED, TERMINAL, Status, rank
 from tenure.lifecycle.transitions import TRANSITIONS, Transition, legal_events
 from tenure.lifecycle.verify import ProblemType, problems_of
 from tenure.testing.history.problems import Code, HistoryProblem
+from tenure.vocabularies import ALL, transition_problems
 
 _LEGAL = legal_events()
-_ARROW_OF: Mapping[tuple[EventType, Status, Role], Transition] = {
-    (transition.event, source, by.role): transition
-    for transition in TRANSITIONS
-    for source in transition.sources
-    for by in transition.by
-}
-"""Who may write what from where. No two arrows share all three, so the arrow can be told from its event."""
+
+
+def _arrows() -> Iterator[tuple[tuple[EventType, Status, Role, bool], Transition]]:
+    for transition, timed_out in product(TRANSITIONS, (False, True)):
+        times_out = transition.operation is OperationType.TIME_OUT
+        for source, by in product(transition.sources, transition.by):
+            fails = by.role is Role.GATEWAY and source is not Status.CLAIMED
+            if not times_out or (timed_out and not fails):
+                yield (transition.event, source, by.role, timed_out), transition
+
+
+_ARROW_OF: Mapping[tuple[EventType, Status, Role, bool], Transition] = dict(_arrows())
+"""Which role may write which event from which status, and whether because of a timeout: the transition follows from its
+event."""
 
 _OF_FLAW = {
     ProblemType.NO_EVENTS: Code.NO_EVENTS,
@@ -42,7 +51,7 @@ _OF_FLAW = {
 
 
 def job_problems(job: Job, events: Sequence[Event]) -> list[HistoryProblem]:
-    """Everything that is wrong with one job."""
+    """All problems of one job."""
     if job.token is not None:
         secret = [HistoryProblem(Code.SECRET_SHOWN, "a read of it shows the token of its lease", job.id)]
     else:
@@ -53,17 +62,18 @@ def job_problems(job: Job, events: Sequence[Event]) -> list[HistoryProblem]:
     log = log_problems(job.id, events)
     row = list(_row(job, in_order(events), log_is_sound=not log))
     sound = not log and all(problem.code is not Code.BROKEN_LOG for problem in row)
-    return [*secret, *log, *row, *(_judged(job, events) if sound else ())]
+    judged = (*_judged(job, events), *_vocabularies(job, events)) if sound else ()
+    return [*secret, *log, *row, *judged]
 
 
 def log_problems(job_id: UUID, events: Sequence[Event]) -> list[HistoryProblem]:
-    """What the log alone shows, without the row."""
+    """Problems of the log alone, without the row."""
     ordered = in_order(events)
     return [*_revisions(job_id, events), *_chain(ordered), *_leases(ordered), *_commits(ordered)]
 
 
 def in_order(events: Sequence[Event]) -> list[Event]:
-    """By revision and each once: what is wrong with that is said once, and the rest can still be looked at."""
+    """By revision and each once: an error in that is reported once, and the rest is still checked."""
     by_rev = {event.rev: event for event in reversed(events)}
     return [by_rev[rev] for rev in sorted(by_rev)]
 
@@ -94,7 +104,7 @@ def _chain(events: Sequence[Event]) -> Iterator[HistoryProblem]:
         requeued = event.type is EventType.REQUEUED or (requeued and event.type is not EventType.CLAIMED)
         if event.at < before.at:
             yield _at(event, Code.TIME_BACK, f"{event.type} is dated {event.at}, and follows {before.at}")
-        # Across a gap in the revisions nothing can be said about the step: what is missing led there.
+        # Across a gap in the revisions a step cannot be checked.
         if event.rev == before.rev + 1:
             step = (before.attempt, fell_from), (event.attempt, rank(event.to_status, requeued=requeued))
             yield from _step(before, event, *step)
@@ -121,13 +131,13 @@ def _step(before: Event, event: Event, was: tuple[int, int], now: tuple[int, int
 
 
 def _leases(events: Sequence[Event]) -> Iterator[HistoryProblem]:
-    """No owner's event at or after the moment at which its lease ended."""
+    """No owner's event at or after the expiry of its lease."""
     until: datetime | None = None
     for before, event in pairwise([events[0], *events]):
         transition = _arrow(event)
         by = None if transition is None else transition.authority(_role(event) or Role.CLIENT)
-        # An event is never dated before the one that it follows. Where both have the same moment, the database's clock
-        # may have been set back in between, and the lease may still have run by it.
+        # An event is never dated before its predecessor. If both have the same timestamp, the database's clock may have
+        # been set back in between, and the lease may still have been valid by it.
         certain = event.at > before.at
         if by is not None and by.with_lease and certain and until is not None and event.at >= until:
             yield _at(event, Code.LEASE_ENDED, f"{event.type} by {event.actor} at {event.at}, the lease ended {until}")
@@ -165,7 +175,7 @@ def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[H
 
 
 def _judged(job: Job, events: Sequence[Event]) -> Iterator[HistoryProblem]:
-    """Whether the record, as each event found it, allowed that event. Only for a log that can be replayed."""
+    """Whether the record before each event allowed that event. Only for a log that can be replayed."""
     contents = contents_of(job)
     current = enqueued_job(job.origin, at=events[0].at, due_at=events[0].until_at)
     for before, event in pairwise(events):
@@ -176,32 +186,49 @@ def _judged(job: Job, events: Sequence[Event]) -> Iterator[HistoryProblem]:
         current = evolve(current, event, content)
 
 
+def _vocabularies(job: Job, events: Sequence[Event]) -> Iterator[HistoryProblem]:
+    """Whether every vocabulary reports this log by transitions of its source and its listed extensions only."""
+    for problem in transition_problems(ALL, job, events):
+        message = f"{problem.vocabulary}: {problem.message}"
+        yield HistoryProblem(Code.VOCABULARY, message, job.id, problem.rev)
+
+
 def _allowed(
     job: Job, event: Event, transition: Transition, content: str | None, *, follows: bool
 ) -> Iterator[HistoryProblem]:
     # An event is dated at the database's time or later, and these guards, once open, stay open. A step that follows
     # another in one change has no guard of its own.
-    if not follows and not clock_allows(job, transition.guard, event.at):
+    operation = _operation(transition.operation, event, job, content)
+    if not follows and not clock_allows(job, transition.clock_guard(operation), event.at):
         message = f"{event.type} at {event.at}: due {job.due_at}, lease until {job.lease_expires_at}, "
         message += f"heartbeat until {job.heartbeat_deadline_at}, time up at {job.timeout_at}"
         yield _at(event, Code.TOO_EARLY, message)
     by = transition.authority(_role(event) or Role.CLIENT)
     if transition.operation is OperationType.COMPLETE and content is None:
-        return  # It was erased, so whether it is the committed one cannot be told.
-    operation = Complete(content or "") if transition.operation is OperationType.COMPLETE else _as_failure(event)
+        return  # It was erased, so it cannot be compared with the committed one.
     for condition in (transition.when, None if by is None else by.when):
         if condition is not None and not condition.holds(job, operation):
             yield _at(event, Code.AGAINST_POLICY, f"{event.type} by {event.actor}: only when {condition.description}")
 
 
-def _as_failure(event: Event) -> Operation:
-    """All that the table's conditions look at in any other request: whether an error was a permanent one."""
-    return Fail("null", permanent=event.cause == "permanent_error")
+def _operation(type_: OperationType, event: Event, job: Job, content: str | None) -> Operation:
+    """An operation with everything that the table's conditions read: result, revision, cause, permanent error."""
+    match type_:
+        case OperationType.COMPLETE:
+            return Complete(content or "")
+        case OperationType.SUSPEND:
+            return Suspend(seen_rev=load(event.detail or "{}").get("seen_rev", 0))
+        case OperationType.STALL:
+            return Stall(event.cause or "lease_expired")
+    timed_out = event.cause == TIMEOUT and job.policy.on_timeout == "fail"
+    return Fail("null", permanent=timed_out or event.cause == "permanent_error")
 
 
 def _arrow(event: Event) -> Transition | None:
     role = _role(event)
-    return None if event.from_status is None or role is None else _ARROW_OF.get((event.type, event.from_status, role))
+    if event.from_status is None or role is None:
+        return None
+    return _ARROW_OF.get((event.type, event.from_status, role, event.cause == TIMEOUT))
 
 
 def _role(event: Event) -> Role | None:

@@ -1,4 +1,4 @@
-"""What a history checker can find: every kind of problem has a code that stays what it is, and a sentence."""
+"""What the history checker can report: every kind of problem has a stable code and a message."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 
 
 class Code(StrEnum):
-    """The rules, each named by what breaks it."""
+    """The codes, each named after the problem."""
 
-    # What was answered, against what is stored.
+    # Results compared with what is stored.
     ACKNOWLEDGED_LOST = "acknowledged_lost"
     REFUSED_STORED = "refused_stored"
     OK_NOT_WRITTEN = "ok_not_written"
@@ -25,7 +25,7 @@ class Code(StrEnum):
     CLAIM_NOT_WRITTEN = "claim_not_written"
     CLAIM_UNTOLD = "claim_untold"
 
-    # What the caller's own code did, against what is committed.
+    # Effects of the user's code compared with commits.
     EFFECT_TWICE = "effect_twice"
     EFFECT_WITHOUT_COMMIT = "effect_without_commit"
     EFFECT_OF_ANOTHER_ATTEMPT = "effect_of_another_attempt"
@@ -51,6 +51,7 @@ class Code(StrEnum):
     TOO_EARLY = "too_early"
     AGAINST_POLICY = "against_policy"
     BROKEN_LOG = "broken_log"
+    VOCABULARY = "vocabulary"
 
     # One job's row.
     ROW_DIFFERS = "row_differs"
@@ -60,7 +61,7 @@ class Code(StrEnum):
     NO_END_EVENT = "no_end_event"
     SECRET_SHOWN = "secret_shown"
 
-    # The whole log, and jobs among each other.
+    # The whole log, and relations between jobs.
     TAIL_MISSING = "tail_missing"
     TAIL_REPEATED = "tail_repeated"
     TAIL_ORDER = "tail_order"
@@ -70,7 +71,7 @@ class Code(StrEnum):
 
 
 class HistoryProblem(msgspec.Struct, frozen=True):
-    """One broken promise: which, how, and of which job (None where a request names none)."""
+    """One problem: its code, the message, and the job (None if a request names none)."""
 
     code: Code
     message: str

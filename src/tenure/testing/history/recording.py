@@ -1,4 +1,4 @@
-"""A store that writes down what is asked of it and what it answers. It changes neither."""
+"""A store that records requests and results in a history. It changes neither."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Settle = Callable[[], None]
 
 
 def recorded(store: Store, history: History, *, now: Now) -> Store:
-    """The same store, with its enqueues, claims and changes written down in the history, dated by `now`."""
-    # What is not written down goes through by name, which a type checker cannot see.
+    """The same store, with its enqueues, claims and changes recorded in the history, dated by `now`."""
+    # Everything else is delegated by name, which a type checker cannot see.
     return cast("Store", _Recorded(store, history, now))
 
 
@@ -70,7 +70,7 @@ class _Recorded:
 
     @asynccontextmanager
     async def transaction(self, *, deadline_seconds: float) -> AsyncIterator[Transaction]:
-        """What is asked inside is answered by the transaction's end."""
+        """Requests inside get their result at the end of the transaction."""
         block = _RecordedBlock(self)
         try:
             async with self._store.transaction(deadline_seconds=deadline_seconds) as tx:
@@ -94,7 +94,7 @@ class _Recorded:
 
 
 class _RecordedBlock:
-    """One transaction. An ok inside it is a promise that only its end keeps."""
+    """One transaction. Its results are final only at its end."""
 
     def __init__(self, outer: _Recorded) -> None:
         self._outer = outer
@@ -166,7 +166,8 @@ def _answering(calls: Sequence[Call]) -> Iterator[None]:
 
 
 def _answer(calls: Iterable[Call], error: BaseException) -> None:
-    """What an error says about the requests: our own say that nothing was written, all others leave it open."""
+    """What an error means for the requests: errors of tenure mean that nothing was written, all others leave it
+    unknown."""
     for call in calls:
         if isinstance(error, TenureError) and not isinstance(error, StoreUnavailable):
             call.failed(type(error).__name__)

@@ -1,6 +1,6 @@
-"""What clients saw: each request, the answer that came to it if one came, and the effects that the caller's code had.
+"""What clients saw: each request, its result if there was one, and the effects of the user's code.
 
-A history is only written down here. It knows nothing of stores, and nothing in it is judged: see `history`.
+This module only records. It knows nothing of stores and checks nothing: see `history`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Invoked(msgspec.Struct, frozen=True, tag="invoked"):
 
 
 class Ok(msgspec.Struct, frozen=True, tag="ok"):
-    """It was done, now or before. What is None was not told: a repeated request is answered without revision."""
+    """It was applied, now or before. None means unknown: a repeated request returns no revision."""
 
     process: str
     number: int
@@ -48,14 +48,14 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
-    """No answer came: it was done, or not, or will be."""
+    """No result: it was applied, or not, or will be."""
 
     process: str
     number: int
 
 
 class Effect(msgspec.Struct, frozen=True, tag="effect"):
-    """The caller's own code had its effect, for this job and (where that is known) in this attempt."""
+    """The user's code had its effect for this job and, if known, in this attempt."""
 
     process: str
     job_id: UUID
@@ -72,7 +72,7 @@ _KNOWN = frozenset(OperationType)
 
 
 class Call:
-    """A request that waits for its answer. It gets one at most; without any, its outcome is unknown."""
+    """A request without a result yet. It gets at most one; without any, its outcome is unknown."""
 
     __slots__ = ("_answered", "_history", "_number")
 
@@ -82,7 +82,7 @@ class Call:
     def ok(
         self, *job_ids: UUID, created: bool | None = None, rev: int | None = None, status: Status | None = None
     ) -> None:
-        """Done. A claim names all jobs that it won; everything else the one job that it was about."""
+        """Applied. A claim names all its jobs; everything else names one job."""
         self._answer(Ok(self._history.process, self._number, job_ids, created, rev, status))
 
     def failed(self, refusal: str) -> None:
@@ -90,7 +90,7 @@ class Call:
         self._answer(Failed(self._history.process, self._number, refusal))
 
     def unknown(self) -> None:
-        """Nobody can say."""
+        """The outcome is unknown."""
         self._answer(Unknown(self._history.process, self._number))
 
     def _answer(self, answer: Answer) -> None:
@@ -101,7 +101,7 @@ class Call:
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request with its answer, and the places of both among the records of their process."""
+    """A request with its result, and the positions of both among the records of their process."""
 
     invoked: Invoked
     invoked_place: int
@@ -114,15 +114,15 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def open(self) -> bool:
-        """Whether nobody knows what became of it."""
+        """Whether its outcome is unknown."""
         return self.answer is None or isinstance(self.answer, Unknown)
 
 
 class History:
     """What one process saw, in its order; or what several did, one process after the other.
 
-    `process` must be a name that no other process of the run has. With `write`, each record also goes there at once, as
-    a line of JSON, so that it outlives a process that is killed.
+    `process` must be a name that no other process of the run has. With `write`, each record is also written there at
+    once, as a line of JSON, so that it survives a kill of the process.
     """
 
     def __init__(self, process: str = "main", *, write: Callable[[bytes], object] | None = None) -> None:
@@ -132,13 +132,13 @@ class History:
         self._numbers = count(1)
 
     def invoke(self, op: str, request_id: str, job_id: UUID | None, at: datetime) -> Call:
-        """A request sets out. Write it down before it is sent: what was sent and is not here cannot be checked."""
+        """A request is sent. Record it before sending: a request that is not recorded cannot be checked."""
         number = next(self._numbers)
         self.note(_checked(Invoked(self.process, number, op, request_id, job_id, at)))
         return Call(self, number)
 
     def effect(self, job_id: UUID, attempt: int | None, at: datetime) -> None:
-        """The caller's own code had its effect: a row in the caller's table, a payment, a mail."""
+        """The user's code had its effect: a row in the user's table, a payment, a mail."""
         self.note(Effect(self.process, job_id, attempt, at))
 
     def note(self, record: Record) -> None:
@@ -151,7 +151,7 @@ class History:
         return b"".join(_encode(record) + b"\n" for record in self.records)
 
     def asked(self) -> list[Asked]:
-        """Every request with its answer. An answer without its request, or a second one, is InvalidInput."""
+        """Every request with its result. InvalidInput: a result without its request, or a second one."""
         found: dict[tuple[str, int], Asked] = {}
         for place, record in enumerate(self.records):
             if isinstance(record, Effect):
@@ -165,7 +165,7 @@ class History:
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> History:
-        """A history of these records, once they are known to fit together."""
+        """A history of these records, after checking that they fit together."""
         history = cls("several")
         history.records = list(records)
         history.asked()
@@ -173,13 +173,13 @@ class History:
 
     @classmethod
     def from_lines(cls, *texts: bytes) -> History:
-        """What `to_lines` or `write` has left, of one process or several. A last line without its end is left out:
-        whoever wrote it was killed meanwhile."""
+        """Read the lines of `to_lines` or `write`, of one process or several. An incomplete last line is ignored: its
+        process was killed while it wrote."""
         return cls.of(record for text in texts for record in _read(text))
 
     @classmethod
     def merged(cls, histories: Iterable[History]) -> History:
-        """Several into one. Each keeps its own order; nothing is said about the order between them."""
+        """Merge several histories. Each keeps its own order; the order between them is unknown."""
         return cls.of(record for history in histories for record in history.records)
 
 

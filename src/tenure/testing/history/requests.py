@@ -1,4 +1,4 @@
-"""What was answered against what is stored: each request has one result, and the log has it under the request's id."""
+"""Results compared with what is stored: each request has one result, and the log has it under the request's id."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tenure.testing.history.records import Asked, Effect, Failed, Ok
 
 _REUSED = "RequestIdReused"
 _OF_ANOTHER_BODY = frozenset({_REUSED, "InvalidInput", "UnknownKind", "PayloadRefused"})
-"""Refusals of a request that only shares its id with the one that was done."""
+"""Refusals of a request that only shares its id with the applied one."""
 
 Family = tuple[str, str, UUID | None]
-"""Requests that are one and the same: enqueues and claims by their id, all others by id and job."""
+"""Repetitions of one request: enqueues and claims by their id, all others by id and job."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def written(jobs: Mapping[UUID, Job], logs: Mapping[UUID, Sequence[Event]]) -> W
 
 
 def request_problems(asked: Iterable[Asked], log: Written) -> Iterator[HistoryProblem]:
-    """Every request that has not exactly the result that was told."""
+    """Every request whose stored result differs from the recorded one."""
     yield from _written_twice(log)
     families: dict[Family, list[Asked]] = {}
     for one in asked:
@@ -61,9 +61,9 @@ def request_problems(asked: Iterable[Asked], log: Written) -> Iterator[HistoryPr
 def effect_problems(
     effects: Iterable[Effect], log: Written, *, kinds: Collection[str] | None
 ) -> Iterator[HistoryProblem]:
-    """At most one effect per job, and one exactly where the job is committed.
+    """At most one effect per job, and exactly one if the job is committed.
 
-    A committed job without an effect is wrong only in kinds that have effects: those given, or those that had any.
+    A committed job without an effect is a problem only in kinds that have effects: those given, or those that had any.
     """
     by_job: dict[UUID, list[Effect]] = {}
     for effect in effects:
@@ -100,7 +100,7 @@ def _family(one: Asked) -> Family:
 
 
 def _written_twice(log: Written) -> Iterator[HistoryProblem]:
-    """One request is one change: consecutive revisions of one moment. One enqueue is one job."""
+    """One request is one change: consecutive revisions with one timestamp. One enqueue is one job."""
     for (job_id, request_id), events in log.changes.items():
         for before, event in pairwise(events):
             if (event.rev - before.rev, event.at, event.actor) != (1, before.at, before.actor):
@@ -221,7 +221,7 @@ _CHECKS: Mapping[str, Callable[[str, Sequence[Asked], Written], Iterator[History
 
 
 def _refused_after_ok(request_id: str, calls: Sequence[Asked], job_id: UUID | None) -> Iterator[HistoryProblem]:
-    """What was done is done for ever. Only within one process is it known which of two calls came first."""
+    """An applied request stays applied. Only within one process is the order of two calls known."""
     done: dict[str, int] = {}
     for one in sorted(calls, key=lambda one: one.invoked_place):
         process, answer = one.invoked.process, one.answer
@@ -238,7 +238,7 @@ def _told(calls: Sequence[Asked]) -> list[tuple[Asked, Ok]]:
 
 
 def _reused(calls: Sequence[Asked]) -> bool:
-    """Whether somebody else has used the id, so that what the log has under it may be theirs."""
+    """Whether another process has used the id, so that what the log has under it may be its."""
     return any(isinstance(one.answer, Failed) and one.answer.refusal == _REUSED for one in calls)
 
 

@@ -1,4 +1,4 @@
-"""The whole log in its order, and what must hold between jobs: each event told once, one live job for a dedupe key."""
+"""The whole log in its order, and relations between jobs: each event once, one live job per dedupe key."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def tail_problems(logs: Mapping[UUID, Sequence[Event]], tail: Sequence[Event]) -
             yield _of(event, Code.TAIL_MISSING, f"the tail does not tell of {event.type}")
 
 
-class _Life(msgspec.Struct, frozen=True):
-    """From when to when a job was live: by its place in the tail, and by time. Without an end it still is."""
+class _LiveSpan(msgspec.Struct, frozen=True):
+    """When a job was live: by its positions in the tail, and by time. Without an end it still is."""
 
     job_id: UUID
     begin: int
@@ -44,11 +44,11 @@ class _Life(msgspec.Struct, frozen=True):
     begin_at: datetime
     end_at: datetime | None
 
-    def overlaps(self, later: _Life) -> bool:
+    def overlaps(self, later: _LiveSpan) -> bool:
         """Whether both were live at once; `later` begins after this one in the tail.
 
-        Both orders must say so. The tail of PostgreSQL goes by the beginning of transactions, and so may show a job
-        before the end of another that it waited for; and the time of a database may be set back.
+        Both orders must agree. The tail of PostgreSQL is in the order of transaction starts, so it may show a job
+        before the end of another that it waited for; and the database's clock may be set back.
         """
         in_tail = self.end is None or later.begin < self.end
         begins_in_time = self.end_at is None or later.begin_at < self.end_at
@@ -56,30 +56,30 @@ class _Life(msgspec.Struct, frozen=True):
 
 
 def dedupe_problems(jobs: Iterable[Job], tail: Sequence[Event]) -> Iterator[HistoryProblem]:
-    """Two jobs of a kind that were live at once under one dedupe key."""
-    alike: dict[tuple[str, str], list[UUID]] = {}
+    """Two jobs that were live at once under one dedupe key."""
+    by_key: dict[str, list[UUID]] = {}
     for job in jobs:
         if job.origin.dedupe_key is not None:
-            alike.setdefault((job.kind, job.origin.dedupe_key), []).append(job.id)
-    wanted = {job_id for job_ids in alike.values() if len(job_ids) > 1 for job_id in job_ids}
+            by_key.setdefault(job.origin.dedupe_key, []).append(job.id)
+    wanted = {job_id for job_ids in by_key.values() if len(job_ids) > 1 for job_id in job_ids}
     lives = _lives(tail, wanted)
-    for (kind, key), job_ids in alike.items():
-        active: list[_Life] = []
+    for key, job_ids in by_key.items():
+        active: list[_LiveSpan] = []
         for life in sorted((lives[job_id] for job_id in job_ids if job_id in lives), key=lambda life: life.begin):
             for other in active:
                 if other.overlaps(life):
-                    message = f"it was live together with job {other.job_id}: both are {kind!r} with dedupe key {key!r}"
+                    message = f"it was live together with job {other.job_id}: both have the dedupe key {key!r}"
                     yield HistoryProblem(Code.DEDUPE_OVERLAP, message, life.job_id)
             active = [other for other in active if other.end is None or other.end > life.begin] + [life]
 
 
-def _lives(tail: Sequence[Event], wanted: set[UUID]) -> dict[UUID, _Life]:
-    lives: dict[UUID, _Life] = {}
+def _lives(tail: Sequence[Event], wanted: set[UUID]) -> dict[UUID, _LiveSpan]:
+    lives: dict[UUID, _LiveSpan] = {}
     for place, event in enumerate(tail):
         if event.job_id not in wanted:
             continue
         if event.from_status is None:
-            lives[event.job_id] = _Life(event.job_id, place, None, event.at, None)
+            lives[event.job_id] = _LiveSpan(event.job_id, place, None, event.at, None)
         elif event.to_status in TERMINAL and (life := lives.get(event.job_id)) is not None and life.end is None:
             lives[event.job_id] = msgspec.structs.replace(life, end=place, end_at=event.at)
     return lives

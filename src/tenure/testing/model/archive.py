@@ -1,9 +1,10 @@
-"""The model's archive: a copy is its snapshot, and what is restored is built in a copy that takes the model's place.
+"""The model's archive: a snapshot is a copy, and a restore builds a copy that replaces the model's content.
 
-Of claims, answers and messages the model does not know when they came about: it says, at the beginning of its time.
+The model does not record when claims, deduplicated requests and messages were made; the archive uses the start of its
+clock.
 """
 
-# ruff: noqa: SLF001 - this is a part of the model, in a file of its own
+# ruff: noqa: SLF001 - this is a part of the model
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.limits import RateUsage
+from tenure.lifecycle.content import StoredContent
+from tenure.lifecycle.queue_limits import RateUsage
 from tenure.lifecycle.records import Event
 from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.lifecycle.steps import StepRecord
 from tenure.seams import SYSTEM
-from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, QueueRecord
+from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, QueueRecord, UnreadableRow
 from tenure.stores.contract.archive import (
     ArchivedJob,
     ArchiveRecord,
@@ -73,7 +76,7 @@ class ModelArchive:
 
 
 class ModelSnapshot:
-    """A copy, which nobody else changes."""
+    """A copy that does not change."""
 
     store = "model"
 
@@ -82,6 +85,10 @@ class ModelSnapshot:
 
     async def totals(self) -> Totals:
         return Totals(len(self._model._rows), len(self._model._log))
+
+    @property
+    def unreadable(self) -> Sequence[UnreadableRow]:
+        return ()
 
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         for page in _pages(sorted(self._shelf(kind), key=str), limit):
@@ -101,14 +108,27 @@ class ModelSnapshot:
     async def artifact(self, job_id: UUID, name: str) -> Artifact | None:
         return await self._model.artifact(job_id, name)
 
+    async def steps(self, job_id: UUID, *, limit: int) -> AsyncIterator[Sequence[StepRecord]]:
+        for page in _pages(self._model._steps.get(job_id, []), limit):
+            yield page
+
     def _shelf(self, kind: type[ArchiveRecord]) -> list[ArchiveRecord]:
         model, at = self._model, START
         if kind is ClaimRecord:
             won = model._claims.items()
             return [ClaimRecord(request_id=name, body=one.body, job_ids=one.job_ids, at=at) for name, one in won]
         if kind is MessageRecord:
-            posted = model._outbox.values()
-            return [MessageRecord(sequence=n, at=at, **msgspec.structs.asdict(message)) for n, message in posted]
+            return [
+                MessageRecord(
+                    sequence=number,
+                    at=at,
+                    job_id=model._senders.get(message.id),
+                    correlation_id=model._message_context[message.id][0],
+                    trace=model._message_context[message.id][1],
+                    **msgspec.structs.asdict(message),
+                )
+                for number, message in model._outbox.values()
+            ]
         if kind is StreamRecord:
             last = {message.aggregate: number for number, message in sorted(model._outbox.values(), key=lambda m: m[0])}
             return [StreamRecord(aggregate=name, written=n, delivered=0, failures=0) for name, n in last.items()]
@@ -118,9 +138,9 @@ class ModelSnapshot:
             return [_queue_state(book) for book in model._books.values()]
         if kind is KeyRateUsage:
             return [
-                KeyRateUsage(queue=queue, key=key, spent=spent, until_at=at)
+                KeyRateUsage(queue=queue, key=key, usage=usage, until_at=at)
                 for queue, book in model._books.items()
-                for key, spent in book.spent_by_key.items()
+                for key, usage in book.usage_by_key.items()
             ]
         return []
 
@@ -136,6 +156,7 @@ class ModelSnapshot:
                 for name, one in answers
             ),
             artifacts=tuple(await model.artifacts(job_id)),
+            step_count=len(model._steps.get(job_id, ())),
         )
 
 
@@ -152,14 +173,17 @@ class ModelRestore:
             elif isinstance(record, MessageRecord):
                 facts = {name: getattr(record, name) for name in OutboxMessage.__struct_fields__}
                 self._model._outbox[record.id] = (record.sequence, OutboxMessage(**facts))
+                self._model._message_context[record.id] = record.correlation_id, record.trace
+                if record.job_id is not None:
+                    self._model._senders[record.id] = record.job_id
             elif isinstance(record, ScheduleRecord):
                 self._model._schedules[record.name] = record
             elif isinstance(record, QueueState):
                 self._model._books[record.name] = _book(record)
             elif isinstance(record, KeyRateUsage):
                 book = self._model._books[record.queue]
-                spent = book.spent_by_key | {record.key: record.spent}
-                self._model._books[record.queue] = msgspec.structs.replace(book, spent_by_key=spent)
+                usage = book.usage_by_key | {record.key: record.usage}
+                self._model._books[record.queue] = msgspec.structs.replace(book, usage_by_key=usage)
 
     async def write_events(self, events: Sequence[Event]) -> None:
         for place, event in enumerate(events):
@@ -173,7 +197,7 @@ class ModelRestore:
             job_id, history = one.job.id, model._histories.get(one.job.id, [])
             if job_id in model._rows or [event.rev for event in history] != list(range(1, one.job.rev + 1)):
                 raise NotRestored(place, "a job comes once, with its whole log")
-            said = {"correlation_id": one.job.origin.correlation_id, "trace": one.job.origin.trace}
+            said = {"correlation_id": one.job.correlation_id, "trace": one.job.origin.trace}
             model._replace_events(msgspec.structs.replace(event, **said) for event in list(history))
             token = SYSTEM.random.token() if one.job.leased else None
             model._rows[job_id] = msgspec.structs.replace(one.job, token=token)
@@ -188,22 +212,32 @@ class ModelRestore:
         made = Artifact(name=record.name, media_type=record.media_type, body=body)
         self._model._artifacts[record.job_id, record.name] = (record, made)
 
+    async def write_steps(self, steps: Sequence[StepRecord]) -> None:
+        for place, step in enumerate(steps):
+            kept = self._model._steps.setdefault(step.job_id, [])
+            if any(there.key == step.key for there in kept):
+                raise NotRestored(place, "a key has one step")
+            kept.append(msgspec.structs.replace(step, number=self._model._next_step_number()))
+
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._model.history(job_ids)
+
+    async def content(self, job_ids: Sequence[UUID]) -> dict[UUID, StoredContent]:
+        return await self._model.content(job_ids)
 
     async def missing_job(self) -> UUID | None:
         return next((job_id for job_id in self._model._histories if job_id not in self._model._rows), None)
 
 
 def _queue_state(book: RuleBook) -> QueueState:
-    record, spent = book.record, book.spent if book.spent != RateUsage() else None
+    record, usage = book.record, book.usage if book.usage != RateUsage() else None
     facts = {name: getattr(record, name) for name in ("name", "limits", "paused_at", "updated_at")}
-    return QueueState(turn=book.turn, spent=spent, **facts)
+    return QueueState(last_key=book.last_key, usage=usage, **facts)
 
 
 def _book(state: QueueState) -> RuleBook:
     facts = {name: getattr(state, name) for name in ("name", "limits", "paused_at", "updated_at")}
-    return RuleBook(record=QueueRecord(**facts), turn=state.turn, spent=state.spent or RateUsage())
+    return RuleBook(record=QueueRecord(**facts), last_key=state.last_key, usage=state.usage or RateUsage())
 
 
 def _pages(items: Sequence[T], limit: int) -> Iterator[Sequence[T]]:

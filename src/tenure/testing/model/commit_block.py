@@ -1,7 +1,7 @@
-"""A transaction of the model: what happens in it happens on a copy, which takes the model's place at the end.
+"""A transaction of the model: it works on a copy, which replaces the model's content at the end.
 
-Where somebody else has changed the model meanwhile, everything is asked again on what is there now. The model has no
-SQL, so the caller's own statements are refused.
+If the model has changed meanwhile, all requests are applied again to the current content. The model has no SQL, so
+statements are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from tenure.errors import StoreError
 from tenure.lifecycle.records import Job
 from tenure.seams import SYSTEM
 from tenure.stores.commit_block import BaseCommitBlock
-from tenure.stores.contract import Artifact, EnqueueRequest, EnqueueResult, OutboxMessage, Outcome, Request
+from tenure.stores.contract import (
+    Artifact,
+    EnqueueRequest,
+    EnqueueResult,
+    OutboxMessage,
+    Outcome,
+    Request,
+    SaveStep,
+    StepOutcome,
+)
 
 if TYPE_CHECKING:
     from tenure.testing.model.store import ModelStore
@@ -22,10 +31,10 @@ T = TypeVar("T")
 
 
 class ModelCommitBlock(BaseCommitBlock):
-    """Buffers what it is asked, and applies it on exit."""
+    """Buffers its requests, and applies them on exit."""
 
     def __init__(self, model: ModelStore, *, deadline_seconds: float) -> None:
-        # The model's clock is the database's; a deadline is measured by a clock that goes.
+        # The model's clock is manual; a deadline needs a clock that runs.
         super().__init__(model, deadline_seconds=deadline_seconds, clock=SYSTEM.clock)
         self._model = model
         self._before = self._copy = model.copy()
@@ -39,7 +48,7 @@ class ModelCommitBlock(BaseCommitBlock):
         self._model.become(self._copy)
 
     async def _catch_up(self) -> None:
-        """Where somebody else has changed the model meanwhile, ask everything again on what is there now."""
+        """If the model has changed meanwhile, apply all requests again to the current content."""
         if self._model.is_like(self._before):
             return
         self._before, self._copy = self._model.copy(), self._model.copy()
@@ -47,7 +56,7 @@ class ModelCommitBlock(BaseCommitBlock):
             if type(await ask(self._copy)) is not type(answer):
                 raise StoreError("somebody else changed what this transaction has read; try again")
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         self._asked = []
 
     def _abandon(self) -> None:
@@ -59,15 +68,22 @@ class ModelCommitBlock(BaseCommitBlock):
     async def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]:
         raise StoreError("the model has no SQL; use a real store for statements of your own")
 
-    async def _add(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+    async def _enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         return await self._ask(lambda model: model.enqueue(requests))
 
-    async def _perform(self, request: Request) -> Outcome:
+    async def _apply(self, request: Request) -> Outcome:
         async def apply(model: ModelStore) -> Outcome:
-            [outcome] = await model.apply([request])
+            [outcome] = await model.apply_only([request])
             return outcome
 
         return await self._ask(apply)
+
+    async def _save_step(self, request: SaveStep) -> StepOutcome:
+        async def save(model: ModelStore) -> StepOutcome:
+            [outcome] = await model.save_steps([request])
+            return outcome
+
+        return await self._ask(save)
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
         await self._ask(lambda model: model.post(messages))
@@ -76,7 +92,7 @@ class ModelCommitBlock(BaseCommitBlock):
         return await self._ask(lambda model: model.attach(job, artifacts))
 
     async def _ask(self, ask: Callable[[ModelStore], Awaitable[T]]) -> T:
-        """As in a database where each statement sees what others have committed by then."""
+        """As in a database where each statement sees what others have committed."""
         await self._catch_up()
         answer = await ask(self._copy)
         self._asked.append((ask, answer))

@@ -1,4 +1,4 @@
-"""What the model keeps beside its jobs: artifacts, messages for the outside, and workers."""
+"""What the model has besides jobs: artifacts, outbox messages, steps, and workers."""
 
 from __future__ import annotations
 
@@ -8,33 +8,60 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
+from tenure.lifecycle.content import StoredContent
+from tenure.lifecycle.decide import effective_at
+from tenure.lifecycle.json_text import check_integer
 from tenure.lifecycle.records import Job
-from tenure.stores.commit_block import require_outside
-from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, WorkerRecord, without_token
-from tenure.stores.validation import validate_worker
+from tenure.lifecycle.steps import StepRecord, StepsDigest, stored_step
+from tenure.stores.commit_block import require_no_open_block
+from tenure.stores.contract import (
+    Artifact,
+    ArtifactRecord,
+    Failure,
+    OutboxMessage,
+    SaveStep,
+    SignalRecord,
+    StepOutcome,
+    StepSaved,
+    WorkerRecord,
+    decide_save,
+    digest_artifacts,
+    digest_messages,
+    message_context,
+    without_token,
+)
+from tenure.stores.contract.steps import STEPS_PER_READ
+from tenure.stores.validation import NUMBER_MAX, invalid_steps, validate_page, validate_worker
 from tenure.testing.clock import ManualClock
 
 
 class Belongings:
-    """The half of the model that `decide` knows nothing of."""
+    """The part of the model that `decide` does not concern."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self._rows: dict[UUID, Job] = {}
         self._artifacts: dict[tuple[UUID, str], tuple[ArtifactRecord, Artifact]] = {}
         self._outbox: dict[UUID, tuple[int, OutboxMessage]] = {}
+        self._senders: dict[UUID, UUID] = {}
+        self._message_context: dict[UUID, tuple[str, str | None]] = {}
+        self._signals: dict[UUID, list[SignalRecord]] = {}
+        self._steps: dict[UUID, list[StepRecord]] = {}
         self._workers: dict[str, WorkerRecord] = {}
 
     async def post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
-        """What a transaction has posted, each under the next number of its aggregate."""
-        for message, _ in messages:
+        """Store a transaction's messages, each under the next number of its aggregate."""
+        for message, job in messages:
             if message.id in self._outbox:
                 raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
             earlier = sum(there.aggregate == message.aggregate for _, there in self._outbox.values())
             self._outbox[message.id] = (earlier + 1, message)
+            self._message_context[message.id] = message_context(message, job)
+            if job is not None:
+                self._senders[message.id] = job.id
 
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
-        """What a transaction has attached. The job as it stands."""
+        """Store a transaction's artifacts. Returns the current job."""
         current = self._rows.get(job.id)
         if current is None:
             raise JobNotFound(job.id)
@@ -62,19 +89,63 @@ class Belongings:
         kept = self._artifacts.get((job_id, name))
         return None if kept is None else kept[1]
 
+    async def content(self, job_ids: Sequence[UUID]) -> dict[UUID, StoredContent]:
+        return {job_id: self._content(job_id) for job_id in job_ids}
+
+    def _content(self, job_id: UUID) -> StoredContent:
+        artifacts = [kept for key, kept in self._artifacts.items() if key[0] == job_id]
+        return StoredContent(
+            artifacts=tuple(
+                one for record, made in artifacts for one in digest_artifacts([made], attempt=record.attempt)
+            ),
+            messages=tuple(digest_messages(self._outbox[id_][1] for id_ in self._messages_of(job_id))),
+            signals={signal.rev: (signal.name, signal.payload) for signal in self._signals.get(job_id, ())},
+            steps=tuple(stored_step(step) for step in self._steps.get(job_id, ())),
+        )
+
+    async def save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
+        invalid = invalid_steps(requests)
+        require_no_open_block(self)
+        return [invalid.get(index) or self._save_step(request) for index, request in enumerate(requests)]
+
+    def _save_step(self, request: SaveStep) -> StepOutcome:
+        job, now = self._rows.get(request.job.id), self._clock.now()
+        kept = self._steps.get(request.job.id, [])
+        existing = next((step for step in kept if step.key == request.step.key), None)
+        outcome = decide_save(job, request, existing, now=now)
+        if outcome is not None or job is None:
+            return outcome or Failure(JobNotFound(request.job.id))
+        step = request.record(number=self._next_step_number(), at=effective_at(job, now))
+        self._steps.setdefault(job.id, []).append(step)
+        return StepSaved(step)
+
+    def _next_step_number(self) -> int:
+        return 1 + max((step.number for steps in self._steps.values() for step in steps), default=0)
+
+    async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
+        validate_page(limit)
+        check_integer(after, "after", least=0, most=NUMBER_MAX)
+        return [step for step in self._steps.get(job_id, ()) if step.number > after][:limit]
+
+    def _steps_digest(self, job_id: UUID) -> str | None:
+        return StepsDigest.of(step.digest for step in self._steps.get(job_id, ())).recorded
+
+    def _messages_of(self, job_id: UUID) -> list[UUID]:
+        return [message_id for message_id, sender in self._senders.items() if sender == job_id]
+
     def _drop_artifacts(self, job_ids: Set[UUID]) -> None:
         self._artifacts = {key: kept for key, kept in self._artifacts.items() if key[0] not in job_ids}
 
     async def register(self, worker: WorkerRecord) -> None:
         validate_worker(worker)
-        require_outside(self)
+        require_no_open_block(self)
         now = self._clock.now()
         before = self._workers.get(worker.id)
         first = now if before is None else before.started_at
         self._workers[worker.id] = msgspec.structs.replace(worker, started_at=first, seen_at=now, stopped_at=None)
 
     async def unregister(self, worker_id: str) -> None:
-        require_outside(self)
+        require_no_open_block(self)
         worker = self._workers.get(worker_id)
         if worker is not None and worker.stopped_at is None:
             self._workers[worker_id] = msgspec.structs.replace(worker, stopped_at=self._clock.now())

@@ -1,6 +1,6 @@
-"""Queues in the model: what operators said of them, and claims by their rules.
+"""Queues of the model: their records, and claims under limits.
 
-It answers the questions of a choice by looking at every job there is.
+It reads every job for each claim.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 
 from tenure.lifecycle.claim_order import candidate_order
 from tenure.lifecycle.json_text import check_name
-from tenure.lifecycle.limits import NO_LIMITS, Candidate, QueueLimits, RateUsage
+from tenure.lifecycle.queue_limits import NO_LIMITS, Candidate, QueueLimits, RateUsage
 from tenure.lifecycle.records import Actor, Job
 from tenure.lifecycle.statuses import READY
-from tenure.stores.commit_block import require_outside
+from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import ClaimRequest, QueueRecord
-from tenure.stores.limits import (
+from tenure.stores.limited_claim import (
     Choice,
     InOrder,
     Keys,
@@ -39,12 +39,12 @@ Rows = dict[Any, Job]
 
 
 class RuleBook(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model knows of a queue."""
+    """The model's record of a queue."""
 
     record: QueueRecord
-    turn: str = ""
-    spent: RateUsage = RateUsage()
-    spent_by_key: dict[str, RateUsage] = {}
+    last_key: str = ""
+    usage: RateUsage = RateUsage()
+    usage_by_key: dict[str, RateUsage] = {}
 
     @property
     def limited(self) -> bool:
@@ -52,7 +52,7 @@ class RuleBook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelQueues:
-    """The operator's part of the model, over its books and rows."""
+    """The queue operations of the model, over its queue records and rows."""
 
     def __init__(self, model: object, books: dict[str, RuleBook], rows: Rows, clock: ManualClock) -> None:
         self._model, self._books, self._rows, self._clock = model, books, rows, clock
@@ -77,12 +77,12 @@ class ModelQueues:
 
     def _there(self, name: str) -> RuleBook:
         check_name(name, "queue")
-        require_outside(self._model)
+        require_no_open_block(self._model)
         record = QueueRecord(name=name, limits=NO_LIMITS, paused_at=None, updated_at=self._clock.now())
         return self._books.get(name, RuleBook(record=record))
 
     def _keep(self, book: RuleBook, **changed: Any) -> QueueRecord:
-        """A record that says the same as before is left as it is."""
+        """A record that does not change is left as it is."""
         record = msgspec.structs.replace(book.record, **changed)
         if record != book.record or record.name not in self._books:
             record = msgspec.structs.replace(record, updated_at=self._clock.now())
@@ -97,14 +97,14 @@ class ModelQueues:
 def choice_by_rules(
     request: ClaimRequest, books: dict[str, RuleBook], jobs: Iterable[Job], now: datetime
 ) -> Choice | None:
-    """The jobs that the rules let through; None where no queue has any."""
+    """The jobs that the limits admit; None if no queue has limits."""
     limited = {
         name: LimitedQueue(
             name=name,
             limits=book.record.limits,
             paused=book.record.paused_at is not None,
-            turn=book.turn,
-            spent=book.spent,
+            last_key=book.last_key,
+            usage=book.usage,
         )
         for name, book in books.items()
         if name in request.queues and book.limited
@@ -132,8 +132,8 @@ def _answer(
         case LeasedByKey():
             return Counter(job.origin.partition_key for job in mine if job.leased)
         case UsageByKey(queue, keys):
-            spent = books[queue].spent_by_key
-            return {key: spent[key] for key in keys if key in spent}
+            usage = books[queue].usage_by_key
+            return {key: usage[key] for key in keys if key in usage}
 
 
 def _due(jobs: Iterable[Job], request: ClaimRequest, now: datetime) -> list[Candidate]:
@@ -146,14 +146,14 @@ def _due(jobs: Iterable[Job], request: ClaimRequest, now: datetime) -> list[Cand
 
 
 def noted(books: dict[str, RuleBook], notes: Iterable[Note]) -> dict[str, RuleBook]:
-    """The books after a claim."""
+    """The queue records after a claim."""
     kept = dict(books)
     for note in notes:
         book = kept[note.queue]
         kept[note.queue] = msgspec.structs.replace(
             book,
-            turn=book.turn if note.turn is None else note.turn,
-            spent=book.spent if note.spent is None else note.spent,
-            spent_by_key={**book.spent_by_key, **note.spent_by_key},
+            last_key=book.last_key if note.last_key is None else note.last_key,
+            usage=book.usage if note.usage is None else note.usage,
+            usage_by_key={**book.usage_by_key, **note.usage_by_key},
         )
     return kept

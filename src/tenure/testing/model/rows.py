@@ -1,4 +1,4 @@
-"""What the model asks of its rows: which of them match, which were asked for before, which are due. Pure."""
+"""Queries over the model's rows: matching jobs, repeated requests, due jobs. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import InvalidInput, RequestIdReused
+from tenure.errors import DedupeKeyConflict, InvalidInput, RequestIdReused
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, EventType, Job
-from tenure.lifecycle.statuses import LEASED, QUEUED, READY, STALLED
+from tenure.lifecycle.statuses import READY, STALLED
 from tenure.stores.contract import (
     ClaimRequest,
     DeadLetterFilter,
@@ -25,11 +25,11 @@ from tenure.stores.contract import (
 POSITION_DIGITS = 12
 
 Body = tuple[str, str | None]
-"""What makes an enqueue the same request when it comes again."""
+"""What identifies a repeated enqueue."""
 
 
 class AnsweredEnqueue(msgspec.Struct, frozen=True):
-    """An enqueue that made no job of its own, because another had its dedupe key."""
+    """An enqueue that was deduplicated to another job."""
 
     body: Body
     job_id: UUID
@@ -41,7 +41,7 @@ class WonClaim(msgspec.Struct, frozen=True):
 
 
 def same_answer(request: EnqueueRequest, rows: dict[UUID, Job], answers: dict[str, AnsweredEnqueue]) -> Job | None:
-    """The job that had this request's dedupe key when it first came, also when it has ended since."""
+    """The job that this request was deduplicated to, also after that job has ended."""
     answer = answers.get(request.request_id)
     if answer is None:
         return None
@@ -65,9 +65,12 @@ def body_of(request: EnqueueRequest) -> Body:
 
 
 def same_dedupe(request: EnqueueRequest, rows: Iterable[Job]) -> Job | None:
-    key = (request.origin.kind, request.origin.dedupe_key)
-    live = (job for job in rows if job.live and (job.kind, job.origin.dedupe_key) == key)
-    return None if request.origin.dedupe_key is None else next(live, None)
+    key = request.origin.dedupe_key
+    live = (job for job in rows if job.live and job.origin.dedupe_key == key)
+    found = None if key is None else next(live, None)
+    if found is not None and key is not None and found.kind != request.origin.kind:
+        raise DedupeKeyConflict(key, job_id=found.id, kind=found.kind)
+    return found
 
 
 def claimable(job: Job, request: ClaimRequest, now: datetime) -> bool:
@@ -75,10 +78,18 @@ def claimable(job: Job, request: ClaimRequest, now: datetime) -> bool:
 
 
 def needs_attention(job: Job, now: datetime) -> bool:
-    passed = [moment for moment in (job.lease_expires_at, job.heartbeat_deadline_at, job.timeout_at) if moment]
-    if job.status in LEASED or job.status is QUEUED:
-        return any(moment <= now for moment in passed)
-    return job.status is STALLED and (job.lost or job.committed)
+    ends = (job.lease_expires_at, job.heartbeat_deadline_at, job.timeout_at)
+    if any(at is not None and at <= now for at in ends):
+        return True
+    return job.status is STALLED and (job.lost or job.due_at is None)
+
+
+def waits_in_vain(job: Job, jobs: Iterable[Job], now: datetime) -> bool:
+    """Whether it waits for children although at most `children_max` of them are live, and is not due."""
+    if job.children_max is None or (job.due_at is not None and job.due_at <= now):
+        return False
+    awaited = [child for child in jobs if child.origin.awaited and child.origin.parent_id == job.id]
+    return sum(child.live for child in awaited) <= job.children_max
 
 
 def job_matches(job: Job, wanted: JobFilter) -> bool:
@@ -87,7 +98,7 @@ def job_matches(job: Job, wanted: JobFilter) -> bool:
         (not wanted.statuses or job.status in wanted.statuses)
         and (not wanted.queues or job.queue in wanted.queues)
         and (not wanted.kinds or job.kind in wanted.kinds)
-        and wanted.correlation_id in (None, job.origin.correlation_id)
+        and wanted.correlation_id in (None, job.correlation_id)
         and (not wanted.reasons or job.reason in wanted.reasons)
         and wanted.dedupe_key in (None, job.origin.dedupe_key)
         and wanted.submitted_by in (None, job.origin.submitted_by)
@@ -109,7 +120,7 @@ def letter_matches(letter: DeadLetterRecord, job: Job, wanted: DeadLetterFilter)
 
 
 def is_due(job: Job, now: datetime) -> bool:
-    """Whether a claim may take it, as far as time and status go."""
+    """Whether time and status allow a claim."""
     return job.due_at is not None and job.due_at <= now and job.status in READY and not job.committed
 
 
@@ -143,7 +154,7 @@ def event_matches(event: Event, wanted: EventFilter) -> bool:
 
 
 def position(after: object) -> str:
-    """A place in the log to go on from, as an earlier page named it; the beginning is named by nothing."""
+    """The position of an earlier page; None is the beginning."""
     if after is None or after == "":
         return ""
     if not isinstance(after, str) or len(after) != POSITION_DIGITS or not (after.isascii() and after.isdigit()):
@@ -156,7 +167,7 @@ def within(moment: datetime, begin: datetime | None, end: datetime | None) -> bo
 
 
 def superseded(history: Sequence[Event]) -> list[Event]:
-    """Progress that no longer shows in the record: more of it came, or a new attempt began."""
+    """Progress that the record no longer shows: later progress or a new attempt replaced it."""
     found: list[Event] = []
     told: list[Event] = []
     for event in history:

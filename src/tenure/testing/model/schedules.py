@@ -1,4 +1,4 @@
-"""The model's schedules: rows by name, and the rules of the contract in as few words as there are."""
+"""The model's schedules: records by name, and the contract's rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.lifecycle.records import Actor
 from tenure.lifecycle.schedules import Firing, Schedule, ScheduleRecord
-from tenure.stores.commit_block import require_outside
+from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.contract.schedules import Soonest
 from tenure.stores.schedule_validation import validate_firing, validate_next, validate_schedule
@@ -21,7 +21,7 @@ Add = Callable[[Sequence[EnqueueRequest]], Awaitable[list[EnqueueResult]]]
 
 
 class ModelSchedules:
-    """A view of the model's rows, which are the model's own: a transaction may replace them."""
+    """A view of the model's rows, which a transaction may replace."""
 
     def __init__(self, store: object, rows: Callable[[], Rows], clock: ManualClock, add: Add) -> None:
         self._store, self._rows_now, self._clock, self._add = store, rows, clock, add
@@ -34,7 +34,7 @@ class ModelSchedules:
         self, schedule: Schedule, *, next_at: datetime | None, paused: bool, expected_rev: int, actor: Actor
     ) -> ScheduleRecord | None:
         validate_schedule(schedule, next_at=next_at, expected_rev=expected_rev, actor=actor)
-        require_outside(self._store)
+        require_no_open_block(self._store)
         there = self._rows.get(schedule.name)
         if (there.rev if there else 0) != expected_rev:
             return None
@@ -53,7 +53,7 @@ class ModelSchedules:
         return record
 
     async def remove(self, name: str, *, actor: Actor) -> bool:
-        require_outside(self._store)
+        require_no_open_block(self._store)
         return self._rows.pop(name, None) is not None
 
     async def get(self, name: str) -> ScheduleRecord | None:
@@ -75,7 +75,7 @@ class ModelSchedules:
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
         validate_firing(firing, requests)
-        require_outside(self._store)
+        require_no_open_block(self._store)
         there = self._rows.get(firing.name)
         if there is None or there.rev != firing.rev or there.paused_at is not None or there.next_at is None:
             return None

@@ -1,7 +1,7 @@
-"""The oracle: a store that is nothing but dictionaries and `decide`. It is for comparing, and not offered to users.
+"""The in-memory model: a store of dictionaries and `decide`. Other stores are compared with it; it is not for users.
 
-Everything happens at once and in order, so there are no locks, no races and no SQL that could be wrong. What a real
-store answers, writes and shows must be what this one does.
+Everything happens at once and in order, so there are no locks, no races and no SQL. A real store must return, write and
+show what this one does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
 from tenure.lifecycle.records import Event, EventType, Execution, Job
 from tenure.lifecycle.schedules import ScheduleRecord
-from tenure.stores.commit_block import require_outside
+from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
     Applied,
     ClaimRequest,
@@ -49,7 +49,8 @@ from tenure.stores.contract import (
     redacted,
     without_token,
 )
-from tenure.stores.findings import SEEN_SECONDS, nobody_runs, paused
+from tenure.stores.findings import SEEN_SECONDS, UnservedJobs, paused, unserved_jobs
+from tenure.stores.parents import wake_parents
 from tenure.stores.validation import (
     validate_claim,
     validate_dead_letter_filter,
@@ -80,6 +81,7 @@ from tenure.testing.model.rows import (
     same_dedupe,
     same_enqueue,
     tallies,
+    waits_in_vain,
 )
 from tenure.testing.model.schedules import ModelSchedules
 
@@ -90,7 +92,7 @@ class _NoWakeups:
 
 
 class ModelStore(Forgetting):
-    """Rows by id, events by job and in the order of the log, and what hangs on them."""
+    """Rows by id, events by job and in the order of the log, and their further records."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -100,11 +102,15 @@ class ModelStore(Forgetting):
         self._next_position = 1
 
     @property
+    def where(self) -> str:
+        return "the model"
+
+    @property
     def queues(self) -> ModelQueues:
         return ModelQueues(self, self._books, self._rows, self._clock)
 
     def copy(self) -> ModelStore:
-        """Another model in the same state, which goes its own way."""
+        """Another model in the same state."""
         twin = ModelStore(self._clock)
         for name, value in vars(self).items():
             if isinstance(value, dict):
@@ -142,15 +148,21 @@ class ModelStore(Forgetting):
     async def doctor(self) -> list[Finding]:
         now = self._clock.now()
         seen = [worker for worker in self._workers.values() if now - worker.seen_at < timedelta(seconds=SEEN_SECONDS)]
-        known = {kind for worker in seen if worker.stopped_at is None for kind in worker.kinds}
-        due = Counter(job.kind for job in self._rows.values() if is_due(job, now) and job.kind not in known)
-        kinds = sorted(due.items(), key=lambda one: (-one[1], one[0]))
-        return [*nobody_runs((kind, jobs, False) for kind, jobs in kinds), *paused(await self.queues.known())]
+        live = [worker for worker in seen if worker.stopped_at is None]
+        queues = {queue for worker in live for queue in worker.queues}
+        served = {(queue, kind) for worker in live for queue in worker.queues for kind in worker.kinds}
+        due = Counter((job.queue, job.kind) for job in self._rows.values() if is_due(job, now))
+        unserved = sorted((one for one in due.items() if one[0] not in served), key=lambda one: (-one[1], one[0]))
+        found = [
+            UnservedJobs(queue, kind, jobs, more=False, queue_served=queue in queues)
+            for (queue, kind), jobs in unserved
+        ]
+        return [*unserved_jobs(found), *paused(await self.queues.known())]
 
     async def now(self) -> datetime:
         return self._clock.now()
 
-    # Adding
+    # Enqueue
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
@@ -159,7 +171,7 @@ class ModelStore(Forgetting):
             validate_enqueue(request)
         if after is not None:
             await after
-        require_outside(self)
+        require_no_open_block(self)
         rows, bodies, remembered = dict(self._rows), dict(self._bodies), dict(self._answers)
         written: list[Event] = []
         answers: list[EnqueueResult] = []
@@ -178,13 +190,13 @@ class ModelStore(Forgetting):
         self._append(written)
         return answers
 
-    # Claiming
+    # Claim
 
     async def prepare(self) -> None: ...
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
         validate_claim(request)
-        require_outside(self)
+        require_no_open_block(self)
         body, won = request.body(), self._claims.get(request.request_id)
         if won is None:
             won = WonClaim(body, tuple(job.id for job in self._take(request)))
@@ -204,26 +216,39 @@ class ModelStore(Forgetting):
             taken = [self._rows[one.id] for one in choice.chosen]
             at = max((now, *(job.updated_at for job in taken)))
             self._books = noted(self._books, choice.notes((job.id for job in taken), at))
-        operations = (Claim(request.token), Start()) if request.start else (Claim(request.token),)
+        claim = Claim(request.token, request.code_version)
+        operations = (claim, Start()) if request.start else (claim,)
         for job in taken:
             change = decide_chain(job, operations, request.actor, request_id=request.request_id)
             self._write(change, now)
         return taken
 
     def wake(self, names: Set[str]) -> None:
-        """No worker waits for the model."""
+        """Waits for nothing: no worker runs on the model."""
 
     @asynccontextmanager
     async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
         yield _NoWakeups()
 
-    # Performing
+    # Apply
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
+        outcomes = await self.apply_only(requests)
+        await self.wake_parents(requests, outcomes)
+        return outcomes
+
+    async def apply_only(self, requests: Sequence[Request]) -> list[Outcome]:
         for request in requests:
             validate_request(request)
-        require_outside(self)
+        require_no_open_block(self)
         return [self._perform(request) for request in requests]
+
+    async def wake_parents(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
+        await wake_parents(requests, outcomes, wakeable=self.wakeable, apply=self.apply_only)
+
+    async def wakeable(self, job_ids: Sequence[UUID]) -> list[Job]:
+        rows = [self._rows[job_id] for job_id in sorted(job_ids) if job_id in self._rows]
+        return [job for job in rows if waits_in_vain(job, self._rows.values(), self._clock.now())]
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
         return ModelCommitBlock(self, deadline_seconds=deadline_seconds)
@@ -234,6 +259,8 @@ class ModelStore(Forgetting):
         return self._write(verdict, self._clock.now()) if isinstance(verdict, Change) else verdict
 
     def _write(self, change: Change, now: datetime) -> Applied:
+        if change.counts_steps:
+            change = change.with_steps(self._steps_digest(change.before.id))
         at = effective_at(change.before, now)
         renewed = any(step.renews for step in change.planned) and renewal_due(change.before, at)
         events, after = expand(change, at, renewed=renewed)
@@ -262,7 +289,7 @@ class ModelStore(Forgetting):
             at=event.at,
             last_owner=owners[-1] if owners else None,
             last_lease_expires_at=ends[-1] if ends else None,
-            correlation_id=job.origin.correlation_id,
+            correlation_id=job.correlation_id,
         )
 
     def _append(self, events: Iterable[Event]) -> None:
@@ -272,23 +299,36 @@ class ModelStore(Forgetting):
             self._log.append(placed)
             self._histories.setdefault(event.job_id, []).append(placed)
 
-    # Recovering
+    # Recovery
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         validate_page(limit)
         now = self._clock.now()
-        found = [job for job in self._rows_after(after) if needs_attention(job, now)]
+        rows = self._rows.values()
+        found = [job for job in self._rows_after(after) if needs_attention(job, now) or waits_in_vain(job, rows, now)]
         return [without_token(job) for job in found[:limit]]
 
-    # Reading
+    # Reads
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return {job_id: without_token(self._rows[job_id]) for job_id in job_ids if job_id in self._rows}
 
-    async def find(self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100) -> JobPage:
+    async def find(
+        self, wanted: JobFilter, *, after: UUID | None = None, limit: int = 100, newest_first: bool = False
+    ) -> JobPage:
         validate_job_filter(wanted)
         validate_page(limit)
-        found = [without_token(job) for job in self._rows_after(after) if job_matches(job, wanted)]
+        found = [
+            without_token(job) for job in self._rows_after(after, newest_first=newest_first) if job_matches(job, wanted)
+        ]
+        return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+    async def children(
+        self, parent_id: UUID, *, live_only: bool = False, after: UUID | None = None, limit: int = 100
+    ) -> JobPage:
+        validate_page(limit)
+        children = [job for job in self._rows_after(after) if job.origin.parent_id == parent_id]
+        found = [without_token(job) for job in children if job.live or not live_only]
         return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
@@ -318,18 +358,19 @@ class ModelStore(Forgetting):
         return self._dead_letters.get(job_id)
 
     async def dead_letters(
-        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100
+        self, wanted: DeadLetterFilter, *, after: UUID | None = None, limit: int = 100, newest_first: bool = False
     ) -> DeadLetterPage:
         validate_dead_letter_filter(wanted)
         validate_page(limit)
-        buried = [(self._dead_letters[job.id], job) for job in self._rows_after(after) if job.id in self._dead_letters]
+        rows = self._rows_after(after, newest_first=newest_first)
+        buried = [(self._dead_letters[job.id], job) for job in rows if job.id in self._dead_letters]
         found = [letter for letter, job in buried if letter_matches(letter, job, wanted)]
         return DeadLetterPage(found[:limit], found[limit - 1].job_id if len(found) > limit else None)
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return list(self._signals.get(job_id, ()))
 
-    # Working
+    # Workers
 
     async def stats(self) -> Stats:
         return Stats(

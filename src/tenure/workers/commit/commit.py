@@ -1,4 +1,4 @@
-"""The commit boundary: the user's own SQL, the result, artifacts, messages and further jobs in one transaction.
+"""The commit block: the user's SQL, the result, artifacts, messages and further jobs in one transaction.
 
 The mark is the last statement before COMMIT, so that the job's row is locked briefly, and it is fenced like every
 write of an owner: under a lease that was lost, nothing inside takes effect.
@@ -23,6 +23,7 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.jobs.context import inside_commit
+from tenure.lifecycle.content import ContentDigests
 from tenure.lifecycle.json_text import check_seconds, check_text, encode
 from tenure.lifecycle.operations import Commit, Complete, Operation
 from tenure.lifecycle.records import Job
@@ -40,30 +41,31 @@ from tenure.stores.contract import (
     Request,
     Transaction,
     TransactionStore,
+    digest_artifacts,
 )
 from tenure.stores.user_connections import UserTransaction
 from tenure.stores.validation import validate_artifacts
-from tenure.workers.commit.portal import Bridge, Step
+from tenure.workers.commit.portal import AsyncCall, BlockingPortal
 from tenure.workers.leases import Lease
 from tenure.workers.reconnect import ReconnectBackoff
 
 if TYPE_CHECKING:
-    from tenure.workers.commit.user_connection import SyncConnectionBridge
+    from tenure.workers.commit.user_connection import SameThreadPortal
 
 RACES_MAX = 20
 MARGIN = 0.1
-"""The share of the trusted time that is kept back, so that a block ends before its lease does."""
+"""The share of the lease's remaining time that a block may not use, so that the block ends before its lease."""
 
 
-class Prepared(Protocol):
-    """A checked call that is not queued yet: what `job.request(…)` returns."""
+class PreparedEnqueue(Protocol):
+    """A validated call that is not enqueued yet: what `job.request(…)` returns."""
 
     @property
     def enqueue(self) -> EnqueueRequest: ...
 
 
-class Extras:
-    """What goes along with the commit: jobs, messages and artifacts, kept until the block is left."""
+class CommitContent:
+    """The jobs, messages and artifacts of a commit. They are written when the block is left."""
 
     def __init__(self, job: Job, seams: Seams, artifacts: Sequence[Artifact]) -> None:
         self._job, self._seams = job, seams
@@ -71,8 +73,8 @@ class Extras:
         self.messages: list[OutboxMessage] = []
         self.artifacts = list(artifacts)
 
-    def enqueue(self, prepared: Prepared) -> UUID:
-        """Queue a call with the commit: `tx.enqueue(send.request("ada"))`. The id of the job to be."""
+    def enqueue(self, prepared: PreparedEnqueue) -> UUID:
+        """Enqueue a call with the commit: `tx.enqueue(send.request("ada"))`. Returns the id of the job."""
         request = prepared.enqueue
         self.enqueues.append(request)
         return request.origin.id
@@ -80,7 +82,7 @@ class Extras:
     def outbox(
         self, topic: str, body: Any, *, aggregate: str | None = None, headers: Mapping[str, str] | None = None
     ) -> UUID:
-        """Tell the outside with the commit. Messages of one aggregate are delivered in the order of their commits."""
+        """Send a message with the commit. Messages of one aggregate are delivered in the order of their commits."""
         message = OutboxMessage(
             id=self._seams.random.job_id(),
             topic=check_text(topic, "topic", length_max=200),
@@ -92,19 +94,19 @@ class Extras:
         return message.id
 
     def attach(self, name: str, body: bytes, *, media_type: str = "application/octet-stream") -> None:
-        """Keep a named artifact with the commit."""
+        """Store a named artifact with the commit."""
         self.artifacts.append(Artifact(name=name, media_type=media_type, body=body))
 
 
-class CommitTransaction(Extras):
-    """What `async with ctx.commit()` gives: statements of the user's own, and what goes along with them."""
+class CommitTransaction(CommitContent):
+    """The transaction of `async with ctx.commit()`: the user's statements, and the content of the commit."""
 
     def __init__(self, inner: Transaction, job: Job, seams: Seams, artifacts: Sequence[Artifact]) -> None:
         super().__init__(job, seams, artifacts)
         self._inner = inner
 
     async def execute(self, sql: str, *values: Any) -> int:
-        """Run one statement; values are `$1`, `$2`, … on every database. How many rows it touched."""
+        """Run one statement; values are `$1`, `$2`, … on every database. Returns the number of affected rows."""
         return await self._inner.execute(sql, *values)
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
@@ -112,36 +114,36 @@ class CommitTransaction(Extras):
         return await self._inner.fetch(sql, *values)
 
 
-class PlainTransaction:
-    """The same for `with ctx.commit()` in plain functions."""
+class SyncCommitTransaction:
+    """The transaction of `with ctx.commit()` in synchronous functions."""
 
-    def __init__(self, tx: CommitTransaction, do: Callable[[Step], Any]) -> None:
-        self._tx, self._do = tx, do
+    def __init__(self, tx: CommitTransaction, call: Callable[[AsyncCall], Any]) -> None:
+        self._tx, self._call = tx, call
         self.enqueue = tx.enqueue
         self.outbox = tx.outbox
         self.attach = tx.attach
 
     def execute(self, sql: str, *values: Any) -> int:
-        touched: int = self._do(lambda: self._tx.execute(sql, *values))
+        touched: int = self._call(lambda: self._tx.execute(sql, *values))
         return touched
 
     def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._do(lambda: self._tx.fetch(sql, *values))
+        rows: list[dict[str, Any]] = self._call(lambda: self._tx.fetch(sql, *values))
         return rows
 
 
 class CommitBlock:
-    """A commit that is about to happen: enter it with `async with`, or with `with` in a plain function."""
+    """A commit block. Enter it with `async with`, or in a synchronous function with `with`."""
 
     def __init__(
         self,
-        opened: Callable[[], AbstractAsyncContextManager[CommitTransaction]],
-        bridge: Callable[[], Bridge[CommitTransaction] | SyncConnectionBridge],
+        open_transaction: Callable[[], AbstractAsyncContextManager[CommitTransaction]],
+        portal: Callable[[], BlockingPortal[CommitTransaction] | SameThreadPortal],
     ) -> None:
-        self._opened, self._new_bridge = opened, bridge
+        self._open_transaction, self._new_portal = open_transaction, portal
 
     async def __aenter__(self) -> CommitTransaction:
-        self._context = self._opened()
+        self._context = self._open_transaction()
         tx = await self._context.__aenter__()
         self._inside = inside_commit.set(self)
         return tx
@@ -152,10 +154,10 @@ class CommitBlock:
         inside_commit.reset(self._inside)
         await self._context.__aexit__(kind, error, at)
 
-    def __enter__(self) -> PlainTransaction:
+    def __enter__(self) -> SyncCommitTransaction:
         refuse_inside_loop()
-        self._bridge = self._new_bridge()
-        tx = PlainTransaction(self._bridge.enter(), self._bridge.do)
+        self._portal = self._new_portal()
+        tx = SyncCommitTransaction(self._portal.enter(), self._portal.call)
         self._inside = inside_commit.set(self)
         return tx
 
@@ -163,11 +165,11 @@ class CommitBlock:
         self, _kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
     ) -> None:
         inside_commit.reset(self._inside)
-        self._bridge.leave(error)
+        self._portal.leave(error)
 
 
-class BlockTime:
-    """How long a block may be open. Plain code cannot be interrupted, so the clock is looked at as well."""
+class BlockDeadline:
+    """How long a block may be open. Synchronous code cannot be interrupted, so `check` reads the clock as well."""
 
     def __init__(self, seconds: float, job: Job, seams: Seams) -> None:
         self._seconds, self._job, self._clock = seconds, job, seams.clock
@@ -199,19 +201,27 @@ class BlockTime:
         )
 
 
-class _NotDoneBefore(Exception):
-    """Rolls back what was only tried to see whether it had been done."""
+class _NotWritten(Exception):
+    """Rolls back a write that was made only to see whether it had been made before."""
 
 
 class Committer:
-    """Commits for one held job. `store` gives the store of the running event loop."""
+    """Commits one leased job. `store` returns the store of the running event loop."""
 
     def __init__(self, lease: Lease, seams: Seams, store: Callable[[], Awaitable[TransactionStore]]) -> None:
         self._lease, self._seams, self._store = lease, seams, store
         self.artifacts: list[Artifact] = []
+        self._block_error: BaseException | None = None
+
+    def raised(self, error: BaseException) -> bool:
+        """Whether a commit block raised this error, or one that it was raised from."""
+        found: BaseException | None = error
+        while found is not None and found is not self._block_error:
+            found = found.__cause__ or found.__context__
+        return found is not None
 
     def attach(self, artifact: Artifact) -> None:
-        """Keep an artifact for the commit, or refuse it where the mistake is made."""
+        """Keep an artifact for the commit. InvalidInput: the artifact is refused here, and not at the commit."""
         if self._lease.job.committed:
             raise self._committed("attach", "artifacts go along with the commit")
         validate_artifacts([*self.artifacts, artifact])
@@ -227,16 +237,32 @@ class Committer:
         interrupt: Callable[[float], AbstractAsyncContextManager[Any]] = asyncio.timeout,
     ) -> AsyncIterator[CommitTransaction]:
         """Open a transaction of the store or of the user's connection, and commit it with the mark at the end."""
-        limit_seconds = self.seconds_left(deadline_seconds)
-        opened: AbstractAsyncContextManager[Transaction]
+        try:
+            async with self._block(result, deadline_seconds=deadline_seconds, user=user, interrupt=interrupt) as tx:
+                yield tx
+        except BaseException as error:
+            self._block_error = error
+            raise
+
+    @asynccontextmanager
+    async def _block(
+        self,
+        result: str,
+        *,
+        deadline_seconds: float | None,
+        user: UserTransaction | None,
+        interrupt: Callable[[float], AbstractAsyncContextManager[Any]],
+    ) -> AsyncIterator[CommitTransaction]:
+        limit_seconds = self.limit_seconds_for(deadline_seconds)
+        open_transaction: AbstractAsyncContextManager[Transaction]
         if user is None:
-            opened = (await self._store()).transaction(deadline_seconds=limit_seconds)
+            open_transaction = (await self._store()).transaction(deadline_seconds=limit_seconds)
         else:
             limit_seconds = min(limit_seconds, user.deadline_seconds_max)
-            opened = user.opened()
-        time = BlockTime(limit_seconds, self._lease.job, self._seams)
+            open_transaction = user.opened()
+        time = BlockDeadline(limit_seconds, self._lease.job, self._seams)
         # The COMMIT is outside of the timeout: if it were interrupted, its outcome would be unknown.
-        async with opened as inner, time.limited(interrupt):
+        async with open_transaction as inner, time.limited(interrupt):
             tx = CommitTransaction(inner, self._lease.job, self._seams, self.artifacts)
             yield tx
             time.check()
@@ -244,20 +270,22 @@ class Committer:
             time.check()
         self.done(job)
 
-    async def write(self, inner: Transaction, extras: Extras, result: str) -> Job:
-        """Everything that goes along, then the mark. The record once it is written."""
-        if extras.enqueues:
-            await inner.enqueue(extras.enqueues)
-        if extras.artifacts:
-            await inner.attach(self._lease.job, extras.artifacts)
-        if extras.messages:
-            await inner.post(extras.messages, job=self._lease.job)
+    async def write(self, inner: Transaction, content: CommitContent, result: str) -> Job:
+        """Write the content, then the mark. Returns the record."""
+        if content.enqueues:
+            await inner.enqueue(content.enqueues)
+        if content.artifacts:
+            await inner.attach(self._lease.job, content.artifacts)
+        if content.messages:
+            await inner.post(content.messages, job=self._lease.job)
         return (await self.mark(inner.apply, Commit(result), self._lease.request_id("commit"))).job
 
     async def complete(self, result: str) -> Job:
-        """End a job that has artifacts and no commit block: both in one transaction. An outage is ridden out: before
-        it is tried again, the log is asked whether it was done."""
-        operation, request_id = Complete(result), self._lease.request_id("complete")
+        """Complete a job that has artifacts and no commit block: both in one transaction. While the database is
+        unavailable it is retried; before each retry, the log shows whether it was written."""
+        digests = ContentDigests(artifacts=digest_artifacts(self.artifacts, attempt=self._lease.job.attempt))
+        operation = Complete(result, written=digests.detail())
+        request_id = self._lease.request_id("complete")
         backoff = ReconnectBackoff(self._seams)
         try:
             return await self._complete(operation, request_id)
@@ -265,33 +293,33 @@ class Committer:
             await backoff.wait()
         while True:
             try:
-                done = await self._done_before(operation, request_id)
+                done = await self._already_written(operation, request_id)
                 return done or await self._complete(operation, request_id)
             except StoreUnavailable:
                 await backoff.wait()
 
     async def _complete(self, operation: Complete, request_id: str) -> Job:
         store = await self._store()
-        async with store.transaction(deadline_seconds=self.seconds_left(None)) as inner:
+        async with store.transaction(deadline_seconds=self.limit_seconds_for(None)) as inner:
             await inner.attach(self._lease.job, self.artifacts)
             return (await self.mark(inner.apply, operation, request_id)).job
 
-    async def _done_before(self, operation: Complete, request_id: str) -> Job | None:
-        """The record, if this request was written before; what would be written only now is undone again."""
+    async def _already_written(self, operation: Complete, request_id: str) -> Job | None:
+        """The record, if this request was written before. If it was not, nothing is written."""
         store = await self._store()
         try:
-            async with store.transaction(deadline_seconds=self.seconds_left(None)) as inner:
+            async with store.transaction(deadline_seconds=self.limit_seconds_for(None)) as inner:
                 written = await self.mark(inner.apply, operation, request_id)
                 if isinstance(written, Applied):
-                    raise _NotDoneBefore
-        except _NotDoneBefore:
+                    raise _NotWritten
+        except _NotWritten:
             return None
         return written.job
 
     async def mark(
         self, apply: Callable[[Request], Awaitable[Outcome]], operation: Operation, request_id: str
     ) -> Applied | Repeated:
-        """Write the mark, or raise why not. A heartbeat that came in between is no reason."""
+        """Write the mark, or raise the refusal. A heartbeat or cancel request in between is adopted."""
         lease = self._lease
         for _ in range(RACES_MAX):
             match await apply(lease.request(operation, request_id)):
@@ -306,23 +334,23 @@ class Committer:
                     raise refusal
                 case Failure(error):
                     raise error
-        raise StoreError(f"job {lease.job.id} changed {RACES_MAX} times while it was to be committed; try again later")
+        raise StoreError(f"job {lease.job.id} changed {RACES_MAX} times during its commit; try again later")
 
     def done(self, job: Job) -> None:
         self._lease.adopt(job)
         self.artifacts = []
 
-    def seconds_left(self, asked_seconds: float | None) -> float:
-        """How long a block may be open: less than the lease is trusted for, and no longer than was asked for."""
+    def limit_seconds_for(self, requested_seconds: float | None) -> float:
+        """How long a block may be open: less than the lease is certain for, and no longer than requested."""
         lease = self._lease
         if lease.job.committed:
             raise self._committed("commit", "it has one commit, ever")
         left = lease.local_deadline_seconds - self._seams.clock.monotonic_seconds()
         if lease.lost or left <= 0:
             raise LeaseLost(lease.job, "commit")
-        if asked_seconds is not None:
-            check_seconds(asked_seconds, "deadline_seconds", least=0.001)
-        return min(left * (1 - MARGIN), float("inf") if asked_seconds is None else asked_seconds)
+        if requested_seconds is not None:
+            check_seconds(requested_seconds, "deadline_seconds", least=0.001)
+        return min(left * (1 - MARGIN), float("inf") if requested_seconds is None else requested_seconds)
 
     def _committed(self, asked: str, why: str) -> AlreadyCommitted:
         job = self._lease.job
@@ -330,7 +358,7 @@ class Committer:
 
 
 def refuse_inside_loop() -> None:
-    """Plain code has a thread of its own; on the event loop's it would wait for itself."""
+    """Refuse `with` on the event loop's thread, where it would wait for itself."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Lets a plain thread use an async context on an event loop that runs elsewhere.
+"""Lets a synchronous thread use an async context on an event loop that runs in another thread.
 
-Everything happens in one task of that loop, from entering to leaving, so that deadlines and context variables work as
-they do for async code; the thread sends what it wants done and waits for each answer.
+Everything runs in one task of that loop, from entering to leaving, so that deadlines and context variables work as they
+do for async code. The thread sends each call and waits for its result.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any, Generic, TypeVar
 from tenure.seams import Spawner
 
 T = TypeVar("T")
-Step = Callable[[], Awaitable[Any]]
+AsyncCall = Callable[[], Awaitable[Any]]
+Exit = BaseException | None
+"""Leave the context with this error, or without one."""
 
 
-class Bridge(Generic[T]):
-    """One async context, entered and left from a thread."""
+class BlockingPortal(Generic[T]):
+    """One async context that a thread enters and leaves."""
 
     def __init__(
         self, context: AbstractAsyncContextManager[T], loop: asyncio.AbstractEventLoop, spawn: Spawner
@@ -27,50 +29,50 @@ class Bridge(Generic[T]):
         self._context, self._loop, self._spawn = context, loop, spawn
         self._entered: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._left: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._steps: asyncio.Queue[tuple[Step, concurrent.futures.Future[Any]] | BaseException | None] = asyncio.Queue()
+        self._calls: asyncio.Queue[tuple[AsyncCall, concurrent.futures.Future[Any]] | Exit] = asyncio.Queue()
 
     def enter(self) -> T:
-        self._loop.call_soon_threadsafe(self._begin)
+        self._loop.call_soon_threadsafe(self._start)
         return self._entered.result()
 
-    def do(self, step: Step) -> Any:
-        """The result of one step inside the context."""
-        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._steps.put_nowait, (step, answer))
-        # When the context ends by itself, at its deadline, nobody takes steps any more.
-        concurrent.futures.wait([answer, self._left], return_when=concurrent.futures.FIRST_COMPLETED)
-        return answer.result() if answer.done() else self._left.result()
+    def call(self, function: AsyncCall) -> Any:
+        """The result of one call inside the context."""
+        result: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._calls.put_nowait, (function, result))
+        # A context that ends by itself, at its deadline, serves no more calls.
+        concurrent.futures.wait([result, self._left], return_when=concurrent.futures.FIRST_COMPLETED)
+        return result.result() if result.done() else self._left.result()
 
     def leave(self, error: BaseException | None) -> None:
-        """Leave the context with this error, or normally. What the context itself raises is raised here."""
-        self._loop.call_soon_threadsafe(self._steps.put_nowait, error)
+        """Leave the context with this error, or without one. An error that the context raises is raised here."""
+        self._loop.call_soon_threadsafe(self._calls.put_nowait, error)
         self._left.result()
 
-    def _begin(self) -> None:
-        self._task = self._spawn.task(self._run(), name="tenure-bridge")
+    def _start(self) -> None:
+        self._task = self._spawn.task(self._run(), name="tenure-portal")
 
     async def _run(self) -> None:
         try:
             async with self._context as inside:
                 self._entered.set_result(inside)
                 await self._serve()
-        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the thread on the other side
-            _answer(self._left, error)
-            _answer(self._entered, error)
+        except BaseException as error:  # noqa: BLE001 - the thread raises it
+            _set_exception(self._left, error)
+            _set_exception(self._entered, error)
         else:
             self._left.set_result(None)
 
     async def _serve(self) -> None:
-        while (step := await self._steps.get()) is not None:
-            if isinstance(step, BaseException):
-                raise step
-            action, answer = step
+        while (call := await self._calls.get()) is not None:
+            if isinstance(call, BaseException):
+                raise call
+            function, result = call
             try:
-                answer.set_result(await action())
-            except Exception as error:  # noqa: BLE001 - the same
-                answer.set_exception(error)
+                result.set_result(await function())
+            except Exception as error:  # noqa: BLE001 - the thread raises it
+                result.set_exception(error)
 
 
-def _answer(future: concurrent.futures.Future[Any], error: BaseException) -> None:
+def _set_exception(future: concurrent.futures.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)

@@ -15,32 +15,32 @@ from typing import Any
 from tenure.seams import Seams
 from tenure.stores.user_connections import UserTransaction, run_sync
 from tenure.workers.commit.commit import CommitBlock, Committer, CommitTransaction
-from tenure.workers.commit.portal import Bridge, Step
+from tenure.workers.commit.portal import AsyncCall, BlockingPortal
 
 UserTransactions = Callable[[Any], UserTransaction]
 """Returns the transaction of a user's connection. InvalidInput: it is of no supported library."""
 
 
-class SyncConnectionBridge:
+class SameThreadPortal:
     """Enters a commit block on the calling thread. The connection must be synchronous."""
 
     def __init__(self, context: AbstractAsyncContextManager[CommitTransaction], user: UserTransaction) -> None:
         self._context, self._connection = context, user.connection
 
     def enter(self) -> CommitTransaction:
-        tx: CommitTransaction = self.do(self._context.__aenter__)
+        tx: CommitTransaction = self.call(self._context.__aenter__)
         return tx
 
-    def do(self, step: Step) -> Any:
-        """Return the result of one step inside of the block."""
-        return run_sync(self._connection, step(), instead="async with ctx.commit(conn=…)")
+    def call(self, function: AsyncCall) -> Any:
+        """Return the result of one function inside of the block."""
+        return run_sync(self._connection, function(), instead="async with ctx.commit(conn=…)")
 
     def leave(self, error: BaseException | None) -> None:
         details = (type(error), error, error.__traceback__) if error else (None, None, None)
-        self.do(lambda: self._context.__aexit__(*details))
+        self.call(lambda: self._context.__aexit__(*details))
 
 
-def block_for(
+def commit_block_for(
     committer: Committer,
     result: str,
     *,
@@ -52,6 +52,6 @@ def block_for(
     """Return a commit block on the user's connection, or without one on a connection of the store."""
     opened = partial(committer.block, result, deadline_seconds=deadline_seconds, user=user)
     if user is None:
-        return CommitBlock(opened, lambda: Bridge(opened(), loop, seams.spawn))
+        return CommitBlock(opened, lambda: BlockingPortal(opened(), loop, seams.spawn))
     # Synchronous code cannot be interrupted: the committer checks the deadline when the block is left.
-    return CommitBlock(opened, lambda: SyncConnectionBridge(opened(interrupt=lambda _seconds: nullcontext()), user))
+    return CommitBlock(opened, lambda: SameThreadPortal(opened(interrupt=lambda _seconds: nullcontext()), user))

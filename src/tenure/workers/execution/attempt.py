@@ -3,37 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+from uuid import UUID
 
 from tenure.errors import InvalidInput, Refused, StoreError
 from tenure.jobs.definition import JobDefinition
 from tenure.lifecycle.operations import Operation, Progress
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
-from tenure.stores.contract import Artifact, TransactionStore
+from tenure.stores.contract import ApplyStore, Artifact, EnqueueStore, SignalRecord, StepStore, TransactionStore
+from tenure.stores.contract.archive import HistoryReader
 from tenure.stores.user_connections import UserTransaction
+from tenure.workers.checkpointer import Checkpointer
 from tenure.workers.commit.commit import CommitBlock, Committer
-from tenure.workers.commit.user_connection import UserTransactions, block_for
+from tenure.workers.commit.user_connection import UserTransactions, commit_block_for
 from tenure.workers.completer import Completer
+from tenure.workers.execution.job_steps import JobSteps
 from tenure.workers.leases import Interruption, Lease
+
+CallInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Calls a function in a thread, and returns its result."""
+
+
+class RunnerStore(TransactionStore, HistoryReader, Protocol):
+    """The part of a store that the runner uses besides the completer."""
+
+
+class RunStore(TransactionStore, EnqueueStore, ApplyStore, StepStore, Protocol):
+    """The part of a store that runs of workflows use: steps, transactions, and children, which they enqueue, read
+    and cancel. They read their own signals."""
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
+
+    async def signals(self, job_id: UUID) -> list[SignalRecord]: ...
+
+
+class AttemptStore(RunnerStore, RunStore, Protocol):
+    """What all attempts of a worker need: plain jobs and runs."""
 
 
 class AttemptServices:
     """What all attempts of a worker share. Made on the event loop that they run on."""
 
-    __slots__ = ("completer", "loop", "seams", "stopping", "store", "user_transactions")
+    __slots__ = (
+        "call_in_thread", "checkpointer", "code_version", "completer", "loop", "run_store", "seams", "stopping",
+        "store",
+        "user_transactions",
+    )  # fmt: skip
 
     def __init__(
         self,
-        store: TransactionStore,
+        store: AttemptStore,
         completer: Completer,
+        checkpointer: Checkpointer,
         seams: Seams,
         *,
+        call_in_thread: CallInThread,
         stopping: Callable[[], bool],
         user_transactions: UserTransactions | None,
+        code_version: str | None = None,
     ) -> None:
-        self.store, self.completer, self.seams, self.stopping = store, completer, seams, stopping
+        self.store: RunnerStore = store
+        self.run_store: RunStore = store
+        self.completer, self.seams, self.stopping = completer, seams, stopping
+        self.checkpointer, self.call_in_thread, self.code_version = checkpointer, call_in_thread, code_version
         self.user_transactions = user_transactions
         self.loop = asyncio.get_running_loop()
 
@@ -45,21 +79,26 @@ class RunningAttempt:
     """The attempt of a job under a lease of this process. The methods for `Context` may be called from any thread."""
 
     __slots__ = (
-        "_committer", "_progress", "_progress_task", "_services", "abandoned", "definition", "interruption", "lease",
-        "recording", "task", "timer",
+        "_committer", "_job_steps", "_progress", "_progress_task", "abandoned", "definition", "interruption", "lease",
+        "on_cancel_request", "recording", "services", "task", "timer", "unfinished_writes",
     )  # fmt: skip
 
     def __init__(self, lease: Lease, definition: JobDefinition[..., Any], services: AttemptServices) -> None:
-        self.lease, self.definition, self._services = lease, definition, services
+        self.lease, self.definition, self.services = lease, definition, services
         self.task: asyncio.Task[Any] | None = None
         """The task that the function runs in, while it runs."""
-        self.interruption: Interruption | None = None
+        self.interruption: Interruption | None = Interruption.LOST if lease.lost else None
         self.timer: asyncio.TimerHandle | None = None
+        self.on_cancel_request: Callable[[], None] | None = None
+        """Called on the event loop when a cancel is requested. Without it the function reacts by itself."""
+        self.unfinished_writes: set[asyncio.Task[Any]] = set()
+        """Transactions that end before the outcome is recorded."""
         self.abandoned = False
         """The function did not stop in time. Its outcome is ignored."""
         self.recording: asyncio.Task[None] | None = None
         """Kept here, since an event loop refers to its tasks only weakly."""
         self._committer: Committer | None = None
+        self._job_steps: JobSteps | None = None
         self._progress: Progress | None = None
         self._progress_task: asyncio.Task[None] | None = None
 
@@ -69,22 +108,39 @@ class RunningAttempt:
 
     @property
     def lost(self) -> bool:
-        return self.lease.lost
+        """A timed-out attempt counts as lost: whatever its function still does is not recorded."""
+        return self.lease.lost or self.interruption is Interruption.OVERDUE
 
     @property
     def stopping(self) -> bool:
-        return self._services.stopping()
+        return self.services.stopping()
+
+    @property
+    def database(self) -> str:
+        return self.services.store.where
 
     @property
     def committer(self) -> Committer:
         if self._committer is None:
-            self._committer = Committer(self.lease, self._services.seams, self._services.transaction_store)
+            self._committer = Committer(self.lease, self.services.seams, self.services.transaction_store)
         return self._committer
 
     @property
     def artifacts(self) -> Sequence[Artifact]:
         """The artifacts that were attached and not yet committed."""
         return () if self._committer is None else self._committer.artifacts
+
+    def raised_in_commit(self, error: BaseException) -> bool:
+        return self._committer is not None and self._committer.raised(error)
+
+    @property
+    def steps(self) -> JobSteps:
+        """The steps of a plain job."""
+        if self.definition.invoker is not None:
+            raise InvalidInput("step", "is called by its run in a workflow: run.step(…)")
+        if self._job_steps is None:
+            self._job_steps = JobSteps(self)
+        return self._job_steps
 
     def attach(self, artifact: Artifact) -> None:
         self.committer.attach(artifact)
@@ -95,36 +151,43 @@ class RunningAttempt:
             self._committer.artifacts = []
 
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
-        return block_for(
+        return commit_block_for(
             self.committer,
-            self.definition.encode_result(result),
+            self.definition.encode_committed(result, job_id=self.job.id),
             user=None if connection is None else self._user_transaction(connection),
             deadline_seconds=deadline_seconds,
-            loop=self._services.loop,
-            seams=self._services.seams,
+            loop=self.services.loop,
+            seams=self.services.seams,
         )
 
     def _user_transaction(self, connection: Any) -> UserTransaction:
-        if self._services.user_transactions is None:
+        if self.services.user_transactions is None:
             problem = "leads to another database than this job's, which `app.testing()` keeps in memory"
             raise InvalidInput("conn", f"{problem}; test a commit on your own connection with `app.worker()`")
-        return self._services.user_transactions(connection)
+        return self.services.user_transactions(connection)
 
     # Progress.
 
     def report(self, percent: int, message: str | None) -> None:
         """Have the progress written soon. It replaces earlier progress that is not written yet."""
         self._progress = Progress(percent, message)
-        self._services.loop.call_soon_threadsafe(self._start_writing_progress)
+        self.services.loop.call_soon_threadsafe(self._start_writing_progress)
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether progress or artifacts must be written before, or with, the outcome."""
-        return bool(self.artifacts) or self._progress_unwritten
+        """Whether progress, steps or artifacts must be written before, or with, the outcome."""
+        saving = self.unfinished_writes or self.services.checkpointer.is_saving(self.lease)
+        return bool(self.artifacts or saving) or self._progress_unwritten
 
     @property
     def _progress_unwritten(self) -> bool:
         return self._progress is not None or (self._progress_task is not None and not self._progress_task.done())
+
+    async def steps_saved(self) -> None:
+        """The outcome carries the digest of the steps, so they are saved first."""
+        if self.unfinished_writes:
+            await asyncio.wait(self.unfinished_writes)
+        await self.services.checkpointer.saved(self.lease)
 
     async def progress_written(self) -> None:
         while self._progress_unwritten:
@@ -132,7 +195,7 @@ class RunningAttempt:
 
     def _start_writing_progress(self) -> asyncio.Task[None]:
         if self._progress_task is None or self._progress_task.done():
-            self._progress_task = self._services.seams.spawn.task(self._write_progress(), name="tenure-progress")
+            self._progress_task = self.services.seams.spawn.task(self._write_progress(), name="tenure-progress")
         return self._progress_task
 
     async def _write_progress(self) -> None:
@@ -140,7 +203,7 @@ class RunningAttempt:
             self._progress = None
             try:
                 if not self.lease.lost:
-                    await self._services.completer.write(self.lease, "progress", _always(progress))
+                    await self.services.completer.write(self.lease, "progress", _always(progress))
             except (Refused, StoreError):
                 # A lost lease interrupts the attempt by itself, and lost progress is no failure of the job.
                 self._progress = None

@@ -50,7 +50,7 @@ class ThreadExecutor:
         self._closed = False
 
     def invoke(self, attempt: RunningAttempt) -> Awaitable[Outcome]:
-        return invoke(attempt.definition, attempt, self._middleware, self._call_in_thread)
+        return invoke(attempt.definition, attempt, self._middleware, self.call)
 
     async def close(self) -> None:
         self._closed = True
@@ -58,7 +58,8 @@ class ThreadExecutor:
             work.put(None)
         self._idle.clear()
 
-    async def _call_in_thread(self, function: Callable[[], Any]) -> Any:
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """The result of the function, which runs in a thread."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -15,6 +16,7 @@ from tenure.errors import (
     LeaseLost,
     PermanentError,
     PolicyViolation,
+    ResultRefused,
     Snooze,
     StoreUnavailable,
     TransientError,
@@ -22,12 +24,19 @@ from tenure.errors import (
 )
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_seconds, clean_text, encode
-from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Operation, Release, Retry
-from tenure.lifecycle.records import Job
+from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Operation, Release, Retry, Suspend
+from tenure.lifecycle.records import Job, WaitingFor
+from tenure.workers.timeouts import timeout_error
 
 TEXT_LENGTH_MAX = 16_000
 UNAVAILABLE_SECONDS = 1.0
-"""How long a job waits whose function met an unavailable database."""
+"""How long a job waits that is released because of its own database."""
+SNOOZE = "snooze"
+UNKNOWN_ARGUMENT = "unknown_argument"
+"""The cause of a release for a worker with newer code."""
+UNKNOWN_ARGUMENT_SECONDS = 30.0
+"""How long a job waits that is released for a worker with newer code."""
+UNKNOWN_ARGUMENT_RELEASES_MAX = 10
 Errors = tuple[type[BaseException], ...]
 
 
@@ -37,6 +46,8 @@ class ErrorAction(StrEnum):
     RETRY = "retry"
     FAIL = "fail"
     DEAD_LETTER = "dead_letter"
+    END = "end"
+    """No retry: the job ends as its `on_exhausted` says."""
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True):
@@ -59,7 +70,16 @@ class Snoozed(msgspec.Struct, frozen=True, tag=True):
     """The job runs again later. This is no failure."""
 
     delay_seconds: float
-    cause: str = "snooze"
+    cause: str = SNOOZE
+
+
+class UnknownArgument(msgspec.Struct, frozen=True, tag=True):
+    """The payload has an argument that the function does not have. The job is released for a worker with newer code;
+    after so many releases it is a dead letter. `releases` is how many there were, or 0 if there is room for more."""
+
+    argument: str
+    error: str
+    releases: int = 0
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True):
@@ -67,14 +87,39 @@ class Cancelled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag=True):
-    """The worker stops, and releases the job."""
+    """The worker stops, or the claim was answered too late to start the job, which is released. This is no failure."""
+
+    cause: str = "shutdown"
+
+
+class TimedOut(msgspec.Struct, frozen=True, tag=True):
+    """The function ran for longer than its policy allows, and was interrupted."""
+
+
+class Suspended(msgspec.Struct, frozen=True, tag=True):
+    """The function waits, and holds no worker meanwhile. This is no failure."""
+
+    waiting_for: WaitingFor
+    delay_seconds: float | None = None
+    seen_rev: int = 0
+    children_max: int | None = None
+    cause: str | None = None
+    note: str | None = None
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
     """The lease is lost, so this process records nothing."""
 
 
-Outcome = Returned | Raised | Snoozed | Cancelled | Stopped | Lost
+Outcome = Returned | Raised | Snoozed | UnknownArgument | Cancelled | Stopped | TimedOut | Suspended | Lost
+
+
+class EndsAttempt(BaseException):
+    """Ends the attempt with this outcome. Raised by what runs a function, never by the function."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
 
 
 class ErrorPolicy(msgspec.Struct, frozen=True):
@@ -94,20 +139,32 @@ class ErrorPolicy(msgspec.Struct, frozen=True):
         return ErrorAction.FAIL if isinstance(error, PermanentError) else ErrorAction.RETRY
 
 
+def release_cause(error: BaseException, *, job_id: UUID, database: str) -> str | None:
+    """Why the job is released instead of failed: its own database or its own lease. None: the error is a failure.
+
+    An outage of another database is a failure like any other: it would otherwise release the job for ever.
+    """
+    if isinstance(error, StoreUnavailable) and error.where == database:
+        return "database_unavailable"
+    if isinstance(error, LeaseLost) and error.current is not None and error.current.id == job_id:
+        # If the lease is lost, nothing is recorded. If only its local deadline has passed, nothing has failed.
+        return "lease_uncertain"
+    return None
+
+
 def outcome_of_error(error: BaseException, policy: ErrorPolicy, *, stage: Stage = Stage.EXEC) -> Outcome:
+    if stage is Stage.FETCH:
+        return Raised(describe_error(error), ErrorAction.DEAD_LETTER, stage, ReasonCode.PARSE_ERROR)
     if stage is Stage.INPUT:
         # Invalid input stays invalid. It takes a person, or other code, to change it.
         return Raised(describe_error(error), ErrorAction.DEAD_LETTER, stage, ReasonCode.VALIDATION_FAILED)
+    if isinstance(error, ResultRefused):
+        # The function has done its work, and would do it again for a result that is refused again.
+        return Raised(describe_error(error), ErrorAction.END, Stage.OUTPUT, ReasonCode.VALIDATION_FAILED)
     if isinstance(error, Snooze) and (delay := _delay(error)) is not None:
         return Snoozed(delay)
     if isinstance(error, CancelRequested):
         return Cancelled()
-    if isinstance(error, StoreUnavailable):
-        # The job's own database was unavailable while the function ran. That is no failure of the job.
-        return Snoozed(UNAVAILABLE_SECONDS, "database_unavailable")
-    if isinstance(error, LeaseLost):
-        # If the lease is lost, nothing is recorded. If only its local deadline has passed, nothing has failed.
-        return Snoozed(UNAVAILABLE_SECONDS, "lease_uncertain")
     reason = next((code for kind, code in _REASONS if isinstance(error, kind)), ReasonCode.EXHAUSTED_RETRIES)
     where = Stage.INPUT if isinstance(error, ValidationError) else stage
     return Raised(describe_error(error), policy.action(error), where, reason, _delay(error))
@@ -129,17 +186,73 @@ def operation_for(job: Job, outcome: Outcome) -> Operation | None:
         return None
     if job.committed:
         return Complete(job.committed_result or "null")
+    if job.unwinding and not job.compensated and (failure := _undo_failure(job, outcome)):
+        return _after_failed_undo(job, failure, timed_out=isinstance(outcome, TimedOut))
     match outcome:
         case Returned(result):
             return Complete(result)
         case Snoozed(delay_seconds, cause):
             return Release(cause, delay_seconds)
-        case Stopped():
-            return Release("shutdown")
+        case UnknownArgument():
+            return _for_newer_code(outcome)
+        case Stopped(cause):
+            return Release(cause)
+        case TimedOut():
+            return _after_timeout(job)
+        case Suspended():
+            return Suspend(
+                delay_seconds=outcome.delay_seconds,
+                seen_rev=outcome.seen_rev,
+                waiting_for=outcome.waiting_for,
+                children_max=outcome.children_max,
+                cause=outcome.cause,
+                note=outcome.note,
+            )
         case Cancelled():
             return Cancel() if job.cancel_requested else _unrequested_cancel(job)
         case Raised():
             return _after_error(job, outcome)
+
+
+def _undo_failure(job: Job, outcome: Outcome) -> Raised | None:
+    """The failure of an attempt that had to undo steps and did not end with `compensate`. None: it is released."""
+    match outcome:
+        case Raised():
+            return outcome
+        case TimedOut():
+            return Raised(timeout_error(job))
+        case UnknownArgument(error=error, releases=releases) if releases >= UNKNOWN_ARGUMENT_RELEASES_MAX:
+            return Raised(error, stage=Stage.INPUT)
+        case Returned() | Cancelled():
+            return Raised(encode({"type": "NotUndone", "message": "the attempt ended before its steps were undone"}))
+        case _:
+            return None
+
+
+def _after_failed_undo(job: Job, raised: Raised, *, timed_out: bool) -> Operation:
+    """The job must not end before its steps are undone: neither the error nor the policy forbids a retry."""
+    if job.counted_failures + 1 < job.policy.max_attempts:
+        return Retry(raised.error, raised.delay_seconds, timed_out=timed_out)
+    return DeadLetter(ReasonCode.COMPENSATION_FAILED, raised.stage, raised.error)
+
+
+def _for_newer_code(outcome: UnknownArgument) -> Operation:
+    if outcome.releases < UNKNOWN_ARGUMENT_RELEASES_MAX:
+        return Release(UNKNOWN_ARGUMENT, UNKNOWN_ARGUMENT_SECONDS)
+    return DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, outcome.error)
+
+
+def _after_timeout(job: Job) -> Operation:
+    """A timeout is a failure like any other where the policy is to retry. The cause of each end is the timeout."""
+    error, policy = timeout_error(job), job.policy
+    ends_as: str = policy.on_timeout
+    if ends_as == "retry":
+        if job.failures + 1 < policy.max_attempts:
+            return Retry(error, timed_out=True)
+        ends_as = policy.on_exhausted
+    if ends_as == "dead_letter":
+        return DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, error)
+    return Fail(error, permanent=policy.on_timeout == "fail", timed_out=True)
 
 
 def _unrequested_cancel(job: Job) -> Operation:
@@ -152,11 +265,11 @@ def _after_error(job: Job, raised: Raised) -> Operation:
         return Fail(raised.error)
     if raised.action is ErrorAction.DEAD_LETTER:
         return DeadLetter(_dead_letter_reason(raised), raised.stage, raised.error)
-    if job.failures + 1 < job.policy.max_attempts:
+    if raised.action is ErrorAction.RETRY and job.failures + 1 < job.policy.max_attempts:
         return Retry(raised.error, raised.delay_seconds)
     if job.policy.on_exhausted == "dead_letter":
         return DeadLetter(raised.reason_code, raised.stage, raised.error)
-    return Fail(raised.error, permanent=False)
+    return Fail(raised.error, permanent=raised.action is ErrorAction.END)
 
 
 def _dead_letter_reason(raised: Raised) -> ReasonCode:

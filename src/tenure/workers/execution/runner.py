@@ -15,28 +15,38 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
-from tenure.errors import LeaseLost, TenureError
+import msgspec
+
+from tenure.errors import StoreUnavailable
 from tenure.jobs.definition import Isolation, JobDefinition
-from tenure.lifecycle.json_text import load
-from tenure.lifecycle.records import Job
-from tenure.lifecycle.statuses import RETRY, SUCCEEDED
+from tenure.lifecycle.operations import Operation
+from tenure.lifecycle.records import EventType, Job
 from tenure.observe.log_context import job_fields
 from tenure.stores.contract import Repeated
 from tenure.workers.completer import Result, Written
 from tenure.workers.execution.attempt import AttemptServices, RunningAttempt
 from tenure.workers.execution.executors import Executor
-from tenure.workers.execution.outcomes import Lost, Outcome, Raised, Returned, Stopped, describe_error
+from tenure.workers.execution.outcome_log import OutcomeLog, log_unrecorded
+from tenure.workers.execution.outcomes import (
+    UNKNOWN_ARGUMENT,
+    UNKNOWN_ARGUMENT_RELEASES_MAX,
+    Lost,
+    Outcome,
+    Raised,
+    Returned,
+    Stopped,
+    TimedOut,
+    UnknownArgument,
+    describe_error,
+    operation_for,
+)
 from tenure.workers.execution.task_sharing import SharedTasks
 from tenure.workers.leases import Interruption, Lease
 
 STOP_SECONDS_MAX = 5.0
 """How long an interrupted function may take to stop before its attempt is abandoned."""
-
-QUARANTINE_MAX = 2
-"""How many jobs that lost a worker run in child processes at once, if their definitions do not ask for processes."""
 
 log = logging.getLogger("tenure.workers")
 
@@ -54,57 +64,86 @@ class Runner:
         executors: Mapping[Isolation, Executor],
         services: AttemptServices,
         on_end: OnEnd,
+        on_function_end: Callable[[Lease], None] = lambda _: None,
     ) -> None:
         self._definitions, self._executors, self._services, self._on_end = definitions, executors, services, on_end
-        self._quarantine = asyncio.Semaphore(QUARANTINE_MAX)
+        self._on_function_end = on_function_end
         self._tasks = SharedTasks(self.run_attempt, services.seams.spawn)
+        self._outcome_log = OutcomeLog(services.seams.clock, services.loop)
+        self._attempts: dict[Lease, RunningAttempt] = {}
+        """The attempts that have not ended."""
 
     def start(self, lease: Lease) -> None:
         """Run the attempt in the background."""
         attempt = RunningAttempt(lease, self._definitions[lease.job.origin.kind], self._services)
-        lease.on_interrupt(partial(self._interrupt_from_any_thread, attempt))
         self._tasks.add(attempt)
+        self._attempts[lease] = attempt
+
+    def close(self) -> None:
+        """Write what the log still owes."""
+        self._outcome_log.flush()
+
+    def release(self, lease: Lease) -> None:
+        """Release the job without invoking its function: its claim was answered too late to start it."""
+        attempt = RunningAttempt(lease, self._definitions[lease.job.origin.kind], self._services)
+        self._attempts[lease] = attempt
+        self._record(attempt, Stopped("late_claim"))
 
     async def run_attempt(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> None:
         """Invoke the function in this task, and record its outcome. Whatever happens is an outcome."""
         attempt.task = task
         outcome: Outcome
         try:
-            outcome = Stopped() if attempt.interruption else await self._executor(attempt).invoke(attempt)
+            executor = self._executors[attempt.definition.isolation]
+            outcome = Stopped() if attempt.interruption else await executor.invoke(attempt)
+            if isinstance(outcome, UnknownArgument):
+                outcome = await self._with_releases(attempt.job, outcome)
         except asyncio.CancelledError as error:
             outcome = Stopped() if attempt.interruption else cancelled_by_itself(error)
         except Exception as error:
             # A bug in tenure must not leave the job without an outcome.
-            log.exception("job %s could not be invoked", attempt.job.id, extra=job_fields(attempt.job))
+            job = attempt.job
+            log.exception("job %s (%s) attempt %s not invoked", job.id, job.kind, job.attempt, extra=job_fields(job))
             outcome = Raised(describe_error(error))
         attempt.task = None
         if attempt.timer is not None:
             attempt.timer.cancel()
         if not attempt.abandoned:
-            # Batched, fenced, once. `_report` follows: log line, metrics, free slot.
-            self._record(attempt, Lost() if attempt.interruption is Interruption.LOST else outcome)
+            # Batched, fenced, once. The completer resolves the recording, which reports: log line, metrics, free slot.
+            self._record(attempt, _after_interruption(attempt, outcome))
 
-    def _executor(self, attempt: RunningAttempt) -> Executor:
-        """A job that lost a worker before may crash its process, so it runs in a child process where it can."""
-        definition = attempt.definition
-        if attempt.lease.job.losses > 0 and definition.isolation != "process" and definition.import_path is not None:
-            process = self._executors.get("process")
-            return self._executors[definition.isolation] if process is None else _Limited(process, self._quarantine)
-        return self._executors[definition.isolation]
+    async def _with_releases(self, job: Job, outcome: UnknownArgument) -> UnknownArgument:
+        """Count the releases for newer code in the job's history, unless it has too few attempts for the maximum."""
+        if job.attempt <= UNKNOWN_ARGUMENT_RELEASES_MAX:
+            return outcome
+        try:
+            events = (await self._services.store.history([job.id]))[job.id]
+        except StoreUnavailable:
+            # The job is released once more, and counted at its next attempt.
+            return outcome
+        releases = sum(event.type is EventType.RELEASED and event.cause == UNKNOWN_ARGUMENT for event in events)
+        return msgspec.structs.replace(outcome, releases=releases)
 
     # Interrupt.
 
-    def _interrupt_from_any_thread(self, attempt: RunningAttempt, reason: Interruption) -> None:
-        # The function reacts to a cancel request by itself.
-        if reason is not Interruption.CANCEL_REQUESTED:
-            try:
-                self._services.loop.call_soon_threadsafe(self._interrupt, attempt, reason)
-            except RuntimeError:
-                # The worker's event loop is closed, so nothing runs any more.
-                return
+    def interrupt(self, lease: Lease, reason: Interruption) -> None:
+        """Stop the attempt under this lease, if it has not ended. Safe to call from any thread."""
+        interrupt = self._request_cancel if reason is Interruption.CANCEL_REQUESTED else self._interrupt
+        try:
+            self._services.loop.call_soon_threadsafe(interrupt, lease, reason)
+        except RuntimeError:
+            # The worker's event loop is closed, so nothing runs any more.
+            return
 
-    def _interrupt(self, attempt: RunningAttempt, reason: Interruption) -> None:
-        if attempt.interruption is not None or attempt.lease.completing:
+    def _request_cancel(self, lease: Lease, _reason: Interruption) -> None:
+        """A function reacts to a cancel request by itself, a workflow between its steps."""
+        attempt = self._attempts.get(lease)
+        if attempt is not None and attempt.on_cancel_request is not None:
+            attempt.on_cancel_request()
+
+    def _interrupt(self, lease: Lease, reason: Interruption) -> None:
+        attempt = self._attempts.get(lease)
+        if attempt is None or attempt.interruption is not None or lease.completing:
             return
         attempt.interruption = reason
         # Without a task the function has not begun, and `run_attempt` will not call it.
@@ -116,8 +155,9 @@ class Runner:
         """End the attempt although its function still runs."""
         attempt.abandoned = True
         job = attempt.job
-        log.warning("job %s did not stop within %s s; abandoning it", job.id, STOP_SECONDS_MAX, extra=job_fields(job))
-        self._record(attempt, Lost() if attempt.interruption is Interruption.LOST else Stopped())
+        template = "job %s (%s) did not stop within %s s; abandoning attempt %s"
+        log.warning(template, job.id, job.kind, STOP_SECONDS_MAX, job.attempt, extra=job_fields(job))
+        self._record(attempt, _after_interruption(attempt, Stopped()))
 
     # Record.
 
@@ -130,14 +170,17 @@ class Runner:
             return
         lease.completing = True
         if lease.lost or isinstance(outcome, Lost):
-            self._report(attempt, outcome, None)
+            self.report(attempt, outcome, None)
         else:
-            self._services.completer.record(attempt, outcome, self._report)
+            if not attempt.abandoned:
+                self._on_function_end(lease)
+            self._services.completer.submit(_Recording(self, attempt, outcome))
 
     async def _record_after_writes(self, attempt: RunningAttempt, outcome: Outcome) -> None:
-        """Write progress first. Artifacts are written in one transaction with the job's completion."""
+        """Write steps and progress first. Artifacts are written in one transaction with the job's completion."""
         lease = attempt.lease
         try:
+            await attempt.steps_saved()
             await attempt.progress_written()
             if isinstance(outcome, Returned) and attempt.artifacts and not (lease.job.committed or lease.lost):
                 lease.completing = True
@@ -146,82 +189,54 @@ class Runner:
                 attempt.drop_artifacts()
                 self._record(attempt, outcome)
                 return
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - `_report` logs it
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - `report` logs it
             result = error
-        self._report(attempt, outcome, result)
+        self.report(attempt, outcome, result)
 
     # Report.
 
-    def _report(self, attempt: RunningAttempt, outcome: Outcome, result: Result | None) -> None:
+    def report(self, attempt: RunningAttempt, outcome: Outcome, result: Result | None) -> None:
+        """Log what became of the attempt, and end it. Called once; `result` is None if nothing was to be written."""
+        self._attempts.pop(attempt.lease, None)
         if result is None or isinstance(result, BaseException):
-            _log_unrecorded(attempt.job, result)
+            log_unrecorded(attempt.job, result)
             self._on_end(attempt.lease, None)
             return
-        job = attempt.lease.job
-        if not isinstance(outcome, Returned) or job.committed_at is not None or log.isEnabledFor(logging.DEBUG):
-            _log_outcome(job, outcome, result)
+        self._outcome_log.ended(attempt.lease.job, outcome, result)
         self._on_end(attempt.lease, result)
 
 
-class _Limited:
-    """An executor that runs only so many attempts at once."""
+class _Recording:
+    """An outcome in the completer. No task waits for it: when it is written or refused, the runner reports it."""
 
-    def __init__(self, executor: Executor, limit: asyncio.Semaphore) -> None:
-        self._executor, self._limit = executor, limit
+    __slots__ = ("_attempt", "_outcome", "_runner", "lease", "request_id")
 
-    async def invoke(self, attempt: RunningAttempt) -> Outcome:
-        async with self._limit:
-            return await self._executor.invoke(attempt)
+    def __init__(self, runner: Runner, attempt: RunningAttempt, outcome: Outcome) -> None:
+        self._runner, self._attempt, self._outcome = runner, attempt, outcome
+        self.lease = attempt.lease
+        self.request_id = self.lease.request_id("end")
 
-    async def close(self) -> None:
-        return None
+    def decide(self, job: Job) -> Operation:
+        operation = operation_for(job, self._outcome)
+        assert operation is not None, "an attempt whose lease is lost records nothing"
+        return operation
+
+    def resolve(self, result: Result) -> None:
+        self._runner.report(self._attempt, self._outcome, result)
+
+
+def _after_interruption(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
+    """The outcome to record: without the lease, or after the timeout, it does not depend on the function."""
+    match attempt.interruption:
+        case Interruption.LOST:
+            return Lost()
+        case Interruption.OVERDUE:
+            return TimedOut()
+        case _:
+            return outcome
 
 
 def cancelled_by_itself(error: asyncio.CancelledError) -> Raised:
     """The outcome of a function that raised CancelledError although its attempt was not interrupted."""
     message = str(error) or "the job's function was cancelled from within"
     return Raised(describe_error(asyncio.CancelledError(message)))
-
-
-def _log_outcome(job: Job, outcome: Outcome, written: Written) -> None:
-    if isinstance(outcome, Raised):
-        error = load(outcome.error)
-        message = f"{error.get('type')}: {error.get('message')}"
-        extra = {**job_fields(job), "traceback": error.get("traceback")}
-        template = "job %s (%s) attempt %s failed (%s), %s"
-        log.warning(template, job.id, job.kind, job.attempt, message, _next_step(written), extra=extra)
-    elif isinstance(outcome, Returned) and job.committed and job.committed_result != outcome.result:
-        template = "job %s (%s) returned another result than it committed; the committed result is kept"
-        log.error(template, job.id, job.kind, extra=job_fields(job))
-    elif written.status == SUCCEEDED:
-        template = "job %s (%s) succeeded in %.2f s, attempt %s"
-        log.debug(template, job.id, job.kind, _seconds_run(written.job), job.attempt, extra=job_fields(job))
-    else:
-        template = "job %s (%s) attempt %s ended without a result; the job is %s"
-        log.debug(template, job.id, job.kind, job.attempt, written.status, extra=job_fields(job))
-
-
-def _next_step(written: Written) -> str:
-    job = written.job
-    if written.status == RETRY and job.due_at is not None:
-        return f"retrying in {(job.due_at - job.updated_at).total_seconds():.1f} s"
-    return f"not retrying: the job is {written.status}"
-
-
-def _seconds_run(job: Job) -> float:
-    if job.started_at is None or job.finished_at is None:
-        return 0.0
-    return (job.finished_at - job.started_at).total_seconds()
-
-
-def _log_unrecorded(job: Job, error: BaseException | None) -> None:
-    if error is None:
-        template = "job %s (%s) lost its lease; attempt %s is not recorded"
-        log.warning(template, job.id, job.kind, job.attempt, extra=job_fields(job))
-    elif isinstance(error, LeaseLost):
-        template = "job %s (%s) lost its lease; the outcome of attempt %s was refused: %s"
-        log.warning(template, job.id, job.kind, job.attempt, error, extra=job_fields(job))
-    elif isinstance(error, Exception):
-        template = "job %s (%s) outcome of attempt %s not recorded; recovery takes the job over: %s"
-        unexpected = None if isinstance(error, TenureError) else error
-        log.error(template, job.id, job.kind, job.attempt, error, exc_info=unexpected, extra=job_fields(job))

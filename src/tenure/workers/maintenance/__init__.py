@@ -1,1 +1,1 @@
-"""The maintenance thread: heartbeats, recovery, schedules, registration."""
+"""The maintenance thread: heartbeats, recovery, schedules, retention, registration."""

@@ -1,4 +1,5 @@
-"""Recovers jobs whose lease has expired, whose heartbeats are missing, or that exceeded a time limit.
+"""Recovers jobs whose lease has expired, whose heartbeats are missing, or that exceeded a time limit, and wakes jobs
+that wait for children that have ended.
 
 Recovery applies the policy that a job was enqueued with. Several recovery workers may run at once: each change is
 decided on the current row, so one of them succeeds and the others are refused.
@@ -9,23 +10,22 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
-
-import msgspec
 
 from tenure.errors import IllegalTransition, NotYet, RevisionConflict, TenureError
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
-from tenure.lifecycle.decide import clock_allows
+from tenure.lifecycle.decide import clock_allows, decide
 from tenure.lifecycle.json_text import encode
-from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut
-from tenure.lifecycle.records import Actor, Job, Role
+from tenure.lifecycle.operations import Cancel, DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut, Wake
+from tenure.lifecycle.records import TIMEOUT, Actor, Job, Role
 from tenure.lifecycle.statuses import RUNNING, STALLED
 from tenure.lifecycle.transitions import ClockGuard
 from tenure.observe.log_context import job_fields
 from tenure.seams import Seams
-from tenure.stores.contract import Applied, Failure, Outcome, RecoverableStore, Request
-from tenure.workers.reconnect import ReconnectBackoff
+from tenure.stores.contract import Applied, Busy, Failure, Outcome, RecoverableStore, Request
+from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
+from tenure.workers.timeouts import timeout_error
 
 BATCH = 500
 SCAN_TIME_SHARE = 0.02
@@ -33,6 +33,8 @@ SCAN_TIME_SHARE = 0.02
 open, it also reads the dead index entries of all jobs that were leased since."""
 PAUSE_SECONDS_MAX = 60.0
 """The longest pause that follows from it: lost jobs are found in about a minute, however long a scan takes."""
+OWNER_TIME = timedelta(seconds=10)
+"""How long the owner of a running job has to end it after its timeout: twice what it gives a function to stop."""
 EXPECTED_REFUSALS = (RevisionConflict, NotYet, IllegalTransition)
 """The job was changed by another client, or needs no recovery any more."""
 
@@ -47,37 +49,82 @@ class RecoveryStore(RecoverableStore, Protocol):
 
 def recovery_operations(job: Job, now: datetime) -> tuple[Operation, ...]:
     """The operations that the job's policy asks for; none if the job needs no recovery."""
-    if job.status is STALLED:
+    if job.status is STALLED and (job.lost or job.due_at is None):
         return (_after_stall(job),)
     if job.leased and clock_allows(job, ClockGuard.ORPHANED, now):
-        counted = 1 if job.status is RUNNING and not job.committed else 0
-        lost = msgspec.structs.replace(job, lost=True, failures=job.failures + counted)
-        return (Stall(_cause(job, now)), _after_stall(lost))
-    if clock_allows(job, ClockGuard.OVERDUE, now) and not job.committed:
-        return (TimeOut(_error("Timeout", f"it was {job.status} for longer than its policy allows")),)
-    return ()
+        stall = Stall("lease_expired" if _passed(job.lease_expires_at, now) else "heartbeats_missed")
+        return (stall, _after_stall(_stalled(job, stall)))
+    if job.status is RUNNING:
+        # Its owner ends it on time, and knows more about it: recovery gives it the time to do so.
+        return _after_timeout(job) if _passed(job.timeout_at, now - OWNER_TIME) else ()
+    if _passed(job.timeout_at, now):
+        return _after_timeout(job)
+    # The store has found that it waits for no further child. One that is due needs no wake.
+    return (Wake(),) if job.children_max is not None and not _passed(job.due_at, now) else ()
 
 
-def _after_stall(job: Job) -> Operation:
+def _after_timeout(job: Job) -> tuple[Operation, ...]:
+    """The operations for a job whose timeout has passed. Without a lease there is no attempt to retry: it fails."""
+    on_timeout = job.policy.on_timeout
+    error = timeout_error(job)
+    if job.leased and (on_timeout == "retry" or job.unwinding):
+        stalled = _stalled(job, Stall(TIMEOUT))
+        if not (job.committed or job.unwinding) and stalled.recovery_action() == "dead_letter":
+            return (DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, error),)
+        return (Stall(TIMEOUT), _after_stall(stalled, error))
+    if job.committed:
+        return ()
+    if on_timeout == "dead_letter":
+        return (DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC if job.status is RUNNING else Stage.FETCH, error),)
+    return (TimeOut(error),)
+
+
+def _stalled(job: Job, stall: Stall) -> Job:
+    """The record that `_after_stall` decides on, as the stall leaves it."""
+    return decide(job, stall, Actor(Role.RECOVERY, "recovery"), request_id="stall").after(job.updated_at)
+
+
+def _after_stall(job: Job, error: str | None = None) -> Operation:
+    """The operation for a stalled job; `error` if it did not lose its worker."""
     if job.committed:
         return Reconcile()
     action = job.recovery_action()
     if action == "requeue":
         return Requeue()
-    error = _error("WorkerLost", f"its worker vanished at attempt {job.attempt}, with {job.failures} failures")
+    error = error or _stall_error(job)
+    if job.compensated:
+        error = job.last_error or error
+    if action == "cancel":
+        return Cancel()
     if action == "fail":
-        return GiveUp(error)
-    reason = ReasonCode.EXHAUSTED_RETRIES if job.exhausted else ReasonCode.INFRASTRUCTURE_FAILURE
-    return DeadLetter(reason, Stage.EXEC, error)
+        return GiveUp(error, timed_out=not job.lost)
+    return DeadLetter(_reason(job), Stage.EXEC, error)
 
 
-def _cause(job: Job, now: datetime) -> str:
-    expired = job.lease_expires_at is None or job.lease_expires_at <= now
-    return "lease_expired" if expired else "heartbeats_missed"
+def _stall_error(job: Job) -> str:
+    if job.lost:
+        message = f"its worker vanished at attempt {job.attempt}, with {job.failures} failures"
+        return encode({"type": "WorkerLost", "message": message})
+    return encode({"type": "Timeout", "message": f"attempt {job.attempt} timed out, with {job.failures} failures"})
 
 
-def _error(kind: str, message: str) -> str:
-    return encode({"type": kind, "message": message})
+_REASONS = frozenset(reason.value for reason in ReasonCode)
+
+
+def _reason(job: Job) -> ReasonCode:
+    """A job that only ever lost its workers has not failed by itself: that is the infrastructure's failure."""
+    if job.unwinding and not job.compensated:
+        return ReasonCode.COMPENSATION_FAILED
+    if job.compensated and job.ends_because in _REASONS:
+        return ReasonCode(job.ends_because)
+    if not job.lost:
+        return ReasonCode.TIMEOUT
+    only_losses = job.policy.on_lost == "dead_letter" or job.losses == job.failures
+    return ReasonCode.INFRASTRUCTURE_FAILURE if only_losses else ReasonCode.EXHAUSTED_RETRIES
+
+
+def _passed(deadline: datetime | None, now: datetime) -> bool:
+    return deadline is not None and deadline <= now
 
 
 def pause_seconds(scan_seconds: float, read_seconds: Sequence[float]) -> float:
@@ -88,14 +135,16 @@ def pause_seconds(scan_seconds: float, read_seconds: Sequence[float]) -> float:
 class RecoveryWorker:
     """Scans for jobs that need recovery, and recovers them."""
 
-    def __init__(self, store: RecoveryStore, seams: Seams, *, name: str) -> None:
-        self._store, self._seams = store, seams
+    def __init__(
+        self, store: RecoveryStore, seams: Seams, *, name: str, availability: DatabaseAvailability | None = None
+    ) -> None:
+        self._store, self._seams, self._availability = store, seams, availability
         self._actor = Actor(Role.RECOVERY, name)
         self._read_seconds = deque([0.0], maxlen=2)
 
     async def run(self, *, scan_seconds: float) -> None:
         """Scan until cancelled. The pauses have jitter, so that the workers do not scan at the same time."""
-        backoff = ReconnectBackoff(self._seams)
+        backoff = ReconnectBackoff(self._seams, self._availability)
         while True:
             try:
                 await self.scan()
@@ -103,9 +152,7 @@ class RecoveryWorker:
                 pause = pause_seconds(scan_seconds, self._read_seconds)
                 await self._seams.clock.sleep(pause * (0.75 + self._seams.random.fraction() / 2))
             except TenureError as error:
-                seconds = backoff.next_seconds()
-                log.warning("recovery scan failed, retrying in %.1f s: %s", seconds, error)
-                await self._seams.clock.sleep(seconds)
+                await self._seams.clock.sleep(backoff.failed("recovery scan", error))
 
     async def scan(self) -> int:
         """Recover every job that needs it, once. Returns how many jobs were changed."""
@@ -138,5 +185,8 @@ def _log(outcome: Outcome) -> None:
             job = change.before
             template = "job %s (%s) recovered from %s: %s"
             log.warning(template, job.id, job.kind, job.status, change.name, extra=job_fields(job))
+        case Busy(job, holder):
+            template = "job %s (%s) not recovered: its row is locked by %s; retrying at the next scan"
+            log.warning(template, job.id, job.kind, holder or "another transaction", extra=job_fields(job))
         case Failure(error) if not isinstance(error, EXPECTED_REFUSALS):
             log.error("job recovery failed: %s", error)

@@ -26,7 +26,7 @@ from tenure.lifecycle.schedules import (
 )
 from tenure.seams import Seams
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, ScheduleStore
-from tenure.workers.reconnect import ReconnectBackoff
+from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
 
 BATCH = 100
 IDLE_FACTOR = 6.0
@@ -50,8 +50,16 @@ class SchedulerStore(Protocol):
 class Scheduler:
     """Stores the schedules that the code declares, then fires those that are due."""
 
-    def __init__(self, store: SchedulerStore, seams: Seams, *, name: str, declared: Sequence[Schedule] = ()) -> None:
-        self._store, self._seams = store, seams
+    def __init__(
+        self,
+        store: SchedulerStore,
+        seams: Seams,
+        *,
+        name: str,
+        declared: Sequence[Schedule] = (),
+        availability: DatabaseAvailability | None = None,
+    ) -> None:
+        self._store, self._seams, self._availability = store, seams, availability
         self._declared = list(declared)
         self._actor = Actor(Role.CLIENT, name)
         self._logged: set[tuple[str, int]] = set()
@@ -59,16 +67,14 @@ class Scheduler:
     async def run(self, *, scan_seconds: float) -> None:
         """Fire until cancelled. A schedule that is added meanwhile is seen after `scan_seconds` at the latest, the
         first one of all after six times as long."""
-        backoff = ReconnectBackoff(self._seams)
+        backoff = ReconnectBackoff(self._seams, self._availability)
         while True:
             try:
                 await self.declare()
                 wait_seconds = await self.scan(scan_seconds=scan_seconds)
                 backoff.reset()
             except TenureError as error:
-                seconds = backoff.next_seconds()
-                log.warning("schedule scan failed, retrying in %.1f s: %s", seconds, error)
-                await self._seams.clock.sleep(seconds)
+                await self._seams.clock.sleep(backoff.failed("schedule scan", error))
             else:
                 if wait_seconds > 0:
                     await self._seams.clock.sleep(wait_seconds + JITTER_SECONDS * self._seams.random.fraction())

@@ -1,4 +1,4 @@
-"""The maintenance of a worker: lease renewal, recovery, schedules and registration, whatever the jobs do.
+"""The maintenance of a worker: lease renewal, recovery, schedules, retention and registration, whatever the jobs do.
 
 All of it runs on one event loop with a store of its own, in a thread beside the jobs. A function that blocks the jobs'
 event loop therefore loses no leases.
@@ -13,15 +13,20 @@ from concurrent.futures import Future
 from typing import Any
 
 from tenure.errors import TenureError
+from tenure.lifecycle.retention import Retention
 from tenure.lifecycle.schedules import Schedule
 from tenure.seams import Seams
 from tenure.stores.contract import RegistrationStore, Store, WorkerRecord
 from tenure.workers.leases import LeaseRegistry
-from tenure.workers.maintenance.heartbeat import LeaseRenewer
+from tenure.workers.maintenance.lease_renewer import LeaseRenewer
 from tenure.workers.maintenance.recovery import RecoveryWorker
+from tenure.workers.maintenance.retention import RetentionWorker
 from tenure.workers.maintenance.scheduler import Scheduler
+from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
 
 REGISTER_SECONDS = 10.0
+SCANS_PER_PASS = 12
+"""How many recovery scans there are to one pass of retention."""
 UNREGISTER_SECONDS_MAX = 2.0
 CANCEL_TRIES = 3
 STOP_SECONDS_MAX = 15.0
@@ -44,10 +49,13 @@ class Maintenance:
         scan_seconds: float,
         on_failure: Callable[[BaseException], None],
         schedules: Sequence[Schedule] = (),
+        retention: Retention | None = None,
+        availability: DatabaseAvailability | None = None,
     ) -> None:
         self._open_store, self._leases, self._seams = open_store, leases, seams
         self._record, self._scan_seconds, self._on_failure = record, scan_seconds, on_failure
-        self._schedules = schedules
+        self._schedules, self._retention = schedules, retention or Retention()
+        self._availability = availability or DatabaseAvailability(seams)
         self._ready: Future[None] = Future()
         self._ended: Future[None] = Future()
         self._task: asyncio.Task[None] | None = None
@@ -55,7 +63,7 @@ class Maintenance:
         self._stopping: asyncio.Event | None = None
 
     async def start(self, *, in_thread: bool) -> None:
-        """Return once leases are renewed."""
+        """Return once its store is open and leases are renewed. Raises the error of a store that cannot be opened."""
         if in_thread:
             self._seams.spawn.thread(lambda: asyncio.run(self._run()), name="tenure-maintenance")
         else:
@@ -104,9 +112,11 @@ class Maintenance:
             await store.close()
 
     def _start_tasks(self, store: Store) -> set[asyncio.Task[None]]:
-        renewer = LeaseRenewer(store, self._leases, self._seams, worker=self._record.id)
-        recovery = RecoveryWorker(store, self._seams, name=self._record.id)
-        scheduler = Scheduler(store, self._seams, name=self._record.id, declared=self._schedules)
+        name, seams, shared = self._record.id, self._seams, self._availability
+        renewer = LeaseRenewer(store, self._leases, seams, worker=name, availability=shared)
+        recovery = RecoveryWorker(store, seams, name=name, availability=shared)
+        scheduler = Scheduler(store, seams, name=name, declared=self._schedules, availability=shared)
+        retention = RetentionWorker(store, seams, retention=self._retention, availability=shared)
         spawn = self._seams.spawn.task
         return {
             spawn(renewer.run(), name="tenure-renewer"),
@@ -114,16 +124,20 @@ class Maintenance:
             spawn(renewer.watch_changes(), name="tenure-lease-changes"),
             spawn(recovery.run(scan_seconds=self._scan_seconds), name="tenure-recovery"),
             spawn(scheduler.run(scan_seconds=self._scan_seconds), name="tenure-scheduler"),
+            spawn(retention.run(pass_seconds=SCANS_PER_PASS * self._scan_seconds), name="tenure-retention"),
             spawn(self._register(store), name="tenure-registration"),
         }
 
     async def _register(self, store: RegistrationStore) -> None:
+        backoff = ReconnectBackoff(self._seams, self._availability)
         while True:
             try:
                 await store.register(self._record)
+                backoff.reset()
+                pause = REGISTER_SECONDS
             except TenureError as error:
-                log.warning("worker registration failed, retrying in %.0f s: %s", REGISTER_SECONDS, error)
-            await self._seams.clock.sleep(REGISTER_SECONDS)
+                pause = backoff.failed("worker registration", error)
+            await self._seams.clock.sleep(pause)
 
     async def _unregister(self, store: RegistrationStore) -> None:
         try:

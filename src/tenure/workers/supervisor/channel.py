@@ -1,7 +1,7 @@
-"""What a worker process and its supervisor say to each other, over one socket.
+"""The control channel between a worker process and its supervisor: one socket.
 
-The worker sends a report once a second; the supervisor sends a letter when it wants an end. When the supervisor is
-gone, however it went, the line ends, and the worker stops.
+The worker sends a report once a second; the supervisor sends a command to stop or to abort. When the supervisor has
+ended, for whatever reason, the channel is closed, and the worker stops.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from tenure.observe.snapshot import PackedMetrics
 from tenure.seams import Seams
 
 STOP, ABORT = b"s", b"a"
+"""The supervisor's commands."""
 REPORT_SECONDS = 1.0
 REPORT_BYTES_MAX = 65_536
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker process stands. The first one says that it is up."""
+    """The state of a worker process. The first report means that the process is up."""
 
     worker: str
     pid: int
@@ -31,67 +32,67 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     uptime_seconds: float
     metrics: PackedMetrics | None = None
-    """All that it has counted, where that is wanted."""
+    """All that it has counted, if metrics are served."""
     database: str | None = None
-    """Where its jobs are, for whoever shows metrics of the database."""
+    """The URL of its database, if metrics are served."""
 
     @property
     def ended(self) -> int:
-        """How many runs came to an end, whichever."""
+        """How many attempts have ended, with whatever outcome."""
         return sum(self.counts.values()) - self.counts.get("claimed", 0)
 
 
 class ControlChannel:
-    """The worker's end."""
+    """The worker's end of the channel."""
 
     def __init__(self, descriptor: int, seams: Seams) -> None:
         try:
-            with socket.socket(fileno=descriptor) as given:
-                # The copy is not handed down to what jobs start: the line must end when this process does.
-                self._socket = given.dup()
+            with socket.socket(fileno=descriptor) as inherited:
+                # Programs that jobs start do not inherit the copy: the channel must be closed when this process ends.
+                self._socket = inherited.dup()
         except OSError as problem:
-            raise InvalidInput("supervised", f"descriptor {descriptor} is no line to a supervisor: {problem}") from None
+            raise InvalidInput("supervised", f"descriptor {descriptor} is no control channel: {problem}") from None
         self._socket.settimeout(None)
         self._seams = seams
 
-    def listen(self, told: Callable[[bytes], None]) -> None:
-        """Pass on each letter from now on, from a thread of its own. The line's end is a letter to stop."""
+    def start_receiving(self, on_command: Callable[[bytes], None]) -> None:
+        """Call back with each command, from a thread of its own. The end of the channel is the command to stop."""
 
         def body() -> None:
             try:
-                while letter := self._socket.recv(1):
-                    told(letter)
+                while command := self._socket.recv(1):
+                    on_command(command)
             except OSError:
                 pass
-            told(STOP)
+            on_command(STOP)
 
-        self._seams.spawn.thread(body, name="tenure-line")
+        self._seams.spawn.thread(body, name="tenure-control-channel")
 
-    async def report(self, current: Callable[[], WorkerReport]) -> None:
-        """Send how things stand, now and once a second, until cancelled."""
+    async def send_reports(self, current: Callable[[], WorkerReport]) -> None:
+        """Send a report now and once a second, until cancelled."""
         while True:
             self.send(current())
             await self._seams.clock.sleep(REPORT_SECONDS)
 
     def send(self, report: WorkerReport) -> None:
-        """A supervisor that does not read, or is gone, is no reason to wait: the next report says it all again."""
+        """Send without waiting for a supervisor that does not read or has ended: the next report is complete again."""
         with contextlib.suppress(OSError):
             self._socket.send(msgspec.json.encode(report) + b"\n", socket.MSG_DONTWAIT)
 
 
-async def reports(line: socket.socket) -> AsyncIterator[WorkerReport]:
-    """What a worker reports, until its end of the line is closed."""
+async def receive_reports(connection: socket.socket) -> AsyncIterator[WorkerReport]:
+    """The reports of a worker process, until its end of the channel is closed."""
     loop = asyncio.get_running_loop()
     pending = b""
     while True:
         try:
-            received = await loop.sock_recv(line, REPORT_BYTES_MAX)
+            received = await loop.sock_recv(connection, REPORT_BYTES_MAX)
         except OSError:
             return
         if not received:
             return
-        *whole, pending = (pending + received).split(b"\n")
-        for one in whole:
-            # Half of a report, which a full line cut off, is made good by the next.
+        *lines, pending = (pending + received).split(b"\n")
+        for line in lines:
+            # A report that a full socket buffer truncated is skipped: the next one is complete.
             with contextlib.suppress(msgspec.DecodeError):
-                yield msgspec.json.decode(one, type=WorkerReport)
+                yield msgspec.json.decode(line, type=WorkerReport)

@@ -1,7 +1,6 @@
-"""A worker as a program of its own: a fresh interpreter in a process group of its own, with one line to its supervisor.
+"""A worker process: a fresh interpreter in its own process group, with a control channel to its supervisor.
 
-The group of its own keeps a terminal's interrupt away from it: what it hears of a stop comes from the supervisor alone,
-and not twice.
+In its own process group it does not receive a terminal's interrupt: a stop comes from the supervisor alone, once.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 Output = int | IO[bytes] | None
-"""Where a program's output goes: a descriptor, a file, or None for where ours goes."""
+"""Where the output of a process goes: a descriptor, a file, or None for the output of this process."""
 
 
 class WorkerProcess:
-    """One started program. `line` is our end of the socket whose other end it holds; it ends when either of us does."""
+    """A started worker process. `connection` is the supervisor's end of its control channel."""
 
     def __init__(
         self,
@@ -26,23 +25,23 @@ class WorkerProcess:
         output: Output = None,
         errors: Output = None,
     ) -> None:
-        """Start what `command` says for the descriptor of the program's end of the line."""
-        self.line, theirs = socket.socketpair()
-        with theirs:
+        """Start the command that `command` returns for the descriptor of the worker's end of the channel."""
+        self.connection, workers_end = socket.socketpair()
+        with workers_end:
             try:
-                # Not the spawner's process: that one shares our terminal's signals, and may have no children itself.
+                # Not the spawner's process, which shares this terminal's signals and may not have children.
                 self._process = subprocess.Popen(  # noqa: TID251 - the one place that starts a program
-                    command(theirs.fileno()),
+                    command(workers_end.fileno()),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=errors,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(workers_end.fileno(),),
                     process_group=0,
                 )
             except BaseException:
-                self.line.close()
+                self.connection.close()
                 raise
-        self.line.settimeout(0)
+        self.connection.settimeout(0)
 
     @property
     def pid(self) -> int:
@@ -53,21 +52,21 @@ class WorkerProcess:
         """None while it runs; negative when a signal ended it."""
         return self._process.poll()
 
-    def say(self, word: bytes) -> None:
-        """Send a word down the line. One that cannot take it is at its end, or is ended by its limit."""
+    def send(self, command: bytes) -> None:
+        """Send a command. A process that cannot receive it is ending, or is killed at its limit."""
         try:
-            self.line.send(word)
+            self.connection.send(command)
         except OSError:
             return
 
     def kill(self) -> None:
-        """End it on the spot, unless it has ended: nobody else can have its id before we have taken note of that."""
+        """Kill it, unless it has ended: until its exit code was read, no other process can have its pid."""
         if self.exit_code is None:
             self._process.send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of the line and of what is left of the process."""
-        self.line.close()
+        """Close the channel, and reap the process."""
+        self.connection.close()
         self._process.wait()
 
 
@@ -75,11 +74,11 @@ def describe_exit(exit_code: int) -> str:
     """How a process ended.
 
     >>> describe_exit(-9)
-    'was ended by SIGKILL'
+    'was killed by SIGKILL'
     """
     if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
+        return f"exited with code {exit_code}"
     try:
-        return f"was ended by {signal.Signals(-exit_code).name}"
+        return f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:
-        return f"was ended by signal {-exit_code}"
+        return f"was killed by signal {-exit_code}"

@@ -65,7 +65,7 @@ async def test_an_error_inside_the_block_rolls_everything_back(session_app: Sess
 async def test_after_an_error_the_session_is_rolled_back_and_can_be_used_again(
     session_app: SessionApp, kind: SessionKind
 ) -> None:
-    @session_app.app.job(kind="sync", max_attempts=1)
+    @session_app.app.job(kind="sync", max_attempts=1, on_exhausted="fail")
     def sync_job(ctx: tenure.Context) -> None:
         assert kind.sync is not None
         with kind.sync(session_app.app.database) as own:
@@ -75,7 +75,7 @@ async def test_after_an_error_the_session_is_rolled_back_and_can_be_used_again(
             with ctx.commit(conn=own.connection):
                 own.run(insert("after all"))
 
-    @session_app.app.job(kind="async", max_attempts=1)
+    @session_app.app.job(kind="async", max_attempts=1, on_exhausted="fail")
     async def async_job(ctx: tenure.Context) -> None:
         assert kind.awaited is not None
         async with kind.awaited(session_app.app.database) as own:
@@ -171,7 +171,7 @@ async def test_a_block_that_is_left_after_its_deadline_rolls_everything_back(
 async def test_async_code_inside_the_block_is_interrupted_at_the_deadline(
     session_app: SessionApp, kind: SessionKind
 ) -> None:
-    @session_app.app.job(max_attempts=1)
+    @session_app.app.job(max_attempts=1, on_exhausted="fail")
     async def work(ctx: tenure.Context) -> None:
         assert kind.awaited is not None
         async with kind.awaited(session_app.app.database) as own:
@@ -259,7 +259,7 @@ async def test_jobs_that_are_enqueued_within_the_connection_belong_to_the_block(
 ) -> None:
     fails = threading.Event()
 
-    @session_app.app.job(kind="sync", max_attempts=1)
+    @session_app.app.job(kind="sync", max_attempts=1, on_exhausted="fail")
     def sync_job(ctx: tenure.Context) -> None:
         assert kind.sync is not None
         with kind.sync(session_app.app.database) as own, ctx.commit(conn=own.connection):
@@ -267,7 +267,7 @@ async def test_jobs_that_are_enqueued_within_the_connection_belong_to_the_block(
             if fails.is_set():
                 raise ValueError("changed my mind")
 
-    @session_app.app.job(kind="async", max_attempts=1)
+    @session_app.app.job(kind="async", max_attempts=1, on_exhausted="fail")
     async def async_job(ctx: tenure.Context) -> None:
         assert kind.awaited is not None
         async with kind.awaited(session_app.app.database) as own, ctx.commit(conn=own.connection):

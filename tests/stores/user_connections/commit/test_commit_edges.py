@@ -57,7 +57,7 @@ async def test_misuse_of_the_block_raises_an_error_with_what_to_do_instead(
                 except tenure.TenureError as problem:
                     errors["app"] = str(problem)
 
-    @session_app.app.job(kind="crossed", max_attempts=1)
+    @session_app.app.job(kind="crossed", max_attempts=1, on_exhausted="fail")
     def crossed(ctx: tenure.Context) -> None:
         with asyncio.Runner() as runner:
             opened = asyncpg_connection(session_app.app.database)
@@ -91,7 +91,7 @@ def refused(call: Callable[[], Any]) -> str:
 async def refusal(session_app: SessionApp, opened: Any) -> BaseException:
     """Return the error of a job that commits on this connection."""
 
-    @session_app.app.job(kind="elsewhere", max_attempts=1)
+    @session_app.app.job(kind="elsewhere", max_attempts=1, on_exhausted="fail")
     def elsewhere(ctx: tenure.Context) -> None:
         with opened as own:
             try:
@@ -171,7 +171,7 @@ async def test_when_the_connection_is_lost_at_the_commit_the_log_shows_whether_i
                     relay.cut = cut
                 await super().commit()
 
-        @session_app.app.job(max_attempts=2, backoff=tenure.Backoff(base_seconds=0.01))
+        @session_app.app.job(max_attempts=2, on_exhausted="fail", backoff=tenure.Backoff(base_seconds=0.01))
         async def work(ctx: tenure.Context) -> int:
             try:
                 async with (
@@ -202,7 +202,7 @@ async def test_when_the_connection_is_lost_at_the_commit_the_log_shows_whether_i
 async def test_a_change_of_the_job_inside_the_block_fails_the_commit_above_read_committed(
     session_app: SessionApp, kind: SessionKind, level: str
 ) -> None:
-    @session_app.app.job(max_attempts=2, backoff=tenure.Backoff(base_seconds=0.01))
+    @session_app.app.job(max_attempts=2, on_exhausted="fail", backoff=tenure.Backoff(base_seconds=0.01))
     def work(ctx: tenure.Context) -> int:
         with psycopg_sync(session_app.app.database) as own:
             own.connection.isolation_level = psycopg.IsolationLevel[level]
@@ -253,7 +253,7 @@ async def test_objects_of_a_session_are_written_before_the_commit_mark(
 ) -> None:
     statements: list[str] = []
 
-    @session_app.app.job(max_attempts=1)
+    @session_app.app.job(max_attempts=1, on_exhausted="fail")
     def work(ctx: tenure.Context, note: str | None) -> None:
         assert kind.sync is not None
         with kind.sync(session_app.app.database) as own:
@@ -307,7 +307,7 @@ async def test_in_app_testing_a_connection_of_the_user_is_refused(tmp_path: Path
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     app = tenure.App(url)
 
-    @app.job(max_attempts=1)
+    @app.job(max_attempts=1, on_exhausted="fail")
     async def work(ctx: tenure.Context) -> None:
         async with sqlite_aiosqlite(url) as own, ctx.commit(conn=own.connection):
             pass

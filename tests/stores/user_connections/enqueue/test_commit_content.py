@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tenure.errors import InvalidInput, LeaseLost
+from tenure.errors import InvalidInput, LeaseLost, RequestIdReused
 from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.seams import SYSTEM
@@ -109,13 +109,13 @@ def test_sequence_numbers_continue_those_of_the_aggregate(
 ) -> None:
     async def before(store: Store) -> None:
         async with store.transaction(deadline_seconds=5) as tx:
-            await tx.post([message(job.kind, 7)], job=job)
+            await tx.post([message(job.kind, 7)])
 
     look(before)
     assert isinstance(marked(user, database, job, messages=[message(job.kind, 8)]), Applied)
     user.commit()
     written, streams = look(outbox_of(job, database))
-    assert [(row[1], row[2]) for row in written] == [(1, "t7"), (2, "t8")]
+    assert [(row[1], row[2]) for row in written] == [(2, "t8")]
     assert streams == [(job.kind, 2, True)]
 
 
@@ -139,15 +139,22 @@ def test_a_mark_that_is_refused_writes_no_message_and_no_artifact(
     assert (look(artifacts_of(job)), look(outbox_of(job, database))) == ([], ([], []))
 
 
-def test_a_repeated_mark_writes_nothing(user: ConnectionUser, job: Job, look: Look, database: Database) -> None:
-    assert isinstance(marked(user, database, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS), Applied)
-    assert isinstance(marked(user, database, job, messages=[message(job.kind, 2)], artifacts=ARTIFACTS), Repeated)
+@pytest.mark.requirement("LC-07")
+def test_a_repeated_mark_writes_nothing_and_one_with_other_content_is_refused(
+    user: ConnectionUser, job: Job, look: Look, database: Database
+) -> None:
+    sent = message(job.kind, 1)
+    assert isinstance(marked(user, database, job, messages=[sent], artifacts=ARTIFACTS), Applied)
+    assert isinstance(marked(user, database, job, messages=[sent], artifacts=ARTIFACTS), Repeated)
+    other = marked(user, database, job, messages=[message(job.kind, 2)], artifacts=ARTIFACTS)
+    assert isinstance(other, Failure)
+    assert isinstance(other.error, RequestIdReused)
     user.commit()
     written, _ = look(outbox_of(job, database))
     assert (len(look(artifacts_of(job))), [row[2] for row in written]) == (2, ["t1"])
 
 
-def test_a_message_id_that_was_used_before_is_refused_and_the_transaction_goes_on(
+def test_a_reused_message_id_is_refused_and_the_transaction_continues(
     user: ConnectionUser, job: Job, look: Look, database: Database
 ) -> None:
     known = message(job.kind, 1)
@@ -167,13 +174,14 @@ def test_a_message_id_that_was_used_before_is_refused_and_the_transaction_goes_o
     assert look(artifacts_of(job)) == []
 
 
-def test_an_artifact_name_that_the_job_has_is_refused_and_the_transaction_goes_on(
+def test_a_reused_artifact_name_is_refused_and_the_transaction_continues(
     user: ConnectionUser, job: Job, look: Look, database: Database
 ) -> None:
-    # Only a statement by hand gives a job an artifact before its commit.
+    # Only a statement by hand, in the store's name, gives a job an artifact before its commit.
     columns = "(job_id, name, attempt, media_type, body, bytes, at)"
-    table, at = ("tenure_artifacts", "0") if database.is_sqlite else ("tenure.artifacts", "now()")
-    user.execute(f"insert into {table} {columns} values ('{job.id}', 'empty', 1, 'x', '', 0, {at})")
+    at = "0" if database.is_sqlite else "now()"
+    values = f"('{job.id}', 'empty', 1, 'x', '', 0, {at})"
+    database.write_as("store", f"insert into {{artifacts}} {columns} values {values}")
     with pytest.raises(InvalidInput, match="'empty' already"):
         marked(user, database, job, messages=[message(job.kind, 1)], artifacts=ARTIFACTS)
     assert isinstance(marked(user, database, job, artifacts=ARTIFACTS[:1]), Applied)

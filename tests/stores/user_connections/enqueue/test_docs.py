@@ -69,7 +69,7 @@ async def test_the_page_works_on_postgres(postgres: Database, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_the_pages_jobs_commit_on_sessions_of_their_own(
+async def test_the_jobs_of_the_page_commit_on_their_own_sessions(
     kind: str, sqlite: Database, postgres: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = sqlite if kind == "sqlite" else postgres

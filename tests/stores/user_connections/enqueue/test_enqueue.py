@@ -9,7 +9,7 @@ import pytest
 
 import tenure
 from tenure.client.job_function import JobFunction
-from tenure.errors import InvalidInput, RequestIdReused
+from tenure.errors import DedupeKeyConflict, InvalidInput, RequestIdReused
 from tenure.lifecycle.records import Job
 from tenure.stores import JobFilter
 from tenure.testing.driver import Driver
@@ -26,7 +26,7 @@ Count = Callable[[], int]
 def send(database: Database, own_name: str) -> Send:
     app = tenure.App(database.url, name=own_name)
 
-    @app.job(kind=own_name, queue="mail", max_attempts=7, lease_seconds=45)
+    @app.job(kind=own_name, queue="mail", max_attempts=7, on_exhausted="fail", lease_seconds=45)
     def send(to: str) -> str:
         return to
 
@@ -109,7 +109,7 @@ def test_the_first_statement_of_a_transaction_may_be_the_enqueue(
     assert ([job.id for job in jobs()], notes()) == ([handle.id], 1)
 
 
-def test_options_are_written_with_the_job(user: ConnectionUser, send: Send, jobs: Jobs) -> None:
+def test_options_are_written_with_the_job(user: ConnectionUser, send: Send, jobs: Jobs, own_name: str) -> None:
     options = send.options(
         queue="other", priority=9, delay_seconds=60, dedupe_key="k'%s\\", correlation_id="c", trace="00-a-b-01",
         submitted_by="ada ∀ \U0001f600", tags={"tenant": "x:y"}, partition_key="p",
@@ -118,7 +118,7 @@ def test_options_are_written_with_the_job(user: ConnectionUser, send: Send, jobs
     user.commit()
     [job] = jobs()
     assert job == handle.job
-    assert (job.origin.queue, job.origin.priority, job.origin.dedupe_key) == ("other", 9, "k'%s\\")
+    assert (job.origin.queue, job.origin.priority, job.origin.dedupe_key) == ("other", 9, f"{own_name}:k'%s\\")
     assert (job.origin.submitted_by, job.origin.tags) == ("ada ∀ \U0001f600", {"tenant": "x:y"})
     assert job.origin.payload == '{"to":"%(ada)s :ada $1 ?"}'
     assert job.due_at is not None
@@ -129,7 +129,8 @@ def test_a_duplicate_returns_the_existing_job(
     user: ConnectionUser, send: Send, jobs: Jobs, own_name: str, look: Look
 ) -> None:
     keyed = send.options(dedupe_key="ada", tags={"a": "b"})
-    first = look(lambda store: Driver(store).add(own_name, queue="mail", dedupe_key="ada", tags={"a": "b"}))
+    key = f"{own_name}:ada"
+    first = look(lambda store: Driver(store).add(own_name, queue="mail", dedupe_key=key, tags={"a": "b"}))
     second, third = user.enqueue(keyed, "ada"), user.enqueue(send, "bob")
     assert (second.created, second.job) == (False, first)
     assert third.created
@@ -139,7 +140,7 @@ def test_a_duplicate_returns_the_existing_job(
     assert {job.id for job in jobs()} == {first.id, third.id}
 
 
-def test_a_reused_request_id_is_refused_and_the_transaction_goes_on(
+def test_a_reused_request_id_is_refused_and_the_transaction_continues(
     user: ConnectionUser,
     send: Send,
     jobs: Jobs,
@@ -191,3 +192,22 @@ def test_a_refused_payload_is_counted_and_leaves_the_transaction_usable(
     user.commit()
     assert (jobs(), notes()) == ([], 1)
     assert send._app.rejections == {own_name: 1}
+
+
+@pytest.mark.requirement("LC-11")
+def test_a_dedupe_key_of_another_kind_is_a_conflict_and_the_transaction_continues(
+    user: ConnectionUser, send: Send, jobs: Jobs, notes: Count, note: str, own_name: str
+) -> None:
+    @send.app.job(kind=f"{own_name}-other")
+    def other_kind(text: str) -> str:
+        return text
+
+    key = f"{own_name}-7"
+    user.execute(note)
+    first = user.enqueue(send.options(dedupe_key=key, scope="global"), "ada")
+    with pytest.raises(DedupeKeyConflict) as conflict:
+        user.enqueue(other_kind.options(dedupe_key=key, scope="global"), "bob")
+    assert (conflict.value.job_id, conflict.value.kind) == (first.id, first.job.kind)
+    own = user.enqueue(send.options(dedupe_key=key), "eve")
+    user.commit()
+    assert ({job.id for job in jobs()}, notes()) == ({first.id, own.id}, 1)

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 import tenure
 from tenure.client.job_function import JobFunction
-from tenure.errors import InvalidInput, PayloadRefused
+from tenure.errors import InvalidInput, PayloadRefused, PrivilegeMissing
 from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Actor, Role
 from tenure.stores import JobFilter, store_for
@@ -361,7 +361,7 @@ async def test_a_role_needs_only_the_rights_that_the_page_names(postgres: Databa
     with psycopg.connect(postgres.url) as connection:
         connection.execute(f"create role {role}".encode())
         connection.execute(f"set local role {role}".encode())
-        with connection.transaction(force_rollback=True), pytest.raises(psycopg.errors.InsufficientPrivilege):
+        with connection.transaction(force_rollback=True), pytest.raises(PrivilegeMissing):
             send.within(connection).enqueue_sync("ada")
         connection.execute("reset role")
         connection.execute(RIGHTS.format(role=role).encode())

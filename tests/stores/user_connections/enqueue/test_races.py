@@ -106,7 +106,7 @@ async def test_an_enqueue_with_the_same_dedupe_key_waits_for_the_open_transactio
     assert await second.refresh() == second.job
 
 
-async def test_a_request_id_that_another_open_transaction_used_is_refused_and_the_transaction_goes_on(
+async def test_a_request_id_of_another_open_transaction_is_refused_and_the_transaction_continues(
     postgres: Database, app: tenure.App, send: JobFunction[[str], str], two: tuple[OpenTransaction, OpenTransaction]
 ) -> None:
     await app.enqueue_many([send.request("a job whose policy is known from now on")])

@@ -80,7 +80,7 @@ async def test_postgres_without_our_schema_is_refused(postgres_dsn: str) -> None
         await engine.dispose()
 
 
-def test_django_on_a_database_without_our_schema_is_refused(postgres_dsn: str) -> None:
+def test_django_on_a_database_without_the_schema_is_refused(postgres_dsn: str) -> None:
     connections = django_connections(postgres_dsn)
     with pytest.raises(SchemaMismatch, match="tenure migrate"):
         declared(postgres_dsn).within(connections["default"]).enqueue_sync("ada")

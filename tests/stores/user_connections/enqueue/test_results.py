@@ -24,7 +24,7 @@ from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
 from tests.support.manual_postgres import PostgresClock, copied_database, prepared_database
 from tests.support.postgres import Postgres
-from tests.support.situations import SITUATIONS, Scene, Situation
+from tests.support.situations import SITUATIONS, Setup, Situation
 from tests.support.user_connections import run_without_loop
 
 
@@ -88,12 +88,12 @@ async def test_a_users_transaction_on_postgres_has_the_outcome_of_the_store(
 
 
 async def compare(situation: Situation, place: Place) -> None:
-    scene = Scene(Driver(place.store, random=SYSTEM.random), place.clock)
+    setup = Setup(Driver(place.store, random=SYSTEM.random), place.clock)
     # Kinds of one situation must not be met by the next, where they share a database.
-    scene.count = SYSTEM.random.job_id().int
-    stand = await situation.recipe(scene)
-    [job] = (await place.store.read([stand.id])).values()
-    for request in requests(job, tokens=(stand.former, None, stand.owner)):
+    setup.count = SYSTEM.random.job_id().int
+    tokens = await situation.recipe(setup)
+    [job] = (await place.store.read([tokens.id])).values()
+    for request in requests(job, tokens=(tokens.former, None, tokens.owner)):
         answer = place.apply(request)
         [expected] = await place.store.apply([request])
         assert comparable(answer) == comparable(expected)

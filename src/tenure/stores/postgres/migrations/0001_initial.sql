@@ -1,27 +1,32 @@
--- The spine: jobs, their log, what belongs to them, and the guards that hold also for SQL typed by hand.
+-- Jobs, their log, the tables of all other parts, and the guards, which also hold for SQL written by hand.
 -- min_code_version: 1
 
 create schema if not exists tenure;
 
--- The clock that decides. A function of its own, so that a test database can put another in its place.
+-- The clock of leases and due times. A function, so that a test database can replace it.
 create function tenure.clock() returns timestamptz
 language sql volatile parallel safe
 as 'select clock_timestamp()';
 
--- A time in a change: null, the old one (-1), the sooner of the old one and now (-2), or an offset from the time of
--- writing.
+-- A time from its encoded offset: none, unchanged (-1), or microseconds after the write. -2 - n: n microseconds after the
+-- write, or the old time if that is sooner.
 create function tenure.time_at(offset_us bigint, old timestamptz, at timestamptz) returns timestamptz
 language sql stable parallel safe
-as $$ select case when offset_us is null then null when offset_us = -1 then old when offset_us = -2 then least(old, at)
-                  else at + offset_us * interval '1 microsecond' end $$;
+as $$ select case when offset_us is null then null when offset_us = -1 then old when offset_us < -1
+                  then least(old, at + (-2 - offset_us) * interval '1 microsecond') else at + offset_us * interval '1 microsecond' end $$;
+
+-- Whether a time is one that every program can read: within the years 1 to 9999, a day off both ends for time zones.
+create function tenure.is_readable(at timestamptz) returns boolean
+language sql immutable parallel safe
+as $$ select at is null or at between '0001-01-02 00:00+00' and '9999-12-30 00:00+00' $$;
 
 create function tenure.is_terminal(status text) returns boolean
 language sql immutable parallel safe
 as $$ select status in ('succeeded', 'failed', 'cancelled', 'halted', 'dead_lettered') $$;
 
--- Every (type, from, to) that the lifecycle's table has, the commonest first, and a claim with its start; what begins a log,
--- and what may commit. Not in SQL, which would be put in place of its call and planned anew for every statement that writes
--- an event.
+-- Whether the lifecycle's table has this (type, from, to), and whether the event may be the first of a log or commit. A claim
+-- with its start is one event. The most frequent types come first. In plpgsql: a function in SQL would be inlined, and planned
+-- again for every statement that writes an event.
 create function tenure.legal_event(type text, from_status text, to_status text, rev integer, commits boolean,
     requested boolean)
 returns boolean
@@ -40,13 +45,14 @@ begin
         when 'retry_scheduled' then from_status = 'running' and to_status = 'retry'
         when 'progress' then from_status = 'running' and to_status = from_status
         when 'committed' then from_status = 'running' and to_status = from_status
-        when 'failed' then from_status in ('claimed', 'queued', 'running', 'stalled') and to_status = 'failed'
+        when 'failed' then not tenure.is_terminal(from_status) and to_status = 'failed'
         when 'acked' then from_status = 'claimed' and to_status = from_status
         when 'compensated' then from_status = 'running' and to_status = from_status
+        when 'unwinding' then from_status in ('queued', 'retry', 'stalled', 'waiting') and to_status = from_status
         when 'halted' then from_status = 'running' and to_status = 'halted'
         when 'released' then from_status in ('claimed', 'running') and to_status = 'stalled'
         when 'suspended' then from_status = 'running' and to_status = 'waiting'
-        when 'woken' then from_status = 'waiting' and to_status = from_status
+        when 'woken' then not tenure.is_terminal(from_status) and to_status = from_status
         when 'signalled' then not tenure.is_terminal(from_status) and to_status = from_status
         when 'cancel_requested' then not tenure.is_terminal(from_status) and to_status = from_status
         when 'cancelled' then not tenure.is_terminal(from_status) and to_status = 'cancelled'
@@ -54,6 +60,34 @@ begin
         else false
     end, false) and (rev = 1) = (type = 'enqueued') and (not commits or type in ('succeeded', 'committed'))
         and (requested or rev = 1);
+end $$;
+
+-- The usual cause of each event, which its row leaves out: the table of the lifecycle.
+create function tenure.usual_cause(type text) returns text
+language sql immutable parallel safe
+as $$ select case type
+    when 'enqueued' then 'requested'
+    when 'claimed' then 'due'
+    when 'acked' then 'received'
+    when 'started' then 'claimed'
+    when 'heartbeat' then 'alive'
+    when 'progress' then 'reported'
+    when 'committed' then 'effect_applied'
+    when 'succeeded' then 'returned'
+    when 'retry_scheduled' then 'error'
+    when 'failed' then 'permanent_error'
+    when 'halted' then 'limit'
+    when 'suspended' then 'awaits_signal'
+    when 'signalled' then 'sent'
+    when 'woken' then 'children_ended'
+    when 'unwinding' then 'exhausted_retries'
+    when 'compensated' then 'undone'
+    when 'released' then 'shutdown'
+    when 'cancel_requested' then 'requested'
+    when 'cancelled' then 'requested'
+    when 'stalled' then 'lease_expired'
+    when 'requeued' then 'recovered'
+    when 'dead_lettered' then 'exhausted_retries'
 end $$;
 
 create table tenure.migrations (
@@ -68,7 +102,7 @@ create table tenure.meta (
     value text not null
 );
 
--- What happens to jobs when things go wrong. A row is named by its content and never changes.
+-- Retry, timeout and recovery policies of jobs. A row never changes.
 create table tenure.policies (
     id integer generated always as identity primary key,
     body text collate "C" not null unique,
@@ -79,7 +113,7 @@ create table tenure.policies (
     running_ms bigint check (running_ms between 1 and 40000000000)
 );
 
--- What never changes stands first; what changes with every step stands last.
+-- The jobs: the projection of the log. Columns that never change come first, those that change with every event last.
 create table tenure.jobs (
     id uuid primary key,
     created_at timestamptz not null,
@@ -97,15 +131,16 @@ create table tenure.jobs (
     partition_key text collate "C",
     parent_id uuid,
     redrive_of uuid,
+    awaited boolean not null default false,
     status text collate "C" not null,
     previous_status text collate "C",
     rev integer not null,
-    transition_count smallint not null,
     attempt integer not null,
     failures integer not null,
     losses integer not null,
+    signal_rev integer not null default 0,
+    transition_count smallint not null,
     lost boolean not null,
-    cancel_requested boolean not null,
     updated_at timestamptz not null,
     due_at timestamptz,
     token uuid,
@@ -117,7 +152,14 @@ create table tenure.jobs (
     committed_at timestamptz,
     erased_at timestamptz,
     progress smallint,
+    children_max integer,
+    failures_before_undo integer not null default 0,
+    compensated_at timestamptz,
+    ends_as text collate "C",
+    ends_because text,
+    waiting_for text collate "C",
     owner text,
+    cancel_reason text,
     progress_message text,
     committed_result text,
     result text,
@@ -127,24 +169,45 @@ create table tenure.jobs (
     reason text
 ) with (fillfactor = 50, toast_tuple_target = 512);
 
--- Claims read it in order: queue, priority, then the time since due. Its predicate is repeated word for word there.
+-- Jobs without the tokens of their leases, for reads. A role that may read it need not be allowed to read tokens.
+do $$
+begin
+    execute (
+        select format('create view tenure.job_records as select %s from tenure.jobs',
+            string_agg(quote_ident(attname), ', ' order by attnum))
+        from pg_attribute
+        where attrelid = 'tenure.jobs'::regclass and attnum > 0 and attname <> 'token'
+    );
+end $$;
+
+-- Claims read it in the order of queue, priority and due time. Their predicate must be the same, word for word.
 create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
     where status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
--- Not by the lease's end: that would make every renewal touch the index. By queue, so that limits can be counted.
+-- Without the end of the lease, so that a renewal does not update the index. By queue, so that limits can count.
 create index jobs_held on tenure.jobs (queue, id) where status in ('claimed', 'running', 'stalled');
--- Only jobs with a key are in it: limits per key look for those that may be claimed among all the others of their queue.
+-- Only jobs with a partition key: limits per partition search it for jobs that may be claimed.
 create index jobs_keyed on tenure.jobs (queue, partition_key, priority desc, due_at, id)
     where partition_key is not null and status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
-create index jobs_queued_timeout on tenure.jobs (timeout_at) where timeout_at is not null and status = 'queued';
-create unique index jobs_dedupe on tenure.jobs (kind, dedupe_key)
+create index jobs_unleased_timeout on tenure.jobs (timeout_at)
+    where timeout_at is not null and status in ('queued', 'retry', 'waiting', 'stalled');
+create unique index jobs_dedupe on tenure.jobs (dedupe_key)
     where dedupe_key is not null
       and status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled');
 create unique index jobs_request on tenure.jobs (request_id) where request_id is not null;
 create index jobs_correlation on tenure.jobs (correlation_id, id) where correlation_id is not null;
+-- Listings by a status in which few jobs end: among millions that succeeded these are found at once.
+create index jobs_unsuccessful on tenure.jobs (status, id)
+    where status in ('failed', 'cancelled', 'halted', 'dead_lettered');
+create index jobs_children on tenure.jobs (parent_id, id) where parent_id is not null;
+-- Whether enough awaited children have ended is read from those that are live, of which there are few.
+create index jobs_awaited on tenure.jobs (parent_id) where awaited and finished_at is null;
+-- Recovery reads it: jobs that wait for children.
+create index jobs_awaiting on tenure.jobs (id) where children_max is not null;
 
--- The log. Its keys begin with the job, so that it can be divided by ranges of ids. Read `tenure.log`, which has all of it
--- and one row for each event: here a claim that was started in the same breath is one row, `claimed` to `running`, with the
--- revision of its start; and an enqueue whose request is named by its job says nothing of it.
+-- The log. Its keys begin with the job, so that it can be partitioned by ranges of ids. Read `tenure.log`, which has one row
+-- for each event with all columns. Here a claim with a start in the same statement is one row, `claimed` to `running`, with
+-- the revision of the start; the request id of an enqueue is null where it is the job's id; and the usual cause of an event
+-- is null.
 create table tenure.events (
     job_id uuid not null,
     tx xid8 not null default pg_current_xact_id(),
@@ -162,8 +225,9 @@ create table tenure.events (
     cause text,
     digest text,
     detail text,
+    steps text,
     constraint events_key primary key (job_id, rev),
-    -- Of enqueues, of which thousands come at a time, it is said at once: a call costs more than that.
+    -- Enqueues, which come in thousands, are checked inline: a function call costs more.
     constraint events_legal check (case
         when rev = 1 then type = 'enqueued' and from_status is null and to_status = 'queued' and not commits
         else tenure.legal_event(type, from_status, to_status, rev, commits, request_id is not null)
@@ -172,9 +236,17 @@ create table tenure.events (
 
 create unique index events_one_commit on tenure.events (job_id) where commits;
 create index events_position on tenure.events (tx);
+-- Retention reads it: verbose details that were not blanked yet.
+create index events_verbose on tenure.events (at, job_id, rev) where detail is not null and type = 'progress';
+-- Look-ups by a type of which there are few, over all of the time. Others are read by time. Each event is compared with the
+-- predicate, so it begins with what most enqueues and completions fail.
+create index events_unusual on tenure.events (type, at)
+    where rev > 1 and not commits
+      and type in ('retry_scheduled', 'failed', 'halted', 'suspended', 'signalled', 'woken', 'unwinding', 'compensated', 'released',
+                   'cancel_requested', 'cancelled', 'stalled', 'requeued', 'dead_lettered');
 create index events_at on tenure.events using brin (at) with (pages_per_range = 16, autosummarize = on);
 
--- The log: one row for each event, with nothing left out.
+-- The log: one row for each event, with all columns.
 create view tenure.log as
 select event.job_id, event.tx, event.at,
     case half.number when 2 then null else event.until_at end as until_at,
@@ -185,13 +257,14 @@ select event.job_id, event.tx, event.at,
     case half.number when 1 then 'claimed' else event.to_status end as to_status,
     event.actor,
     case when event.request_id is null then event.job_id::text else event.request_id end as request_id,
-    event.cause, event.digest, event.detail
+    coalesce(event.cause, tenure.usual_cause(case half.number when 2 then 'started' else event.type end)) as cause,
+    event.digest, case half.number when 2 then null else event.detail end as detail, event.steps
 from tenure.events event
--- 0 is an event that stands for itself; 1 and 2 are a claim and its start.
+-- 0 is a single event; 1 and 2 are a claim and its start.
 join (values (0), (1), (2)) half(number)
     on (half.number > 0) = (event.type = 'claimed' and event.to_status = 'running');
 
--- One row per claim that won something: asked again, it is answered from here.
+-- Claims that took jobs, one row each, so that a repeated claim returns the same jobs.
 create table tenure.claims (
     request_id text collate "C" primary key,
     body text not null,
@@ -199,17 +272,24 @@ create table tenure.claims (
     job_ids uuid[] not null
 );
 
--- What a claim has won already. The same claim, sent again while the first is under way, waits for it here and then looks:
--- it would pass over the jobs that the first holds, and answer that nothing is due.
-create function tenure.won_before(request text) returns table (body text, job_ids uuid[])
+-- The jobs that a claim took before. The same claim, sent again while the first runs, waits here for its end: it would
+-- otherwise skip the jobs that the first has locked, and find none due. A claim that had to wait for a lock, here or on a
+-- table, takes nothing after `wait_ms`: its worker may have given it up.
+create function tenure.won_before(request text, wait_ms bigint) returns table (body text, job_ids uuid[])
 language plpgsql volatile rows 1
 as $$
 begin
     perform pg_advisory_xact_lock(hashtextextended(request, 0));
+    if clock_timestamp() - transaction_timestamp() > wait_ms * interval '1 millisecond' then
+        raise exception 'tenure: the claim waited % s for a lock and took nothing',
+            round(extract(epoch from clock_timestamp() - transaction_timestamp()), 1)
+            using errcode = 'TN003';
+    end if;
     return query select claim.body, claim.job_ids from tenure.claims claim where claim.request_id = request;
 end $$;
 
--- Enqueues that were answered with a job that was there: asked again, the answer is the same.
+-- Enqueue requests that found their dedupe key in use, with the job that has it, so that a repeated request returns the
+-- same job.
 create table tenure.deduplicated_requests (
     request_id text collate "C" primary key,
     job_id uuid not null,
@@ -228,7 +308,7 @@ create table tenure.dead_letters (
     at timestamptz not null,
     last_owner text,
     last_lease_expires_at timestamptz,
-    correlation_id text,
+    correlation_id text not null,
     handled_at timestamptz,
     handled_as text,
     check ((handled_at is null) = (handled_as is null) and handled_as in ('redriven', 'discarded')),
@@ -256,17 +336,39 @@ create table tenure.artifacts (
     primary key (job_id, name)
 );
 
+-- Checkpoints of workflows. The first writer of a key wins. `number` is the order of completion. The digest covers the row
+-- without its times; it is a number, so that the digests of a job can be summed. Results of any length stay in the row, where
+-- TOAST moves the long ones out.
 create table tenure.steps (
     job_id uuid not null,
-    key text collate "C" not null,
-    name text not null,
-    attempt integer not null,
-    status text not null,
+    number bigint generated by default as identity,
     started_at timestamptz not null,
-    finished_at timestamptz,
+    finished_at timestamptz not null,
+    child_id uuid,
+    ordinal integer not null,
+    attempt integer not null,
+    signal_rev integer,
+    key text collate "C" not null,
+    kind text collate "C" not null,
+    name text not null,
+    branch text not null,
+    status text collate "C" not null,
+    arguments_digest text,
+    code_version text,
+    content_digest text not null,
+    digest numeric not null,
+    spend text,
+    undo text,
     result text,
     error text,
-    primary key (job_id, key)
+    primary key (job_id, key),
+    constraint steps_kind check (kind in ('step', 'sleep', 'wait', 'spawn', 'decision', 'patch', 'undo')),
+    constraint steps_content check (
+        case status when 'succeeded' then error is null when 'failed' then result is null else false end
+    ),
+    constraint steps_numbers check (ordinal >= 0 and attempt >= 1 and signal_rev >= 1 and digest >= 0),
+    constraint steps_times check (started_at <= finished_at
+        and tenure.is_readable(started_at) and tenure.is_readable(finished_at))
 );
 
 create table tenure.streams (
@@ -277,7 +379,8 @@ create table tenure.streams (
     due_at timestamptz,
     owner text,
     token uuid,
-    lease_expires_at timestamptz
+    lease_expires_at timestamptz,
+    check (0 <= delivered and delivered <= written)
 );
 
 create table tenure.outbox (
@@ -288,6 +391,8 @@ create table tenure.outbox (
     body text not null,
     headers text,
     job_id uuid,
+    correlation_id text not null,
+    trace text,
     at timestamptz not null,
     attempts integer not null default 0,
     delivered_at timestamptz,
@@ -295,6 +400,9 @@ create table tenure.outbox (
     last_error text,
     primary key (aggregate, sequence)
 );
+create index outbox_delivered on tenure.outbox (delivered_at) where delivered_at is not null;
+
+create index outbox_job on tenure.outbox (job_id) where job_id is not null;
 
 -- Queues that are paused or have limits. A claim within limits locks its queues here.
 create table tenure.queues (
@@ -303,16 +411,18 @@ create table tenure.queues (
     concurrency_max integer check (concurrency_max > 0),
     key_concurrency_max integer check (key_concurrency_max > 0),
     rate_count integer check (rate_count > 0),
-    rate_seconds double precision check (rate_seconds > 0),
+    rate_seconds double precision check (rate_seconds > 0 and rate_seconds < 1e9),
     key_rate_count integer check (key_rate_count > 0),
-    key_rate_seconds double precision check (key_rate_seconds > 0),
+    key_rate_seconds double precision check (key_rate_seconds > 0 and key_rate_seconds < 1e9),
     fair boolean not null default false,
-    turn text collate "C" not null default '',
-    spent text,
+    last_key text collate "C" not null default '',
+    usage text,
     updated_at timestamptz not null,
     constraint queues_rates check (
         num_nulls(rate_count, rate_seconds) <> 1 and num_nulls(key_rate_count, key_rate_seconds) <> 1
-    )
+    ),
+    constraint queues_usage check (jsonb_typeof(usage::jsonb) = 'object'),
+    constraint queues_times check (tenure.is_readable(paused_at) and tenure.is_readable(updated_at))
 );
 
 -- Whether anything but priority and age decides what is claimed from a queue.
@@ -321,18 +431,18 @@ language sql immutable parallel safe
 as $$ select queue.paused_at is not null or queue.fair
     or num_nonnulls(queue.concurrency_max, queue.key_concurrency_max, queue.rate_count, queue.key_rate_count) > 0 $$;
 
--- What the keys of a queue have spent of their rate, until that is over.
+-- Recent starts per partition key under a rate limit, kept until they no longer count.
 create table tenure.rate_usage (
     queue text collate "C" not null,
     key text collate "C" not null,
-    spent text not null,
-    until_at timestamptz not null,
+    usage text not null check (jsonb_typeof(usage::jsonb) = 'object'),
+    until_at timestamptz not null check (tenure.is_readable(until_at)),
     primary key (queue, key)
 );
 
 create index rate_usage_until on tenure.rate_usage (queue, until_at);
 
--- What is to be done again and again. A due time is dealt with by moving the row on, with the job, in one statement.
+-- Schedules. A firing advances the row and inserts its jobs in one statement.
 create table tenure.schedules (
     name text collate "C" primary key,
     rev integer not null check (rev > 0),
@@ -349,13 +459,16 @@ create table tenure.schedules (
     cron text not null,
     timezone text not null,
     missed text not null check (missed in ('skip', 'one', 'all')),
-    grace_seconds double precision not null check (grace_seconds >= 0),
+    grace_seconds double precision not null check (grace_seconds >= 0 and grace_seconds < 1e9),
     source text not null check (source in ('code', 'operator')),
     paused_at timestamptz,
     next_at timestamptz,
     last_at timestamptz,
     updated_at timestamptz not null,
-    constraint schedules_forward check (next_at > last_at)
+    constraint schedules_forward check (next_at > last_at),
+    constraint schedules_tags check (jsonb_typeof(tags::jsonb) = 'object'),
+    constraint schedules_times check (tenure.is_readable(next_at) and tenure.is_readable(last_at)
+        and tenure.is_readable(paused_at) and tenure.is_readable(updated_at))
 );
 
 create index schedules_next on tenure.schedules (next_at, name) where next_at is not null and paused_at is null;
@@ -368,28 +481,10 @@ create table tenure.workers (
     queues text not null,
     kinds text not null,
     concurrency integer not null,
+    prunes boolean not null default false,
     started_at timestamptz not null,
     seen_at timestamptz not null,
     stopped_at timestamptz
-);
-
-create table tenure.engines (
-    id text primary key,
-    name text not null,
-    capabilities text not null,
-    connected_at timestamptz not null,
-    seen_at timestamptz not null,
-    disconnected_at timestamptz
-);
-
-create table tenure.tokens (
-    id uuid primary key,
-    name text not null unique,
-    hash text not null,
-    scopes text not null,
-    created_at timestamptz not null,
-    expires_at timestamptz,
-    revoked_at timestamptz
 );
 
 create table tenure.operator_log (
@@ -419,7 +514,7 @@ select
     claimed.at as leased_at,
     started.at as started_at,
     coalesce(done.at, case when committed.at is null then ended.at end) as finished_at,
-    case when done.at is null and committed.at is null then coalesce(ended.cause, ended.type) end as cause
+    case when done.at is null and committed.at is null then ended.cause end as cause
 from tenure.log claimed
 left join lateral (
     select e.at from tenure.log e
@@ -439,16 +534,18 @@ left join lateral (
     where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.type = 'succeeded'
 ) done on true
 left join lateral (
-    select e.at, e.type, e.cause from tenure.log e
+    select e.at, e.cause from tenure.log e
     where e.job_id = claimed.job_id and e.attempt = claimed.attempt and e.rev > claimed.rev
       and e.from_status in ('claimed', 'running') and e.to_status not in ('claimed', 'running')
     order by e.rev limit 1
 ) ended on true
 where claimed.type = 'claimed';
 
--- Guards. The code should never meet them; a person with psql will.
+-- Guards. They refuse SQL written by hand; the store's own statements never violate them.
 
--- Which part of the store writes, as set inside its own transaction.
+-- Which part of the store writes, as set inside its own transaction. A function that a user's transaction calls sets it
+-- and restores it before it returns; where it raises, the rollback restores it. It is not in a SET clause of the function:
+-- only a superuser may name a parameter there that no extension has defined.
 create function tenure.writer() returns text
 language sql stable parallel safe
 as $$ select coalesce(current_setting('tenure.writer', true), '') $$;
@@ -473,7 +570,7 @@ begin
     return null;
 end $$;
 
--- The log: an import writes it first, and so only where there is no job yet.
+-- Guards the log: an import writes it before the jobs, and only into an empty database.
 create function tenure.only_to_the_log() returns trigger
 language plpgsql
 as $$
@@ -494,10 +591,9 @@ begin
     return null;
 end $$;
 
--- What a row must be like, and that it has its events: contiguous, from its old status to its new one. Only keys of the new
--- rows are looked up; the trigger on each updated row has made sure that `previous_status` and `transition_count` are
--- true. These are no CHECKs, which PostgreSQL reads and plans anew for every statement: a query of this function is
--- planned once.
+-- The rules of a row, and that its events are contiguous and lead from the old status to the new one. It reads events by the
+-- keys of the new rows; the trigger on each updated row has checked `previous_status` and `transition_count`. Not as CHECKs,
+-- which PostgreSQL plans again for every statement: a query in this function is planned once.
 create function tenure.check_jobs() returns trigger
 language plpgsql
 set enable_seqscan = off
@@ -509,9 +605,9 @@ declare
     bad record;
     example record;
 begin
-    -- Most statements are enqueues, claims or completions of homogeneous batches of plain jobs, which is soon found
-    -- out: their events are looked up by one list of keys. Where as many are found as there are rows, each row has its own,
-    -- since a revision has but one. Whatever is not plain is checked below, where each rule has its message.
+    -- Most statements enqueue, claim or complete homogeneous batches. For these one query reads the events by a list of
+    -- keys: a revision has at most one event, so equal counts mean that each row has its own. All other statements are
+    -- checked below, where each rule has its message.
     if tg_op = 'INSERT' then
         if tenure.writer() <> 'import' and (select count(*) from fresh) = (
             select count(*)
@@ -521,17 +617,21 @@ begin
             select from fresh
             where (fresh.rev = 1 and fresh.transition_count = 1 and fresh.status = 'queued'
                 and fresh.attempt = 0 and fresh.failures = 0 and fresh.losses = 0 and not fresh.lost
-                and num_nonnulls(fresh.previous_status, fresh.owner, fresh.token, fresh.lease_expires_at,
+                and fresh.signal_rev = 0 and num_nonnulls(fresh.waiting_for, fresh.children_max, fresh.ends_as, fresh.ends_because, fresh.compensated_at,
+                    fresh.previous_status, fresh.owner, fresh.token, fresh.lease_expires_at,
                     fresh.heartbeat_deadline_at, fresh.started_at, fresh.finished_at, fresh.committed_at, fresh.erased_at, fresh.progress,
                     fresh.committed_result, fresh.result, fresh.partial_result, fresh.error, fresh.reason, fresh.tags) = 0
-                and fresh.due_at is not null and fresh.payload is not null and fresh.updated_at = fresh.created_at
+                and fresh.due_at between '0001-01-02 00:00+00' and '9999-12-30 00:00+00'
+                and fresh.payload is not null and fresh.updated_at = fresh.created_at
+                and (fresh.parent_id is not null or not fresh.awaited) and fresh.failures_before_undo = 0
                 and fresh.created_at between '2000-01-01 00:00+00' and '8000-01-01 00:00+00'
                 and fresh.policy_id in (select policy.id from tenure.policies policy)) is not true
         ) then
             return null;
         end if;
     else
-        select fresh.rev, fresh.transition_count, fresh.previous_status, fresh.status, fresh.attempt into example
+        select fresh.rev, fresh.transition_count, fresh.previous_status, fresh.status, fresh.attempt, fresh.updated_at
+            into example
         from fresh
         limit 1;
         if not found then
@@ -546,7 +646,8 @@ begin
                     select count(*), count(*) filter (where fresh.rev = example.rev
                         and fresh.transition_count = example.transition_count
                         and fresh.previous_status = example.previous_status and fresh.status = example.status
-                        and fresh.attempt = example.attempt
+                        and fresh.attempt = example.attempt and fresh.updated_at = example.updated_at
+                        and fresh.signal_rev between 0 and fresh.rev - fresh.transition_count
                         and case example.status
                             when 'running' then num_nulls(fresh.owner, fresh.token, fresh.lease_expires_at,
                                     fresh.heartbeat_deadline_at, fresh.started_at) = 0
@@ -554,16 +655,19 @@ begin
                             else num_nulls(fresh.result, fresh.finished_at, fresh.committed_at) = 0
                                 and num_nonnulls(fresh.owner, fresh.token, fresh.lease_expires_at,
                                     fresh.heartbeat_deadline_at) = 0
-                                and fresh.finished_at >= fresh.started_at
+                                and fresh.finished_at >= fresh.started_at and fresh.finished_at <= fresh.updated_at
+                                and fresh.committed_at = fresh.updated_at
                         end
                         and num_nonnulls(fresh.error, fresh.partial_result, fresh.reason, fresh.committed_result,
+                            fresh.waiting_for, fresh.children_max, fresh.ends_as, fresh.ends_because, fresh.compensated_at,
                             fresh.progress) = 0
                         and fresh.losses >= 0 and fresh.losses <= fresh.failures and fresh.failures <= fresh.attempt
-                        and fresh.created_at <= fresh.updated_at and fresh.created_at <= fresh.started_at
+                        and fresh.created_at <= fresh.started_at and fresh.started_at <= fresh.updated_at
                         and fresh.payload is not null) as plain
                     from fresh
                 ) written, (
                     select count(*), count(*) filter (where logged.rev = example.rev and logged.attempt = example.attempt
+                        and logged.at = example.updated_at and logged.commits = (example.status = 'succeeded')
                         and logged.from_status = example.previous_status and logged.to_status = example.status) as fitting
                     from tenure.events logged
                     where logged.job_id = any (array(select fresh.id from fresh))
@@ -575,14 +679,20 @@ begin
     end if;
     select fresh.id, fresh.rev, fresh.previous_status, fresh.status, judged.problem into bad
     from fresh
-    -- The events of the revisions of this change, mostly one row. By its key, whatever was known of the tables when
-    -- this was planned: hence the offset, over which nothing is moved.
+    -- The events of this change, mostly one row. The offset is an optimization fence: the plan reads them by key,
+    -- whatever the statistics were when it was made.
     left join lateral (
-        select logged.rev, logged.type, logged.from_status, logged.to_status, logged.attempt
+        select logged.rev, logged.type, logged.from_status, logged.to_status, logged.attempt, logged.at, logged.commits
         from tenure.events logged
         where logged.job_id = fresh.id and logged.rev > fresh.rev - fresh.transition_count and logged.rev <= fresh.rev
         offset 0
     ) last on true
+    left join lateral (
+        select commit.rev, commit.at
+        from tenure.events commit
+        where commit.job_id = fresh.id and commit.commits and fresh.committed_at is not null
+        offset 0
+    ) mark on true
     cross join lateral (select case
         when last.rev is null
             or case
@@ -593,7 +703,18 @@ begin
                 else not tenure.linked(fresh.id, fresh.rev - fresh.transition_count + 1, fresh.rev,
                     fresh.previous_status, fresh.status, fresh.attempt)
             end
-            then 'its events do not say so'
+                or (last.rev = fresh.rev and last.at <> fresh.updated_at)
+            then 'its events do not lead to this row'
+        when fresh.committed_at is distinct from mark.at or (last.commits and fresh.committed_at is null)
+            then 'it is committed by an event that commits, at its time'
+        when last.rev > mark.rev and last.type not in ('heartbeat', 'progress', 'succeeded', 'stalled')
+            then 'it is committed, and can only be finished'
+        when fresh.signal_rev not between 0 and fresh.rev or case
+                when last.type in ('signalled', 'woken') then fresh.signal_rev < last.rev
+                when last.type = 'claimed' and last.to_status = 'running' then fresh.signal_rev > last.rev - 2
+                else fresh.signal_rev = last.rev
+            end
+            then 'the revision of its last signal or wake is another one'
         when not case fresh.status
                 when 'running' then fresh.attempt > 0 and fresh.started_at is not null
                 when 'succeeded' then fresh.committed_at is not null
@@ -601,7 +722,9 @@ begin
                 when 'queued' then fresh.due_at is not null
                 when 'claimed' then fresh.attempt > 0
                 when 'retry' then fresh.due_at is not null and fresh.last_error is not null
-                when 'waiting' then true
+                when 'waiting' then fresh.waiting_for is not null
+                    and fresh.waiting_for in ('time', 'signal', 'children', 'code')
+                    and (fresh.waiting_for <> 'time' or fresh.due_at is not null)
                 when 'stalled' then true
                 when 'failed' then fresh.error is not null or fresh.erased_at is not null
                 when 'cancelled' then fresh.reason is not null
@@ -611,12 +734,31 @@ begin
                     and (fresh.last_error is not null or fresh.erased_at is not null)
                 else false
             end
-            then 'it lacks what belongs to this status'
+            then 'a column that this status requires is null'
         when case when fresh.status in ('claimed', 'running')
                 then num_nulls(fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at)
                 else num_nonnulls(fresh.owner, fresh.token, fresh.lease_expires_at, fresh.heartbeat_deadline_at)
             end > 0
             then 'jobs that are claimed or running have a lease, and no others'
+        when fresh.waiting_for is not null and fresh.status <> 'waiting'
+            then 'only a waiting job waits for something'
+        when fresh.children_max is not null and (fresh.waiting_for is distinct from 'children' or fresh.children_max < 0)
+            then 'only a job that waits for children has a number of them'
+        when case when fresh.ends_as is null
+                then num_nonnulls(fresh.ends_because, fresh.compensated_at) > 0 or fresh.failures_before_undo <> 0
+                else fresh.ends_because is null or fresh.ends_as not in ('failed', 'cancelled', 'dead_lettered')
+                    or fresh.failures_before_undo not between 0 and fresh.failures
+            end
+            then 'the end that follows is one of three, and has a cause'
+        when fresh.compensated_at is not null and fresh.finished_at is not null and fresh.status <> fresh.ends_as
+            then 'it is compensated, and ends as was recorded'
+        when last.type = 'compensated' and fresh.compensated_at is distinct from last.at
+            then 'it is compensated by its event, at its time'
+        when last.rev = fresh.rev and last.at > fresh.compensated_at
+            and last.type not in ('heartbeat', 'progress', 'stalled', 'failed', 'cancelled', 'dead_lettered')
+            then 'it is compensated, and can only be finished'
+        when fresh.awaited and fresh.parent_id is null
+            then 'an awaited job has a parent'
         when (fresh.result is not null and fresh.status <> 'succeeded')
             or (fresh.error is not null and fresh.status <> 'failed')
             or (fresh.partial_result is not null and fresh.status <> 'halted')
@@ -625,28 +767,33 @@ begin
             or (fresh.committed_at is not null and tenure.is_terminal(fresh.status) and fresh.status <> 'succeeded')
             or (fresh.committed_result is not null
                 and (fresh.committed_at is null or fresh.status not in ('running', 'stalled')))
-            then 'its outcome does not belong to this status'
+            then 'a column of another status is set'
         when fresh.rev = 1 and (fresh.status <> 'queued' or fresh.transition_count <> 1 or fresh.previous_status is not null
-                or fresh.attempt <> 0 or fresh.failures <> 0 or fresh.lost or fresh.committed_at is not null
+                or fresh.attempt <> 0 or fresh.failures <> 0 or fresh.lost or fresh.signal_rev <> 0 or fresh.committed_at is not null
                 or fresh.erased_at is not null)
-            then 'a job begins queued, and with nothing behind it'
+            then 'a job begins queued, without attempts or failures'
         when fresh.rev < 1 or fresh.attempt < 0 or fresh.losses < 0 or fresh.losses > fresh.failures
             or fresh.failures > fresh.attempt or fresh.transition_count not between 1 and 4 or fresh.progress not between 0 and 100
-            then 'its counts cannot be'
+            then 'its counters are out of range'
         when fresh.created_at not between '2000-01-01 00:00+00' and '8000-01-01 00:00+00'
             or fresh.created_at > fresh.updated_at or fresh.started_at < fresh.created_at
             or fresh.finished_at < coalesce(fresh.started_at, fresh.created_at)
+            or fresh.started_at > fresh.updated_at or fresh.finished_at > fresh.updated_at
             then 'its times are out of order'
+        when not (tenure.is_readable(fresh.due_at) and tenure.is_readable(fresh.lease_expires_at)
+                and tenure.is_readable(fresh.heartbeat_deadline_at) and tenure.is_readable(fresh.timeout_at)
+                and tenure.is_readable(fresh.updated_at))
+            then 'its times are not within the years 1 to 9999'
         when fresh.payload is null and fresh.erased_at is null
             then 'it has no payload'
         when fresh.tags is not null and (fresh.rev = 1 or tenure.writer() = 'import')
             and jsonb_typeof(fresh.tags::jsonb) <> 'object'
             then 'its tags are not an object'
         when fresh.rev = 1 and not exists (select from tenure.policies policy where policy.id = fresh.policy_id)
-            then 'its policy is not there'
+            then 'its policy does not exist'
         when fresh.status = 'dead_lettered'
             and not exists (select from tenure.dead_letters letter where letter.job_id = fresh.id)
-            then 'its dead letter is not there'
+            then 'its dead letter does not exist'
         end as problem) judged
     where judged.problem is not null
     limit 1;
@@ -656,7 +803,7 @@ begin
             using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
     end if;
     if tg_op = 'INSERT' and tenure.writer() = 'import' then
-        -- It comes in its last state, so that its whole log must lead there.
+        -- An imported job is inserted in its last state, so its whole log must lead there.
         select fresh.id, fresh.rev into bad
         from fresh
         left join tenure.events first on first.job_id = fresh.id and first.rev = 1
@@ -664,6 +811,11 @@ begin
         where first.at is distinct from fresh.created_at
            or last.at is distinct from fresh.updated_at
            or not tenure.linked(fresh.id, 1, fresh.rev, null, fresh.status, fresh.attempt)
+           or fresh.signal_rev <> (
+               select coalesce(max(event.rev), 0)
+               from tenure.events event
+               where event.job_id = fresh.id and event.type in ('signalled', 'woken')
+           )
            or exists (select from tenure.events later where later.job_id = fresh.id and later.rev > fresh.rev)
         limit 1;
         if found then
@@ -674,25 +826,29 @@ begin
     return null;
 end $$;
 
--- Whether the log has each of these revisions once, every one from where the one before it led, the first from `first_from`
--- and the last to `last_to` in this attempt.
+-- Whether the log has each of these revisions, each from the status that its predecessor led to, the first from `first_from`
+-- and the last to `last_to` in this attempt; and whether each claim, and no other event, counts an attempt.
 create function tenure.linked(job uuid, first_rev integer, last_rev integer, first_from text, last_to text, of_attempt integer)
 returns boolean
 language sql stable
 as $$
     select count(*) = last_rev - first_rev + 1
-       and bool_and(event.from_status is not distinct from event.before)
+       and bool_and(event.from_status is not distinct from event.before
+           and event.attempt = event.attempt_before + (event.type = 'claimed')::integer)
        and bool_or(event.rev = last_rev and event.to_status = last_to and event.attempt = of_attempt)
     from (
-        select logged.rev, logged.from_status, logged.to_status, logged.attempt,
-            lag(logged.to_status, 1, first_from) over (order by logged.rev) as before
+        select logged.rev, logged.type, logged.from_status, logged.to_status, logged.attempt,
+            lag(logged.to_status, 1, first_from) over (order by logged.rev) as before,
+            lag(logged.attempt, 1, coalesce((
+                select earlier.attempt from tenure.log earlier where earlier.job_id = job and earlier.rev = first_rev - 1
+            ), 0)) over (order by logged.rev) as attempt_before
         from tenure.log logged
         where logged.job_id = job and logged.rev between first_rev and last_rev
     ) event
 $$;
 
--- Uses up a thousand numbers of transactions: an import dates its events back to numbers that have passed, and a young
--- cluster may not have seen enough of them. To be called outside of a transaction.
+-- Uses up a thousand transaction ids: an import gives its events ids that have passed, and a new cluster may not have enough
+-- of them. To be called outside of a transaction.
 create procedure tenure.pass_transactions()
 language plpgsql
 as $$
@@ -703,8 +859,8 @@ begin
     end loop;
 end $$;
 
--- What stands out among the changes of a row: erasing empties a terminal job's content and marks it, and nothing else of
--- such a job moves; a commit stands; everything else is refused.
+-- Checks an update that the condition of its trigger has selected. Erasure empties the content of a terminal job and sets
+-- erased_at; no other update of a terminal job, of a commit, or without its events is accepted.
 create function tenure.check_step() returns trigger
 language plpgsql
 as $$
@@ -722,20 +878,28 @@ begin
         problem := 'it is terminal, and terminal jobs never change';
     elsif new.rev <> old.rev + new.transition_count or new.previous_status is distinct from old.status
        or new.attempt - old.attempt not between 0 and 1 or new.failures < old.failures
+       or ((new.transition_count = 1 or (old.owner is null and new.owner is not null))
+           and new.attempt - old.attempt <> (old.owner is null and new.owner is not null)::integer)
        or new.updated_at < old.updated_at or new.erased_at is not null then
         problem := 'a change advances the revision by its events, and time and attempts never go back';
-    elsif new.committed_at is distinct from old.committed_at
+    elsif (old.ends_as is not null and (new.ends_as, new.ends_because, new.failures_before_undo)
+            is distinct from (old.ends_as, old.ends_because, old.failures_before_undo))
+       or (old.compensated_at is not null and new.compensated_at is distinct from old.compensated_at) then
+        problem := 'the end that follows the undo steps is recorded once';
+    elsif new.signal_rev <> old.signal_rev and new.signal_rev <= old.rev then
+        problem := 'only a new signal or wake sets the revision of the last one';
+    elsif (old.committed_at is not null and new.committed_at is distinct from old.committed_at)
        or (old.committed_result is not null and old.committed_result is distinct from
            case new.status when 'succeeded' then new.result else new.committed_result end) then
-        problem := 'what was committed stands';
+        problem := 'a commit never changes';
     else
         return new;
     end if;
-    raise exception 'tenure: job % is refused this update: %', old.id, problem
+    raise exception 'tenure: the update of job % is refused: %', old.id, problem
         using errcode = 'TN002', hint = 'Change jobs through tenure; the tables are its own.';
 end $$;
 
--- Conditions of triggers, too, are read and planned for every statement: these are as short as possible.
+-- PostgreSQL also plans conditions of triggers for every statement, so these are short.
 create function tenure.check_born() returns trigger
 language plpgsql
 as $$
@@ -751,13 +915,15 @@ create trigger jobs_born before insert on tenure.jobs for each row
     when (new.rev <> 1)
     execute function tenure.check_born();
 create trigger jobs_step before update on tenure.jobs for each row
-    when (old.finished_at is not null or old.committed_at is not null
+    when (old.finished_at is not null or old.committed_at is not null or old.ends_as is not null
           or new.rev <> old.rev + new.transition_count or new.previous_status is distinct from old.status
-          or new.attempt - old.attempt not between 0 and 1 or new.failures < old.failures
-          or new.updated_at < old.updated_at or new.erased_at is not null)
+          or new.attempt - old.attempt <> (old.owner is null and new.owner is not null)::integer
+          or new.failures < old.failures
+          or new.updated_at < old.updated_at or new.erased_at is not null
+          or (new.signal_rev <> old.signal_rev and new.signal_rev <= old.rev))
     execute function tenure.check_step();
 create trigger jobs_origin before update of id, kind, queue, priority, payload, policy_id, created_at, dedupe_key,
-    request_id, correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of on tenure.jobs for each row
+    request_id, correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, awaited on tenure.jobs for each row
     when (old.finished_at is null)
     execute function tenure.refuse('what a job was enqueued with never changes');
 create trigger jobs_inserted after insert on tenure.jobs
@@ -776,10 +942,10 @@ create trigger events_written after insert on tenure.events
 create trigger events_fixed before update on tenure.events for each row
     when (tenure.writer() not in ('retention', 'erasure') or new.detail is not null
           or (old.job_id, old.tx::text, old.at, old.until_at, old.rev, old.attempt, old.version, old.commits, old.type,
-              old.from_status, old.to_status, old.actor, old.request_id, old.cause, old.digest)
+              old.from_status, old.to_status, old.actor, old.request_id, old.cause, old.digest, old.steps)
              is distinct from
              (new.job_id, new.tx::text, new.at, new.until_at, new.rev, new.attempt, new.version, new.commits, new.type,
-              new.from_status, new.to_status, new.actor, new.request_id, new.cause, new.digest))
+              new.from_status, new.to_status, new.actor, new.request_id, new.cause, new.digest, new.steps))
     execute function tenure.refuse('the log never changes');
 create trigger events_kept after delete on tenure.events
     for each statement execute function tenure.only_the_store('retention');
@@ -798,11 +964,11 @@ create trigger claims_whole before truncate on tenure.claims
 create trigger deduplicated_requests_written after insert on tenure.deduplicated_requests
     for each statement execute function tenure.only_the_store('store', 'import');
 create trigger deduplicated_requests_fixed before update on tenure.deduplicated_requests
-    for each statement execute function tenure.refuse('an answer that was given never changes');
+    for each statement execute function tenure.refuse('a deduplicated request never changes');
 create trigger deduplicated_requests_kept after delete on tenure.deduplicated_requests
     for each statement execute function tenure.only_the_store('retention');
 create trigger deduplicated_requests_whole before truncate on tenure.deduplicated_requests
-    for each statement execute function tenure.refuse('only retention removes answers');
+    for each statement execute function tenure.refuse('only retention removes deduplicated requests');
 
 create trigger schedules_kept before update on tenure.schedules for each row
     when (new.rev <> old.rev + 1 or new.name <> old.name or new.last_at < old.last_at
@@ -824,7 +990,7 @@ create trigger dead_letters_fixed before update on tenure.dead_letters for each 
              is distinct from
              (new.job_id, new.reason_code, new.stage, new.attempts, new.at, new.last_owner, new.last_lease_expires_at,
               new.correlation_id))
-    execute function tenure.refuse('a dead letter never changes; only erasure empties it, and whoever deals with it marks it once');
+    execute function tenure.refuse('a dead letter never changes; only erasure empties it, and it is marked as handled once');
 create trigger dead_letters_kept after delete on tenure.dead_letters
     for each statement execute function tenure.only_the_store('retention');
 create trigger dead_letters_whole before truncate on tenure.dead_letters
@@ -832,53 +998,120 @@ create trigger dead_letters_whole before truncate on tenure.dead_letters
 
 create trigger signals_written after insert on tenure.signals
     for each statement execute function tenure.only_the_store('store', 'import');
-create trigger signals_fixed after update on tenure.signals
-    for each statement execute function tenure.only_the_store('erasure');
+create trigger signals_fixed before update on tenure.signals for each row
+    when (tenure.writer() <> 'erasure' or new.payload is not null
+          or (old.job_id, old.rev, old.name, old.at) is distinct from (new.job_id, new.rev, new.name, new.at))
+    execute function tenure.refuse('a signal never changes; only erasure empties it');
 create trigger signals_kept after delete on tenure.signals
     for each statement execute function tenure.only_the_store('retention');
 create trigger signals_whole before truncate on tenure.signals
     for each statement execute function tenure.refuse('only retention removes signals');
 
+create trigger artifacts_written after insert on tenure.artifacts
+    for each statement execute function tenure.only_the_store('store', 'import');
+create trigger artifacts_fixed before update on tenure.artifacts
+    for each statement execute function tenure.refuse('an artifact never changes');
+create trigger artifacts_kept after delete on tenure.artifacts
+    for each statement execute function tenure.only_the_store('retention', 'erasure');
+create trigger artifacts_whole before truncate on tenure.artifacts
+    for each statement execute function tenure.refuse('only retention and erasure remove artifacts');
+
+create trigger steps_written after insert on tenure.steps
+    for each statement execute function tenure.only_the_store('store', 'import');
+create trigger steps_fixed before update on tenure.steps for each row
+    when (tenure.writer() <> 'erasure' or num_nonnulls(new.result, new.error, new.undo) > 0
+          or (old.job_id, old.key, old.number, old.started_at, old.finished_at, old.child_id, old.ordinal, old.attempt,
+              old.signal_rev, old.kind, old.name, old.branch, old.status, old.arguments_digest, old.code_version,
+              old.content_digest, old.digest, old.spend)
+             is distinct from
+             (new.job_id, new.key, new.number, new.started_at, new.finished_at, new.child_id, new.ordinal, new.attempt,
+              new.signal_rev, new.kind, new.name, new.branch, new.status, new.arguments_digest, new.code_version,
+              new.content_digest, new.digest, new.spend))
+    execute function tenure.refuse('a step never changes; only erasure empties it');
+create trigger steps_kept after delete on tenure.steps
+    for each statement execute function tenure.only_the_store('retention');
+create trigger steps_whole before truncate on tenure.steps
+    for each statement execute function tenure.refuse('only retention removes steps');
+
+create trigger outbox_written after insert on tenure.outbox
+    for each statement execute function tenure.only_the_store('store', 'import');
+-- Delivery changes attempts, delivered_at, dead_at and last_error.
+create trigger outbox_fixed before update on tenure.outbox for each row
+    when (case tenure.writer()
+              when 'store' then (old.body, old.headers) is distinct from (new.body, new.headers)
+              when 'erasure' then new.body <> 'null' or new.headers is not null
+                  or (old.attempts, old.delivered_at, old.dead_at, old.last_error)
+                     is distinct from (new.attempts, new.delivered_at, new.dead_at, new.last_error)
+              else true
+          end
+          or (old.aggregate, old.sequence, old.id, old.topic, old.job_id, old.correlation_id, old.trace, old.at)
+             is distinct from
+             (new.aggregate, new.sequence, new.id, new.topic, new.job_id, new.correlation_id, new.trace, new.at))
+    execute function tenure.refuse('a message never changes; the store records its delivery, and erasure empties it');
+create trigger outbox_kept after delete on tenure.outbox
+    for each statement execute function tenure.only_the_store('retention');
+create trigger outbox_whole before truncate on tenure.outbox
+    for each statement execute function tenure.refuse('only retention removes messages');
+
+create trigger operator_log_written after insert on tenure.operator_log
+    for each statement execute function tenure.only_the_store('store', 'retention', 'erasure', 'import');
 create trigger operator_log_fixed before update or delete or truncate on tenure.operator_log
-    for each statement execute function tenure.refuse('what an operator did stays written down');
+    for each statement execute function tenure.refuse('the operator log never changes');
 
 create trigger policies_written after insert on tenure.policies
     for each statement execute function tenure.only_the_store('store');
 create trigger policies_fixed before update or delete or truncate on tenure.policies
-    for each statement execute function tenure.refuse('a policy is what jobs were enqueued with');
+    for each statement execute function tenure.refuse('a policy never changes: jobs refer to it');
 
--- Writes those of the given jobs that meet no other and were not answered before, each with its event; their ids.
+-- How many steps a job has, and the sum of their digests; null for none. The caller has locked the job's row for update, so
+-- that no step is being written. Volatile: it must see the steps that were committed since the caller's statement began.
+create function tenure.steps_digest(of_job uuid) returns text
+language plpgsql volatile
+as $$
+begin
+    return (
+        select count(*) || ':' || mod(sum(step.digest),
+            115792089237316195423570985008687907853269984665640564039457584007913129639936)
+        from tenure.steps step
+        where step.job_id = of_job
+        having count(*) > 0
+    );
+end $$;
+
+-- Inserts those of the given jobs that conflict with no other job and no deduplicated request, each with its event. Returns
+-- their ids. The caller has set the writer.
 create function tenure.insert_jobs(
     ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
     dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
-    partition_keys text[], parents uuid[], redrives uuid[], delays_ms bigint[], digests text[], details text[],
-    actors text[], contract_version smallint, written_at timestamptz, answered text[]
+    partition_keys text[], parents uuid[], redrives uuid[], awaited boolean[], delays_ms bigint[], due_ats timestamptz[], digests text[],
+    details text[], causes text[], actors text[], contract_version smallint, written_at timestamptz, answered text[]
 ) returns uuid[]
 language sql
-set tenure.writer = 'store'
 as $$
     with given as materialized (
-        select *
+        select given.*,
+            greatest(written_at, coalesce(given.wanted_at, written_at + given.delay_ms * interval '1 millisecond')) as due_at
         from unnest(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids, correlation_ids,
-                    traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details, actors)
+                    traces, submitters, tag_texts, partition_keys, parents, redrives, awaited, delays_ms, due_ats, digests, details,
+                    causes, actors)
             with ordinality as given(id, kind, queue, priority, payload, policy_id, dedupe_key, request_id,
-                correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, delay_ms, digest,
-                detail, actor, number)
+                correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, awaited, delay_ms, wanted_at,
+                digest, detail, cause, actor, number)
         where answered = '{}' or coalesce(given.request_id, given.id::text) <> all (answered)
     ),
     born as (
         insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, dedupe_key, request_id,
-            correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, status, previous_status, rev,
-            transition_count, attempt, failures, losses, lost, cancel_requested, updated_at, due_at, timeout_at)
+            correlation_id, trace, submitted_by, tags, partition_key, parent_id, redrive_of, awaited, status, previous_status, rev,
+            transition_count, attempt, failures, losses, lost, updated_at, due_at, timeout_at)
         select given.id, written_at, given.policy_id, given.priority, given.kind, given.queue, given.payload,
             given.dedupe_key, given.request_id, given.correlation_id, given.trace, given.submitted_by, given.tags,
-            given.partition_key, given.parent_id, given.redrive_of, 'queued', null, 1, 1, 0, 0, 0, false, false,
-            written_at, written_at + given.delay_ms * interval '1 millisecond',
-            written_at + (given.delay_ms + policy.queued_ms) * interval '1 millisecond'
+            given.partition_key, given.parent_id, given.redrive_of, given.awaited, 'queued', null, 1, 1, 0, 0, 0, false,
+            written_at, given.due_at, given.due_at + policy.queued_ms * interval '1 millisecond'
         from given
         left join tenure.policies policy on policy.id = given.policy_id
-        -- Keys are taken in one order by everybody; of two with one key, the first that was given takes it.
-        order by given.kind collate "C", given.dedupe_key collate "C",
+        -- Every transaction inserts keys in the same order, so that none deadlocks; of two with one key, the first given
+        -- inserts it.
+        order by given.dedupe_key collate "C",
             case when given.dedupe_key is null then given.request_id end collate "C", given.number
         on conflict do nothing
         returning id, request_id
@@ -887,9 +1120,9 @@ as $$
         insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
             actor, request_id, cause, digest, detail)
         select distinct on (born.id) born.id, written_at,
-            case when given.delay_ms > 0 then written_at + given.delay_ms * interval '1 millisecond' end,
+            case when given.due_at > written_at then given.due_at end,
             1, 0, contract_version, false, 'enqueued', null, 'queued', given.actor,
-            born.request_id, null, given.digest, given.detail
+            born.request_id, given.cause, given.digest, given.detail
         from born
         join given on given.id = born.id
         order by born.id, given.number
@@ -897,33 +1130,35 @@ as $$
     select coalesce(array_agg(born.id), '{}') from born
 $$;
 
--- Enqueues jobs in the current transaction, and settles races for a dedupe key or a request id: a single
--- `on conflict` cannot return a row that was not committed when it began. Answers one row per given job.
+-- Enqueues jobs in the current transaction, and resolves races for a dedupe key or a request id: a single
+-- `on conflict` cannot return a row that was not committed when it began. Returns one row per given job.
 create function tenure.enqueue(
     ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
     dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
-    partition_keys text[], parents uuid[], redrives uuid[], delays_ms bigint[], digests text[], details text[],
-    actors text[], contract_version smallint
+    partition_keys text[], parents uuid[], redrives uuid[], awaited boolean[], delays_ms bigint[], due_ats timestamptz[], digests text[],
+    details text[], causes text[], actors text[], contract_version smallint
 ) returns table (ordinal integer, job_id uuid, created boolean, created_at timestamptz)
 language plpgsql
-set tenure.writer = 'store'
 as $$
 declare
+    writer_before text := tenure.writer();
+    writer text := set_config('tenure.writer', 'store', true);
     written_at timestamptz := tenure.clock();
-    -- Mostly no job has a dedupe key: then there is nothing to look up.
+    -- Mostly no job has a dedupe key, and the table is empty.
     answered text[] := case when exists (select from tenure.deduplicated_requests) then array(
         select answer.request_id
         from unnest(ids, request_ids) given(id, request_id)
         join tenure.deduplicated_requests answer on answer.request_id = coalesce(given.request_id, given.id::text)
     ) else '{}' end;
     made uuid[] := tenure.insert_jobs(ids, kinds, queues, priorities, payloads, policies, dedupe_keys, request_ids,
-        correlation_ids, traces, submitters, tag_texts, partition_keys, parents, redrives, delays_ms, digests, details,
-        actors, contract_version, written_at, answered);
+        correlation_ids, traces, submitters, tag_texts, partition_keys, parents, redrives, awaited, delays_ms, due_ats, digests,
+        details, causes, actors, contract_version, written_at, answered);
     used uuid[] := '{}';
     met record;
     tries integer;
 begin
     if cardinality(made) = cardinality(ids) then
+        writer := set_config('tenure.writer', writer_before, true);
         return query select n, ids[n], true, written_at from generate_subscripts(ids, 1) n;
         return;
     end if;
@@ -956,46 +1191,52 @@ begin
                 return query select i, met.id, false, written_at;
                 exit;
             end if;
-            select job.id into met
+            select job.id, job.kind into met
             from tenure.jobs job
-            where job.kind = kinds[i] and job.dedupe_key = dedupe_keys[i]
+            where job.dedupe_key = dedupe_keys[i]
               and job.status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled');
             if found then
+                if met.kind <> kinds[i] then
+                    raise exception 'tenure: dedupe key % belongs to live job % of kind %', dedupe_keys[i], met.id, met.kind
+                        using errcode = 'TN004', detail = json_build_object('dedupe_key', dedupe_keys[i],
+                            'job_id', met.id, 'kind', met.kind);
+                end if;
                 insert into tenure.deduplicated_requests (request_id, job_id, digest, detail, at)
                 values (coalesce(request_ids[i], ids[i]::text), met.id, digests[i], details[i], written_at)
                 on conflict do nothing;
-                -- The same request was answered beside this one: its answer counts, whichever it is.
+                -- A concurrent transaction has written this request: its result counts.
                 continue when not found;
                 return query select i, met.id, false, written_at;
                 exit;
             end if;
-            -- The job with the key is gone: it ended, or its transaction was rolled back.
+            -- The job with the key has ended, or its transaction was rolled back.
             tries := tries + 1;
             if tries > 100 then
-                raise exception 'tenure: job % cannot be added: its keys are taken and released again and again', ids[i];
+                raise exception 'tenure: job % cannot be added: other transactions keep taking and releasing its keys', ids[i];
             end if;
             made := made || tenure.insert_jobs(ids[i:i], kinds[i:i], queues[i:i], priorities[i:i], payloads[i:i],
                 policies[i:i], dedupe_keys[i:i], request_ids[i:i], correlation_ids[i:i], traces[i:i], submitters[i:i],
-                tag_texts[i:i], partition_keys[i:i], parents[i:i], redrives[i:i], delays_ms[i:i], digests[i:i],
-                details[i:i], actors[i:i], contract_version, written_at, '{}');
+                tag_texts[i:i], partition_keys[i:i], parents[i:i], redrives[i:i], awaited[i:i], delays_ms[i:i], due_ats[i:i],
+                digests[i:i], details[i:i], causes[i:i], actors[i:i], contract_version, written_at, '{}');
         end loop;
     end loop;
+    writer := set_config('tenure.writer', writer_before, true);
 end $$;
 
--- User connections. Their drivers differ in everything but text, so that one text goes in and one comes out,
--- both JSON. The writer is set inside these functions alone, and no worker is notified: a NOTIFY would take a lock that all
--- commits of the cluster share.
+-- User connections. All drivers support text, so these functions take and return JSON as text. They set the writer and restore
+-- it before they return. They notify no worker: a NOTIFY would take a lock that all commits of the cluster share.
 
 create function tenure.texts(items json) returns text[]
 language sql immutable parallel safe
 as $$ select array(select json_array_elements_text(items)) $$;
 
--- The number of a policy, written when it is new. A transaction that inserts the same one is waited for.
+-- The id of a policy, which is inserted if it is new. Waits for a transaction that inserts the same one.
 create function tenure.policy_number(given json) returns integer
 language plpgsql
-set tenure.writer = 'store'
 as $$
 declare
+    writer_before text := tenure.writer();
+    writer text;
     number integer;
 begin
     for tries in 1 .. 100 loop
@@ -1003,16 +1244,18 @@ begin
         if found then
             return number;
         end if;
+        writer := set_config('tenure.writer', 'store', true);
         insert into tenure.policies (body, lease_ms, heartbeat_ms, queued_ms, claimed_ms, running_ms)
         values (given ->> 'body', (given ->> 'lease_ms')::bigint, (given ->> 'heartbeat_ms')::bigint,
             (given ->> 'queued_ms')::bigint, (given ->> 'claimed_ms')::bigint, (given ->> 'running_ms')::bigint)
         on conflict (body) do nothing
         returning id into number;
-        if found then
+        writer := set_config('tenure.writer', writer_before, true);
+        if number is not null then
             return number;
         end if;
     end loop;
-    raise exception 'tenure: a policy cannot be written: it is taken and released again and again';
+    raise exception 'tenure: a policy cannot be written: other transactions keep inserting it and rolling back';
 end $$;
 
 -- Calls `tenure.enqueue` with the arrays of `jobs`; their policies are places in the array `policies`, from 1.
@@ -1041,15 +1284,17 @@ begin
         tenure.texts(jobs -> 'correlation_ids'), tenure.texts(jobs -> 'traces'), tenure.texts(jobs -> 'submitters'),
         tenure.texts(jobs -> 'tags'), tenure.texts(jobs -> 'partition_keys'),
         tenure.texts(jobs -> 'parents')::uuid[], tenure.texts(jobs -> 'redrives')::uuid[],
-        tenure.texts(jobs -> 'delays_ms')::bigint[], tenure.texts(jobs -> 'digests'), tenure.texts(jobs -> 'details'),
-        tenure.texts(jobs -> 'actors'), (jobs ->> 'version')::smallint
+        tenure.texts(jobs -> 'awaited')::boolean[],
+        tenure.texts(jobs -> 'delays_ms')::bigint[], tenure.texts(jobs -> 'due_ats')::timestamptz[],
+        tenure.texts(jobs -> 'digests'), tenure.texts(jobs -> 'details'), tenure.texts(jobs -> 'causes'), tenure.texts(jobs -> 'actors'), (jobs ->> 'version')::smallint
     ) answer
     order by answer.ordinal;
 end $$;
 
--- Enqueues jobs in the user's transaction. A request id that was used before with another body is an answer and not an
--- error, so that the transaction goes on; only then is a subtransaction needed, of which a transaction should not have
--- many. Jobs that were met are read by a statement of their own: the one that waited for them cannot see them.
+-- Enqueues jobs in the user's transaction. A request id that was used before with another body, or a dedupe key of a live
+-- job of another kind, is returned and not raised, so that the transaction goes on. Only requests with a request id or a
+-- dedupe key need a subtransaction, of which a transaction should not have many. Existing jobs are read by a separate
+-- statement: the one that waited for them cannot see them.
 create function tenure.enqueue_within(request text) returns text
 language plpgsql
 set timezone = 'UTC'
@@ -1057,21 +1302,25 @@ as $$
 declare
     asked json := request::json;
     given json[];
-    reused text;
+    refusal text;
 begin
-    if array_remove(tenure.texts(asked -> 'jobs' -> 'request_ids'), null) = '{}' then
+    if array_remove(tenure.texts(asked -> 'jobs' -> 'request_ids') || tenure.texts(asked -> 'jobs' -> 'dedupe_keys'), null)
+        = '{}' then
         given := array(select tenure.enqueue_asked(asked));
     else
         begin
             given := array(select tenure.enqueue_asked(asked));
         exception when sqlstate 'TN001' then
-            get stacked diagnostics reused = pg_exception_detail;
-            return json_build_object('reused', reused);
+            get stacked diagnostics refusal = pg_exception_detail;
+            return json_build_object('reused', refusal);
+        when sqlstate 'TN004' then
+            get stacked diagnostics refusal = pg_exception_detail;
+            return json_build_object('conflict', refusal::json);
         end;
     end if;
     return json_build_object('given', to_json(given), 'met', coalesce((
-        select json_object_agg(job.id, to_jsonb(job) - 'token' || jsonb_build_object('policy', policy.body))
-        from tenure.jobs job
+        select json_object_agg(job.id, to_jsonb(job) || jsonb_build_object('policy', policy.body))
+        from tenure.job_records job
         left join tenure.policies policy on policy.id = job.policy_id
         where job.id in (
             select (answer ->> 'job_id')::uuid from unnest(given) answer where not (answer ->> 'created')::boolean
@@ -1091,17 +1340,17 @@ as $$
     ))
 $$;
 
--- The mark of a commit, in the user's transaction and for the owner of the lease, with its event, and with the
--- messages and artifacts that go along with it.
+-- Writes the commit mark in the user's transaction, for the owner of the lease: the event, the row, messages and artifacts.
 -- Guard: the revision that was decided upon, the owner's token, and a lease that runs when the row is locked.
--- Where it does not hold, nothing is written, and the answer is the row as it stands, the clock, and the events that
--- this request id has written before. Where a name or an id was used before, nothing is written either: it is answered.
+-- Where it does not hold, nothing is written: it returns the current row, the clock, and the events that this request id has
+-- written before. Where an artifact's name or a message id is in use, nothing is written: it returns that.
 create function tenure.commit_within(request text) returns text
 language plpgsql
-set tenure.writer = 'store'
 set timezone = 'UTC'
 as $$
 declare
+    writer_before text := tenure.writer();
+    writer text;
     -- Read once: with artifacts in it, it may be long.
     asked record;
     held tenure.jobs;
@@ -1110,7 +1359,7 @@ declare
 begin
     select * into asked
     from json_to_record(request::json) as asked(id uuid, rev integer, token uuid, version smallint, actor text,
-        request_id text, digest text, result text, messages json, artifacts json);
+        request_id text, digest text, detail text, steps text, result text, messages json, artifacts json);
     select job.* into held
     from tenure.jobs job
     where job.id = asked.id
@@ -1132,10 +1381,11 @@ begin
         if taken is not null then
             return json_build_object('known', taken);
         end if;
+        writer := set_config('tenure.writer', 'store', true);
         insert into tenure.events (tx, job_id, at, rev, attempt, version, commits, type, from_status, to_status,
-            actor, request_id, digest)
+            actor, request_id, digest, detail, steps)
         values (tenure.place_after(held.id, held.rev), held.id, written_at, held.rev + 1, held.attempt, asked.version, true,
-            'committed', held.status, held.status, asked.actor, asked.request_id, asked.digest);
+            'committed', held.status, held.status, asked.actor, asked.request_id, asked.digest, asked.detail, asked.steps);
         update tenure.jobs job
         set previous_status = job.status,
             rev = job.rev + 1,
@@ -1152,8 +1402,8 @@ begin
         ) given
         order by given.name collate "C";
         if asked.messages is not null then
-            -- The stream's row is locked until the commit, so that numbers are in the order of commits; rows are taken
-            -- in the order of aggregates by everybody.
+            -- The stream's row is locked until the commit, so that sequence numbers are in the order of commits. Every
+            -- transaction locks streams in the order of aggregates.
             with message as materialized (
                 select *
                 from rows from (json_to_recordset(asked.messages)
@@ -1171,14 +1421,16 @@ begin
                     due_at = coalesce(streams.due_at, excluded.due_at)
                 returning aggregate, written
             )
-            insert into tenure.outbox (aggregate, sequence, id, topic, body, headers, job_id, at)
+            insert into tenure.outbox (aggregate, sequence, id, topic, body, headers, job_id, correlation_id, trace, at)
             select message.aggregate,
                 stream.written - count(*) over (partition by message.aggregate)
                     + row_number() over (partition by message.aggregate order by message.number),
-                message.id, message.topic, message.body, message.headers, held.id, written_at
+                message.id, message.topic, message.body, message.headers, held.id,
+                coalesce(held.correlation_id, held.id::text), held.trace, written_at
             from message
             join stream on stream.aggregate = message.aggregate;
         end if;
+        writer := set_config('tenure.writer', writer_before, true);
         return json_build_object('at', written_at);
     end if;
     return json_build_object(

@@ -16,11 +16,11 @@ create table tenure_migrations (
 
 -- The oldest schema version that code must know to use this file (min_code_version).
 create table tenure_meta (
-    key text primary key,
+    name text not null primary key,
     value integer not null
 ) without rowid;
 
-insert into tenure_meta (key, value) values ('min_code_version', 1);
+insert into tenure_meta (name, value) values ('min_code_version', 1);
 
 -- The component that writes: null, 'store', 'retention', 'erasure' or 'import'. The store sets it inside a transaction
 -- and clears it before the commit, so that no other connection ever sees it set.
@@ -57,6 +57,7 @@ create table tenure_jobs (
     partition_key text,
     parent_id text,
     redrive_of text,
+    awaited integer not null default 0,
     status text not null,
     rev integer not null,
     created_at integer not null,
@@ -74,7 +75,14 @@ create table tenure_jobs (
     started_at integer,
     finished_at integer,
     committed_at integer,
-    cancel_requested integer not null default 0,
+    cancel_reason text,
+    signal_rev integer not null default 0,
+    waiting_for text,
+    children_max integer,
+    ends_as text,
+    ends_because text,
+    failures_before_undo integer not null default 0,
+    compensated_at integer,
     progress integer,
     erased_at integer,
     transition_count integer not null default 1,
@@ -131,11 +139,8 @@ create table tenure_jobs (
             else partial_result is null
         end
     ),
-    constraint "tenure: a halted, cancelled or dead-lettered job has a reason, and no live one has" check (
-        case when status is 'halted' or status is 'cancelled' or status is 'dead_lettered'
-            then reason is not null
-            else reason is null or finished_at is not null
-        end
+    constraint "tenure: a halted, cancelled or dead-lettered job has a reason, and no other has" check (
+        (reason is not null) = (status is 'halted' or status is 'cancelled' or status is 'dead_lettered')
     ),
     constraint "tenure: a succeeded job is committed, and a committed job that ended has succeeded" check (
         case when status is 'succeeded'
@@ -148,6 +153,7 @@ create table tenure_jobs (
     ),
     constraint "tenure: failures do not exceed attempts, and an attempt is counted by its claim" check (
         0 <= losses and losses <= failures and failures <= attempt
+        and failures_before_undo between 0 and failures
         and (attempt > 0 or not (status is 'claimed' or status is 'running'))
     ),
     constraint "tenure: revisions count from 1, by one to four at a time" check (rev >= 1 and transition_count between 1 and 4),
@@ -156,7 +162,48 @@ create table tenure_jobs (
         and (started_at is null or (created_at <= started_at and started_at <= updated_at))
         and (finished_at is null or (ifnull(started_at, created_at) <= finished_at and finished_at <= updated_at))
     ),
-    constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and cancel_requested between 0 and 1)
+    constraint "tenure: a waiting job has what it waits for, and no other has" check (
+        case waiting_for
+            when 'time' then status is 'waiting' and due_at is not null
+            when 'signal' then status is 'waiting'
+            when 'children' then status is 'waiting'
+            when 'code' then status is 'waiting'
+            else waiting_for is null and status is not 'waiting'
+        end
+    ),
+    constraint "tenure: only a job that waits for children has a number of them" check (
+        children_max is null or (waiting_for is 'children' and children_max >= 0)
+    ),
+    constraint "tenure: the end that follows is one of three, and has a cause" check (
+        case when ends_as is null
+            then ends_because is null and compensated_at is null and failures_before_undo = 0
+            else ends_because is not null and (ends_as is 'failed' or ends_as is 'cancelled' or ends_as is 'dead_lettered')
+        end
+    ),
+    constraint "tenure: a compensated job ends as was recorded" check (
+        compensated_at is null or finished_at is null or status is ends_as
+    ),
+    constraint "tenure: an awaited job has a parent" check (awaited is 0 or parent_id is not null),
+    constraint "tenure: a signal's revision is one of the job's" check (signal_rev between 0 and rev),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        ifnull(due_at between -62135510400000000 and 253402128000000000, 1) and ifnull(timeout_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(lease_expires_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(heartbeat_deadline_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(updated_at between -62135510400000000 and 253402128000000000, 1)
+    ),
+    constraint "tenure: keys and content are text" check (
+        typeof(kind) is 'text' and typeof(queue) is 'text' and typeof(payload) is 'text'
+        and typeof(dedupe_key) is not 'blob' and typeof(request_id) is not 'blob'
+        and typeof(correlation_id) is not 'blob' and typeof(trace) is not 'blob'
+        and typeof(submitted_by) is not 'blob' and typeof(partition_key) is not 'blob' and typeof(tags) is not 'blob'
+    ),
+    constraint "tenure: results, errors and messages are text" check (
+        typeof(result) is not 'blob' and typeof(committed_result) is not 'blob' and typeof(error) is not 'blob'
+        and typeof(last_error) is not 'blob' and typeof(partial_result) is not 'blob' and typeof(owner) is not 'blob'
+        and typeof(reason) is not 'blob' and typeof(progress_message) is not 'blob'
+    ),
+    constraint "tenure: progress is 0 to 100" check (progress is null or progress between 0 and 100),
+    constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and awaited between 0 and 1)
 );
 
 -- Jobs without a lease that have not ended: queued, retry, waiting or stalled.
@@ -167,18 +214,29 @@ create index tenure_jobs_leased on tenure_jobs (queue, id)
 -- Only jobs with a partition key: limits per partition search it for jobs that may be claimed.
 create index tenure_jobs_partitioned on tenure_jobs (queue, partition_key, priority desc, due_at, id)
     where owner is null and finished_at is null and partition_key is not null;
-create index tenure_jobs_overdue on tenure_jobs (timeout_at, id)
-    where status = 'queued' and timeout_at is not null;
-create unique index tenure_jobs_dedupe on tenure_jobs (kind, dedupe_key)
+create index tenure_jobs_unleased_timeout on tenure_jobs (timeout_at)
+    where owner is null and finished_at is null and timeout_at is not null;
+create unique index tenure_jobs_dedupe on tenure_jobs (dedupe_key)
     where dedupe_key is not null and finished_at is null;
 create unique index tenure_jobs_request on tenure_jobs (request_id)
     where request_id is not null;
 create index tenure_jobs_correlation on tenure_jobs (correlation_id, id)
     where correlation_id is not null;
-create index tenure_jobs_finished on tenure_jobs (finished_at)
+-- Retention reads it: finished jobs of a status and kind, the oldest first.
+create index tenure_jobs_finished on tenure_jobs (status, kind, finished_at)
     where finished_at is not null;
+-- Listings by a status in which few jobs end: among millions that succeeded these are found at once.
+create index tenure_jobs_unsuccessful on tenure_jobs (status, id)
+    where status in ('failed', 'cancelled', 'halted', 'dead_lettered');
+create index tenure_jobs_children on tenure_jobs (parent_id, id) where parent_id is not null;
+-- Whether enough awaited children have ended is read from those that are live, of which there are few.
+create index tenure_jobs_awaited on tenure_jobs (parent_id) where awaited = 1 and finished_at is null;
+-- Recovery reads it: jobs that wait for children.
+create index tenure_jobs_awaiting on tenure_jobs (id) where children_max is not null;
 
--- The log, in the order of commits: there is one writer, and AUTOINCREMENT never uses a number twice.
+-- The log, in the order of commits: there is one writer, and AUTOINCREMENT never uses a number twice. A claim with its
+-- start is one row: type claimed, from the old status to running, with the revision of the start. Read tenure_log, which
+-- has a row for each event and leaves nothing out.
 create table tenure_events (
     position integer primary key autoincrement,
     job_id text not null,
@@ -196,12 +254,13 @@ create table tenure_events (
     until_at integer,
     commits integer not null default 0,
     version integer not null,
+    steps text,
 
     constraint "tenure: the lifecycle has no such event between these statuses" check (
         (from_status is null) = (type is 'enqueued')
         and case type
             when 'enqueued' then to_status is 'queued'
-            when 'claimed' then to_status is 'claimed' and (
+            when 'claimed' then (to_status is 'running' and rev > 2 or to_status is 'claimed') and (
                 from_status is 'queued' or from_status is 'retry'
                 or from_status is 'waiting' or from_status is 'stalled'
             )
@@ -213,12 +272,15 @@ create table tenure_events (
             when 'committed' then to_status is from_status and from_status is 'running'
             when 'retry_scheduled' then from_status is 'running' and to_status is 'retry'
             when 'failed' then to_status is 'failed'
-                and from_status in ('queued', 'claimed', 'running', 'stalled')
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
             when 'halted' then from_status is 'running' and to_status is 'halted'
             when 'suspended' then from_status is 'running' and to_status is 'waiting'
             when 'signalled' then to_status is from_status
                 and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
-            when 'woken' then to_status is from_status and from_status is 'waiting'
+            when 'woken' then to_status is from_status
+                and from_status in ('queued', 'claimed', 'running', 'waiting', 'retry', 'stalled')
+            when 'unwinding' then to_status is from_status
+                and from_status in ('queued', 'retry', 'waiting', 'stalled')
             when 'compensated' then to_status is from_status and from_status is 'running'
             when 'released' then to_status is 'stalled' and (from_status is 'claimed' or from_status is 'running')
             when 'cancel_requested' then to_status is from_status
@@ -244,6 +306,63 @@ create table tenure_events (
 create unique index tenure_events_job on tenure_events (job_id, rev);
 create unique index tenure_events_one_commit on tenure_events (job_id) where commits = 1;
 create index tenure_events_type on tenure_events (type, at);
+-- Retention reads it: verbose details that were not blanked yet.
+create index tenure_events_verbose on tenure_events (at, position) where type = 'progress' and detail is not null;
+
+-- The log: one row for each event, with nothing left out. Rows of events leave out their usual cause. The last event of a
+-- row has an even position; a claim that is in one row with its start has the odd one before it.
+create view tenure_log as
+with single (
+    position, job_id, rev, type, from_status, to_status, at, attempt, actor, request_id, cause, detail, digest, until_at,
+    commits, version, steps
+) as (
+    select
+        2 * position, job_id, rev, type, from_status, to_status, at, attempt, actor, request_id, cause, detail, digest,
+        until_at, commits, version, steps
+    from tenure_events
+    where not (type = 'claimed' and to_status = 'running')
+    union all
+    select
+        2 * position - 1, job_id, rev - 1, type, from_status, 'claimed', at, attempt, actor, request_id, cause, detail,
+        digest, until_at, commits, version, steps
+    from tenure_events
+    where type = 'claimed' and to_status = 'running'
+    union all
+    select
+        2 * position, job_id, rev, 'started', 'claimed', to_status, at, attempt, actor, request_id, null, null, null,
+        null, commits, version, steps
+    from tenure_events
+    where type = 'claimed' and to_status = 'running'
+)
+select
+    event.position, event.job_id, event.rev, event.type, event.from_status, event.to_status, event.at, event.attempt,
+    event.actor, event.request_id,
+    coalesce(event.cause, case event.type
+        when 'enqueued' then 'requested'
+        when 'claimed' then 'due'
+        when 'acked' then 'received'
+        when 'started' then 'claimed'
+        when 'heartbeat' then 'alive'
+        when 'progress' then 'reported'
+        when 'committed' then 'effect_applied'
+        when 'succeeded' then 'returned'
+        when 'retry_scheduled' then 'error'
+        when 'failed' then 'permanent_error'
+        when 'halted' then 'limit'
+        when 'suspended' then 'awaits_signal'
+        when 'signalled' then 'sent'
+        when 'woken' then 'children_ended'
+        when 'unwinding' then 'exhausted_retries'
+        when 'compensated' then 'undone'
+        when 'released' then 'shutdown'
+        when 'cancel_requested' then 'requested'
+        when 'cancelled' then 'requested'
+        when 'stalled' then 'lease_expired'
+        when 'requeued' then 'recovered'
+        when 'dead_lettered' then 'exhausted_retries'
+    end) as cause,
+    event.detail, event.digest, event.until_at, event.commits, event.version, event.steps
+from single event;
 
 -- Claims that took jobs, one row each, so that a repeated claim returns the same jobs.
 create table tenure_claims (
@@ -288,15 +407,13 @@ create table tenure_dead_letters (
     at integer not null,
     last_owner text,
     last_lease_expires_at integer,
-    correlation_id text,
+    correlation_id text not null,
     handled_at integer,
     handled_as text,
     constraint "tenure: a handled dead letter has handled_at and handled_as" check (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-
-create index tenure_dead_letters_at on tenure_dead_letters (at);
 
 create table tenure_artifacts (
     job_id text not null,
@@ -309,18 +426,51 @@ create table tenure_artifacts (
     primary key (job_id, name)
 );
 
+-- Checkpoints of workflows. The first writer of a key wins. `number` is the order of completion. The digest covers the row
+-- without its times; it is a decimal integer of up to 78 digits. Results of any length stay in the row: SQLite keeps long
+-- ones on overflow pages.
 create table tenure_steps (
+    number integer primary key,
     job_id text not null,
     key text not null,
+    kind text not null,
     name text not null,
+    branch text not null,
+    ordinal integer not null,
     attempt integer not null,
+    arguments_digest text,
     status text not null,
+    code_version text,
+    started_at integer not null,
+    finished_at integer not null,
+    child_id text,
+    signal_rev integer,
+    content_digest text not null,
+    digest text not null,
+    spend text,
+    undo text,
     result text,
     error text,
-    started_at integer not null,
-    finished_at integer,
-    primary key (job_id, key)
+    constraint "tenure: a step is one of seven kinds" check (
+        kind in ('step', 'sleep', 'wait', 'spawn', 'decision', 'patch', 'undo')
+    ),
+    constraint "tenure: a step that succeeded has no error, and one that failed no result" check (
+        case status when 'succeeded' then error is null when 'failed' then result is null else 0 end
+    ),
+    constraint "tenure: ordinals count from 0, attempts and revisions from 1" check (
+        ordinal >= 0 and attempt >= 1 and (signal_rev is null or signal_rev >= 1) and digest not glob '*[^0-9]*'
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        started_at <= finished_at and started_at >= -62135510400000000 and finished_at <= 253402128000000000
+    ),
+    constraint "tenure: a step is text" check (
+        typeof(key) is 'text' and typeof(name) is 'text' and typeof(branch) is 'text' and typeof(digest) is 'text'
+        and typeof(result) is not 'blob' and typeof(error) is not 'blob' and typeof(undo) is not 'blob'
+        and typeof(spend) is not 'blob' and typeof(child_id) is not 'blob'
+    )
 );
+
+create unique index tenure_steps_key on tenure_steps (job_id, key);
 
 create table tenure_streams (
     aggregate text not null primary key,
@@ -334,8 +484,6 @@ create table tenure_streams (
     check (0 <= delivered and delivered <= written)
 ) without rowid;
 
-create index tenure_streams_due on tenure_streams (due_at) where due_at is not null;
-
 create table tenure_outbox (
     aggregate text not null,
     sequence integer not null,
@@ -344,6 +492,8 @@ create table tenure_outbox (
     body text not null,
     headers text,
     job_id text,
+    correlation_id text not null,
+    trace text,
     at integer not null,
     delivered_at integer,
     dead_at integer,
@@ -352,6 +502,7 @@ create table tenure_outbox (
     primary key (aggregate, sequence)
 );
 
+create index tenure_outbox_delivered on tenure_outbox (delivered_at) where delivered_at is not null;
 create index tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
 
 -- Queues that are paused or have limits.
@@ -361,15 +512,21 @@ create table tenure_queues (
     concurrency_max integer check (concurrency_max > 0),
     key_concurrency_max integer check (key_concurrency_max > 0),
     rate_count integer check (rate_count > 0),
-    rate_seconds real check (rate_seconds > 0),
+    rate_seconds real check (rate_seconds > 0 and rate_seconds < 1e9),
     key_rate_count integer check (key_rate_count > 0),
-    key_rate_seconds real check (key_rate_seconds > 0),
+    key_rate_seconds real check (key_rate_seconds > 0 and key_rate_seconds < 1e9),
     fair integer not null default 0 check (fair between 0 and 1),
-    turn text not null default '',
-    spent text,
+    last_key text not null default '',
+    usage text,
     updated_at integer not null,
     constraint "tenure: a rate has a count and a time" check (
         (rate_count is null) = (rate_seconds is null) and (key_rate_count is null) = (key_rate_seconds is null)
+    ),
+    constraint "tenure: usage is a JSON object" check (
+        usage is null or case when json_valid(usage) then json_type(usage) is 'object' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        ifnull(paused_at between -62135510400000000 and 253402128000000000, 1) and updated_at between -62135510400000000 and 253402128000000000
     )
 ) without rowid;
 
@@ -377,9 +534,13 @@ create table tenure_queues (
 create table tenure_rate_usage (
     queue text not null,
     key text not null,
-    spent text not null,
+    usage text not null,
     until_at integer not null,
-    primary key (queue, key)
+    primary key (queue, key),
+    constraint "tenure: usage is a JSON object" check (
+        case when json_valid(usage) then json_type(usage) is 'object' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (until_at between -62135510400000000 and 253402128000000000)
 ) without rowid;
 
 create index tenure_rate_usage_until on tenure_rate_usage (queue, until_at);
@@ -401,13 +562,26 @@ create table tenure_schedules (
     cron text not null,
     timezone text not null,
     missed text not null check (missed in ('skip', 'one', 'all')),
-    grace_seconds real not null check (grace_seconds >= 0),
+    grace_seconds real not null check (grace_seconds >= 0 and grace_seconds < 1e9),
     source text not null check (source in ('code', 'operator')),
     paused_at integer,
     next_at integer,
     last_at integer,
     updated_at integer not null,
-    constraint schedules_forward check (next_at > last_at)
+    constraint schedules_forward check (next_at > last_at),
+    constraint "tenure: tags are a JSON object" check (
+        tags is null or case when json_valid(tags) then json_type(tags) is 'object' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        ifnull(next_at between -62135510400000000 and 253402128000000000, 1) and ifnull(last_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(paused_at between -62135510400000000 and 253402128000000000, 1) and updated_at between -62135510400000000 and 253402128000000000
+    ),
+    constraint "tenure: a schedule is text" check (
+        typeof(name) is 'text' and typeof(kind) is 'text' and typeof(queue) is 'text' and typeof(payload) is 'text'
+        and typeof(cron) is 'text' and typeof(timezone) is 'text'
+        and typeof(dedupe_key) is not 'blob' and typeof(correlation_id) is not 'blob'
+        and typeof(submitted_by) is not 'blob' and typeof(partition_key) is not 'blob'
+    )
 ) without rowid;
 
 create index tenure_schedules_next on tenure_schedules (next_at, name) where next_at is not null and paused_at is null;
@@ -420,28 +594,10 @@ create table tenure_workers (
     queues text not null,
     kinds text not null,
     concurrency integer not null,
+    prunes integer not null default 0 check (prunes between 0 and 1),
     started_at integer not null,
     seen_at integer not null,
     stopped_at integer
-) without rowid;
-
-create table tenure_engines (
-    id text not null primary key,
-    name text not null,
-    capabilities text not null,
-    connected_at integer not null,
-    seen_at integer not null,
-    disconnected_at integer
-) without rowid;
-
-create table tenure_tokens (
-    id text not null primary key,
-    name text not null,
-    hash text not null unique,
-    scopes text not null,
-    created_at integer not null,
-    expires_at integer,
-    revoked_at integer
 ) without rowid;
 
 create table tenure_operator_log (
@@ -474,13 +630,13 @@ select
         when done.rev is not null then 'done'
         when mark.rev is not null then 'committed'
         when ending.rev is not null then 'aborted'
-        when start.rev is not null then 'in_progress'
+        when claim.to_status = 'running' or start.rev is not null then 'in_progress'
         else 'leased'
     end as status,
     claim.at as leased_at,
-    start.at as started_at,
+    case when claim.to_status = 'running' then claim.at else start.at end as started_at,
     case when done.rev is not null then done.at when mark.rev is null then ending.at end as finished_at,
-    case when done.rev is null and mark.rev is null then ifnull(ending.cause, ending.type) end as cause
+    case when done.rev is null and mark.rev is null then ending.cause end as cause
 from tenure_events claim
 left join tenure_events start
     on start.job_id = claim.job_id and start.attempt = claim.attempt and start.type = 'started'
@@ -488,7 +644,7 @@ left join tenure_events mark
     on mark.job_id = claim.job_id and mark.attempt = claim.attempt and mark.type = 'committed'
 left join tenure_events done
     on done.job_id = claim.job_id and done.attempt = claim.attempt and done.type = 'succeeded'
-left join tenure_events ending
+left join tenure_log ending
     on ending.job_id = claim.job_id
     and ending.attempt = claim.attempt
     and ending.from_status in ('claimed', 'running')
@@ -532,13 +688,15 @@ begin
         when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0 or new.transition_count <> 1 or new.previous_status is not null)
             and (select writer from tenure_writer) is not 'import'
             then raise(abort, 'tenure: a job begins as queued, at revision 1 and attempt 0')
-        when (new.erased_at is not null or new.committed_at is not null or new.failures <> 0)
+        when (new.erased_at is not null or new.committed_at is not null or new.failures <> 0 or new.signal_rev <> 0)
             and (select writer from tenure_writer) is not 'import'
-            then raise(abort, 'tenure: a job begins without a past')
+            then raise(abort, 'tenure: a job begins without failures, commit and erasure')
         when (new.rev <> 1 or new.status is not 'queued' or new.attempt <> 0) and new.rev is not (
             select case when max(link.rev) = new.rev then sum(
                 link.from_status is previous.to_status
                 and link.attempt = (link.type = 'claimed') + ifnull(previous.attempt, 0)
+                and (link.type in ('signalled', 'woken') or link.rev <> new.signal_rev)
+                and (link.type not in ('signalled', 'woken') or link.rev <= new.signal_rev)
                 and (
                     link.rev < new.rev
                     or (link.to_status = new.status and link.at = new.updated_at and link.attempt = new.attempt)
@@ -565,7 +723,7 @@ begin
         when new.dedupe_key is not null and exists (
             select 1
             from tenure_jobs
-            where kind = new.kind and dedupe_key = new.dedupe_key and finished_at is null
+            where dedupe_key = new.dedupe_key and finished_at is null
         )
             then raise(abort, 'tenure: there is a live job with this dedupe key, and nothing replaces it')
         when exists (select 1 from tenure_deduplicated_requests where request_id = ifnull(new.request_id, new.id))
@@ -595,9 +753,24 @@ begin
                 and only.at = new.updated_at
                 and only.attempt = new.attempt
                 and only.attempt = old.attempt + (only.type = 'claimed')
+                and (only.commits = 0 or new.committed_at is only.at)
+                and new.signal_rev = case when only.type in ('signalled', 'woken') then new.rev else old.signal_rev end
         )
             then raise(abort, 'tenure: a job changes only with its event; there is none that leads to this revision')
         when new.transition_count = 2 and not exists (
+            select 1
+            from tenure_events claim
+            where claim.job_id = new.id
+                and claim.rev = new.rev
+                and claim.type = 'claimed'
+                and claim.from_status = old.status
+                and claim.to_status = 'running'
+                and new.status = 'running'
+                and claim.at = new.updated_at
+                and claim.attempt = new.attempt
+                and claim.attempt = old.attempt + 1
+                and new.signal_rev = old.signal_rev
+        ) and not exists (
             select 1
             from tenure_events first
             join tenure_events last on last.job_id = first.job_id and last.rev = new.rev
@@ -610,6 +783,11 @@ begin
                 and last.at = new.updated_at
                 and last.attempt = new.attempt
                 and last.attempt = first.attempt + (last.type = 'claimed')
+                and new.signal_rev = case
+                    when last.type in ('signalled', 'woken') then last.rev
+                    when first.type in ('signalled', 'woken') then first.rev
+                    else old.signal_rev
+                end
         )
             then raise(abort, 'tenure: a job changes only with its events; there are not two that lead to this revision')
         when new.transition_count > 2 and new.transition_count <> (
@@ -622,6 +800,9 @@ begin
                 and link.from_status = case when link.rev = old.rev + 1 then old.status else previous.to_status end
                 and link.attempt = (link.type = 'claimed')
                     + case when link.rev = old.rev + 1 then old.attempt else previous.attempt end
+                and (link.type in ('signalled', 'woken') or link.rev <> new.signal_rev)
+                and (link.type not in ('signalled', 'woken') or link.rev <= new.signal_rev)
+                and (new.signal_rev = old.signal_rev or new.signal_rev > old.rev)
                 and (
                     link.rev < new.rev
                     or (link.to_status = new.status and link.at = new.updated_at and link.attempt = new.attempt)
@@ -646,19 +827,51 @@ begin
             select 1
             from tenure_events mark
             where mark.job_id = new.id and mark.rev > old.rev and mark.rev <= new.rev and mark.commits = 1
+                and mark.at = new.committed_at
         )
             then raise(abort, 'tenure: a job is committed only by an event that commits')
+        when old.ends_as is not null and (
+            new.ends_as is not old.ends_as or new.ends_because is not old.ends_because
+            or new.failures_before_undo is not old.failures_before_undo
+            or (old.compensated_at is not null and new.compensated_at is not old.compensated_at)
+        )
+            then raise(abort, 'tenure: the end that follows the undo steps is recorded once')
+        when old.compensated_at is not null and exists (
+            select 1
+            from tenure_events later
+            where later.job_id = new.id
+                and later.rev > old.rev
+                and later.rev <= new.rev
+                and later.type not in ('heartbeat', 'progress', 'stalled', 'failed', 'cancelled', 'dead_lettered')
+        )
+            then raise(abort, 'tenure: a compensated job can only be finished, as was recorded')
+        when new.ends_as is not old.ends_as and not exists (
+            select 1
+            from tenure_events mark
+            where mark.job_id = new.id and mark.rev > old.rev and mark.rev <= new.rev
+                and mark.type in ('unwinding', 'compensated')
+        )
+            then raise(abort, 'tenure: the end that follows is recorded by an unwinding or compensated event')
+        when new.compensated_at is not old.compensated_at and not exists (
+            select 1
+            from tenure_events mark
+            where mark.job_id = new.id and mark.rev > old.rev and mark.rev <= new.rev
+                and mark.type is 'compensated' and mark.at = new.compensated_at
+        )
+            then raise(abort, 'tenure: a job is compensated only by its event')
+        when new.failures < old.failures or new.updated_at < old.updated_at
+            then raise(abort, 'tenure: failures and time do not go back')
         when new.status is 'dead_lettered' and not exists (select 1 from tenure_dead_letters where job_id = new.id)
             then raise(abort, 'tenure: a job is dead-lettered together with its dead letter')
         when new.rowid <> old.rowid
-            then raise(abort, 'tenure: a job keeps its place')
+            then raise(abort, 'tenure: the rowid of a job never changes')
     end;
 end;
 
 -- The columns that never change. Fires only for statements that name one of them.
 create trigger tenure_jobs_origin before update of
     id, kind, policy_id, queue, priority, dedupe_key, request_id, correlation_id, trace, submitted_by, partition_key,
-    parent_id, redrive_of, created_at
+    parent_id, redrive_of, awaited, created_at
 on tenure_jobs
 begin
     select raise(abort, 'tenure: what a job was added with never changes');
@@ -681,9 +894,12 @@ begin
             then raise(abort, 'tenure: only a job that has ended can be erased')
         when (old.status, old.rev, old.updated_at, old.attempt, old.failures, old.losses, old.lost, old.due_at)
             is not (new.status, new.rev, new.updated_at, new.attempt, new.failures, new.losses, new.lost, new.due_at)
-            or (old.started_at, old.finished_at, old.committed_at, old.cancel_requested, old.transition_count, old.previous_status)
-            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_requested, new.transition_count, new.previous_status)
-            or (old.rowid, old.reason, old.timeout_at) is not (new.rowid, new.reason, new.timeout_at)
+            or (old.started_at, old.finished_at, old.committed_at, old.cancel_reason, old.transition_count, old.previous_status)
+            is not (new.started_at, new.finished_at, new.committed_at, new.cancel_reason, new.transition_count, new.previous_status)
+            or (old.rowid, old.reason, old.timeout_at, old.signal_rev, old.waiting_for, old.children_max)
+            is not (new.rowid, new.reason, new.timeout_at, new.signal_rev, new.waiting_for, new.children_max)
+            or (old.ends_as, old.ends_because, old.failures_before_undo, old.compensated_at)
+            is not (new.ends_as, new.ends_because, new.failures_before_undo, new.compensated_at)
             or new.result is not null or new.error is not null or new.last_error is not null
             or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
             then raise(abort, 'tenure: erasure empties the content of a job, and changes nothing else')
@@ -700,9 +916,17 @@ begin
     end;
 end;
 
+-- A claim that is in one row with its start also has the revision before its own.
 create trigger tenure_events_insert before insert on tenure_events
 when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
-    or exists (select 1 from tenure_events where job_id = new.job_id and rev = new.rev)
+    or exists (
+        select 1
+        from tenure_events
+        where job_id = new.job_id
+            and rev >= new.rev - (new.type is 'claimed' and new.to_status is 'running')
+            and rev <= new.rev + 1
+            and (rev <= new.rev or (type is 'claimed' and to_status is 'running'))
+    )
     or (new.position > 0 and exists (select 1 from tenure_events where position = new.position))
     or (new.commits = 1 and exists (select 1 from tenure_events where job_id = new.job_id and commits = 1))
 begin
@@ -718,8 +942,8 @@ begin
     select case
         when (old.position, old.job_id, old.rev, old.type, old.from_status, old.to_status, old.at, old.attempt)
             is not (new.position, new.job_id, new.rev, new.type, new.from_status, new.to_status, new.at, new.attempt)
-            or (old.actor, old.request_id, old.cause, old.digest, old.until_at, old.commits, old.version)
-            is not (new.actor, new.request_id, new.cause, new.digest, new.until_at, new.commits, new.version)
+            or (old.actor, old.request_id, old.cause, old.digest, old.until_at, old.commits, old.version, old.steps)
+            is not (new.actor, new.request_id, new.cause, new.digest, new.until_at, new.commits, new.version, new.steps)
             then raise(abort, 'tenure: the log never changes')
         when new.detail is not old.detail and (
             new.detail is not null
@@ -807,6 +1031,81 @@ create trigger tenure_signals_delete before delete on tenure_signals
 when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes signals, with their job');
+end;
+
+create trigger tenure_artifacts_insert before insert on tenure_artifacts
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_artifacts where job_id = new.job_id and name = new.name)
+    or exists (select 1 from tenure_artifacts where rowid = new.rowid)
+begin
+    select raise(abort, 'tenure: only the store writes artifacts, and nothing replaces one');
+end;
+
+create trigger tenure_artifacts_update before update on tenure_artifacts
+begin
+    select raise(abort, 'tenure: an artifact never changes');
+end;
+
+create trigger tenure_artifacts_delete before delete on tenure_artifacts
+when not ifnull((select writer from tenure_writer) in ('retention', 'erasure'), 0)
+begin
+    select raise(abort, 'tenure: only retention and erasure remove artifacts');
+end;
+
+create trigger tenure_steps_insert before insert on tenure_steps
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_steps where job_id = new.job_id and key = new.key)
+    or exists (select 1 from tenure_steps where number = new.number)
+begin
+    select raise(abort, 'tenure: only the store writes steps, and nothing replaces one');
+end;
+
+create trigger tenure_steps_update before update on tenure_steps
+when (select writer from tenure_writer) is not 'erasure'
+    or new.result is not null or new.error is not null or new.undo is not null
+    or (old.number, old.job_id, old.key, old.kind, old.name, old.branch, old.ordinal, old.attempt, old.arguments_digest)
+    is not (new.number, new.job_id, new.key, new.kind, new.name, new.branch, new.ordinal, new.attempt, new.arguments_digest)
+    or (old.status, old.code_version, old.started_at, old.finished_at, old.child_id, old.signal_rev)
+    is not (new.status, new.code_version, new.started_at, new.finished_at, new.child_id, new.signal_rev)
+    or (old.content_digest, old.digest, old.spend) is not (new.content_digest, new.digest, new.spend)
+begin
+    select raise(abort, 'tenure: a step never changes; only erasure empties it');
+end;
+
+create trigger tenure_steps_delete before delete on tenure_steps
+when (select writer from tenure_writer) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes steps, with their job');
+end;
+
+create trigger tenure_outbox_insert before insert on tenure_outbox
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_outbox where aggregate = new.aggregate and sequence = new.sequence)
+    or exists (select 1 from tenure_outbox where id = new.id)
+    or exists (select 1 from tenure_outbox where rowid = new.rowid)
+begin
+    select raise(abort, 'tenure: only the store writes messages, and nothing replaces one');
+end;
+
+-- Delivery changes attempts, delivered_at, dead_at and last_error.
+create trigger tenure_outbox_update before update on tenure_outbox
+when case (select writer from tenure_writer)
+        when 'store' then (old.body, old.headers) is not (new.body, new.headers)
+        when 'erasure' then new.body is not 'null' or new.headers is not null
+            or (old.attempts, old.delivered_at, old.dead_at, old.last_error)
+            is not (new.attempts, new.delivered_at, new.dead_at, new.last_error)
+        else 1
+    end
+    or (old.rowid, old.aggregate, old.sequence, old.id, old.topic, old.job_id, old.correlation_id, old.trace, old.at)
+    is not (new.rowid, new.aggregate, new.sequence, new.id, new.topic, new.job_id, new.correlation_id, new.trace, new.at)
+begin
+    select raise(abort, 'tenure: a message never changes; the store records its delivery, and erasure empties it');
+end;
+
+create trigger tenure_outbox_delete before delete on tenure_outbox
+when (select writer from tenure_writer) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes messages');
 end;
 
 create trigger tenure_dead_letters_insert before insert on tenure_dead_letters

@@ -4,4 +4,4 @@ values (:number, :name, :checksum, cast((julianday('now') - 2440587.5) * 8640000
 
 update tenure_meta
 set value = max(value, cast(:min_code_version as integer))
-where key = 'min_code_version';
+where name = 'min_code_version';

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, ResultRefused
+from tenure.jobs.context import StepRunner
 from tenure.jobs.definition import JobDefinition
 from tenure.jobs.middleware import Middleware
-from tenure.lifecycle.dead_letter import Stage
 from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job
 from tenure.observe.log_format import log_to_standard_error
@@ -34,10 +34,10 @@ from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import Artifact, TransactionStore
 from tenure.stores.user_connections import UserTransaction
 from tenure.workers.commit.commit import CommitBlock, Committer
-from tenure.workers.commit.user_connection import block_for
+from tenure.workers.commit.user_connection import commit_block_for
 from tenure.workers.execution.executors import set_result
 from tenure.workers.execution.invoke import Call, invoke
-from tenure.workers.execution.outcomes import Raised, Returned, describe_error
+from tenure.workers.execution.outcomes import ErrorPolicy, Raised, Returned, describe_error, outcome_of_error
 from tenure.workers.execution.process.protocol import (
     HEADER,
     AttemptEnded,
@@ -127,12 +127,12 @@ class Assignment:
         self.message = message
         self.lease = Lease(message.job, worker=message.worker, token=token, sent_at_seconds=0.0)
         self.lease.local_deadline_seconds = message.local_deadline_seconds
-        self.cancel_requested = message.job.cancel_requested
+        self.cancel_reason = message.job.cancel_reason
         self.stopping = False
 
     def update(self, update: AttemptUpdate) -> None:
         self.lease.local_deadline_seconds = update.local_deadline_seconds
-        self.cancel_requested = update.cancel_requested
+        self.cancel_reason = update.cancel_reason
         self.stopping = update.stopping
 
 
@@ -152,10 +152,10 @@ class ChildAttempt:
     @property
     def job(self) -> Job:
         job = self._lease.job
-        if job.cancel_requested or not self._assignment.cancel_requested:
+        if job.cancel_requested or self._assignment.cancel_reason is None:
             return job
         # For the function only. Writes are decided on the lease's record, which the database had.
-        return msgspec.structs.replace(job, cancel_requested=True)
+        return msgspec.structs.replace(job, cancel_reason=self._assignment.cancel_reason)
 
     @property
     def lost(self) -> bool:
@@ -165,6 +165,17 @@ class ChildAttempt:
     @property
     def stopping(self) -> bool:
         return self._assignment.stopping
+
+    @property
+    def database(self) -> str:
+        return self._assignment.message.where
+
+    @property
+    def steps(self) -> StepRunner:
+        raise InvalidInput("step", "is not available in a job with isolation='process'; use a workflow for its steps")
+
+    def raised_in_commit(self, error: BaseException) -> bool:
+        return self.committer.raised(error)
 
     def report(self, percent: int, message: str | None) -> None:
         progress = Progress(percent, message)
@@ -176,9 +187,9 @@ class ChildAttempt:
         self.committer.attach(artifact)
 
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
-        return block_for(
+        return commit_block_for(
             self.committer,
-            self._definition.encode_result(result),
+            self._definition.encode_committed(result, job_id=self._lease.job.id),
             user=None if connection is None else self._user_transaction(connection),
             deadline_seconds=deadline_seconds,
             loop=self._loop,
@@ -264,7 +275,8 @@ class ChildProcess:
         try:
             self._send(ended)
         except InvalidInput as too_large:
-            self._send(AttemptEnded(Raised(describe_error(too_large), stage=Stage.OUTPUT)))
+            refused = ResultRefused(too_large.where, too_large.problem)
+            self._send(AttemptEnded(outcome_of_error(refused, ErrorPolicy())))
 
     def _send(self, message: FromChild) -> None:
         try:
@@ -307,7 +319,7 @@ def _call_through(calls: queue.SimpleQueue[Callable[[], None] | None]) -> Call:
 def _isolate_process() -> None:
     """Give the child its own process group, which the worker kills with all that a job has started."""
     os.setpgid(0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Not SIG_IGN, which the programs that a job starts would inherit.
         signal.signal(number, _ignore)
     faulthandler.enable()

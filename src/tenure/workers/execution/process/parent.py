@@ -24,7 +24,7 @@ from tenure.lifecycle.json_text import encode
 from tenure.observe.log_format import current_log_style
 from tenure.seams import ProcessHandle, Seams, imported_by_a_child
 from tenure.workers.execution.attempt import RunningAttempt
-from tenure.workers.execution.outcomes import Outcome, Raised
+from tenure.workers.execution.outcomes import Outcome, Raised, Snoozed
 from tenure.workers.execution.process import child
 from tenure.workers.execution.process.protocol import (
     HEADER,
@@ -38,21 +38,26 @@ from tenure.workers.execution.process.protocol import (
     encode_frame,
     from_child,
 )
+from tenure.workers.execution.process.watchdog import ProcessGroupWatchdog
+from tenure.workers.reconnect import ReconnectBackoff
 from tenure.workers.supervisor.process import describe_exit
 
 POLL_SECONDS = 0.1
 """How often a child's memory is measured, and changes of its lease are sent to it."""
 LAST_MESSAGE_SECONDS = 1.0
 REAP_SECONDS = 5.0
-STARTS_MAX = 3
-"""How many children may die before they are ready until the job's attempt fails."""
+START_SECONDS_MIN, START_SECONDS_MAX = 1.0, 60.0
+"""The backoff between starts of children while they fail."""
 STATM = "/proc/{}/statm"
 
 log = logging.getLogger("tenure.workers")
 
 
 class ProcessExecutor:
-    """Runs each job in a child process. There are never more children than jobs at a time."""
+    """Runs each job in a child process. There are never more children than jobs at a time.
+
+    A child that cannot be started is a problem of this worker: the job is released without a failure.
+    """
 
     def __init__(
         self, definitions: Mapping[str, JobDefinition[..., Any]], seams: Seams, load_job: child.LoadJob
@@ -60,39 +65,43 @@ class ProcessExecutor:
         """Raises InvalidInput for definitions that a child could not run."""
         check_definitions(definitions, load_job)
         self._seams, self._load_job = seams, load_job
-        self._all: set[Child] = set()
-        self._idle: list[Child] = []
-        self._closed = False
+        self._all: set[StartedChild] = set()
+        self._idle: list[StartedChild] = []
+        self._starts = ChildStarts(seams)
+        self._watchdog = ProcessGroupWatchdog()
         # The interpreter waits for its children when it ends, so an executor that was not closed must kill them.
         weakref.finalize(self, _kill_all, self._all, os.getpid())
 
     async def invoke(self, attempt: RunningAttempt) -> Outcome:
         """The job's outcome in its process. When this is cancelled, the process is killed."""
-        for tries_left in reversed(range(STARTS_MAX)):
-            one = await self._acquire(attempt.definition.options.memory_bytes_max)
-            try:
-                ended = await one.run(attempt, self._message(attempt))
-            except BaseException:
-                await self._end(one)
-                raise
-            if isinstance(ended, AttemptEnded):
-                self._idle.append(one)
-                attempt.committer.artifacts.extend(ended.artifacts)
-                return ended.outcome
+        one = await self._acquire(attempt.definition.options.memory_bytes_max)
+        if one is None:
+            return self._starts.released()
+        try:
+            ended = await one.run(attempt, self._message(attempt))
+        except BaseException:
             await self._end(one)
-            if isinstance(ended, Raised):
-                return ended
-            if one.ready or not tries_left or self._closed:
-                return _died(one)
-            log.warning("child process %s before it was ready; starting another", describe_exit(one.exit_code))
-        raise AssertionError("the last try returns")
+            raise
+        if one.ready:
+            self._starts.succeeded()
+        if isinstance(ended, AttemptEnded):
+            self._idle.append(one)
+            attempt.committer.artifacts.extend(ended.artifacts)
+            return ended.outcome
+        await self._end(one)
+        if isinstance(ended, Raised):
+            return ended
+        if one.ready:
+            return _died(one)
+        self._starts.failed(f"it {describe_exit(one.exit_code)} before it was ready")
+        return self._starts.released()
 
     async def close(self) -> None:
-        self._closed = True
         for one in self._all:
             one.kill()
         for one in list(self._all):
             await self._end(one)
+        self._watchdog.close()
 
     def _message(self, attempt: RunningAttempt) -> RunJob:
         module, name = importable_home(attempt.definition)
@@ -103,13 +112,14 @@ class ProcessExecutor:
             database=self._load_job(*_home(attempt.definition)).app.database,
             job=lease.job,
             worker=lease.actor.name,
+            where=attempt.database,
             local_deadline_seconds=lease.local_deadline_seconds,
             log_level=logging.getLogger().getEffectiveLevel(),
             log_style=current_log_style(),
         )
 
-    async def _acquire(self, memory_bytes_max: int | None) -> Child:
-        """An idle child with enough memory left, or a new one."""
+    async def _acquire(self, memory_bytes_max: int | None) -> StartedChild | None:
+        """An idle child with enough memory left, or a new one; None if none can be started now."""
         for one in reversed(self._idle):
             if one.alive and one.has_room(memory_bytes_max):
                 self._idle.remove(one)
@@ -117,19 +127,57 @@ class ProcessExecutor:
         if self._idle:
             # Dead, or too large: the memory that earlier jobs left allocated must not count against this one.
             await self._end(self._idle.pop())
-        one = Child(self._seams, self._load_job)
+        if self._starts.wait_seconds > 0:
+            return None
+        try:
+            self._watchdog.ensure_started()
+            one = StartedChild(self._seams, self._load_job)
+        except OSError as error:
+            self._starts.failed(str(error))
+            return None
         self._all.add(one)
+        self._watchdog.add(one.pid)
         return one
 
-    async def _end(self, one: Child) -> None:
+    async def _end(self, one: StartedChild) -> None:
         one.kill()
         await one.reap()
+        self._watchdog.discard(one.pid)
         self._all.discard(one)
         if one in self._idle:
             self._idle.remove(one)
 
 
-class Child:
+class ChildStarts:
+    """The backoff of a worker that cannot start children: no memory, no process, or a program that fails at import."""
+
+    def __init__(self, seams: Seams) -> None:
+        self._clock = seams.clock
+        self._backoff = ReconnectBackoff(seams, seconds_min=START_SECONDS_MIN, seconds_max=START_SECONDS_MAX)
+        self._next_at_seconds = float("-inf")
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long no child is to be started; 0 if one may be started now."""
+        return max(0.0, self._next_at_seconds - self._clock.monotonic_seconds())
+
+    def failed(self, reason: str) -> None:
+        if self.wait_seconds > 0:
+            # Another start, made at the same time, has failed before.
+            return
+        seconds = self._backoff.next_seconds()
+        self._next_at_seconds = self._clock.monotonic_seconds() + seconds
+        log.error("child process not started: %s; its jobs are released, retrying in %.1f s", reason, seconds)
+
+    def succeeded(self) -> None:
+        self._backoff.reset()
+
+    def released(self) -> Snoozed:
+        """The outcome of a job whose child was not started: it has not failed."""
+        return Snoozed(self.wait_seconds, "process_start_failed")
+
+
+class StartedChild:
     """One child process and the connection to it."""
 
     def __init__(self, seams: Seams, load_job: child.LoadJob) -> None:
@@ -146,6 +194,11 @@ class Child:
             theirs.close()
         self.ready = False
         self._killed = False
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also that of its process group."""
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -311,15 +364,15 @@ def resident_bytes(pid: int) -> int:
 
 def _update(attempt: RunningAttempt) -> AttemptUpdate:
     return AttemptUpdate(
-        cancel_requested=attempt.job.cancel_requested,
+        cancel_reason=attempt.job.cancel_reason,
         stopping=attempt.stopping,
         local_deadline_seconds=attempt.lease.local_deadline_seconds,
     )
 
 
-def _died(one: Child) -> Raised:
-    when = "the process of the job" if one.ready else "the process was not up yet; it"
-    return Raised(encode({"type": "ProcessDied", "message": f"{when} {describe_exit(one.exit_code)}"}))
+def _died(one: StartedChild) -> Raised:
+    message = f"the process of the job {describe_exit(one.exit_code)}"
+    return Raised(encode({"type": "ProcessDied", "message": message}))
 
 
 def _exceeded(size: int, limit: int) -> Raised:
@@ -327,7 +380,7 @@ def _exceeded(size: int, limit: int) -> Raised:
     return Raised(encode({"type": "MemoryExceeded", "message": message}))
 
 
-def _kill_all(children: set[Child], owner: int) -> None:
+def _kill_all(children: set[StartedChild], owner: int) -> None:
     if os.getpid() == owner:
         for one in list(children):
             one.kill()

@@ -30,6 +30,8 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     database: str
     job: Job
     worker: str
+    where: str
+    """The `where` of the worker's store."""
     local_deadline_seconds: float
     log_level: int
     log_style: LogStyle | None = None
@@ -39,7 +41,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class AttemptUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """To the child: what has changed for the running job."""
 
-    cancel_requested: bool
+    cancel_reason: str | None
     stopping: bool
     local_deadline_seconds: float
 

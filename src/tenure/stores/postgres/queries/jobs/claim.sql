@@ -8,7 +8,7 @@
 -- The last row is the claim's statistics: how many entries and pages of the ready index were read; if nothing was due,
 -- up to which time, in which lanes; `won_job_ids` if this request has won jobs before, and then no job is claimed now.
 with recursive previous as materialized (
-    select before.body, before.job_ids from tenure.won_before(:request_id) before
+    select before.body, before.job_ids from tenure.won_before(:request_id, :wait_ms) before
 ),
 declined as materialized (
     select not :within_limits::boolean and exists (

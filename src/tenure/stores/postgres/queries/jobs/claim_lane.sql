@@ -4,7 +4,7 @@
 -- Where the queue has limits, another lane has jobs, or a job was lost while it ran, nothing is claimed, and `declined` is
 -- true: that is for `claim.sql`. Everything else is as it is there.
 with previous as materialized (
-    select before.body, before.job_ids from tenure.won_before(:request_id) before
+    select before.body, before.job_ids from tenure.won_before(:request_id, :wait_ms) before
 ),
 lanes as (select :queue::text as queue, :priority::smallint as priority),
 -- part: begun

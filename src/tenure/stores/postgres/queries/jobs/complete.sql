@@ -1,8 +1,8 @@
 -- Completes a batch of jobs that were not committed before: the commonest change, with no column more than it needs.
 -- Guard: revision, token, and a lease that runs by the database's clock, read once every lock is held. Locks are taken
--- in the order of ids. What is the same for all is sent once.
--- Answers when all were completed; or which were, and when each, where one was not, since it met another row than it was
--- decided upon, or where one was completed later than the others.
+-- in the order of ids; rows that another transaction has locked are skipped. What is the same for all is sent once.
+-- Returns the time if all were completed at it. Otherwise `ids` and `ats` list the completed jobs with their times, and
+-- `locked_ids` the jobs whose rows are locked; a job in neither list met another row than it was decided upon.
 with change as materialized (
     select change.id, change.rev, coalesce(change.token, (:tokens::uuid[])[1]) as token,
         coalesce(change.actor, (:actors::text[])[1]) as actor,
@@ -18,7 +18,7 @@ locked as materialized (
     from tenure.jobs job
     where job.id = any (:ids::uuid[])
     order by job.id
-    for no key update
+    for no key update skip locked
 ),
 clock as materialized (
     select tenure.clock() as now
@@ -63,7 +63,12 @@ select clock.now,
     case when count(moved.id) < cardinality(:ids::uuid[]) or max(moved.updated_at) > clock.now
         then array_agg(moved.id) end as ids,
     case when count(moved.id) < cardinality(:ids::uuid[]) or max(moved.updated_at) > clock.now
-        then array_agg(moved.updated_at) end as ats
+        then array_agg(moved.updated_at) end as ats,
+    case when count(moved.id) < cardinality(:ids::uuid[]) then array(
+        select job.id
+        from tenure.jobs job
+        where job.id = any (:ids::uuid[]) and not exists (select from locked where locked.id = job.id)
+    ) end as locked_ids
 from set_config('tenure.writer', 'store', true) writer
 cross join clock
 left join moved on true

@@ -1,24 +1,26 @@
--- Kinds that have due jobs and no worker that was seen of late, the most jobs first. Looks at so many of the jobs that
--- may be claimed, and no more, in the order of their index.
+-- Queues and kinds that have due jobs and no recently seen worker, the most jobs first, and whether such a worker serves
+-- the queue for other kinds. Reads at most :looked_at of the jobs that may be claimed, in the order of their index.
 with clock as materialized (select tenure.clock() as now),
 ready as materialized (
-    select job.kind, job.due_at
+    select job.queue, job.kind, job.due_at
     from tenure.jobs job
     where job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
     order by job.queue, job.priority, job.due_at, job.id
     limit :looked_at
+),
+live as materialized (
+    select worker.queues::jsonb as queues, worker.kinds::jsonb as kinds
+    from tenure.workers worker
+    cross join clock
+    where worker.stopped_at is null
+      and worker.seen_at > clock.now - :seen_seconds::integer * interval '1 second'
 )
-select ready.kind, count(*) as jobs, (select count(*) from ready) >= :looked_at as more
+select ready.queue, ready.kind, count(*) as jobs, (select count(*) from ready) >= :looked_at as more,
+    exists (select from live where live.queues ? ready.queue) as queue_served
 from ready
 cross join clock
 where ready.due_at <= clock.now
-  and not exists (
-    select
-    from tenure.workers worker
-    where worker.stopped_at is null
-      and worker.seen_at > clock.now - :seen_seconds::integer * interval '1 second'
-      and worker.kinds::jsonb ? ready.kind
-  )
-group by ready.kind
-order by count(*) desc, ready.kind
+  and not exists (select from live where live.queues ? ready.queue and live.kinds ? ready.kind)
+group by ready.queue, ready.kind
+order by count(*) desc, ready.queue, ready.kind
 limit :kinds

@@ -10,28 +10,32 @@ with given as materialized (
     from unnest(:ids::uuid[], :payloads::text[], :digests::text[]) as given(id, payload, digest)
 ),
 clock as materialized (
-    select clock.now, clock.now + :delay_ms::bigint * interval '1 millisecond' as due_at,
-        case when :delay_ms::bigint > 0 then clock.now + :delay_ms::bigint * interval '1 millisecond' end as until_at,
-        clock.now + (:delay_ms::bigint + :queued_ms::bigint) * interval '1 millisecond' as timeout_at
+    select clock.now, due.at as due_at, case when due.at > clock.now then due.at end as until_at,
+        due.at + :queued_ms::bigint * interval '1 millisecond' as timeout_at
     from (select tenure.clock() as now) clock
+    cross join lateral (
+        select greatest(clock.now,
+            coalesce(:due_at::timestamptz, clock.now + :delay_ms::bigint * interval '1 millisecond')) as at
+    ) due
     where not exists (select from tenure.deduplicated_requests)
        or not exists (select from given join tenure.deduplicated_requests answer on answer.request_id = given.id::text)
 ),
 born as (
     insert into tenure.jobs (id, created_at, policy_id, priority, kind, queue, payload, correlation_id, trace,
-        submitted_by, tags, partition_key, parent_id, redrive_of, status, rev, transition_count, attempt, failures, losses, lost,
-        cancel_requested, updated_at, due_at, timeout_at)
+        submitted_by, tags, partition_key, parent_id, redrive_of, awaited, status, rev, transition_count, attempt, failures,
+        losses, lost,
+        updated_at, due_at, timeout_at)
     select given.id, clock.now, :policy::integer, :priority::smallint, :kind::text, :queue::text, given.payload,
         :correlation_id::text, :trace::text, :submitted_by::text, :tags::text, :partition_key::text, :parent_id::uuid,
-        :redrive_of::uuid, 'queued', 1, 1, 0, 0, 0, false, false, clock.now, clock.due_at, clock.timeout_at
+        :redrive_of::uuid, :awaited::boolean, 'queued', 1, 1, 0, 0, 0, false, clock.now, clock.due_at, clock.timeout_at
     from given
     cross join clock
 ),
 logged as (
-    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, to_status, actor, digest,
-        detail)
+    insert into tenure.events (job_id, at, until_at, rev, attempt, version, commits, type, to_status, actor, cause,
+        digest, detail)
     select given.id, clock.now, clock.until_at, 1, 0, :version::smallint, false, 'enqueued', 'queued', :actor::text,
-        given.digest, :detail::text
+        :cause::text, given.digest, :detail::text
     from given
     cross join clock
 )

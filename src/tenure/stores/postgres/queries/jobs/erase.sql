@@ -17,9 +17,14 @@ events as (
       and event.type in ('progress', 'retry_scheduled', 'failed', 'dead_lettered')
 ),
 letters as (update tenure.dead_letters letter set last_error = null from erased where letter.job_id = erased.id),
+steps as (
+    update tenure.steps step set result = null, error = null, undo = null from erased where step.job_id = erased.id
+),
 signals as (update tenure.signals signal set payload = null from erased where signal.job_id = erased.id),
+messages as (
+    update tenure.outbox message set body = 'null', headers = null from erased where message.job_id = erased.id
+),
 artifacts as (delete from tenure.artifacts artifact using erased where artifact.job_id = erased.id),
-steps as (delete from tenure.steps step using erased where step.job_id = erased.id),
 noted as (
     insert into tenure.operator_log (actor, action, job_id, detail)
     select :actor::text, 'erase', erased.id, :reason::text from erased

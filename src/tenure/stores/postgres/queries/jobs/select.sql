@@ -1,4 +1,4 @@
--- Jobs by their ids, as they stand. No row: no such job.
+-- Jobs by their ids, without their tokens. No row: no such job.
 select job.*
-from tenure.jobs job
+from tenure.job_records job
 where job.id = any (:ids::uuid[])

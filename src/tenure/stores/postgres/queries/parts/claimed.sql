@@ -18,19 +18,20 @@ moved as (
         timeout_at = greatest(clock.now, job.updated_at)
             + case :transition_count::smallint when 2 then policy.running_ms else policy.claimed_ms end * interval '1 millisecond',
         started_at = case :transition_count::smallint when 2 then greatest(clock.now, job.updated_at) else job.started_at end,
+        waiting_for = null,
+        children_max = null,
         progress = null,
         progress_message = null
     from tenure.policies policy, clock
     where job.id = any (array(select taken.id from taken)) and policy.id = job.policy_id
-    returning job.id, job.kind, job.queue, job.priority, job.payload, job.policy_id, job.dedupe_key, job.request_id,
-        job.correlation_id, job.trace, job.submitted_by, job.tags, job.partition_key, job.parent_id, job.redrive_of,
-        job.created_at, job.updated_at, job.rev, job.attempt, job.failures, job.losses, job.due_at, job.cancel_requested,
-        job.last_error, case when :transition_count::smallint = 1 then job.started_at end as started_before,
+    returning
+        -- each claimed column: job.{}
+        , case when :transition_count::smallint = 1 then job.started_at end as started_before,
         job.lease_expires_at, job.previous_status
 ),
 logged as (
     insert into tenure.events (job_id, tx, at, until_at, rev, attempt, version, commits, type, from_status, to_status,
-        actor, request_id)
+        actor, request_id, detail)
     select moved.id,
         -- What was committed since this transaction has its number comes before: within limits another statement came first,
         -- and without them a job may have changed between being seen and being locked, but not have begun.
@@ -39,7 +40,8 @@ logged as (
             else pg_current_xact_id()
         end,
         moved.updated_at, moved.lease_expires_at, moved.rev, moved.attempt, :version::smallint, false, 'claimed',
-        moved.previous_status, case :transition_count::smallint when 2 then 'running' else 'claimed' end, :actor::text, :request_id
+        moved.previous_status, case :transition_count::smallint when 2 then 'running' else 'claimed' end, :actor::text, :request_id,
+        :detail::text
     from moved
 ),
 recorded as (
@@ -55,8 +57,9 @@ select moved.*,
     null::smallint[] as lane_priorities
 from moved
 union all
-select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-    null, null, null, null, null, null, null, null,
+select
+    -- each claimed column: null
+    , null, null, null,
     previous.body, previous.job_ids, declined.holds,
     pg_stat_get_xact_tuples_returned('tenure.jobs_ready'::regclass) - clock.entries_read,
     pg_stat_get_xact_blocks_fetched('tenure.jobs_ready'::regclass) - clock.pages_read,

@@ -4,9 +4,9 @@ with gone as (
     where queue.name = :name::text
     returning queue.name
 ),
-spent as (
-    delete from tenure.rate_usage spent
-    where spent.queue = :name::text
+usage as (
+    delete from tenure.rate_usage usage
+    where usage.queue = :name::text
 ),
 noted as (
     insert into tenure.operator_log (actor, action, detail)

@@ -1,16 +1,16 @@
--- Records for the next claim what a claim within limits has used of its rates, and which partition was served last. Guard: the queue is locked. What keys
--- have spent is forgotten, a few rows at a time, once its time is over.
+-- Stores for the next claim the rate usage of a queue and of its partition keys, and the key that was served last.
+-- Guard: the queue is locked. Usage of keys that no longer counts is deleted, a few rows at a time.
 with noted as (
     update tenure.queues queue
-    set turn = coalesce(:turn::text, queue.turn), spent = coalesce(:spent::text, queue.spent)
+    set last_key = coalesce(:last_key::text, queue.last_key), usage = coalesce(:usage::text, queue.usage)
     where queue.name = :queue::text
     returning queue.name
 ),
 kept as (
-    insert into tenure.rate_usage (queue, key, spent, until_at)
-    select noted.name, one.key, one.spent, one.until_at
-    from noted, unnest(:keys::text[], :spents::text[], :untils::timestamptz[]) one(key, spent, until_at)
-    on conflict (queue, key) do update set spent = excluded.spent, until_at = excluded.until_at
+    insert into tenure.rate_usage (queue, key, usage, until_at)
+    select noted.name, one.key, one.usage, one.until_at
+    from noted, unnest(:keys::text[], :usages::text[], :untils::timestamptz[]) one(key, usage, until_at)
+    on conflict (queue, key) do update set usage = excluded.usage, until_at = excluded.until_at
 ),
 forgotten as (
     delete from tenure.rate_usage old

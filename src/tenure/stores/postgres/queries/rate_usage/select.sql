@@ -1,5 +1,5 @@
--- What these keys of one queue have spent of their rate.
-select spent.key, spent.spent
-from tenure.rate_usage spent
-where spent.queue = :queue::text
-  and spent.key = any (:keys::text[])
+-- The rate usage of these partition keys of one queue.
+select usage.key, usage.usage
+from tenure.rate_usage usage
+where usage.queue = :queue::text
+  and usage.key = any (:keys::text[])

@@ -17,6 +17,6 @@ from moved
 left join lateral tenure.enqueue(case when moved.rev > 0 then :ids::uuid[] end, :kinds::text[], :queues::text[],
     :priorities::smallint[], :payloads::text[], :policies::integer[], :dedupe_keys::text[], :request_ids::text[],
     :correlation_ids::text[], :traces::text[], :submitters::text[], :tags::text[], :partition_keys::text[],
-    :parents::uuid[], :redrives::uuid[], :delays_ms::bigint[], :digests::text[], :details::text[], :actors::text[],
-    :version::smallint) answer on true
+    :parents::uuid[], :redrives::uuid[], :awaited::boolean[], :delays_ms::bigint[], :due_ats::timestamptz[], :digests::text[],
+    :details::text[], :causes::text[], :actors::text[], :version::smallint) answer on true
 order by answer.ordinal

@@ -1,15 +1,16 @@
--- Verbose events up to a time whose detail is superseded by a later event of the job.
-select event.position
-from tenure_events event indexed by tenure_events_type
-where event.type in ('heartbeat', 'progress')
-    and event.at <= :before
+-- Progress events up to a time that have a detail, after those of the previous batch, and whether a later event of the
+-- job replaces the detail.
+select event.at, event.position, exists (
+    select 1
+    from tenure_events later
+    where later.job_id = event.job_id
+        and later.rev > event.rev
+        and later.type in ('progress', 'claimed')
+)
+from tenure_events event indexed by tenure_events_verbose
+where event.type = 'progress'
     and event.detail is not null
-    and exists (
-        select 1
-        from tenure_events later
-        where later.job_id = event.job_id
-            and later.rev > event.rev
-            and later.type in ('progress', 'claimed')
-    )
-order by event.position
+    and event.at <= :before
+    and (event.at, event.position) > (:after_at, :after_position)
+order by event.at, event.position
 limit :limit

@@ -1,4 +1,5 @@
--- A page of the events of some types, in the order of the log. The inner query reads only the index.
+-- A page of the rows that have events of some types, in the order of the log. The inner query reads only the index, unless
+-- starts are wanted and claims are not.
 select
     event.position, job.correlation_id, job.trace,
     -- each event column: event.{}
@@ -11,6 +12,7 @@ where event.position in (
     where typed.position > :after
         and typed.at >= :since
         and typed.at < :until
+        and (not :starts_alone or typed.type <> 'claimed' or typed.to_status = 'running')
     order by typed.position
     limit :limit
 )

@@ -3,5 +3,4 @@ select id
 from tenure_jobs indexed by tenure_jobs_dedupe
 where dedupe_key is not null
     and finished_at is null
-    and kind = :kind
     and dedupe_key = :dedupe_key

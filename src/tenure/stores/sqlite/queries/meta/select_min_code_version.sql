@@ -1,4 +1,4 @@
 -- The oldest schema version that code must know to use this file.
 select value
 from tenure_meta
-where key = 'min_code_version'
+where name = 'min_code_version'

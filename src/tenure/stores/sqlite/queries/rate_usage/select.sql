@@ -1,4 +1,4 @@
 -- The rate usage of these partitions of one queue.
-select spent.key, spent.spent
-from tenure_rate_usage spent
-where spent.queue = :queue and spent.key in (select value from json_each(:keys))
+select usage.key, usage.usage
+from tenure_rate_usage usage
+where usage.queue = :queue and usage.key in (select value from json_each(:keys))

@@ -1,6 +1,6 @@
 -- Registers a worker, or records that it was seen. The time of the first registration stays.
-insert into tenure_workers (id, host, pid, version, queues, kinds, concurrency, started_at, seen_at)
-values (:id, :host, :pid, :version, :queues, :kinds, :concurrency, :at, :at)
+insert into tenure_workers (id, host, pid, version, queues, kinds, concurrency, prunes, started_at, seen_at)
+values (:id, :host, :pid, :version, :queues, :kinds, :concurrency, :prunes, :at, :at)
 on conflict (id) do update
 set host = excluded.host,
     pid = excluded.pid,
@@ -8,5 +8,6 @@ set host = excluded.host,
     queues = excluded.queues,
     kinds = excluded.kinds,
     concurrency = excluded.concurrency,
+    prunes = excluded.prunes,
     seen_at = excluded.seen_at,
     stopped_at = null

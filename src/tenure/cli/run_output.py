@@ -1,0 +1,146 @@
+"""Prints a run of a workflow: a tree of its steps, its children, its unread signals, and what it waits for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from tenure.cli.job_output import JOB_HEADINGS, abbreviate, job_row, print_job, print_unread_signals
+from tenure.cli.output import counted, print_line, print_table
+from tenure.cli.tables import Column, format_value
+from tenure.lifecycle.json_text import load
+from tenure.lifecycle.provenance import UnreadSignal
+from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.statuses import WAITING
+from tenure.lifecycle.steps import StepKind, StepRecord
+from tenure.workflow.branch import call_key
+
+INDENT = "  "
+STEP_HEADINGS = (
+    Column("step", cut_to=20),
+    Column("kind", rank=3),
+    Column("name", cut_to=16),
+    Column("status"),
+    Column("took", is_number=True),
+    Column("attempt", rank=2, is_number=True),
+    Column("note", rank=1, cut_to=16),
+)
+_SEPARATORS = re.compile(r"[/.]")
+
+Position = tuple[tuple[bool, int, str], ...]
+
+
+class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """A run with its steps, children and unread signals. `waits_for` is None unless it is waiting."""
+
+    job: Job
+    steps: list[StepRecord]
+    children: list[Job]
+    unread_signals: list[UnreadSignal]
+    waits_for: str | None
+
+
+def print_run(run: RunDetails) -> None:
+    """The record, what the run waits for, then its steps, children and unread signals."""
+    print_job(run.job)
+    if run.waits_for is not None:
+        print_line(f"\nwaits for {format_value(run.waits_for)}")
+    print_line(f"\n{counted(len(run.steps), 'recorded step')}")
+    if run.steps:
+        print_table(STEP_HEADINGS, list(step_rows(run.steps)))
+    if run.children:
+        print_line("\nchildren")
+        print_table(JOB_HEADINGS, [job_row(child) for child in run.children])
+    print_unread_signals(run.unread_signals)
+
+
+def waits_for(job: Job, events: Sequence[Event]) -> str | None:
+    """What ends the wait of a waiting job; for code, how the code differs from what is recorded."""
+    if job.status is not WAITING:
+        return None
+    if job.waiting_for == "code":
+        suspended = [event for event in events if event.type is EventType.SUSPENDED]
+        return f"code that fits; {load(suspended[-1].detail or '{}').get('note')}"
+    if job.waiting_for == "time":
+        return f"the time {format_value(job.due_at)}"
+    awaited = "a signal" if job.waiting_for == "signal" else "children"
+    return awaited if job.due_at is None else f"{awaited}, until {format_value(job.due_at)} at the latest"
+
+
+def step_rows(steps: Sequence[StepRecord]) -> Iterator[tuple[object, ...]]:
+    """Rows under STEP_HEADINGS: the steps by their place in the function, branches indented, a row for each branch."""
+    branches: set[str] = set()
+    calls = {step.key for step in steps}
+    for step in in_order_of_calls(steps):
+        depth = step.branch.count("/") + 1 if step.branch else 0
+        if step.branch and step.branch not in branches:
+            branches.add(step.branch)
+            yield INDENT * (depth - 1) + step.branch, "branch", "", "", "", "", ""
+        call = _call_of(step)
+        if call not in calls:
+            calls.add(call)
+            yield INDENT * depth + call, "", step.name, "not ended", "", "", ""
+        yield _step_row(step, INDENT * depth)
+
+
+def in_order_of_calls(steps: Sequence[StepRecord]) -> list[StepRecord]:
+    """The steps by branch and ordinal; retries and deadlines after the step that they belong to."""
+    first_numbers: dict[str, int] = {}
+    for step in steps:
+        call = _call_of(step)
+        first_numbers[call] = min(step.number, first_numbers.get(call, step.number))
+
+    def order(step: StepRecord) -> tuple[Position, bool, int, bool, int]:
+        call = _call_of(step)
+        # A call with a key of its own takes no ordinal: it has that of the next call, and comes before it.
+        is_placed = call in (str(step.ordinal), f"{step.branch}/{step.ordinal}")
+        return _position(step), is_placed, first_numbers[call], step.key != call, step.number
+
+    return sorted(steps, key=order)
+
+
+def _call_of(step: StepRecord) -> str:
+    """The key of the call that the step records, or whose retry, deadline or order it is."""
+    return call_key(step.key) if step.kind in (StepKind.SLEEP, StepKind.DECISION) else step.key
+
+
+def _position(step: StepRecord) -> Position:
+    """The place in the function: numbers by value, keys of users after them."""
+    parts = [*(_SEPARATORS.split(step.branch) if step.branch else ()), str(step.ordinal)]
+    return tuple((False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts)
+
+
+def _step_row(step: StepRecord, indent: str) -> tuple[object, ...]:
+    took = f"{(step.finished_at - step.started_at).total_seconds():.3f} s"
+    part = step.key.removeprefix(_call_of(step)).lstrip(".")
+    if not part:
+        return indent + step.key, step.kind, step.name, step.status, took, step.attempt, _note(step)
+    kind, _, number = part.partition(".")
+    # A retry records that an attempt of its step has failed.
+    status = "failed" if kind == "retry" else ""
+    return f"{indent}{INDENT}{kind} {number}".rstrip(), "", "", status, "", step.attempt, _note(step)
+
+
+def _note(step: StepRecord) -> str:
+    """The error; of a sleep, retry or deadline when it ends; of a spawn its child; of others the result."""
+    if step.error is not None:
+        return abbreviate(step.error)
+    if step.result is None:
+        return "erased"
+    result = load(step.result)
+    match step.kind, result:
+        case StepKind.SLEEP, {"milliseconds": int(milliseconds), "error": error}:
+            return f"{abbreviate(msgspec.json.encode(error).decode())}; until {_until(step, milliseconds)}"
+        case StepKind.SLEEP, {"milliseconds": int(milliseconds)}:
+            return f"until {_until(step, milliseconds)}"
+        case StepKind.SPAWN, _:
+            return f"child {step.child_id}"
+    return "" if result is None else abbreviate(step.result)
+
+
+def _until(step: StepRecord, milliseconds: int) -> str:
+    at: datetime = step.finished_at + timedelta(milliseconds=milliseconds)
+    return format_value(at)

@@ -1,0 +1,36 @@
+"""What a worker's log shows at the start: version, database, queues, kinds, concurrency and lease."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from tenure import __version__
+from tenure.stores.database_url import shown_url
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.workers.worker import Worker
+
+
+def worker_details(app: App, worker: Worker, *, concurrency: int) -> dict[str, Any]:
+    """The details of the log record that a worker starts with. No password is in them."""
+    return {
+        "version": f"tenure {__version__}",
+        "database": shown_url(app.database),
+        "queues": list(worker.queues),
+        "kinds": sorted(app.kinds),
+        "concurrency": concurrency,
+        "lease": lease_text({kind: one.options.policy.lease_seconds for kind, one in app.kinds.items()}),
+    }
+
+
+def lease_text(leases: dict[str, float]) -> str:
+    """The lease of most kinds, and the kinds that have another.
+
+    >>> lease_text({"mail": 60.0, "pay": 30.0, "report": 60.0})
+    '60 s; pay 30 s'
+    """
+    [(usual, _)] = Counter(leases.values()).most_common(1)
+    others = [f"{kind} {seconds:g} s" for kind, seconds in sorted(leases.items()) if seconds != usual]
+    return "; ".join([f"{usual:g} s", *([", ".join(others)] if others else [])])

@@ -1,0 +1,21 @@
+-- May read everything but secrets: the tokens of leases.
+revoke all on all tables in schema tenure from {role};
+grant usage on schema tenure to {role};
+grant select on all tables in schema tenure to {role};
+revoke select on tenure.jobs, tenure.streams from {role};
+do $$
+declare
+    visible text;
+begin
+    for visible in
+        select format('grant select (%s) on %s to {role}', string_agg(quote_ident(attname), ', '), attrelid::regclass)
+        from pg_attribute
+        where attrelid in ('tenure.jobs'::regclass, 'tenure.streams'::regclass)
+          and attnum > 0
+          and not attisdropped
+          and attname <> 'token'
+        group by attrelid
+    loop
+        execute visible;
+    end loop;
+end $$;

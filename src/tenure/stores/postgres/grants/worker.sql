@@ -1,0 +1,6 @@
+-- May enqueue, run, change and remove jobs, queues and schedules. Guards refuse what breaks the lifecycle.
+revoke all on all tables in schema tenure from {role};
+grant usage on schema tenure to {role};
+grant select, insert, update, delete on all tables in schema tenure to {role};
+revoke insert, update, delete on tenure.migrations, tenure.meta from {role};
+revoke update, delete on tenure.operator_log from {role};

@@ -1,0 +1,13 @@
+-- How many progress events up to a time have a detail that a later event of the job replaces.
+select count(*)
+from tenure_events event indexed by tenure_events_verbose
+where event.type = 'progress'
+    and event.detail is not null
+    and event.at <= :before
+    and exists (
+        select 1
+        from tenure_events later
+        where later.job_id = event.job_id
+            and later.rev > event.rev
+            and later.type in ('progress', 'claimed')
+    )

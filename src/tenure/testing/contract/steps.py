@@ -1,0 +1,466 @@
+"""Checkpoints: who may save a step and when, that the first writer of a key wins, and what the log records of steps."""
+
+# ruff: noqa: PT012 - a transaction is one thing, with everything in it
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from tenure.errors import (
+    AlreadyCommitted,
+    IllegalTransition,
+    InvalidInput,
+    JobNotFound,
+    LeaseLost,
+    NotAuthorised,
+    StoreError,
+    TenureError,
+)
+from tenure.lifecycle.content import StoredContent
+from tenure.lifecycle.dead_letter import ReasonCode, Stage
+from tenure.lifecycle.operations import (
+    Cancel,
+    Commit,
+    Complete,
+    DeadLetter,
+    Fail,
+    Halt,
+    Heartbeat,
+    Operation,
+    Release,
+    Requeue,
+    Retry,
+    Stall,
+    Suspend,
+    TimeOut,
+)
+from tenure.lifecycle.records import Actor, Job, Role, Timeouts
+from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepsDigest, new_step_digests
+from tenure.lifecycle.verify import ProblemType, content_problems
+from tenure.stores.contract import Failure, SaveStep, StepExists, StepOutcome, StepSaved, Store
+from tenure.stores.validation import STEP_BYTES_MAX
+from tenure.testing.contract.clock import DatabaseClock
+from tenure.testing.contract.outbox_and_artifacts import LONG_SECONDS, of_another_job
+from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, prune_finished, runner
+
+BURIED = DeadLetter(ReasonCode.POLICY_VIOLATION, Stage.EXEC, ERROR)
+BY_OTHERS: dict[str, tuple[Operation, Actor, float]] = {
+    "a hard cancel": (Cancel(), CLIENT, 0),
+    "a dead letter by a client": (BURIED, CLIENT, 0),
+    "a dead letter by recovery": (BURIED, RECOVERY, 0),
+    "a stall": (Stall(), RECOVERY, 61),
+    "a timeout": (TimeOut(ERROR), RECOVERY, 31),
+}
+"""What ends a running attempt against its owner: operation, actor, and after how many seconds."""
+BY_OWNER: tuple[Operation, ...] = (
+    *(Complete("1"), Retry(ERROR), Fail(ERROR), Halt("budget", "[]"), Suspend(60.0), Release(), BURIED, Commit("1")),
+)
+
+
+def new_step(key: str = "main/1", **facts: Any) -> NewStep:
+    defaults = {"kind": StepKind.STEP, "name": "charge", "result": '"paid"'}
+    if facts.get("status") == "failed":
+        defaults |= {"result": None, "error": ERROR}  # type: ignore[dict-item]
+    return NewStep(**{"key": key, **defaults, **facts})
+
+
+def digest_of(request: SaveStep) -> str:
+    return new_step_digests(request.step, job_id=request.job.id, attempt=request.job.attempt)[1]
+
+
+def save_request(job: Job, key: str = "main/1", *, actor: Actor | None = None, **facts: Any) -> SaveStep:
+    """By default from the workflow engine that has the job's token."""
+    return SaveStep(job, new_step(key, **facts), actor or runner(job, role=Role.WORKFLOW))
+
+
+async def save(store: Store, *requests: SaveStep) -> list[StepRecord]:
+    """The records of steps that must be saved."""
+    outcomes = await store.save_steps(requests)
+    assert all(isinstance(outcome, StepSaved) for outcome in outcomes), f"not saved: {outcomes}"
+    return [outcome.step for outcome in outcomes if isinstance(outcome, StepSaved)]
+
+
+async def recorded(store: Store, job: Job) -> str | None:
+    """What the owner's request brings of the job's steps."""
+    return StepsDigest.of(step.digest for step in await store.steps(job.id)).recorded
+
+
+def errors_of_steps(outcomes: Sequence[StepOutcome]) -> list[type[TenureError] | None]:
+    """For each outcome the type of its error, or None."""
+    return [type(outcome.error) if isinstance(outcome, Failure) else None for outcome in outcomes]
+
+
+class StepContract:
+    """`save_steps`, `steps`, `tx.save_step`, and `Event.steps`."""
+
+    sql_prefix: ClassVar[str | None] = None
+
+    @pytest.mark.requirement("WC-08", "SM-20")
+    async def test_a_saved_step_is_read_as_it_was_returned(self, drive: Driver, clock: DatabaseClock) -> None:
+        job = await drive.running()
+        clock.advance(5)
+        child = drive.random.job_id()
+        requests = [
+            save_request(
+                job,
+                "main/1",
+                branch="left",
+                ordinal=7,
+                arguments_digest="abc",
+                code_version="1.2",
+                duration_ms=1500,
+                undo='{"name":"refund"}',
+                spend='{"cost":0.5}',
+                child_id=child,
+                signal_rev=3,
+            ),
+            save_request(job, "main/2", kind=StepKind.WAIT, status="failed"),
+        ]
+        first, second = await save(drive.store, *requests)
+        now = await drive.store.now()
+        assert (first.job_id, first.attempt, first.finished_at) == (job.id, 1, now)
+        assert first.started_at == now - timedelta(milliseconds=1500)
+        assert (first.undo, first.spend, first.child_id) == ('{"name":"refund"}', '{"cost":0.5}', child)
+        assert (first.branch, first.ordinal, first.arguments_digest, first.code_version) == ("left", 7, "abc", "1.2")
+        assert (first.result, first.error, first.signal_rev, first.kind) == ('"paid"', None, 3, StepKind.STEP)
+        assert (second.status, second.result, second.error, second.kind) == ("failed", None, ERROR, StepKind.WAIT)
+        assert await drive.store.steps(job.id) == [first, second]
+        assert await drive.store.steps(drive.random.job_id()) == []
+
+    @pytest.mark.requirement("WC-08")
+    @pytest.mark.parametrize("role", [Role.RUNNER, Role.GATEWAY, Role.WORKFLOW])
+    async def test_the_owners_roles_may_save(self, drive: Driver, role: Role) -> None:
+        job = await drive.running()
+        await save(drive.store, save_request(job, actor=runner(job, role=role)))
+
+    @pytest.mark.requirement("WC-01")
+    @pytest.mark.parametrize("role", [Role.CLIENT, Role.POOL, Role.RECOVERY, Role.OUTBOX])
+    async def test_no_other_role_may_save_even_with_the_token(self, drive: Driver, role: Role) -> None:
+        job = await drive.running()
+        await self._refuse(drive, save_request(job, actor=runner(job, role=role)), NotAuthorised)
+
+    @pytest.mark.requirement("WC-08")
+    async def test_steps_are_numbered_in_the_order_in_which_they_were_saved_and_read_in_pages(
+        self, drive: Driver
+    ) -> None:
+        job, other = await drive.running(), await drive.running()
+        keys = [f"main/{number}" for number in (9, 10, 2, 1)]
+        await save(drive.store, *(save_request(job, key) for key in keys[:2]), save_request(other, "main/3"))
+        await save(drive.store, *(save_request(job, key) for key in keys[2:]))
+        steps = await drive.store.steps(job.id)
+        assert [step.key for step in steps] == keys
+        assert [step.number for step in steps] == sorted({step.number for step in steps})
+        assert await drive.store.steps(job.id, limit=3) == steps[:3]
+        assert await drive.store.steps(job.id, after=steps[0].number, limit=2) == steps[1:3]
+        assert await drive.store.steps(job.id, after=steps[-1].number) == []
+        with pytest.raises(InvalidInput, match="limit"):
+            await drive.store.steps(job.id, limit=0)
+        with pytest.raises(InvalidInput, match="after"):
+            await drive.store.steps(job.id, after=-1)
+
+    @pytest.mark.requirement("WC-08", "SM-20")
+    async def test_the_first_writer_of_a_key_wins_and_the_second_gets_what_was_recorded(self, drive: Driver) -> None:
+        job, other = await drive.running(), await drive.running()
+        [first] = await save(drive.store, save_request(job, result="1"))
+        outcomes = await drive.store.save_steps(
+            [
+                save_request(job, result="2", name="other"),
+                save_request(job, "main/2", result="3"),
+                save_request(other, result="4"),
+            ]
+        )
+        assert outcomes[0] == StepExists(first)
+        assert [type(outcome) for outcome in outcomes[1:]] == [StepSaved, StepSaved]
+        assert [step.result for step in await drive.store.steps(job.id)] == ["1", "3"]
+
+    @pytest.mark.requirement("WC-08")
+    async def test_of_one_key_twice_in_a_batch_the_first_wins(self, drive: Driver) -> None:
+        job = await drive.running()
+        outcomes = await drive.store.save_steps([save_request(job, result=result) for result in ("1", "2", "3")])
+        [step] = await drive.store.steps(job.id)
+        assert outcomes == [StepSaved(step), StepExists(step), StepExists(step)]
+        assert step.result == "1"
+
+    @pytest.mark.requirement("SM-03", "WC-08")
+    async def test_a_step_needs_the_token_of_the_current_lease(self, drive: Driver, clock: DatabaseClock) -> None:
+        lost = await drive.running(policy={"lease_seconds": 60.0})
+        for token in (None, drive.random.token()):
+            await self._refuse(drive, save_request(lost, actor=Actor(Role.WORKFLOW, "worker-1", token)), LeaseLost)
+        clock.advance(61)
+        await drive.apply(lost.id, Stall(), Requeue(), actor=RECOVERY)
+        await self._refuse(drive, save_request(lost), LeaseLost)
+        [again] = await drive.claim()
+        await self._refuse(drive, save_request(lost), LeaseLost)
+        first_attempt = msgspec.structs.replace(again, attempt=1)
+        await self._refuse(drive, save_request(first_attempt), LeaseLost)
+        [step] = await save(drive.store, save_request(again))
+        assert step.attempt == 2
+
+    @pytest.mark.requirement("SM-03", "WC-08")
+    async def test_a_step_needs_a_lease_that_runs_by_the_databases_clock(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        job = await drive.running(policy={"lease_seconds": 60.0})
+        clock.advance(59.999)
+        await save(drive.store, save_request(job, "in time"))
+        clock.advance(0.001)
+        await self._refuse(drive, save_request(job, "late"), LeaseLost)
+        await self._refuse(drive, save_request(job, "in time"), LeaseLost)
+
+    @pytest.mark.requirement("WC-08")
+    async def test_a_record_of_an_earlier_revision_will_do(self, drive: Driver, clock: DatabaseClock) -> None:
+        job = await drive.running(policy={"lease_seconds": 60.0})
+        clock.advance(40)
+        assert (await drive.apply(job, Heartbeat())).rev > job.rev
+        clock.advance(40)
+        await save(drive.store, save_request(job))
+
+    @pytest.mark.requirement("WC-08", "EL-04")
+    async def test_only_a_running_job_that_is_not_committed_has_steps_saved(self, drive: Driver) -> None:
+        claimed = await drive.claimed()
+        await self._refuse(drive, save_request(claimed), IllegalTransition)
+        committed = await drive.running()
+        await save(drive.store, save_request(committed))
+        await drive.apply(committed, Commit("1"), steps=await recorded(drive.store, committed))
+        for key in ("main/1", "main/2"):
+            await self._refuse(drive, save_request(committed, key), AlreadyCommitted)
+        cancelled = await drive.running()
+        await drive.apply(cancelled.id, Cancel(), actor=CLIENT)
+        await self._refuse(drive, save_request(cancelled), LeaseLost)
+        await self._refuse(drive, save_request(of_another_job(cancelled, drive)), JobNotFound)
+
+    @pytest.mark.requirement("SM-18", "WC-08")
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"key": ""},
+            {"key": "k" * 501},
+            {"key": "k\x00"},
+            {"name": ""},
+            {"name": "n" * 501},
+            {"branch": "b" * 501},
+            {"kind": "dance"},
+            {"status": "halted"},
+            {"result": None},
+            {"error": ERROR},
+            {"status": "failed", "result": "1"},
+            {"result": "not JSON"},
+            {"result": f'"{"x" * STEP_BYTES_MAX}"'},
+            {"undo": f'"{"x" * 262_144}"'},
+            {"spend": "{"},
+            {"ordinal": -1},
+            {"duration_ms": -1},
+            {"duration_ms": 1.5},
+            {"signal_rev": 0},
+            {"child_id": "7"},
+            {"code_version": "v" * 201},
+        ],
+        ids=str,
+    )
+    async def test_an_invalid_step_is_refused_and_its_neighbours_are_saved(
+        self, drive: Driver, facts: dict[str, Any]
+    ) -> None:
+        job = await drive.running()
+        asked = [save_request(job, "a"), save_request(job, **{"key": "b", **facts}), save_request(job, "c")]
+        assert errors_of_steps(await drive.store.save_steps(asked)) == [None, InvalidInput, None]
+        assert [step.key for step in await drive.store.steps(job.id)] == ["a", "c"]
+
+    @pytest.mark.requirement("WC-08")
+    async def test_refused_neighbours_do_not_keep_a_step_from_being_saved(self, drive: Driver) -> None:
+        job, lost, committed = await drive.running(), await drive.running(), await drive.running()
+        await drive.apply(lost.id, Cancel(), actor=CLIENT)
+        await drive.apply(committed, Commit("1"))
+        stranger = of_another_job(job, drive)
+        asked = [save_request(one) for one in (lost, stranger, job, committed)]
+        outcomes = await drive.store.save_steps(asked)
+        assert errors_of_steps(outcomes) == [LeaseLost, JobNotFound, None, AlreadyCommitted]
+        assert isinstance(outcomes[2], StepSaved)
+        assert await drive.store.save_steps([]) == []
+
+    @pytest.mark.requirement("WC-08")
+    async def test_a_long_result_is_kept_whole(self, drive: Driver) -> None:
+        job = await drive.running()
+        long = f'"{"é" * ((STEP_BYTES_MAX - 2) // 2)}"'
+        await save(drive.store, save_request(job, "a", result=long), save_request(job, "b", result="2"))
+        assert [step.result for step in await drive.store.steps(job.id)] == [long, "2"]
+
+    @pytest.mark.requirement("SM-20", "WC-13")
+    @pytest.mark.parametrize("how", BY_OTHERS)
+    async def test_the_store_counts_the_steps_when_another_actor_ends_the_attempt(
+        self, drive: Driver, clock: DatabaseClock, how: str
+    ) -> None:
+        operation, actor, seconds = BY_OTHERS[how]
+        timeouts = Timeouts(running_seconds=30)
+        policy = {"lease_seconds": 60.0, "on_timeout": "fail", "timeouts": timeouts}
+        job, bare = await drive.running(policy=policy), await drive.running(policy=policy)
+        steps = await save(drive.store, *(save_request(job, f"main/{number}") for number in range(3)))
+        clock.advance(seconds)
+        wrong = "1:7"
+        for one in (job, bare):
+            await drive.apply(one.id, operation, actor=actor, steps=wrong)
+        last = (await drive.events_of(job.id))[-1]
+        assert last.steps == str(StepsDigest.of(step.digest for step in steps))
+        assert StepsDigest.parse(last.steps).count == 3
+        assert (await drive.events_of(bare.id))[-1].steps is None
+
+    @pytest.mark.requirement("SM-20", "WC-13")
+    @pytest.mark.parametrize("operation", BY_OWNER, ids=lambda operation: operation.type.value)
+    async def test_the_owner_brings_the_digest_of_the_steps_and_a_repetition_need_not(
+        self, drive: Driver, operation: Operation
+    ) -> None:
+        job = await drive.running()
+        await save(drive.store, save_request(job, "a"), save_request(job, "b"))
+        digest = await recorded(drive.store, job)
+        request = drive.request(job, operation, steps=digest, fresh=True)
+        await drive.try_apply(request)
+        assert (await drive.events_of(job.id))[-1].steps == digest
+        await drive.repeat(msgspec.structs.replace(request, steps=None))
+
+    @pytest.mark.requirement("SM-20")
+    async def test_only_the_end_of_an_attempt_carries_the_digest(self, drive: Driver, clock: DatabaseClock) -> None:
+        job = await drive.running(policy={"lease_seconds": 60.0})
+        await save(drive.store, save_request(job))
+        digest = await recorded(drive.store, job)
+        job = await drive.apply(job, Heartbeat(), steps=digest)
+        clock.advance(61)
+        await drive.apply(job.id, Stall(), Requeue(), actor=RECOVERY)
+        [again] = await drive.claim()
+        await save(drive.store, save_request(again, "main/2"))
+        both = await recorded(drive.store, again)
+        await drive.apply(again, Commit("1"), Complete("1"), steps=both)
+        carried = [(event.type.value, event.steps) for event in await drive.events_of(job.id) if event.steps]
+        assert carried == [("stalled", digest), ("committed", both), ("succeeded", both)]
+
+    @pytest.mark.requirement("SM-18")
+    @pytest.mark.parametrize("steps", ["", "1", "1:", "0:0", "-1:5", "1:x", f"1:{2**256}", "1:5 ", "١:5"])  # noqa: RUF001
+    async def test_a_request_with_another_digest_of_steps_is_invalid(self, drive: Driver, steps: str) -> None:
+        job = await drive.running()
+        with pytest.raises(InvalidInput, match="steps"):
+            await drive.store.apply([drive.request(job, Complete("1"), steps=steps)])
+
+    @pytest.mark.requirement("SM-20")
+    async def test_a_digest_that_ends_in_zeros_is_read_as_it_was_computed(self, drive: Driver) -> None:
+        job = await drive.running()
+        requests = (save_request(job, f"key {number}") for number in count())
+        request = next(one for one in requests if digest_of(one).endswith("0000"))
+        await save(drive.store, request)
+        [step] = await drive.store.steps(job.id)
+        assert step.digest == digest_of(request)
+        await drive.apply(job, Complete("1"), steps=await recorded(drive.store, job))
+        stored = (await drive.store.content([job.id]))[job.id]
+        assert content_problems(await drive.job(job.id), await drive.events_of(job.id), stored) == []
+
+    @pytest.mark.requirement("SM-20")
+    async def test_verify_finds_what_the_end_of_an_attempt_has_not_recorded(self, drive: Driver) -> None:
+        job = await drive.running()
+        await save(drive.store, save_request(job, "a"), save_request(job, "b"))
+        await drive.apply(job, Complete("1"), steps=await recorded(drive.store, job))
+        current, events = await drive.job(job.id), await drive.events_of(job.id)
+        stored = (await drive.store.content([job.id]))[job.id]
+        assert len(stored.steps) == 2
+        assert content_problems(current, events, stored) == []
+        one, two = stored.steps
+        other = msgspec.structs.replace(two, digest=two.digest + 1)
+        late = msgspec.structs.replace(two, key="c", attempt=2)
+        for rows in ((), (one,), (one, two, one), (one, other), (one, two, late)):
+            problems = content_problems(current, events, StoredContent(steps=rows))
+            assert [problem.type for problem in problems] == [ProblemType.STEP], rows
+        silent = [msgspec.structs.replace(event, steps=None) for event in events]
+        [problem] = content_problems(current, silent, stored)
+        assert (problem.type, problem.rev) == (ProblemType.STEP, 4)
+
+    @pytest.mark.requirement("SM-20")
+    async def test_erasure_empties_steps_and_keeps_their_digests(self, drive: Driver) -> None:
+        job = await drive.running()
+        await save(drive.store, save_request(job, "a", undo='"secret"'), save_request(job, "b", status="failed"))
+        before = await drive.store.steps(job.id)
+        await drive.apply(job, Complete("1"), steps=await recorded(drive.store, job))
+        await drive.store.erase(job.id, reason="asked", actor=OPERATOR)
+        blank: dict[str, None] = {"result": None, "error": None, "undo": None}
+        assert await drive.store.steps(job.id) == [msgspec.structs.replace(step, **blank) for step in before]
+
+    async def test_retention_removes_steps_with_their_job(self, drive: Driver) -> None:
+        job, other = await drive.running(), await drive.running()
+        await save(drive.store, save_request(job), save_request(other))
+        await drive.apply(job, Complete("1"), steps=await recorded(drive.store, job))
+        assert await prune_finished(drive.store) == 1
+        assert await drive.store.steps(job.id) == []
+        assert len(await drive.store.steps(other.id)) == 1
+
+    @pytest.mark.requirement("EL-04", "WC-08")
+    async def test_a_step_in_a_transaction_takes_effect_with_the_rest_of_it(self, drive: Driver) -> None:
+        job = await drive.running()
+        added = drive.enqueue("child")
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            await tx.enqueue([added])
+            outcome = await tx.save_step(save_request(job))
+        assert [StepSaved(step) for step in await drive.store.steps(job.id)] == [outcome]
+        assert (await drive.job(added.origin.id)).kind == "child"
+
+    @pytest.mark.requirement("EL-04", "WC-08")
+    async def test_a_transaction_that_fails_saves_no_step(self, drive: Driver) -> None:
+        job = await drive.running()
+        with pytest.raises(ZeroDivisionError):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                assert isinstance(await tx.save_step(save_request(job)), StepSaved)
+                raise ZeroDivisionError
+        assert await drive.store.steps(job.id) == []
+
+    @pytest.mark.requirement("EL-04", "WC-08")
+    async def test_a_transaction_whose_step_was_not_saved_is_rolled_back_however_it_is_left(
+        self, drive: Driver
+    ) -> None:
+        job, lost = await drive.running(), await drive.running()
+        await drive.apply(lost.id, Cancel(), actor=CLIENT)
+        [first] = await save(drive.store, save_request(job))
+        for request, expected in ((save_request(job, result="2"), StepExists), (save_request(lost), Failure)):
+            added = drive.enqueue("child")
+            with pytest.raises(StoreError, match="nothing of this transaction is kept"):
+                async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                    await tx.enqueue([added])
+                    assert isinstance(await tx.save_step(request), expected)
+            assert await drive.store.read([added.origin.id]) == {}
+        assert await drive.store.steps(job.id) == [first]
+
+    @pytest.mark.requirement("EL-04", "WC-08")
+    async def test_a_step_is_saved_with_the_users_rows_or_not_at_all(self, drive: Driver) -> None:
+        if self.sql_prefix is None:
+            pytest.skip("this store has no SQL")
+        job = await drive.running()
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            await tx.execute("create table charged (id integer primary key)")
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            await tx.execute("insert into charged (id) values (1)")
+            await tx.save_step(save_request(job))
+        with pytest.raises(StoreError, match="nothing of this transaction is kept"):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.execute("insert into charged (id) values (2)")
+                assert isinstance(await tx.save_step(save_request(job)), StepExists)
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            assert await tx.fetch("select id from charged") == [{"id": 1}]
+
+    @pytest.mark.requirement("EL-04")
+    async def test_an_invalid_step_ends_its_transaction(self, drive: Driver) -> None:
+        job = await drive.running()
+        with pytest.raises(InvalidInput, match="key"):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.save_step(save_request(job, ""))
+
+    async def test_inside_a_transaction_the_store_itself_saves_no_step(self, drive: Driver) -> None:
+        job = await drive.running()
+        with pytest.raises(StoreError, match="use tx instead"):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS):
+                await drive.store.save_steps([save_request(job)])
+
+    @staticmethod
+    async def _refuse(drive: Driver, request: SaveStep, error: type[TenureError]) -> None:
+        """The step must be refused with this error, and nothing must be written."""
+        before = await drive.seen(request.job.id), await drive.store.steps(request.job.id)
+        assert errors_of_steps(await drive.store.save_steps([request])) == [error]
+        assert (await drive.seen(request.job.id), await drive.store.steps(request.job.id)) == before

@@ -1,0 +1,187 @@
+"""Child jobs of a run: spawned once, awaited without a worker, and cancelled with their parent by default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from tenure.jobs.definition import JobDefinition
+from tenure.jobs.step_codec import Errors, recorded_error
+from tenure.lifecycle.json_text import digest, encode, load
+from tenure.lifecycle.operations import RequestCancel
+from tenure.lifecycle.records import Actor, Job, Role
+from tenure.lifecycle.statuses import SUCCEEDED
+from tenure.lifecycle.steps import StepKind, StepRecord
+from tenure.stores.contract import EnqueueRequest, Request
+from tenure.workflow.branch import Branch, RunCall, current_branch
+from tenure.workflow.engine import PlacedCall, WorkflowEngine
+from tenure.workflow.waits import DurableWait
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+OnParentEnd = Literal["cancel", "leave", "wait"]
+"""What becomes of a live child when its parent ends: it is cancelled, it goes on, or the parent waits for it first."""
+
+
+class PreparedChild(Protocol):
+    """A validated call of a job: what `job.request(…)` returns."""
+
+    @property
+    def enqueue(self) -> EnqueueRequest: ...
+
+    @property
+    def definition(self) -> Any: ...
+
+
+class HasResult(Protocol[R_co]):
+    """What an enqueue returns, for the type of its result."""
+
+    async def result(self, timeout_seconds: float | None = None) -> R_co: ...
+
+
+class Spawnable(Protocol[P, R_co]):
+    """A declared job or workflow, or one with options: `summarise`, `summarise.options(queue="slow")`."""
+
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> PreparedChild: ...
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> HasResult[R_co]: ...
+
+
+class Child(Generic[R]):
+    """A child job of a run. `await child.result()` waits for its end without holding a worker."""
+
+    def __init__(
+        self, engine: WorkflowEngine, child_id: UUID, definition: JobDefinition[..., R], *, errors: Errors
+    ) -> None:
+        self._engine, self.id, self._definition, self._errors = engine, child_id, definition, errors
+
+    def __repr__(self) -> str:
+        return f"Child({self._definition.name!r}, {self.id})"
+
+    def result(self) -> RunCall[R]:
+        """Its result. A child that ended without one raises StepFailed, or the registered class of its error."""
+        what = f"result of child {self._definition.name}"
+        branch, place = self._engine.place(what, None)
+        call = PlacedCall(place, StepKind.WAIT, f"child {self._definition.name}")
+        return RunCall(what, lambda: self._result(branch, call), is_leaf=True)
+
+    async def _result(self, branch: Branch, call: PlacedCall) -> R:
+        record = self._engine.recorded(call)
+        if record is None:
+            record = await self._engine.save(_ended_step(call, await ended_child(self._engine, self.id)))
+        branch.completed(record.finished_at)
+        if record.status == "succeeded" and record.result is not None:
+            return self._definition.decode_result(record.result, job_id=self.id)
+        raise recorded_error(record.error or "{}", self._errors, step=f"{record.name} ({record.key})")
+
+
+async def ended_child(engine: WorkflowEngine, child_id: UUID) -> Job:
+    """The record of a child once it has ended."""
+    while True:
+        job = (await engine.services.run_store.read([child_id])).get(child_id)
+        if job is None:
+            raise LookupError(f"child {child_id} was removed before its parent had read its result")
+        if not job.live:
+            engine.child_ended(child_id)
+            return job
+        branch = current_branch.get()
+        await engine.wait(DurableWait(child_id=child_id, is_leaf=branch is not None and branch.is_leaf))
+
+
+def _ended_step(call: PlacedCall, job: Job) -> Any:
+    if job.status is SUCCEEDED and job.result is not None:
+        return call.step(result=job.result, child_id=job.id)
+    last = load(job.error or job.last_error or "{}")
+    facts = {
+        "type": last.get("type") or "JobEnded",
+        "message": last.get("message") or f"child {job.id} ({job.kind}) is {job.status}: {job.reason}",
+        "traceback": last.get("traceback"),
+    }
+    if "arguments" in last:
+        facts["arguments"] = last["arguments"]
+    return call.step(status="failed", error=encode(facts, where="error"), child_id=job.id)
+
+
+class ChildJobs:
+    """The children that this attempt has spawned or found spawned."""
+
+    def __init__(self, engine: WorkflowEngine, errors: Errors) -> None:
+        self._engine, self._errors = engine, errors
+
+    def spawn(self, prepared: PreparedChild, *, key: str | None, on_parent_end: OnParentEnd) -> RunCall[Child[Any]]:
+        """Enqueue the child, once however often the run is replayed."""
+        definition: JobDefinition[..., Any] = prepared.definition
+        what = f"run.spawn({definition.name})"
+        branch, place = self._engine.place(what, key)
+        call = PlacedCall(place, StepKind.SPAWN, definition.name, digest(prepared.enqueue.origin.payload))
+
+        async def spawned() -> Child[Any]:
+            record = self._engine.recorded(call)
+            if record is None:
+                record = await self._enqueue(call, prepared.enqueue, on_parent_end)
+            branch.completed(record.finished_at)
+            assert record.child_id is not None, "a spawn is recorded with its child"
+            self._engine.child_spawned(record.child_id)
+            return Child(self._engine, record.child_id, definition, errors=self._errors)
+
+        return RunCall(what, spawned)
+
+    async def _enqueue(self, call: PlacedCall, request: EnqueueRequest, on_parent_end: OnParentEnd) -> StepRecord:
+        engine = self._engine
+        engine.begin_execution()
+        try:
+            origin = msgspec.structs.replace(
+                request.origin,
+                parent_id=engine.job.id,
+                awaited=True,
+                # A repetition after a crash returns the same child.
+                request_id=f"{engine.job.id}/{call.place.key}",
+            )
+            [enqueued] = await engine.services.run_store.enqueue([msgspec.structs.replace(request, origin=origin)])
+            result = encode({"on_parent_end": on_parent_end})
+            return await engine.save(call.step(result=result, child_id=enqueued.job.id))
+        finally:
+            engine.end_execution()
+
+    async def finish(self) -> None:
+        """The run has ended: wait for the children that it waits for, and cancel those that end with it."""
+        for child_id in self._ids("wait"):
+            await ended_child(self._engine, child_id)
+        await self.cancel_live("its parent has ended")
+
+    def _ids(self, on_parent_end: OnParentEnd) -> list[UUID]:
+        """The children with this policy, whether or not this attempt has come to their calls."""
+        spawns = (record for record in self._engine.records() if record.kind is StepKind.SPAWN)
+        return [
+            record.child_id
+            for record in spawns
+            if record.child_id is not None and load(record.result or "{}").get("on_parent_end") == on_parent_end
+        ]
+
+    async def cancel_live(self, reason: str) -> None:
+        """Request a cancel of the live children that end with their parent."""
+        live = await self._live(self._ids("cancel"))
+        if not live:
+            return
+        actor = Actor(Role.CLIENT, f"run {self._engine.job.id}")
+        await self._engine.services.run_store.apply(
+            [
+                Request(
+                    job=job.id,
+                    operations=(RequestCancel(reason),),
+                    actor=actor,
+                    request_id=f"{self._engine.job.id}/cancel/{job.id}",
+                )
+                for job in live
+            ]
+        )
+
+    async def _live(self, ids: Sequence[UUID]) -> list[Job]:
+        if not ids:
+            return []
+        return [job for job in (await self._engine.services.run_store.read(ids)).values() if job.live]

@@ -1,0 +1,400 @@
+"""One attempt of a run: its recorded steps, its branches, what it waits for, and how it ends.
+
+The function of a workflow runs from its beginning in every attempt. Calls that were recorded return what was recorded;
+the first call that was not is executed. The engine compares each call with its record, and never executes a call that
+does not fit: then the run is parked until code that fits can continue it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from contextvars import copy_context
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import CheckpointNotSaved, LeaseLost, PermanentError, StepCallRefused, StoreUnavailable
+from tenure.lifecycle.json_text import encode
+from tenure.lifecycle.records import Job
+from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepStatus
+from tenure.observe.log_context import job_fields
+from tenure.stores.contract import SignalRecord
+from tenure.workers.execution.attempt import RunningAttempt
+from tenure.workers.execution.outcomes import Cancelled, EndsAttempt, Lost, Outcome, Raised, Suspended
+from tenure.workflow.branch import Branch, Place, call_key, current_branch, require_own_task
+from tenure.workflow.waits import DurableWait, undurable_wait, waits_durably
+
+T = TypeVar("T")
+
+STEPS_MAX = 100_000
+"""How many steps a run may record."""
+WATCH_SECONDS = 1.0
+"""How often a run that waits, and is not suspended since it also works, looks for what it waits for."""
+WARNING_SECONDS = 10.0
+"""After this time a warning names what keeps a waiting run on its worker."""
+CODE_MISMATCH, CHECKPOINT_SAVE_FAILED = "code_mismatch", "checkpoint-save-failed"
+
+log = logging.getLogger("tenure.workflow")
+
+
+class RunEnded(BaseException):
+    """The attempt of this run has ended, so that no further call takes effect. `except Exception` does not catch it."""
+
+
+class PlacedCall(msgspec.Struct, frozen=True):
+    """A call of the run at its place."""
+
+    place: Place
+    kind: StepKind
+    name: str
+    arguments_digest: str | None = None
+
+    def step(self, *, status: StepStatus = "succeeded", **facts: Any) -> NewStep:
+        """The step that records this call."""
+        place = self.place
+        return NewStep(
+            key=place.key,
+            kind=self.kind,
+            name=self.name,
+            branch=place.branch,
+            ordinal=place.ordinal,
+            arguments_digest=self.arguments_digest,
+            status=status,
+            **facts,
+        )
+
+
+class WorkflowEngine:
+    """The state of one attempt of a run. All of it is used on the worker's event loop only."""
+
+    def __init__(self, attempt: RunningAttempt, records: Sequence[StepRecord]) -> None:
+        self.attempt, self.services = attempt, attempt.services
+        self._records = {record.key: record for record in records}
+        self._used: set[str] = set()
+        """The keys of the calls that this attempt has made."""
+        self._dropped: list[str] = []
+        """The branches whose calls need not all be made again: another branch was first."""
+        self.main = Branch("", seed=str(attempt.job.id), began_at=attempt.job.created_at)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._waits: set[DurableWait] = set()
+        self._executing = 0
+        self._outcome: Outcome | None = None
+        self._changed = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._signals: list[SignalRecord] | None = None
+        self._consumed = {record.signal_rev for record in records if record.signal_rev is not None}
+        self._live_children: set[UUID] = set()
+        """The awaited children that are not known to have ended."""
+        self._seen_rev = attempt.job.rev
+        clock = self.services.seams.clock
+        self._clock_base = attempt.job.started_at or attempt.job.updated_at, clock.monotonic_seconds()
+
+    @property
+    def job(self) -> Job:
+        return self.attempt.job
+
+    @property
+    def now(self) -> datetime:
+        """A time that the database's clock has reached."""
+        at, monotonic_seconds = self._clock_base
+        return at + timedelta(seconds=self.services.seams.clock.monotonic_seconds() - monotonic_seconds)
+
+    # The attempt.
+
+    async def run(self, function: Coroutine[Any, Any, T]) -> T:
+        """Run the workflow's function to its end, or to the end of the attempt."""
+        self.attempt.on_cancel_request = self._cancel
+        main = self.start_task(function, self.main)
+        try:
+            await asyncio.wait({main})
+        finally:
+            ended = self._outcome is not None
+            self._outcome = self._outcome or Cancelled()
+            await self._stop_tasks()
+        if ended:
+            raise EndsAttempt(self._outcome)
+        return await main
+
+    def start_task(self, body: Coroutine[Any, Any, T], branch: Branch | None) -> asyncio.Task[T]:
+        """Start a task of this run; with a branch, its calls belong to that branch."""
+        context = copy_context()
+        if branch is not None:
+            context.run(current_branch.set, branch)
+        task: asyncio.Task[T] = context.run(self.services.seams.spawn.task, body, name="tenure-run")
+        if branch is not None:
+            branch.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._changed.set()
+        if not task.cancelled():
+            # Retrieved: a branch that was dropped is not awaited.
+            task.exception()
+
+    async def _stop_tasks(self) -> None:
+        watching = () if self._watching is None else (self._watching,)
+        while tasks := {task for task in (*self._tasks, *watching) if not task.done()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def end(self, outcome: Outcome) -> None:
+        """End the attempt with this outcome. Its tasks are cancelled."""
+        if self._outcome is None:
+            self._outcome = outcome
+            if self.main.task is not None:
+                self.main.task.cancel()
+
+    def end_here(self, outcome: Outcome) -> NoReturn:
+        """End the attempt in the call that is being made."""
+        self.end(outcome)
+        raise RunEnded
+
+    def _cancel(self) -> None:
+        self.end(Cancelled())
+
+    def park(self, call: str, problem: str) -> NoReturn:
+        """The code does not fit what is recorded: nothing is executed, and the run waits for code that fits."""
+        note = f"the code does not fit what is recorded at {call}: {problem}"
+        self.end_here(Suspended("code", seen_rev=self.job.rev, cause=CODE_MISMATCH, note=note))
+
+    def require_all_made(self) -> None:
+        """After the function has returned, every recorded call must have been made again. Else the run is parked."""
+        for key, record in self._records.items():
+            made = call_key(key) in self._used or record.kind is StepKind.PATCH
+            if not made and not any(key.startswith(prefix) for prefix in self._dropped):
+                recorded = _described(record.kind, record.name)
+                self.park(key, f"recorded is {recorded}, but the function returned before it")
+
+    # Calls.
+
+    def branch(self, what: str) -> Branch:
+        """The branch of the code that calls."""
+        self.require_open()
+        return require_own_task(current_branch.get(), what)
+
+    def place(self, what: str, key: str | None) -> tuple[Branch, Place]:
+        """The place of a call that is made now."""
+        self.require_open()
+        if key is None:
+            branch = require_own_task(current_branch.get(), what)
+            place = branch.take()
+        else:
+            branch = current_branch.get() or self.main
+            place = branch.take_key(key)
+        if place.key in self._used:
+            raise StepCallRefused(f"{what}: the key {place.key!r} was used before in this run; use another key")
+        self._used.add(place.key)
+        return branch, place
+
+    def require_open(self) -> None:
+        if self._outcome is not None:
+            raise RunEnded
+
+    def recorded(self, call: PlacedCall) -> StepRecord | None:
+        """The record of this call, if there is one. The run is parked if it is the record of another call."""
+        record = self._records.get(call.place.key)
+        if record is None:
+            return None
+        if (record.kind, record.name) != (call.kind, call.name):
+            made, found = _described(call.kind, call.name), _described(record.kind, record.name)
+            self.park(call.place.key, f"the code calls {made}, recorded is {found}")
+        digests = record.arguments_digest, call.arguments_digest
+        if None not in digests and digests[0] != digests[1]:
+            made = _described(call.kind, call.name)
+            self.park(call.place.key, f"the code calls {made} with other arguments than recorded")
+        return record
+
+    def records(self) -> list[StepRecord]:
+        """All that is recorded of this run."""
+        return list(self._records.values())
+
+    def peek(self, key: str) -> StepRecord | None:
+        """The record under this key, whatever call it is of."""
+        return self._records.get(key)
+
+    def use(self, key: str) -> None:
+        self._used.add(key)
+
+    def drop_branches(self, place: Place, indexes: Sequence[int]) -> None:
+        """These branches of a call need not make all their calls again."""
+        self._dropped += [f"{place.key}.{index}/" for index in indexes]
+
+    async def save(self, step: NewStep) -> StepRecord:
+        """Record a step. Returns the record, which counts from now on."""
+        if len(self._records) >= STEPS_MAX:
+            raise PermanentError(
+                f"run {self.job.id} has recorded {STEPS_MAX} steps, the most that a run may have; divide it into "
+                f"several runs"
+            )
+        step = msgspec.structs.replace(step, code_version=self.services.code_version)
+        try:
+            return self.adopt(await self.services.checkpointer.save(self.attempt.lease, step))
+        except (LeaseLost, StoreUnavailable):
+            self.end_here(Lost())
+        except CheckpointNotSaved as error:
+            self.end_here(Raised(encode({"type": CHECKPOINT_SAVE_FAILED, "message": str(error)}, where="error")))
+
+    def adopt(self, record: StepRecord) -> StepRecord:
+        self._records[record.key] = record
+        self._used.add(record.key)
+        if record.finished_at > self.now:
+            self._clock_base = record.finished_at, self.services.seams.clock.monotonic_seconds()
+        return record
+
+    def begin_execution(self) -> None:
+        """A call is executed from now on. A run that was asked to cancel executes no further call."""
+        if self.job.cancel_requested:
+            self.end_here(Cancelled())
+        self.require_open()
+        self._executing += 1
+
+    def end_execution(self) -> None:
+        self._executing -= 1
+        self._changed.set()
+
+    # Waits.
+
+    async def wait(self, wait: DurableWait) -> Any:
+        """Wait in this process, or be suspended if nothing else is to be done."""
+        self.require_open()
+        self._waits.add(wait)
+        self._changed.set()
+        if self._watching is None:
+            self._watching = self.services.seams.spawn.task(self._watch(), name="tenure-run-waits")
+        try:
+            return await wait
+        finally:
+            self._waits.discard(wait)
+
+    async def _watch(self) -> None:
+        """Suspend the run once every branch waits; until then, end the waits that are over."""
+        warned, waiting_since_seconds = False, 0.0
+        clock = self.services.seams.clock
+        while True:
+            self._changed.clear()
+            await clock.sleep(0)
+            main = self.main.task
+            if not self._waits or main is None:
+                await self._changed.wait()
+                continue
+            await self._end_waits()
+            if not self._executing and waits_durably(main) and not self._changed.is_set():
+                self.end(self._suspension())
+                return
+            if self._executing:
+                waiting_since_seconds = clock.monotonic_seconds()
+            elif not warned and clock.monotonic_seconds() - waiting_since_seconds > WARNING_SECONDS:
+                warned = True
+                self._warn_of(main)
+            await self._change_or(WATCH_SECONDS)
+
+    async def _change_or(self, seconds: float) -> None:
+        """Wait for a change of this run, or for this time by the run's clock."""
+        spawn = self.services.seams.spawn
+        waits = {
+            spawn.task(self.services.seams.clock.sleep(seconds), name="tenure-run-watch"),
+            spawn.task(_wait_for(self._changed), name="tenure-run-changed"),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
+
+    def _warn_of(self, main: asyncio.Task[Any]) -> None:
+        job, awaited = self.job, undurable_wait(main)
+        template = "run %s (%s) waits on its worker, since it also awaits something that is not durable: %s"
+        log.warning(template, job.id, job.kind, awaited, extra=job_fields(job))
+
+    async def _end_waits(self) -> None:
+        """End the waits whose time has come or whose signal is there."""
+        if any(wait.signal is not None for wait in self._waits):
+            await self.refresh_signals()
+        if any(wait.child_id is not None for wait in self._waits):
+            await self._refresh_children()
+        now = self.now
+        for wait in list(self._waits):
+            arrived = wait.signal is not None and self.has_signal(wait.signal)
+            arrived = arrived or (wait.child_id is not None and wait.child_id not in self._live_children)
+            if not wait.done() and (arrived or (wait.deadline is not None and wait.deadline <= now)):
+                wait.set_result(None)
+                self._changed.set()
+
+    def _suspension(self) -> Suspended:
+        """What the run waits for: children, signals or a time. Signals and the time end every wait."""
+        deadlines = [wait.deadline for wait in self._waits if wait.deadline is not None]
+        delay_seconds = None
+        if deadlines:
+            delay_seconds = max(0.0, (min(deadlines) - self.now).total_seconds())
+        children = [wait for wait in self._waits if wait.child_id is not None]
+        if children:
+            # Branches that end with their child continue together; any other continues with the first child to end.
+            together = all(wait.is_leaf for wait in self._waits)
+            needed = len({wait.child_id for wait in children}) if together else 1
+            children_max = max(0, len(self._live_children) - needed)
+            return Suspended("children", delay_seconds, self._seen_rev, children_max)
+        has_signals = any(wait.signal is not None for wait in self._waits)
+        return Suspended("signal" if has_signals else "time", delay_seconds, self._seen_rev)
+
+    # Children.
+
+    def child_spawned(self, child_id: UUID) -> None:
+        self._live_children.add(child_id)
+
+    def child_ended(self, child_id: UUID) -> None:
+        self._live_children.discard(child_id)
+
+    async def _refresh_children(self) -> None:
+        """Read which children have ended. The number of live ones decides when a suspended run is woken."""
+        seen_rev = self.job.rev
+        read = await self.services.run_store.read(list(self._live_children))
+        self._live_children = {child_id for child_id, job in read.items() if job.live}
+        self._seen_rev = max(self._seen_rev, seen_rev)
+
+    # Signals.
+
+    async def signals(self) -> list[SignalRecord]:
+        """The signals of this run, read once."""
+        if self._signals is None:
+            await self.refresh_signals()
+        return self._signals or []
+
+    async def refresh_signals(self) -> None:
+        """Read the signals again."""
+        # The revision before the read: a signal that comes after it ends the suspension at once.
+        seen_rev = self.job.rev
+        self._signals = await self.services.run_store.signals(self.job.id)
+        self._seen_rev = max(self._seen_rev, seen_rev)
+
+    def has_signal(self, name: str) -> bool:
+        return self._unread(name, None) is not None
+
+    def take_signal(self, name: str, *, until: datetime | None) -> SignalRecord | None:
+        """Take the first signal of this name that came in time and that no call has taken."""
+        signal = self._unread(name, until)
+        if signal is not None:
+            self._consumed.add(signal.rev)
+        return signal
+
+    def _unread(self, name: str, until: datetime | None) -> SignalRecord | None:
+        for signal in self._signals or ():
+            in_time = until is None or signal.at <= until
+            if signal.name == name and signal.rev not in self._consumed and in_time:
+                return signal
+        return None
+
+
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _described(kind: StepKind, name: str) -> str:
+    return f"{kind.value} {name!r}"

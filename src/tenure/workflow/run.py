@@ -1,0 +1,542 @@
+"""`Run`: what the function of a workflow may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import InvalidInput
+from tenure.jobs.context import Context
+from tenure.jobs.step_codec import Errors, arguments_digest, decode
+from tenure.lifecycle.backoff import Backoff
+from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, encode, load
+from tenure.lifecycle.records import milliseconds
+from tenure.lifecycle.steps import StepKind, StepRecord
+from tenure.seams import SeededRandom
+from tenure.workflow.branch import Branch, Place, RunCall
+from tenure.workflow.children import Child, ChildJobs, OnParentEnd, Spawnable
+from tenure.workflow.engine import PlacedCall, WorkflowEngine
+from tenure.workflow.step_call import OnError, StepExecution, StepOptions, name_of, sleep_until_recorded
+from tenure.workflow.transaction import StepTransaction, TransactionStep
+from tenure.workflow.waits import DurableWait, Join
+
+if TYPE_CHECKING:
+    from tenure.workers.commit.commit import CommitBlock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+
+CONCURRENCY = 10
+
+
+class First(msgspec.Struct, Generic[T], frozen=True):
+    """Which of several calls was first, from 0, and its result."""
+
+    index: int
+    value: T
+
+
+class Run:
+    """One run of a workflow. Its first parameter, annotated with this class, receives it.
+
+    @app.workflow()
+    async def research(run: tenure.Run, topic: str) -> str:
+        pages = await run.step(search, topic)
+        notes = await run.map(summarise, pages)
+        return await run.step(write, notes)
+
+    A step that has ended is recorded, and is not executed again: after a crash the function runs from its beginning,
+    and recorded calls return what was recorded. Everything between the steps must therefore give the same each time:
+    use `run.now()`, `run.random` and `run.uuid()`.
+    """
+
+    def __init__(self, engine: WorkflowEngine, context: Context, children: ChildJobs, errors: Errors) -> None:
+        self._engine, self._context, self._children, self._errors = engine, context, children, errors
+        self._options = StepOptions()
+        self._on_parent_end: OnParentEnd = "cancel"
+
+    @property
+    def id(self) -> UUID:
+        return self._context.id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._context.attempt
+
+    @property
+    def logger(self) -> Any:
+        """A logger whose records have the run's id, kind and attempt as fields. It logs again in a replay."""
+        return self._context.logger
+
+    def progress(self, percent: int, message: str | None = None) -> None:
+        """Report progress from 0 to 100 percent."""
+        self._context.progress(percent, message)
+
+    def commit(self, *, result: Any = None, conn: Any = None, deadline_seconds: float | None = None) -> CommitBlock:
+        """Open the commit block of this run, as its last act: after the commit no step is recorded any more."""
+        return self._context.commit(result=result, conn=conn, deadline_seconds=deadline_seconds)
+
+    # Steps.
+
+    def using(
+        self,
+        *,
+        key: str | None = None,
+        on_error: OnError = "abort",
+        max_attempts: int = 20,
+        backoff: Backoff | None = None,
+        timeout_seconds: float | None = None,
+        on_parent_end: OnParentEnd = "cancel",
+    ) -> Run:
+        """The run with other options for its steps: `run.using(on_error="retry", max_attempts=5).step(search, topic)`.
+
+        `on_error`: `abort` raises the error in the workflow, `continue` returns None instead, `retry` executes the step
+        again up to `max_attempts` times with `backoff` in between, then raises. `timeout_seconds` limits each attempt
+        of the step. `key` is the identity of the one step that is called with it, instead of its place in the function.
+        `on_parent_end` is for children: whether a live one is cancelled when this run ends, goes on, or is waited for.
+        Options can be changed while runs are live, except for the key.
+        """
+        other = Run(self._engine, self._context, self._children, self._errors)
+        other._options = StepOptions(
+            key=key,
+            on_error=on_error,
+            max_attempts=max_attempts,
+            backoff=backoff or Backoff(),
+            timeout_seconds=timeout_seconds,
+        )
+        other._on_parent_end = on_parent_end
+        return other
+
+    @overload
+    def step(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> RunCall[R]: ...
+    @overload
+    def step(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunCall[R]: ...
+    def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RunCall[Any]:
+        """Call a function, async or plain, as a step. Its result, or its error, is recorded; it is executed at least
+        once, and once if its attempt is not cut off.
+
+        Await the call, at once or later: `await run.gather(run.step(a), run.step(b))` executes both at the same time.
+        The result passes through JSON, into the function's return type.
+        """
+        name = name_of(function)
+        branch, place = self._engine.place(f"run.step({name})", self._options.key)
+        return self._step_call(branch, place, name, function, args, kwargs)
+
+    def _step_call(
+        self, branch: Branch, place: Place, name: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> RunCall[Any]:
+        call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs))
+        options, errors = self._options, self._errors
+        step: StepExecution[Any] = StepExecution(
+            self._engine, branch, call, function, args, kwargs, options=options, errors=errors
+        )
+        return RunCall(f"step {name}", step.result)
+
+    def transaction(
+        self,
+        function: Callable[Concatenate[StepTransaction, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> RunCall[R]:
+        """Call an async function as a step whose SQL, on tenure's own database, is committed together with the record.
+
+        async def book(tx: tenure.StepTransaction, order: str) -> None:
+            await tx.execute("insert into bookings (order_name) values ($1)", order)
+
+        await run.transaction(book, "order 7")
+
+        Its effect is applied once, also if the worker is killed at any point. It has no retries of its own: if it
+        raises, its SQL is rolled back and the error is recorded.
+        """
+        name = name_of(function)
+        branch, place = self._engine.place(f"run.transaction({name})", self._options.key)
+        call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs))
+        step: TransactionStep[R] = TransactionStep(
+            self._engine, branch, call, function, args, kwargs, errors=self._errors
+        )
+        return RunCall(f"transaction {name}", step.result)
+
+    @overload
+    def map(
+        self, function: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *, concurrency: int = CONCURRENCY
+    ) -> RunCall[list[R]]: ...
+    @overload
+    def map(
+        self, function: Callable[[T], R], items: Iterable[T], *, concurrency: int = CONCURRENCY
+    ) -> RunCall[list[R]]: ...
+    def map(
+        self, function: Callable[[Any], Any], items: Iterable[Any], *, concurrency: int = CONCURRENCY
+    ) -> RunCall[list[Any]]:
+        """Call the function with each item as a step of its own, some at the same time. Results are in order.
+
+        All steps end and are recorded; then the error of the first that failed, in order, is raised.
+        """
+        check_integer(concurrency, "concurrency", least=1, most=10_000)
+        name = name_of(function)
+        branch, place = self._engine.place(f"run.map({name})", self._options.key)
+        inner = branch.sub_branch(place)
+        calls = [self._step_call(inner, self._taken(inner), name, function, (item,), {}) for item in items]
+
+        async def map_all() -> list[Any]:
+            results: list[_Settled] = [_Settled()] * len(calls)
+            upcoming = iter(range(len(calls)))
+
+            async def work() -> None:
+                for index in upcoming:
+                    results[index] = await _settled(calls[index])
+
+            await Join([self._engine.start_task(work(), None) for _ in range(min(concurrency, len(calls)))])
+            branch.completed(inner.now)
+            return [_value_of(result) for result in results]
+
+        return RunCall(f"map {name}", map_all)
+
+    def _taken(self, branch: Branch) -> Place:
+        place = branch.take()
+        self._engine.use(place.key)
+        return place
+
+    # Children.
+
+    def spawn(self, job: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunCall[Child[R]]:
+        """Enqueue a job or workflow as a child of this run, once.
+
+        child = await run.spawn(summarise, page)
+        other = await run.spawn(summarise.options(queue="slow"), page)
+        texts = await run.gather(child.result(), other.result())
+
+        A child that is live when this run ends is cancelled, unless `run.using(on_parent_end="leave")` or `"wait"`.
+        """
+        prepared = job.request(*args, **kwargs)
+        return self._children.spawn(prepared, key=self._options.key, on_parent_end=self._on_parent_end)
+
+    # Branches.
+
+    @overload
+    def gather(self, a: Awaitable[T1], b: Awaitable[T2], /, *, fail_fast: bool = False) -> RunCall[tuple[T1, T2]]: ...
+    @overload
+    def gather(
+        self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /, *, fail_fast: bool = False
+    ) -> RunCall[tuple[T1, T2, T3]]: ...
+    @overload
+    def gather(
+        self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /, *, fail_fast: bool = False
+    ) -> RunCall[tuple[T1, T2, T3, T4]]: ...
+    @overload
+    def gather(self, *calls: Awaitable[T], fail_fast: bool = False) -> RunCall[tuple[T, ...]]: ...
+    def gather(self, *calls: Awaitable[Any], fail_fast: bool = False) -> RunCall[tuple[Any, ...]]:
+        """Run calls and coroutines at the same time: `await run.gather(run.step(a), other(run))`.
+
+        Each coroutine is a branch of its own, whose steps do not depend on the timing of the others. All branches end;
+        then the error of the first that failed, in order, is raised. With `fail_fast` the first error in time cancels
+        the others; which one it was is recorded.
+        """
+        branches = self._branches("run.gather", calls, joins_all=not fail_fast)
+        return RunCall("gather", lambda: self._gather(branches, fail_fast=fail_fast))
+
+    async def _gather(self, branches: _Branches, *, fail_fast: bool) -> tuple[Any, ...]:
+        if fail_fast:
+            failed = await self._first_to_fail(branches)
+            if failed is not None:
+                await branches.drop_others(failed)
+                return (_value_of(await branches.settled(failed)),)
+        else:
+            await Join(branches.start_all())
+        settled = [await branches.settled(index) for index in range(len(branches))]
+        branches.join()
+        return tuple(_value_of(one) for one in settled)
+
+    async def _first_to_fail(self, branches: _Branches) -> int | None:
+        """The branch whose error was first; None if none fails."""
+        call = PlacedCall(branches.place, StepKind.DECISION, "gather")
+        record = self._engine.recorded(call)
+        if record is not None:
+            index: int | None = load(record.result or "{}").get("failed")
+            branches.start_all() if index is None else branches.start(index)
+            if index is None:
+                await Join(branches.tasks)
+            return index
+        tasks = branches.start_all()
+        failed = None
+        while failed is None and (live := [task for task in tasks if not task.done()]):
+            await Join(live, first=True)
+            failed = next((n for n, task in enumerate(tasks) if task.done() and _failed(task)), None)
+        await self._engine.save(call.step(result=encode({"failed": failed})))
+        return failed
+
+    def first(self, *calls: Awaitable[T]) -> RunCall[First[T]]:
+        """Run calls and coroutines at the same time until the first has ended; the others are cancelled.
+
+        Which one was first is recorded. If it failed, its error is raised.
+        """
+        if not calls:
+            raise InvalidInput("first", "needs at least one call")
+        branches = self._branches("run.first", calls)
+        return RunCall("first", lambda: self._first(branches))
+
+    async def _first(self, branches: _Branches) -> First[Any]:
+        call = PlacedCall(branches.place, StepKind.DECISION, "first")
+        record = self._engine.recorded(call)
+        if record is None:
+            tasks = branches.start_all()
+            await Join(tasks, first=True)
+            index = next(n for n, task in enumerate(tasks) if task.done())
+            record = await self._engine.save(call.step(result=encode({"first": index})))
+        index = load(record.result or "{}")["first"]
+        branches.start(index)
+        await branches.drop_others(index)
+        value = _value_of(await branches.settled(index))
+        branches.join()
+        return First(index, value)
+
+    def as_completed(self, *calls: Awaitable[T]) -> AsyncIterator[First[T]]:
+        """Run calls and coroutines at the same time, and return each result as it comes. The order is recorded.
+
+        async for done in run.as_completed(run.step(a), run.step(b)):
+            print(done.index, done.value)
+        """
+        return self._as_completed(self._branches("run.as_completed", calls))
+
+    async def _as_completed(self, branches: _Branches) -> AsyncIterator[First[Any]]:
+        tasks = branches.start_all()
+        returned: set[int] = set()
+        for number in range(len(branches)):
+            place = Place(branches.place.sub_key(f"order.{number}"), branches.place.branch, branches.place.ordinal)
+            call = PlacedCall(place, StepKind.DECISION, "as_completed")
+            record = self._engine.recorded(call)
+            if record is None:
+                left = [n for n in range(len(branches)) if n not in returned]
+                await Join([tasks[n] for n in left], first=True)
+                index = next(n for n in left if tasks[n].done())
+                record = await self._engine.save(call.step(result=encode({"index": index})))
+            self._engine.use(place.key)
+            index = load(record.result or "{}")["index"]
+            returned.add(index)
+            yield First(index, _value_of(await branches.settled(index)))
+        branches.join()
+
+    def _branches(self, what: str, calls: Sequence[Awaitable[Any]], *, joins_all: bool = False) -> _Branches:
+        branch, place = self._engine.place(what, None)
+        return _Branches(self._engine, branch, place, calls, joins_all=joins_all)
+
+    # Time.
+
+    def sleep(
+        self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0
+    ) -> RunCall[None]:
+        """Wait, without holding a worker. The time begins with the first call, whatever happens to the worker."""
+        duration = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days).total_seconds()
+        check_seconds(duration, "sleep")
+        branch, place = self._engine.place("run.sleep", self._options.key)
+        call = PlacedCall(place, StepKind.SLEEP, "sleep")
+        return RunCall("sleep", lambda: self._sleep(branch, call, duration))
+
+    async def _sleep(self, branch: Branch, call: PlacedCall, duration: float) -> None:
+        record = self._engine.recorded(call)
+        if record is None:
+            record = await self._engine.save(call.step(result=encode({"milliseconds": milliseconds(duration)})))
+        await sleep_until_recorded(self._engine, record)
+        branch.completed(_deadline_of(record))
+
+    def now(self) -> datetime:
+        """When the last call of this branch was recorded; before the first call, when the run was enqueued.
+
+        The same in every attempt. Use it instead of the machine's clock.
+        """
+        return self._engine.branch("run.now").now
+
+    @property
+    def random(self) -> SeededRandom:
+        """Random numbers that are the same in every attempt. Not for secrets."""
+        return self._engine.branch("run.random").random
+
+    def uuid(self) -> UUID:
+        """A UUID that is the same in every attempt."""
+        return UUID(int=self.random.getrandbits(128), version=4)
+
+    # Signals.
+
+    @overload
+    def wait_for(self, name: str, type: type[T], /) -> RunCall[T]: ...
+    @overload
+    def wait_for(self, name: str, type: type[T], /, *, timeout_seconds: float) -> RunCall[T]: ...
+    @overload
+    def wait_for(self, name: str, /, *, timeout_seconds: float | None = None) -> RunCall[Any]: ...
+    def wait_for(self, name: str, type: Any = Any, /, *, timeout_seconds: float | None = None) -> RunCall[Any]:
+        """Wait for a signal of this name, without holding a worker, and return its value in this type.
+
+        It may have come before. Signals of one name are received in the order in which they were sent, each once. With
+        a timeout TimeoutError is raised if none was sent in time, which begins with the first call; the database
+        decides which came first, and that is recorded.
+        """
+        check_text(name, "signal", length_max=200)
+        if timeout_seconds is not None:
+            check_seconds(timeout_seconds, "timeout_seconds")
+        branch, place = self._engine.place(f"run.wait_for({name!r})", self._options.key)
+        call = PlacedCall(place, StepKind.WAIT, name)
+        return RunCall(f"wait for {name}", lambda: self._wait_for(branch, call, type, timeout_seconds))
+
+    async def _wait_for(self, branch: Branch, call: PlacedCall, type_: Any, timeout_seconds: float | None) -> Any:
+        deadline = await self._wait_deadline(call.place, call.name, timeout_seconds)
+        record = self._engine.recorded(call)
+        if record is None:
+            record = await self._receive(call, call.name, deadline)
+        branch.completed(record.finished_at)
+        if record.status == "failed":
+            raise TimeoutError(f"no signal {call.name!r} came in time")
+        return decode(record.result or "null", type_, step=f"{call.name} ({record.key})")
+
+    async def _wait_deadline(self, place: Place, name: str, timeout_seconds: float | None) -> datetime | None:
+        """When a wait ends without a signal. It is recorded at the first call."""
+        sub_place = Place(place.sub_key("deadline"), place.branch, place.ordinal)
+        record = self._engine.peek(sub_place.key)
+        self._engine.use(sub_place.key)
+        if record is None:
+            if timeout_seconds is None or self._engine.peek(place.key) is not None:
+                return None
+            result = encode({"milliseconds": milliseconds(timeout_seconds)})
+            record = await self._engine.save(PlacedCall(sub_place, StepKind.SLEEP, name).step(result=result))
+        return _deadline_of(record)
+
+    async def _receive(self, call: PlacedCall, name: str, deadline: datetime | None) -> StepRecord:
+        engine = self._engine
+        await engine.signals()
+        while True:
+            signal = engine.take_signal(name, until=deadline)
+            if signal is not None:
+                return await engine.save(call.step(result=signal.payload, signal_rev=signal.rev))
+            if deadline is not None and deadline <= engine.now:
+                # A signal that came before the deadline may have been written after the last read.
+                await engine.refresh_signals()
+                signal = engine.take_signal(name, until=deadline)
+                if signal is not None:
+                    return await engine.save(call.step(result=signal.payload, signal_rev=signal.rev))
+                error = encode({"type": "TimeoutError", "message": f"no signal {name!r} came in time"})
+                return await engine.save(call.step(status="failed", error=error))
+            await engine.wait(DurableWait(deadline=deadline, signal=name))
+
+    # Changes of code.
+
+    async def patched(self, name: str) -> bool:
+        """Whether this run takes the new way at a change of the code: `if await run.patched("fees"): …`.
+
+        Runs that had passed this place before the change take the old way, all others the new one. The first value is
+        recorded, and stays the same for the run.
+        """
+        check_text(name, "patch", length_max=150)
+        engine = self._engine
+        branch = engine.branch("run.patched")
+        place = Place(f"patch:{name}", branch.path, 0)
+        call = PlacedCall(place, StepKind.PATCH, name)
+        record = engine.recorded(call)
+        if record is None:
+            is_new = engine.peek(branch.upcoming_key) is None
+            record = await engine.save(call.step(result=encode(is_new)))
+        engine.use(place.key)
+        return cast(bool, load(record.result or "false"))
+
+
+class _Branches:
+    """The calls of one `gather`, `first` or `as_completed`, each in a task of its own."""
+
+    def __init__(
+        self,
+        engine: WorkflowEngine,
+        branch: Branch,
+        place: Place,
+        calls: Sequence[Awaitable[Any]],
+        *,
+        joins_all: bool,
+    ) -> None:
+        self._engine, self._branch, self.place, self._calls = engine, branch, place, calls
+        self._joins_all = joins_all
+        self._started: dict[int, tuple[Branch, asyncio.Task[Any]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        return [task for _, (_, task) in sorted(self._started.items())]
+
+    def start_all(self) -> list[asyncio.Task[Any]]:
+        return [self.start(index) for index in range(len(self._calls))]
+
+    def start(self, index: int) -> asyncio.Task[Any]:
+        if index not in self._started:
+            inner, call = self._branch.sub_branch(self.place, index), self._calls[index]
+            inner.is_leaf = self._joins_all and isinstance(call, RunCall) and call.is_leaf
+            self._started[index] = inner, self._engine.start_task(_awaited(call), inner)
+        return self._started[index][1]
+
+    async def settled(self, index: int) -> _Settled:
+        """The result or error of a branch."""
+        return await _settled(self.start(index))
+
+    async def drop_others(self, index: int) -> None:
+        """Cancel all branches but this one."""
+        others = [n for n in range(len(self._calls)) if n != index]
+        self._engine.drop_branches(self.place, others)
+        started = [self._started[n][1] for n in others if n in self._started]
+        for task in started:
+            task.cancel()
+        if started:
+            await Join(started)
+        for n in others:
+            if n not in self._started:
+                _close(self._calls[n])
+
+    def join(self) -> None:
+        """The branches are over: the time of the branch that started them is theirs."""
+        for inner, _ in self._started.values():
+            self._branch.completed(inner.now)
+
+
+class _Settled(msgspec.Struct, frozen=True):
+    value: Any = None
+    error: Exception | None = None
+
+
+async def _settled(call: Awaitable[Any]) -> _Settled:
+    try:
+        return _Settled(await call)
+    except Exception as error:  # noqa: BLE001 - raised by `_value_of` once all have ended
+        return _Settled(error=error)
+
+
+def _value_of(settled: _Settled) -> Any:
+    if settled.error is not None:
+        raise settled.error
+    return settled.value
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return not task.cancelled() and isinstance(task.exception(), Exception)
+
+
+def _close(call: Awaitable[Any]) -> None:
+    """A coroutine that is not run would be reported as never awaited."""
+    if asyncio.iscoroutine(call):
+        call.close()
+
+
+async def _awaited(call: Awaitable[T]) -> T:
+    return await call
+
+
+def _deadline_of(record: StepRecord) -> datetime:
+    return record.finished_at + timedelta(milliseconds=load(record.result or "{}").get("milliseconds", 0))

@@ -1,0 +1,210 @@
+"""`tenure runs`, and the provenance of runs, on real databases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import tenure as library
+from tenure.cli.run_output import STEP_HEADINGS, step_rows
+from tenure.cli.tables import table_lines
+from tenure.lifecycle.statuses import WAITING
+from tenure.stores.contract import steps as contract_steps
+from tenure.stores.contract.steps import all_steps
+from tenure.testing.driver import OPERATOR
+from tests.support.command import Answer, tenure
+from tests.support.databases import Database
+from tests.support.in_process_worker import working
+from tests.support.waiting import eventually
+
+UNKNOWN = "01890a5d-ac96-774b-bcce-b302099a8057"
+AT_ONCE = library.Backoff(base_seconds=0.001, max_seconds=0.001)
+TREE = ["0", "  retry 1", "1", "2.0", "  2.0/0", "2.1", "  2.1/0", "3", "4", "5", "  deadline"]
+
+
+@pytest.fixture
+async def app(database: Database) -> AsyncIterator[library.App]:
+    async with database.opened():
+        pass
+    app = library.App(database.url, version="3.1")
+    yield app
+    await app.close()
+
+
+def runs(database: Database, *arguments: str) -> Answer:
+    return tenure("runs", *arguments, "--database", database.url)
+
+
+def order_workflow(app: library.App) -> Any:
+    """A workflow with a retried step, parallel branches, a child, and a wait with a deadline."""
+    failed: list[str] = []
+
+    def search(topic: str) -> str:
+        if not failed:
+            failed.append(topic)
+            raise ConnectionError("the service is away")
+        return f"pages about {topic}"
+
+    def refuse() -> None:
+        raise ValueError("no stock")
+
+    def note(page: str) -> str:
+        return page.upper()
+
+    @app.job()
+    def mail(to: str) -> str:
+        return f"sent to {to}"
+
+    @app.workflow()
+    async def order(run: library.Run, topic: str) -> str:
+        await run.using(on_error="retry", max_attempts=3, backoff=AT_ONCE).step(search, topic)
+        await run.using(on_error="continue").step(refuse)
+
+        async def branch(page: str) -> str:
+            return await run.step(note, page)
+
+        await run.gather(branch("a"), branch("b"))
+        child = await run.spawn(mail, "ada")
+        await child.result()
+        return await run.wait_for("approved", str, timeout_seconds=86_400)
+
+    return order
+
+
+async def waiting_for_approval(app: library.App, order: Any) -> library.Handle[Any]:
+    """A run of it that waits for its signal. The caller runs the worker."""
+    handle: library.Handle[Any] = await order.enqueue("otters")
+
+    async def is_waiting() -> bool:
+        steps = await all_steps(await app.store(), handle.id)
+        is_last = any(step.key.endswith(".deadline") for step in steps)
+        return is_last and (await handle.refresh()).status is WAITING
+
+    await eventually(is_waiting, seconds=60)
+    return handle
+
+
+@pytest.mark.requirement("WC-13")
+async def test_a_waiting_run_is_shown_with_a_tree_of_its_steps(app: library.App, database: Database) -> None:
+    order = order_workflow(app)
+    async with app, working(app):
+        handle = await waiting_for_approval(app, order)
+        steps = await all_steps(await app.store(), handle.id)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(contract_steps, "STEPS_PER_READ", 4)
+            assert await all_steps(await app.store(), handle.id) == steps, "all pages are read"
+    told = runs(database, "show", str(handle.id), "--json").json
+    assert (told["job"]["id"], told["waits_for"].split(",")[0]) == (str(handle.id), "a signal")
+    by_key = {step["key"]: step for step in told["steps"]}
+    assert list(by_key) == [step.key for step in steps]
+    assert by_key["0"]["result"] == "pages about otters"
+    assert by_key["1"]["error"]["message"] == "no stock"
+    [child] = told["children"]
+    assert (child["kind"].rpartition(".")[2], child["status"], "result" in child) == ("mail", "succeeded", False)
+    in_words = runs(database, "show", str(handle.id)).out
+    record, tree = in_words.split(f"\n\n{len(by_key)} recorded steps\n")
+    assert "\n\nwaits for a signal, until " in record
+    _heading, *rows = tree.partition("\n\n")[0].splitlines()
+    assert [row[:11].rstrip() for row in rows] == TREE
+    assert "ConnectionError: the service is away" in rows[1]
+    assert "ValueError: no stock" in rows[2]
+    assert child["id"] in in_words.partition("\nchildren\n")[2]
+    assert [str(row[0]) for row in step_rows(steps[::-1])] == TREE, "the order of completion does not matter"
+    assert max(map(len, table_lines(STEP_HEADINGS, list(step_rows(steps)), width=80, color=False))) <= 80
+
+
+async def test_a_signal_is_sent_once_for_a_request_id(app: library.App, database: Database) -> None:
+    order = order_workflow(app)
+    async with app, working(app):
+        handle = await waiting_for_approval(app, order)
+        wanted = str(handle.id)
+        assert runs(database, "signal", wanted, "late", "--json").json["id"] == wanted
+        for _ in range(2):
+            sent = runs(database, "signal", wanted, "approved", '"by ada"', "--request-id", "approval-7")
+            assert (sent.code, sent.out) == (0, f"{wanted} was sent approved\n")
+        assert await handle.result(timeout_seconds=60) == "by ada"
+    told = runs(database, "show", wanted, "--json").json
+    assert [signal["name"] for signal in told["unread_signals"]] == ["late"]
+    assert told["waits_for"] is None
+    refused = runs(database, "signal", wanted, "approved")
+    assert (refused.code, refused.out) == (1, "")
+    assert "succeeded" in refused.err
+
+
+@pytest.mark.requirement("WC-12", "WC-13")
+async def test_the_provenance_of_a_run_lists_steps_children_and_unread_signals(
+    app: library.App, database: Database
+) -> None:
+    order = order_workflow(app)
+    async with app, working(app):
+        handle = await waiting_for_approval(app, order)
+        await handle.signal("late", 7)
+        await handle.signal("approved", "by ada")
+        await handle.result(timeout_seconds=60)
+        steps = await all_steps(await app.store(), handle.id)
+    shown = tenure("jobs", "show", str(handle.id), "--provenance", "--json", "--database", database.url)
+    told = shown.json["provenance"]
+    assert [call["key"] for call in told["tool_calls"]] == [step.key for step in steps]
+    calls = {call["key"]: call for call in told["tool_calls"]}
+    assert (calls["0"]["kind"], calls["0"]["name"], calls["0"]["status"]) == ("step", "search", "succeeded")
+    assert (calls["0"]["result"], calls["0"]["code_version"]) == ("pages about otters", "3.1")
+    assert (calls["1"]["status"], calls["1"]["error"]["message"]) == ("failed", "no stock")
+    assert all(call["attempt"] >= 1 and call["duration_seconds"] >= 0 and call["started_at"] for call in calls.values())
+    [child] = told["children"]
+    assert (child["key"], child["kind"].rpartition(".")[2]) == ("3", "mail")
+    assert [signal["name"] for signal in told["unread_signals"]] == ["late"]
+    in_words = tenure("jobs", "show", str(handle.id), "--provenance", "--database", database.url).out
+    assert f"\n{len(steps)} steps\n" in in_words
+    assert child["job_id"] in in_words
+    assert "\n1 unread signal\n" in in_words
+
+
+async def test_an_erased_run_keeps_the_digests_of_its_steps(app: library.App, database: Database) -> None:
+    order = order_workflow(app)
+    async with app, working(app):
+        handle = await waiting_for_approval(app, order)
+        await handle.signal("approved", "by ada")
+        await handle.result(timeout_seconds=60)
+        before = (await handle.provenance()).tool_calls
+        await (await app.store()).erase(handle.id, reason="asked", actor=OPERATOR)
+        after = (await handle.provenance()).tool_calls
+    assert [call.digest for call in after] == [call.digest for call in before]
+    assert {(call.result, call.error) for call in after} == {(None, None)}
+    shown = runs(database, "show", str(handle.id))
+    assert shown.code == 0
+    assert "otters" not in shown.out
+
+
+async def test_a_job_without_steps_has_none_in_its_provenance(app: library.App, database: Database) -> None:
+    @app.job()
+    def plain() -> None:
+        return
+
+    async with app, working(app):
+        handle = await plain.enqueue()
+        await handle.result(timeout_seconds=60)
+        provenance = await handle.provenance()
+    assert (provenance.tool_calls, provenance.children, provenance.unread_signals) == ((), (), ())
+    shown = runs(database, "show", str(handle.id))
+    assert (shown.code, "\n0 recorded steps\n" in shown.out) == (0, True)
+    in_words = tenure("jobs", "show", str(handle.id), "--provenance", "--database", database.url).out
+    assert "step" not in in_words
+
+
+@pytest.mark.parametrize("command", [("show", UNKNOWN), ("signal", UNKNOWN, "approved")])
+async def test_an_unknown_run_is_a_finding(database: Database, command: tuple[str, ...]) -> None:
+    async with database.opened():
+        pass
+    answer = runs(database, *command)
+    assert (answer.code, answer.out) == (1, "")
+    assert UNKNOWN in answer.err
+
+
+async def test_a_value_that_is_not_json_is_a_wrong_call(database: Database) -> None:
+    async with database.opened():
+        pass
+    answer = runs(database, "signal", UNKNOWN, "approved", "by ada")
+    assert (answer.code, answer.out) == (2, "")
+    assert "value" in answer.err
