@@ -12,7 +12,9 @@ from uuid import UUID
 
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import ClaimRequest, Outcome, Request, Store, Subscription
+from tenure.stores.contract.steps import STEPS_PER_READ
 
 
 class Fault(Enum):
@@ -51,6 +53,10 @@ class FaultyStore:
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         jobs: list[Job] = await self._call("recoverable", lambda: self.store.recoverable(limit=limit, after=after))
         return jobs
+
+    async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
+        steps: list[StepRecord] = await self._call("steps", lambda: self.store.steps(job_id, after=after, limit=limit))
+        return steps
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self.store.read(job_ids)

@@ -1,5 +1,5 @@
-"""A workflow with every kind of call, for workers that are killed. A step notes that it is executed, and in a worker
-whose environment names it, it then hangs."""
+"""A workflow with every kind of call, and one whose steps are undone, for workers that are killed. A step notes that it
+is executed, and in a worker whose environment names it, it then hangs."""
 
 from __future__ import annotations
 
@@ -45,5 +45,25 @@ def declare(app: tenure.App) -> tenure.JobFunction[[str, float], list[str]]:
     return app.workflow(lease_seconds=3, max_attempts=10, backoff=backoff)(order)
 
 
+BOOKED = ("hotel", "flight")
+UNDONE = ("undo flight", "undo hotel")
+
+
+async def trip(run: tenure.Run, folder: str) -> None:
+    async def undo(booked: str) -> None:
+        await execute(folder, f"undo {booked}")
+
+    for place in BOOKED:
+        await run.using(compensate=undo).step(execute, folder, place)
+    await run.step(execute, folder, "board")
+    raise tenure.PermanentError("the trip is off")
+
+
+def declare_trip(app: tenure.App) -> tenure.JobFunction[[str], None]:
+    backoff = tenure.Backoff(base_seconds=0.05, max_seconds=0.05)
+    return app.workflow(lease_seconds=3, max_attempts=3, backoff=backoff, on_lost="fail")(trip)
+
+
 app = tenure.App()
 declare(app)
+declare_trip(app)

@@ -186,3 +186,29 @@ async def test_a_cancelled_run_cancels_its_children(app: tenure.App) -> None:
             return (await children_of(app, handle))[0].status is CANCELLED
 
         await eventually(ended, seconds=60)
+
+
+@pytest.mark.requirement("WF-10", "WF-15")
+async def test_a_request_to_cancel_a_waiting_parent_cancels_its_children(app: tenure.App) -> None:
+    @app.workflow()
+    async def child(run: tenure.Run) -> None:
+        await run.wait_for("never", str)
+
+    @app.workflow()
+    async def parent(run: tenure.Run) -> None:
+        await (await run.spawn(child)).result()
+
+    async with app, working(app):
+        handle = await parent.enqueue()
+
+        async def both_wait() -> bool:
+            return [job.status for job in (await handle.refresh(), *await children_of(app, handle))] == [WAITING] * 2
+
+        await eventually(both_wait, seconds=60)
+        await handle.cancel(reason="no longer needed")
+
+        async def both_are_cancelled() -> bool:
+            return [job.status for job in (await handle.refresh(), *await children_of(app, handle))] == [CANCELLED] * 2
+
+        await eventually(both_are_cancelled, seconds=60)
+    assert handle.job.reason == "no longer needed"

@@ -6,7 +6,7 @@ store decides each request; a request that a concurrent change has overtaken is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -47,7 +47,7 @@ from tenure.stores.contract import (
     Request,
     RetentionStore,
 )
-from tenure.stores.contract.steps import all_steps
+from tenure.stores.contract.steps import all_steps, ends_on_a_worker
 from tenure.workers.maintenance.retention import Pruner, PruneReport
 
 __all__ = [
@@ -143,6 +143,9 @@ class JobAdmin:
     async def cancel(self, job_id: JobId, *, hard: bool = False, reason: str = "requested") -> Job:
         """Cancel a job: at once if it is not leased, otherwise by a request to its worker. `hard` revokes the lease.
 
+        A run that has steps to undo, or children, is always requested to cancel: a worker undoes its steps and cancels
+        its children first. A hard cancel does neither.
+
         A job that is claimed or released meanwhile is decided again. A job that has ended or is committed is refused.
         """
         [outcome] = await self._cancel([await self.job(job_id)], hard=hard, reason=reason)
@@ -188,9 +191,15 @@ class JobAdmin:
         outcomes: dict[UUID, Outcome] = {}
         open_ = {job.id: job for job in jobs}
         for _ in range(ROUNDS_MAX):
-            requests = [self._cancel_request(job, hard=hard, reason=reason) for job in open_.values()]
+            to_worker = set() if hard else await self._ending_on_a_worker(open_.values())
+            requests = [
+                self._cancel_request(job, hard=hard, to_worker=job.id in to_worker, reason=reason)
+                for job in open_.values()
+            ]
             outcomes.update(zip(open_, await self._store.apply(requests), strict=True))
-            open_ = {job_id: job for job_id in open_ if (job := _to_retry(outcomes[job_id])) is not None}
+            # Such a run is due now, and any worker claims it.
+            left = [one for one in open_ if one not in to_worker or isinstance(outcomes[one], Failure)]
+            open_ = {job_id: job for job_id in left if (job := _to_retry(outcomes[job_id])) is not None}
             if not open_:
                 break
         for job_id in open_:
@@ -198,11 +207,15 @@ class JobAdmin:
             outcomes[job_id] = Failure(StoreError(problem))
         return [outcomes[job.id] for job in jobs]
 
-    def _cancel_request(self, job: Job, *, hard: bool, reason: str) -> Request:
+    async def _ending_on_a_worker(self, jobs: Iterable[Job]) -> set[UUID]:
+        """The jobs that are not leased, and that a worker must end."""
+        return {job.id for job in jobs if not job.leased and await ends_on_a_worker(self._store, job)}
+
+    def _cancel_request(self, job: Job, *, hard: bool, to_worker: bool, reason: str) -> Request:
         operations: tuple[Operation, ...] = (RequestCancel(reason), Cancel(reason))
         if hard:
             operations = (Cancel(reason),)
-        elif job.leased:
+        elif job.leased or to_worker:
             operations = (RequestCancel(reason),)
         # A soft cancel may end the job only while it is not leased. The others hold for any revision, so that
         # heartbeats of a busy worker cannot keep them out.

@@ -206,6 +206,12 @@ def save_refusal(job: Job, actor: Actor, *, attempt: int, at: datetime) -> Refus
     return None
 
 
+def steps_to_undo(records: Iterable[StepRecord]) -> list[StepRecord]:
+    """The steps that a run undoes if it ends without success, in that order. Those that are undone already are among
+    them."""
+    return sorted((one for one in records if one.undo is not None), key=lambda one: one.number, reverse=True)
+
+
 class StoredStep(msgspec.Struct, frozen=True, gc=False):
     """A stored row as `verify` compares it with the log. `is_changed`: its own digests do not explain it. `is_empty`:
     it has neither result nor error, as after an erasure."""

@@ -22,9 +22,10 @@ from tenure.seams import SeededRandom, seeded_random
 R = TypeVar("R")
 
 KEY_LENGTH_MAX = 200
-_PART = r"\.(?:deadline|retry\.[0-9]+|order\.[0-9]+)"
+_PART = r"\.(?:deadline|(?:undo\.)?retry\.[0-9]+|order\.[0-9]+|undo)"
 _AUTOMATIC = re.compile(rf"[0-9./]*({_PART})?")
-_PART_OF_CALL = re.compile(rf"(.*){_PART}")
+_PART_OF_CALL = re.compile(rf"(.*?){_PART}")
+_RESERVED = ("patch:", "undo:")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -91,15 +92,17 @@ class Branch:
 
 
 def check_key(key: str) -> str:
-    """An explicit key. Keys that look like automatic ones are refused."""
+    """An explicit key. Keys that look like automatic ones, or like records that belong to a call, are refused."""
     check_text(key, "key", length_max=KEY_LENGTH_MAX)
+    if key.startswith(_RESERVED) or _PART_OF_CALL.fullmatch(key):
+        raise InvalidInput("key", f"{key!r} is of a form that the run uses itself; use another key")
     if _AUTOMATIC.fullmatch(key):
         raise InvalidInput("key", f"{key!r} looks like the key of a call without one; use a key with a letter in it")
     return key
 
 
 def call_key(key: str) -> str:
-    """The key of the call that a record belongs to: itself, or the call whose retry, deadline or order it is.
+    """The key of the call that a record belongs to: itself, or the call whose retry, deadline, order or undo it is.
 
     >>> call_key("3.0/1.retry.2"), call_key("3.0/1")
     ('3.0/1', '3.0/1')

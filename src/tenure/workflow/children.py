@@ -133,7 +133,7 @@ class ChildJobs:
 
     async def _enqueue(self, call: PlacedCall, request: EnqueueRequest, on_parent_end: OnParentEnd) -> StepRecord:
         engine = self._engine
-        engine.begin_execution()
+        await engine.begin_execution()
         try:
             origin = msgspec.structs.replace(
                 request.origin,

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, ParamSpec, TypeVar
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, TenureError
 from tenure.jobs.context import Context
 from tenure.jobs.definition import JobDefinition, Options
 from tenure.jobs.step_codec import failed_step
+from tenure.lifecycle.dead_letter import Stage
+from tenure.lifecycle.steps import StepRecord, steps_to_undo
 from tenure.workers.execution.attempt import RunningAttempt
-from tenure.workers.execution.outcomes import Cancelled, EndsAttempt, ErrorAction, Raised, describe_error
+from tenure.workers.execution.outcomes import (
+    Cancelled,
+    EndsAttempt,
+    ErrorAction,
+    ErrorPolicy,
+    Outcome,
+    Raised,
+    TimedOut,
+    UndoUnfinished,
+    describe_error,
+    outcome_of_error,
+    release_cause,
+)
+from tenure.workers.leases import Interruption
+from tenure.workers.timeouts import timeout_error
 from tenure.workflow.children import ChildJobs
-from tenure.workflow.engine import WorkflowEngine
+from tenure.workflow.engine import Mode, UndoableStep, WorkflowEngine
 from tenure.workflow.run import Run
+from tenure.workflow.undo import RunEnd, undo
+
+log = logging.getLogger("tenure.workflow")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,26 +59,49 @@ class WorkflowDefinition(JobDefinition[P, R]):
         self.invoker = self._invoke
 
     async def _invoke(self, attempt: RunningAttempt, arguments: Mapping[str, Any]) -> Any:
-        """Run the function from its beginning over the recorded steps."""
-        records = await attempt.services.checkpointer.load(attempt.lease)
+        """Run the function from its beginning over the recorded steps. If the run ends without success, undo them."""
+        job, records = attempt.job, await attempt.services.checkpointer.load(attempt.lease)
+        end = RunEnd.recorded(job, records)
+        if end is None and job.cancel_requested and not job.committed:
+            end = RunEnd.after(job, Cancelled())
+        if end is not None:
+            await self._end(attempt, records, end, arguments)
         engine = WorkflowEngine(attempt, records)
         children = ChildJobs(engine, self._errors)
-        run = Run(engine, Context(attempt), children, self._errors)
         try:
-            return await engine.run(self._run_to_end(run, engine, children, arguments))
-        except EndsAttempt as end:
-            if isinstance(end.outcome, Cancelled):
-                await children.cancel_live("its parent was cancelled")
+            result = await engine.run(self._run_to_end(engine, children, arguments))
+            if steps_to_undo(engine.records()):
+                # Refused here, while the steps can still be undone.
+                self.encode_result(result, job_id=job.id)
+            return result
+        except asyncio.CancelledError:
+            if attempt.interruption is not Interruption.OVERDUE:
+                raise
+            await self._end_later(engine, RunEnd.after(attempt.job, TimedOut()))
+            raise
+        except EndsAttempt as ended:
+            await self._undo_after(engine, children, ended.outcome)
             raise
         except Exception as error:
+            outcome = self._outcome(attempt, error)
+            if outcome is not None:
+                await self._undo_after(engine, children, outcome)
             if failed_step(error) is None:
                 raise
             # The failure is recorded, and every further attempt would find it again.
             raise EndsAttempt(Raised(describe_error(error), ErrorAction.END)) from error
 
-    async def _run_to_end(
-        self, run: Run, engine: WorkflowEngine, children: ChildJobs, arguments: Mapping[str, Any]
-    ) -> Any:
+    def _outcome(self, attempt: RunningAttempt, error: Exception) -> Outcome | None:
+        """The outcome of a function that raised this. None: the run is released."""
+        if failed_step(error) is not None:
+            return Raised(describe_error(error), ErrorAction.END)
+        if release_cause(error, job_id=attempt.job.id, database=attempt.database) is not None:
+            return None
+        stage = Stage.COMMIT if attempt.raised_in_commit(error) else Stage.EXEC
+        return outcome_of_error(error, ErrorPolicy(self.options.retry_on, self.options.fail_on), stage=stage)
+
+    async def _run_to_end(self, engine: WorkflowEngine, children: ChildJobs, arguments: Mapping[str, Any]) -> Any:
+        run = Run(engine, Context(engine.attempt), children, self._errors)
         try:
             result = await self.function(run, **arguments)
         except Exception as error:
@@ -67,3 +111,61 @@ class WorkflowDefinition(JobDefinition[P, R]):
         engine.require_all_made()
         await children.finish()
         return result
+
+    # Compensation.
+
+    async def _undo_after(self, engine: WorkflowEngine, children: ChildJobs, outcome: Outcome) -> None:
+        """Undo the steps if the run ends with this outcome and has any to undo."""
+        if isinstance(outcome, Cancelled):
+            await children.cancel_live("its parent was cancelled")
+        end, records = RunEnd.after(engine.job, outcome), engine.records()
+        if end is not None and steps_to_undo(records):
+            await self._undo(engine.attempt, records, engine.undoable, end)
+
+    async def _end(
+        self, attempt: RunningAttempt, records: Sequence[StepRecord], end: RunEnd, arguments: Mapping[str, Any]
+    ) -> NoReturn:
+        """End a run that is to end: replay it to find what undoes its steps, and undo them."""
+        engine = WorkflowEngine(attempt, records, Mode.REPLAY)
+        children = ChildJobs(engine, self._errors)
+        if end.ends_as == "cancelled":
+            await children.cancel_live("its parent was cancelled")
+        if not steps_to_undo(records) and not attempt.job.unwinding:
+            raise EndsAttempt(Cancelled())
+        try:
+            await engine.run(self.function(Run(engine, Context(attempt), children, self._errors), **arguments))
+        except EndsAttempt as ended:
+            if not isinstance(ended.outcome, UndoUnfinished):
+                raise
+        except Exception:
+            # What the function raised is part of how the run came to its end, which is recorded.
+            log.debug("run %s replayed", attempt.job.id, exc_info=True)
+        await self._undo(attempt, records, engine.undoable, end)
+
+    async def _undo(
+        self,
+        attempt: RunningAttempt,
+        records: Sequence[StepRecord],
+        undoable: Mapping[str, UndoableStep],
+        end: RunEnd,
+    ) -> NoReturn:
+        try:
+            await undo(attempt, records, undoable, end)
+        except asyncio.CancelledError:
+            if attempt.interruption is not Interruption.OVERDUE:
+                raise
+            raise EndsAttempt(UndoUnfinished(timeout_error(attempt.job), timed_out=True)) from None
+        except Exception as error:
+            raise EndsAttempt(UndoUnfinished(describe_error(error))) from error
+
+    async def _end_later(self, engine: WorkflowEngine, end: RunEnd | None) -> None:
+        """The time of this attempt is over: record how the run ends, and let the next attempt undo its steps."""
+        if end is None or not steps_to_undo(engine.records()):
+            return
+        try:
+            await engine.services.checkpointer.save(engine.attempt.lease, end.step())
+        except TenureError:
+            # The attempt has timed out all the same. Recovery, or the next attempt, ends the run.
+            log.exception("run %s: its end was not recorded", engine.job.id)
+            return
+        raise EndsAttempt(UndoUnfinished())

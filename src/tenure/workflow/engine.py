@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from tenure.errors import CheckpointNotSaved, LeaseLost, PermanentError, StepCallRefused, StoreUnavailable
+from tenure.errors import (
+    CheckpointNotSaved,
+    InvalidInput,
+    LeaseLost,
+    PermanentError,
+    StepCallRefused,
+    StoreUnavailable,
+)
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepStatus
 from tenure.observe.log_context import job_fields
 from tenure.stores.contract import SignalRecord
 from tenure.workers.execution.attempt import RunningAttempt
-from tenure.workers.execution.outcomes import Cancelled, EndsAttempt, Lost, Outcome, Raised, Suspended
+from tenure.workers.execution.outcomes import Cancelled, EndsAttempt, Lost, Outcome, Raised, Suspended, UndoUnfinished
 from tenure.workflow.branch import Branch, Place, call_key, current_branch, require_own_task
 from tenure.workflow.waits import DurableWait, undurable_wait, waits_durably
 
@@ -68,11 +76,44 @@ class PlacedCall(msgspec.Struct, frozen=True):
         )
 
 
+class Compensation(msgspec.Struct, frozen=True):
+    """The function that undoes a step. It is called with the result of the step."""
+
+    function: Callable[[Any], Any]
+    timeout_seconds: float | None = None
+
+    @property
+    def recorded(self) -> str:
+        """What the record of the step says of it."""
+        return encode({"function": name_of(self.function)})
+
+
+class UndoableStep(msgspec.Struct, frozen=True):
+    """A recorded step, how it is undone, and its result."""
+
+    record: StepRecord
+    compensation: Compensation
+    result: Any
+
+
+class Mode(StrEnum):
+    """What an engine does with a call that is not recorded."""
+
+    RUN = "run"
+    """Execute it."""
+    REPLAY = "replay"
+    """Nothing: the call waits until all branches have come to such a call, and then the replay is over."""
+    UNDO = "undo"
+    """Execute it: it undoes a step. A request to cancel has no effect."""
+
+
 class WorkflowEngine:
     """The state of one attempt of a run. All of it is used on the worker's event loop only."""
 
-    def __init__(self, attempt: RunningAttempt, records: Sequence[StepRecord]) -> None:
-        self.attempt, self.services = attempt, attempt.services
+    def __init__(self, attempt: RunningAttempt, records: Sequence[StepRecord], mode: Mode = Mode.RUN) -> None:
+        self.attempt, self.services, self._mode = attempt, attempt.services, mode
+        self.undoable: dict[str, UndoableStep] = {}
+        """The steps that this attempt has come to and that can be undone, by key."""
         self._records = {record.key: record for record in records}
         self._used: set[str] = set()
         """The keys of the calls that this attempt has made."""
@@ -107,7 +148,7 @@ class WorkflowEngine:
 
     async def run(self, function: Coroutine[Any, Any, T]) -> T:
         """Run the workflow's function to its end, or to the end of the attempt."""
-        self.attempt.on_cancel_request = self._cancel
+        self.attempt.on_cancel_request = self._cancel if self._mode is Mode.RUN else None
         main = self.start_task(function, self.main)
         try:
             await asyncio.wait({main})
@@ -227,8 +268,14 @@ class WorkflowEngine:
         """These branches of a call need not make all their calls again."""
         self._dropped += [f"{place.key}.{index}/" for index in indexes]
 
+    def register(self, record: StepRecord, compensation: Compensation | None, result: Any) -> None:
+        """The step of this record can be undone, if it was recorded as such."""
+        if record.undo is not None and compensation is not None:
+            self.undoable[record.key] = UndoableStep(record, compensation, result)
+
     async def save(self, step: NewStep) -> StepRecord:
         """Record a step. Returns the record, which counts from now on."""
+        await self._require_executing()
         if len(self._records) >= STEPS_MAX:
             raise PermanentError(
                 f"run {self.job.id} has recorded {STEPS_MAX} steps, the most that a run may have; divide it into "
@@ -249,12 +296,18 @@ class WorkflowEngine:
             self._clock_base = record.finished_at, self.services.seams.clock.monotonic_seconds()
         return record
 
-    def begin_execution(self) -> None:
+    async def begin_execution(self) -> None:
         """A call is executed from now on. A run that was asked to cancel executes no further call."""
-        if self.job.cancel_requested:
+        await self._require_executing()
+        if self.job.cancel_requested and self._mode is Mode.RUN:
             self.end_here(Cancelled())
         self.require_open()
         self._executing += 1
+
+    async def _require_executing(self) -> None:
+        """In a replay, a call that is not recorded waits until the replay is over."""
+        if self._mode is Mode.REPLAY:
+            await self.wait(DurableWait())
 
     def end_execution(self) -> None:
         self._executing -= 1
@@ -285,9 +338,10 @@ class WorkflowEngine:
             if not self._waits or main is None:
                 await self._changed.wait()
                 continue
-            await self._end_waits()
+            if self._mode is not Mode.REPLAY:
+                await self._end_waits()
             if not self._executing and waits_durably(main) and not self._changed.is_set():
-                self.end(self._suspension())
+                self.end(UndoUnfinished() if self._mode is Mode.REPLAY else self._suspension())
                 return
             if self._executing:
                 waiting_since_seconds = clock.monotonic_seconds()
@@ -394,6 +448,14 @@ class WorkflowEngine:
 
 async def _wait_for(event: asyncio.Event) -> None:
     await event.wait()
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name under which a step, or what undoes it, is recorded."""
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        raise InvalidInput("step", f"{function!r} has no name; wrap it in a function")
+    return name
 
 
 def _described(kind: StepKind, name: str) -> str:

@@ -20,8 +20,8 @@ from tenure.lifecycle.steps import StepKind, StepRecord
 from tenure.seams import SeededRandom
 from tenure.workflow.branch import Branch, Place, RunCall
 from tenure.workflow.children import Child, ChildJobs, OnParentEnd, Spawnable
-from tenure.workflow.engine import PlacedCall, WorkflowEngine
-from tenure.workflow.step_call import OnError, StepExecution, StepOptions, name_of, sleep_until_recorded
+from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine, name_of
+from tenure.workflow.step_call import OnError, StepExecution, StepOptions, sleep_until_recorded
 from tenure.workflow.transaction import StepTransaction, TransactionStep
 from tenure.workflow.waits import DurableWait, Join
 
@@ -97,6 +97,7 @@ class Run:
         max_attempts: int = 20,
         backoff: Backoff | None = None,
         timeout_seconds: float | None = None,
+        compensate: Callable[[Any], Any] | None = None,
         on_parent_end: OnParentEnd = "cancel",
     ) -> Run:
         """The run with other options for its steps: `run.using(on_error="retry", max_attempts=5).step(search, topic)`.
@@ -104,6 +105,8 @@ class Run:
         `on_error`: `abort` raises the error in the workflow, `continue` returns None instead, `retry` executes the step
         again up to `max_attempts` times with `backoff` in between, then raises. `timeout_seconds` limits each attempt
         of the step. `key` is the identity of the one step that is called with it, instead of its place in the function.
+        `compensate` undoes the step if the run fails, becomes a dead letter or is cancelled by request. It is called
+        with the step's result, after what undoes later steps, and retried as the run's policy says.
         `on_parent_end` is for children: whether a live one is cancelled when this run ends, goes on, or is waited for.
         Options can be changed while runs are live, except for the key.
         """
@@ -114,6 +117,7 @@ class Run:
             max_attempts=max_attempts,
             backoff=backoff or Backoff(),
             timeout_seconds=timeout_seconds,
+            compensation=None if compensate is None else Compensation(compensate, timeout_seconds),
         )
         other._on_parent_end = on_parent_end
         return other
@@ -166,7 +170,14 @@ class Run:
         branch, place = self._engine.place(f"run.transaction({name})", self._options.key)
         call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs))
         step: TransactionStep[R] = TransactionStep(
-            self._engine, branch, call, function, args, kwargs, errors=self._errors
+            self._engine,
+            branch,
+            call,
+            function,
+            args,
+            kwargs,
+            errors=self._errors,
+            compensation=self._options.compensation,
         )
         return RunCall(f"transaction {name}", step.result)
 
@@ -221,6 +232,8 @@ class Run:
 
         A child that is live when this run ends is cancelled, unless `run.using(on_parent_end="leave")` or `"wait"`.
         """
+        if self._options.compensation is not None:
+            raise InvalidInput("compensate", "is for steps; a child undoes its own steps when it is cancelled")
         prepared = job.request(*args, **kwargs)
         return self._children.spawn(prepared, key=self._options.key, on_parent_end=self._on_parent_end)
 

@@ -28,7 +28,7 @@ from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.workers.execution.outcomes import UNAVAILABLE_SECONDS, Snoozed, describe_error, release_cause
 from tenure.workflow.branch import Branch, check_key
-from tenure.workflow.engine import PlacedCall, WorkflowEngine
+from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine
 from tenure.workflow.waits import DurableWait
 
 R = TypeVar("R")
@@ -45,7 +45,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 20
     backoff: Backoff = Backoff()
     timeout_seconds: float | None = None
-    compensate: Callable[..., Any] | None = None
+    compensation: Compensation | None = None
 
     def __post_init__(self) -> None:
         if self.key is not None:
@@ -117,6 +117,7 @@ class StepExecution(Generic[R]):
         step = f"{record.name} ({record.key})"
         if record.status == "succeeded" and record.result is not None:
             result: R = decode_result(record.result, self._function, step=step)
+            self._engine.register(record, self._options.compensation, result)
             return result
         if self._options.on_error == "continue":
             return cast(R, None)
@@ -132,11 +133,11 @@ class StepExecution(Generic[R]):
         if attempt > 1:
             await self._wait_for_retry(attempt - 1)
         while True:
-            engine.begin_execution()
+            await engine.begin_execution()
             began_at_seconds = clock.monotonic_seconds()
             try:
                 value = await self._invoke(attempt)
-                step = self._call.step(result=encode_result(value, step=self._call.name), undo=self._undo())
+                step = self._call.step(result=encode_result(value, step=self._call.name), undo=self._undo)
             except Exception as error:  # noqa: BLE001 - whatever the step raises is its outcome
                 self._release_if_ours(error)
                 described = error_facts(error, describe_error(error), self._errors)
@@ -179,9 +180,10 @@ class StepExecution(Generic[R]):
             # A plain function may return an awaitable: a partial or a callable object around an async function.
             return await value if inspect.isawaitable(value) else value
 
+    @property
     def _undo(self) -> str | None:
-        compensate = self._options.compensate
-        return None if compensate is None else encode({"function": compensate.__name__})
+        compensation = self._options.compensation
+        return None if compensation is None else compensation.recorded
 
     # Retries.
 
@@ -221,14 +223,6 @@ async def sleep_until_recorded(engine: WorkflowEngine, record: StepRecord) -> No
     deadline = record.finished_at + duration
     if deadline > engine.now:
         await engine.wait(DurableWait(deadline=deadline))
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The name under which a step is recorded."""
-    name = getattr(function, "__name__", None)
-    if not isinstance(name, str):
-        raise InvalidInput("step", f"{function!r} has no name; wrap it in a function")
-    return name
 
 
 def _outside_key(job_id: UUID, call: PlacedCall) -> str:

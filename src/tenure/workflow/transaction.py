@@ -14,7 +14,7 @@ from tenure.stores.contract import Failure, SaveStep, StepExists, StepSaved, Tra
 from tenure.workers.execution.outcomes import Lost, describe_error
 from tenure.workers.reconnect import ReconnectBackoff
 from tenure.workflow.branch import Branch
-from tenure.workflow.engine import PlacedCall, WorkflowEngine
+from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine
 
 R = TypeVar("R")
 
@@ -55,9 +55,11 @@ class TransactionStep(Generic[R]):
         kwargs: Mapping[str, Any],
         *,
         errors: Errors,
+        compensation: Compensation | None = None,
     ) -> None:
         self._engine, self._branch, self._call, self._function = engine, branch, call, function
         self._args, self._kwargs, self._errors = args, kwargs, errors
+        self._compensation = compensation
         self._committing = False
 
     async def result(self) -> R:
@@ -70,12 +72,13 @@ class TransactionStep(Generic[R]):
         step = f"{record.name} ({record.key})"
         if record.status == "succeeded" and record.result is not None:
             result: R = decode_result(record.result, self._function, step=step)
+            self._engine.register(record, self._compensation, result)
             return result
         raise recorded_error(record.error or "{}", self._errors, step=step)
 
     async def _execute(self) -> StepRecord:
         engine = self._engine
-        engine.begin_execution()
+        await engine.begin_execution()
         try:
             return await self._commit()
         except (LeaseLost, StoreUnavailable):
@@ -122,7 +125,9 @@ class TransactionStep(Generic[R]):
         async with attempt.services.run_store.transaction(deadline_seconds=limit_seconds) as inner:
             value = await partial(self._function, StepTransaction(inner), *self._args, **self._kwargs)()
             step = self._call.step(
-                result=encode_result(value, step=self._call.name), code_version=attempt.services.code_version
+                result=encode_result(value, step=self._call.name),
+                code_version=attempt.services.code_version,
+                undo=None if self._compensation is None else self._compensation.recorded,
             )
             outcome = await inner.save_step(SaveStep(attempt.job, step, attempt.lease.actor))
             match outcome:

@@ -12,7 +12,7 @@ import msgspec
 from tenure.errors import JobNotFound
 from tenure.lifecycle.decide import effective_at
 from tenure.lifecycle.records import Actor, Job
-from tenure.lifecycle.steps import NewStep, StepRecord, new_step_digests, save_refusal
+from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, new_step_digests, save_refusal, steps_to_undo
 from tenure.stores.contract.results import Busy, Failure, without_token
 
 STEPS_PER_READ = 10_000
@@ -116,6 +116,20 @@ async def all_steps(store: StepReads, job_id: UUID) -> list[StepRecord]:
         if len(page) < STEPS_PER_READ:
             break
     return records
+
+
+async def has_steps_to_undo(store: StepReads, job: Job) -> bool:
+    """Whether the job must undo steps before it ends. Only complete for a job without a lease: an owner saves steps."""
+    return job.attempt > 0 and not job.committed and bool(steps_to_undo(await all_steps(store, job.id)))
+
+
+async def ends_on_a_worker(store: StepReads, job: Job) -> bool:
+    """Whether a worker must end this job if a cancel is requested: it has steps to undo, or children that end with it.
+    Only complete for a job without a lease."""
+    if job.attempt == 0 or job.committed:
+        return False
+    records = await all_steps(store, job.id)
+    return any(record.undo is not None or record.kind is StepKind.SPAWN for record in records)
 
 
 class StepStore(Protocol):

@@ -39,7 +39,7 @@ async def invoke(
 ) -> Outcome:
     """The outcome of the function, whatever it raises. Raises only a cancellation of the current task."""
     job = attempt.job
-    if job.cancel_requested:
+    if job.cancel_requested and definition.invoker is None:
         return Cancelled()
     try:
         arguments = definition.call_arguments(job.origin.payload, enqueued_as=job.kind)

@@ -25,13 +25,19 @@ from tenure.errors import (
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_seconds, clean_text, encode
 from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Operation, Release, Retry, Suspend
-from tenure.lifecycle.records import Job, WaitingFor
+from tenure.lifecycle.records import TIMEOUT, Job, WaitingFor
 from tenure.workers.timeouts import timeout_error
 
 TEXT_LENGTH_MAX = 16_000
 UNAVAILABLE_SECONDS = 1.0
 """How long a job waits that is released because of its own database."""
 SNOOZE = "snooze"
+UNDO = "undo"
+"""The cause of a release after which the next attempt undoes steps."""
+PERMANENT_ERROR = "permanent_error"
+_LOST_END = encode(
+    {"type": "Compensated", "message": "its steps are undone; the error that led to it was not recorded"}
+)
 UNKNOWN_ARGUMENT = "unknown_argument"
 """The cause of a release for a worker with newer code."""
 UNKNOWN_ARGUMENT_SECONDS = 30.0
@@ -107,11 +113,44 @@ class Suspended(msgspec.Struct, frozen=True, tag=True):
     note: str | None = None
 
 
+class UndoUnfinished(msgspec.Struct, frozen=True, tag=True):
+    """The attempt of a run that ends has not undone all steps: the next attempt continues. With an error it is a
+    failure; after the last one the run is a dead letter."""
+
+    error: str | None = None
+    timed_out: bool = False
+
+
+class UndoFailed(msgspec.Struct, frozen=True, tag=True):
+    """An undo step has failed for good, so the run cannot be compensated."""
+
+    error: str
+
+
+class Compensated(msgspec.Struct, frozen=True, tag=True):
+    """All steps are undone, and the store has recorded that: the run ends as was recorded, with this error."""
+
+    error: str | None = None
+
+
 class Lost(msgspec.Struct, frozen=True, tag=True):
     """The lease is lost, so this process records nothing."""
 
 
-Outcome = Returned | Raised | Snoozed | UnknownArgument | Cancelled | Stopped | TimedOut | Suspended | Lost
+Outcome = (
+    Returned
+    | Raised
+    | Snoozed
+    | UnknownArgument
+    | Cancelled
+    | Stopped
+    | TimedOut
+    | Suspended
+    | UndoUnfinished
+    | UndoFailed
+    | Compensated
+    | Lost
+)
 
 
 class EndsAttempt(BaseException):
@@ -186,7 +225,11 @@ def operation_for(job: Job, outcome: Outcome) -> Operation | None:
         return None
     if job.committed:
         return Complete(job.committed_result or "null")
-    if job.unwinding and not job.compensated and (failure := _undo_failure(job, outcome)):
+    if job.compensated:
+        # Whatever ended the attempt: nothing but the recorded end is legal now.
+        error = outcome.error if isinstance(outcome, Compensated) else None
+        return recorded_end(job, error or job.last_error or _LOST_END)
+    if job.unwinding and (failure := _undo_failure(job, outcome)):
         return _after_failed_undo(job, failure, timed_out=isinstance(outcome, TimedOut))
     match outcome:
         case Returned(result):
@@ -197,6 +240,12 @@ def operation_for(job: Job, outcome: Outcome) -> Operation | None:
             return _for_newer_code(outcome)
         case Stopped(cause):
             return Release(cause)
+        case UndoUnfinished(error, timed_out):
+            return Release(UNDO) if error is None else _after_failed_undo(job, Raised(error), timed_out=timed_out)
+        case UndoFailed():
+            return DeadLetter(ReasonCode.COMPENSATION_FAILED, Stage.EXEC, outcome.error)
+        case Compensated():
+            raise AssertionError(f"job {job.id} has no record that its steps are undone")
         case TimedOut():
             return _after_timeout(job)
         case Suspended():
@@ -212,6 +261,20 @@ def operation_for(job: Job, outcome: Outcome) -> Operation | None:
             return Cancel() if job.cancel_requested else _unrequested_cancel(job)
         case Raised():
             return _after_error(job, outcome)
+
+
+def recorded_end(job: Job, error: str) -> Operation:
+    """The end of a job whose steps are undone."""
+    if job.ends_as == "cancelled":
+        return Cancel()
+    if job.ends_as == "dead_lettered":
+        return DeadLetter(_recorded_reason(job), Stage.EXEC, error)
+    return Fail(error, permanent=job.ends_because == PERMANENT_ERROR, timed_out=job.ends_because == TIMEOUT)
+
+
+def _recorded_reason(job: Job) -> ReasonCode:
+    codes = [code for code in ReasonCode if code.value == job.ends_because]
+    return codes[0] if codes else ReasonCode.EXHAUSTED_RETRIES
 
 
 def _undo_failure(job: Job, outcome: Outcome) -> Raised | None:

@@ -38,6 +38,7 @@ from tenure.workers.execution.outcomes import (
     Returned,
     Stopped,
     TimedOut,
+    UndoUnfinished,
     UnknownArgument,
     describe_error,
     operation_for,
@@ -231,7 +232,7 @@ def _after_interruption(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
         case Interruption.LOST:
             return Lost()
         case Interruption.OVERDUE:
-            return TimedOut()
+            return outcome if isinstance(outcome, UndoUnfinished) else TimedOut()
         case _:
             return outcome
 

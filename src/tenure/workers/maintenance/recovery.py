@@ -17,13 +17,25 @@ from tenure.errors import IllegalTransition, NotYet, RevisionConflict, TenureErr
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import clock_allows, decide
 from tenure.lifecycle.json_text import encode
-from tenure.lifecycle.operations import Cancel, DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut, Wake
-from tenure.lifecycle.records import TIMEOUT, Actor, Job, Role
+from tenure.lifecycle.operations import (
+    Cancel,
+    DeadLetter,
+    GiveUp,
+    Operation,
+    Reconcile,
+    Requeue,
+    Stall,
+    TimeOut,
+    Unwind,
+    Wake,
+)
+from tenure.lifecycle.records import TIMEOUT, Actor, EndsAs, Job, Role
 from tenure.lifecycle.statuses import RUNNING, STALLED
 from tenure.lifecycle.transitions import ClockGuard
 from tenure.observe.log_context import job_fields
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Busy, Failure, Outcome, RecoverableStore, Request
+from tenure.stores.contract.steps import StepReads, has_steps_to_undo
 from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
 from tenure.workers.timeouts import timeout_error
 
@@ -41,7 +53,7 @@ EXPECTED_REFUSALS = (RevisionConflict, NotYet, IllegalTransition)
 log = logging.getLogger("tenure.workers")
 
 
-class RecoveryStore(RecoverableStore, Protocol):
+class RecoveryStore(RecoverableStore, StepReads, Protocol):
     """The part of a store that recovery uses."""
 
     async def now(self) -> datetime: ...
@@ -123,6 +135,16 @@ def _reason(job: Job) -> ReasonCode:
     return ReasonCode.INFRASTRUCTURE_FAILURE if only_losses else ReasonCode.EXHAUSTED_RETRIES
 
 
+def _stall_of(operations: tuple[Operation, ...]) -> Operation:
+    return operations[0] if isinstance(operations[0], Stall) else Stall(TIMEOUT)
+
+
+def _unwind(end: DeadLetter | GiveUp | TimeOut) -> Unwind:
+    """Let the job undo its steps, and record the end that follows."""
+    ends_as: EndsAs = "dead_lettered" if isinstance(end, DeadLetter) else "failed"
+    return Unwind(ends_as, end.event_fields().cause or TIMEOUT, end.error)
+
+
 def _passed(deadline: datetime | None, now: datetime) -> bool:
     return deadline is not None and deadline <= now
 
@@ -167,11 +189,32 @@ class RecoveryWorker:
 
     async def _recover(self, jobs: Sequence[Job]) -> int:
         now = await self._store.now()
-        requests = [self._request(job, operations) for job in jobs if (operations := recovery_operations(job, now))]
+        planned = [(job, operations) for job in jobs if (operations := recovery_operations(job, now))]
+        requests = [self._request(job, await self._undoing_first(job, operations)) for job, operations in planned]
         outcomes = await self._store.apply(requests) if requests else []
         for outcome in outcomes:
             _log(outcome)
-        return sum(isinstance(outcome, Applied) for outcome in outcomes)
+        applied = [outcome for outcome in outcomes if isinstance(outcome, Applied)]
+        if stalled := [job for outcome in applied if (job := outcome.job).ends_by_policy]:
+            await self._recover(stalled)
+        return len(applied)
+
+    async def _undoing_first(self, job: Job, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+        """The operations, with an `unwind` instead of the end of a job that has steps to undo.
+
+        A leased job that has steps is only stalled: its owner may still save one, which is to be undone too. Once
+        stalled, it is read again.
+        """
+        end = operations[-1]
+        if job.unwinding or job.committed or not isinstance(end, DeadLetter | GiveUp | TimeOut):
+            return operations
+        may_stall = isinstance(operations[0], Stall) or (job.leased and job.policy.on_timeout == "retry")
+        if job.leased and not may_stall:
+            return operations
+        if job.leased:
+            has_steps = bool(await self._store.steps(job.id, limit=1))
+            return (_stall_of(operations),) if has_steps else operations
+        return (_unwind(end),) if await has_steps_to_undo(self._store, job) else operations
 
     def _request(self, job: Job, operations: tuple[Operation, ...]) -> Request:
         # The same for every request of this worker about this revision, so that a repetition is recognised.
