@@ -1,0 +1,1 @@
+"""Delivers the messages that committed work has written to the outbox."""
