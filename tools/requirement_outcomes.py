@@ -56,8 +56,8 @@ def summarise(recorded: Mapping[str, str], proofs: Iterable[Proof]) -> Summary:
         place = KIT_RUNS if proof.path.startswith(KIT) else proof.path
         found = by_function.get((place, proof.name.rpartition("::")[2]), [])
         if place == KIT_RUNS:
-            # The model has no SQL of a user's, so it skips those tests: that says nothing about a store.
-            found = [one for one in found if one != (NO_STORE, SKIPPED)]
+            # The model has no SQL of a user's: that it skips a test, or was not run, says nothing about a store.
+            found = [one for one in found if one[0] != NO_STORE or one[1] in (PASSED, FAILED)]
         if found:
             summary[proof.test] = {
                 store: min((outcome for one, outcome in found if one == store), key=SEVERITY.index)
@@ -83,13 +83,22 @@ def committed_summary() -> Summary:
 def merged(committed: Summary, found: Summary) -> Summary:
     """The outcomes of both. A test that was only collected here, on a store, keeps its committed outcome there.
 
+    A committed skip, or "not run", on a store for which the test is not collected here is dropped.
+
     >>> merged({"a": {"sqlite": "passed", "postgres": "passed"}}, {"a": {"sqlite": "failed", "postgres": "not run"}})
     {'a': {'sqlite': 'failed', 'postgres': 'passed'}}
+    >>> merged({"a": {"sqlite": "passed", "postgres": "skipped"}}, {"a": {"sqlite": "passed"}})
+    {'a': {'sqlite': 'passed'}}
     """
     tests = committed | found
     for test in committed.keys() & found.keys():
         ran = {store: outcome for store, outcome in found[test].items() if outcome != NOT_RUN}
-        tests[test] = found[test] | committed[test] | ran
+        kept = {
+            store: outcome
+            for store, outcome in committed[test].items()
+            if store in found[test] or outcome in (PASSED, FAILED)
+        }
+        tests[test] = found[test] | kept | ran
     return dict(sorted(tests.items()))
 
 
@@ -102,6 +111,8 @@ def update_summary(proofs: Iterable[Proof]) -> bool:
     names = {proof.test for proof in listed}
     kept = {test: outcomes for test, outcomes in committed_summary().items() if test in names}
     found = summarise(json.loads(recorded.read_text(encoding="utf-8")), listed)
-    lines = (f"{json.dumps(test)}: {json.dumps(outcomes)}" for test, outcomes in merged(kept, found).items())
+    lines = (
+        f"{json.dumps(test)}: {json.dumps(outcomes, sort_keys=True)}" for test, outcomes in merged(kept, found).items()
+    )
     SUMMARY.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     return True
