@@ -16,6 +16,8 @@ TenureError
 │   ├── UnknownKind           the app declares no job of this kind
 │   ├── PayloadRefused        the arguments do not fit the job's function
 │   └── ResultRefused         the result of the job's function cannot be stored
+├── SignatureRefused          a webhook request is not signed by the sender, or not recent
+├── AddressRefused            a webhook may not connect to this host; nothing was sent
 ├── JobError                  raised by a job's function; the class decides the outcome
 │   ├── TransientError        retry after the backoff, or after `delay_seconds`; counts as a failure
 │   │   └── DependencyUnavailable  the same; names the cause if it is the last failure
@@ -183,6 +185,17 @@ class PayloadRefused(InvalidInput):
 
 class ResultRefused(InvalidInput):
     """The result of a job's function cannot be stored: it is too large, or not JSON. The job is not retried."""
+
+
+class SignatureRefused(TenureError):
+    """A webhook request is not from the sender: it is not signed by a known secret, not recent, or not complete.
+
+    Respond with status 400 or 401 and apply nothing.
+    """
+
+
+class AddressRefused(TenureError):
+    """A webhook's host has no address, or one that webhooks may not connect to. Nothing was sent."""
 
 
 class JobError(TenureError):

@@ -12,6 +12,7 @@ PACKAGE = ROOT / "src" / "tenure"
 DEVELOPMENT_ONLY = {"benchmarks", "simulation", "tests", "tools"}
 SHIPPED = {
     *("archive", "cli", "client", "jobs", "lifecycle", "observe", "stores", "testing", "views", "vocabularies"),
+    "inbox",
     "outbox",
     "workers",
     "workflow",

@@ -52,6 +52,7 @@ class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
     """The receiver did not accept the message, or no response arrived. `reason` never contains a secret.
 
     `retry_after_seconds` is what the receiver asks for. `throttle` pauses the whole endpoint; `gone` disables it.
+    `attempted` is False if the sink made no request: it is then no attempt of the message.
     """
 
     reason: str
@@ -59,6 +60,7 @@ class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_seconds: float | None = None
     throttle: bool = False
     gone: bool = False
+    attempted: bool = True
 
 
 class Sink(Protocol):
