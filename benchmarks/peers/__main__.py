@@ -7,6 +7,9 @@ and the ratios of medians. Only ratios of one run mean anything. All figures (JS
 Jobs do nothing but count themselves. A drain lasts from the first claim (by the database's clock where the peer writes
 it down, else from the first body) until every job is recorded as done. A latency is from the start of the enqueue call
 to the first line of the body, one job each 20 ms. WAL is that of the whole server.
+
+The workloads `default1` and `default2` (jobs that wait 1 ms), `long1` and `long2` (100 ms) are drains by workers with
+the settings that each peer's own command has, on the standard event loop. CPU is that of the workers and the server.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ def _options() -> argparse.Namespace:
     )
     names = [peer.name for peer in PEERS]
     parser.add_argument("--peers", nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=20_000, help="at most; slow peers and single enqueues get fewer")
     parser.add_argument("--limit-seconds", type=float, default=120.0, help="for one cell's timed part")
@@ -95,9 +98,9 @@ def _cell(
     jobs = peer.jobs(workload, options.jobs)
     limit_seconds = options.limit_seconds
     try:
-        with place(peer.backend, server) as url:
+        with place(peer.backend, server) as empty:
             return run_cell(
-                peer, workload, python=python, url=url, jobs=jobs, number=number, limit_seconds=limit_seconds
+                peer, workload, python=python, place=empty, jobs=jobs, number=number, limit_seconds=limit_seconds
             )
     except NoPlace as reason:
         return Cell(peer.name, workload, number, reason=str(reason))

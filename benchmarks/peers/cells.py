@@ -12,19 +12,22 @@ from pathlib import Path
 
 from benchmarks.peers.environments import ROOT
 from benchmarks.peers.figures import Cell
-from benchmarks.peers.roster import Peer
+from benchmarks.peers.places import Place
+from benchmarks.peers.roster import WORKLOADS, Peer
 
 OVERHEAD_SECONDS = 90.0
 """What a driver may take beyond the limit that it sets itself: tables, filling the queue, ending its workers."""
 
 
 def run_cell(
-    peer: Peer, workload: str, *, python: Path, url: str, jobs: int, number: int, limit_seconds: float
+    peer: Peer, workload: str, *, python: Path, place: Place, jobs: int, number: int, limit_seconds: float
 ) -> Cell:
     """The figures of one driver, or the reason why there are none."""
-    name, processes = (workload[:-1], workload[-1]) if workload.startswith("drain") else (workload, "1")
-    command = [str(python), "-m", f"benchmarks.peers.drivers.{peer.driver}", name, url, str(jobs)]
-    command += ["--processes", processes, "--limit-seconds", str(limit_seconds)]
+    wanted = WORKLOADS[workload]
+    command = [str(python), "-m", f"benchmarks.peers.drivers.{peer.driver}", wanted.name, place.url, str(jobs)]
+    command += ["--processes", str(wanted.processes), "--limit-seconds", str(limit_seconds)]
+    command += ["--job-ms", str(wanted.job_ms), *(["--defaults"] if wanted.defaults else [])]
+    command += [] if place.server_pid is None else ["--server-pid", str(place.server_pid)]
     with tempfile.TemporaryFile("w+") as errors:
         # A session of its own, so that its workers can be ended with it.
         driver = subprocess.Popen(

@@ -37,6 +37,12 @@ class Measure:
 
 
 MEASURES = (
+    Measure("default1", "1 ms jobs, defaults, 1 process /s", "default1", "per_second"),
+    Measure("default2", "1 ms jobs, defaults, 2 processes /s", "default2", "per_second"),
+    Measure("long1", "100 ms jobs, defaults, 1 process /s", "long1", "per_second"),
+    Measure("long2", "100 ms jobs, defaults, 2 processes /s", "long2", "per_second"),
+    Measure("cpu_default1", "CPU µs per 1 ms job", "default1", "cpu_us", "less"),
+    Measure("wal_default1", "WAL bytes per 1 ms job", "default1", "wal_bytes", "less"),
     Measure("one", "enqueue one by one /s", "one", "per_second"),
     Measure("bulk", "enqueue many /s", "bulk", "per_second"),
     Measure("drain1", "drain, 1 process /s", "drain1", "per_second"),

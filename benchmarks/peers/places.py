@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psycopg
 
@@ -19,6 +20,14 @@ from tests.support.server_process import Supervised, free_port, temporary_folder
 
 POSTGRES_SETTINGS = {"shared_buffers": "1GB"}
 INSTALL_SECONDS_MAX = 300
+
+
+@dataclass(frozen=True)
+class Place:
+    """An empty database for one cell, and the process of its server, where there is one."""
+
+    url: str
+    server_pid: int | None = None
 
 
 class NoPlace(Exception):
@@ -33,18 +42,18 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def place(backend: Backend, server: PostgresServer) -> Iterator[str]:
-    """The URL of an empty place for one cell; what was in it is removed afterwards."""
+def place(backend: Backend, server: PostgresServer) -> Iterator[Place]:
+    """An empty place for one cell; what was in it is removed afterwards."""
     match backend:
         case "postgres":
             with _database(server) as url:
-                yield url
+                yield Place(url, server.pid)
         case "sqlite":
             with tempfile.TemporaryDirectory(prefix="tenure-peers-") as folder:
-                yield f"sqlite:///{folder}/jobs.db"
+                yield Place(f"sqlite:///{folder}/jobs.db")
         case "redis":
-            with _redis() as url:
-                yield url
+            with _redis() as redis:
+                yield redis
 
 
 @contextmanager
@@ -60,7 +69,7 @@ def _database(server: PostgresServer) -> Iterator[str]:
 
 
 @contextmanager
-def _redis() -> Iterator[str]:
+def _redis() -> Iterator[Place]:
     """Redis without persistence."""
     account = unprivileged_account()
     folder, port = temporary_folder(account), free_port()
@@ -69,7 +78,7 @@ def _redis() -> Iterator[str]:
     try:
         if not wait_until(lambda: _answers(port) or not server.running, seconds=20) or not server.running:
             raise NoPlace(f"redis-server did not start; its log ends with: {server.log_tail()[-200:]}")
-        yield f"redis://127.0.0.1:{port}/0"
+        yield Place(f"redis://127.0.0.1:{port}/0", server.pid)
     finally:
         server.end((signal.SIGTERM, 5.0))
         shutil.rmtree(folder)

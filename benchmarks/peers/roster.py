@@ -6,8 +6,33 @@ from dataclasses import dataclass
 from typing import Literal
 
 Backend = Literal["postgres", "sqlite", "redis"]
-WORKLOADS = ("one", "bulk", "drain1", "drain2", "latency")
 LATENCY_SAMPLES = 300
+LONG_JOBS = 400
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a driver is asked to do; with `defaults` by workers with the settings that the peer's own command has."""
+
+    name: Literal["one", "bulk", "drain", "latency"]
+    processes: int = 1
+    defaults: bool = False
+    job_ms: int = 0
+    """How long the body of a job waits."""
+
+
+WORKLOADS = {
+    "one": Workload("one"),
+    "bulk": Workload("bulk"),
+    "drain1": Workload("drain"),
+    "drain2": Workload("drain", processes=2),
+    "latency": Workload("latency"),
+    "default1": Workload("drain", defaults=True, job_ms=1),
+    "default2": Workload("drain", processes=2, defaults=True, job_ms=1),
+    "long1": Workload("drain", defaults=True, job_ms=100),
+    "long2": Workload("drain", processes=2, defaults=True, job_ms=100),
+}
+"""By the name that the report uses."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +59,13 @@ class Peer:
 
     def jobs(self, workload: str, wanted: int) -> int:
         """How many jobs a cell has when `wanted` are asked for."""
-        if workload == "latency":
-            return LATENCY_SAMPLES
-        return min(wanted, self.one_max if workload == "one" else self.drain_max)
+        match WORKLOADS[workload]:
+            case Workload(name="latency"):
+                return LATENCY_SAMPLES
+            case Workload(name="one"):
+                return min(wanted, self.one_max)
+            case Workload(job_ms=job_ms):
+                return min(wanted, self.drain_max, LONG_JOBS if job_ms >= 100 else self.drain_max)
 
 
 # Our own connection, which only reads what the peer has recorded, comes with psycopg.

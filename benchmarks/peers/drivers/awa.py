@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import awa
 
 from benchmarks.peers.drivers.postgres import Books, ledger
-from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
+from benchmarks.peers.drivers.protocol import Driver, Ledger, Sender, async_body, main
 
 QUEUE = "default"
 WORKERS = 512
@@ -75,7 +75,7 @@ async def _work(url: str) -> None:
 
     @client.task(Nothing, queue=QUEUE)
     async def nothing(job: awa.Job[Nothing]) -> None:
-        TALLY.ran(job.args.sent_ns)
+        await async_body(job.args.sent_ns)
 
     await client.start([{"name": QUEUE, "max_workers": WORKERS, "deadline_duration_ms": 0}])
     await stop.wait()

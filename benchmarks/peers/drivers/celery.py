@@ -10,19 +10,20 @@ from typing import Any
 import redis
 from celery import Celery
 
-from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
+from benchmarks.peers.drivers.protocol import Driver, Ledger, Sender, body, main
 from benchmarks.peers.drivers.redis_ledger import ledger
 
 PREFETCH = 64
+DEFAULT_PREFETCH = 4
 
 
-def declared(url: str) -> tuple[Celery, Any]:
+def declared(url: str, *, prefetch: int = PREFETCH) -> tuple[Celery, Any]:
     app = Celery("peers", broker=url)
-    app.conf.update(worker_prefetch_multiplier=PREFETCH, task_ignore_result=True, worker_hijack_root_logger=False)
+    app.conf.update(worker_prefetch_multiplier=prefetch, task_ignore_result=True, worker_hijack_root_logger=False)
 
     @app.task(name="nothing")
     def nothing(sent_ns: int) -> None:
-        TALLY.ran(sent_ns)
+        body(sent_ns)
 
     return app, nothing
 
@@ -47,6 +48,10 @@ class CeleryDriver(Driver):
         f"Redis without persistence; prefork pool of as many processes, prefetch multiplier {PREFETCH}, early "
         "acknowledgement (default), no result backend, gossip, mingle and heartbeat off; the bodies are counted"
     )
+    default_configuration = (
+        f"Redis without persistence; prefork pool of as many processes, prefetch multiplier {DEFAULT_PREFETCH}, early "
+        "acknowledgement, no result backend"
+    )
     bulk_batch = None
     starts_processes = True
 
@@ -63,7 +68,7 @@ class CeleryDriver(Driver):
         return ledger(url, left)
 
     def work(self, url: str, *, processes: int) -> None:
-        app, _ = declared(url)
+        app, _ = declared(url, prefetch=DEFAULT_PREFETCH if self.defaults else PREFETCH)
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=ERROR"]
         app.worker_main(["worker", "--pool=prefork", f"--concurrency={processes}", *quiet])
 

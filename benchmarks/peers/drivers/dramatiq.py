@@ -13,7 +13,7 @@ import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker
 
-from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
+from benchmarks.peers.drivers.protocol import Driver, Ledger, Sender, body, main
 from benchmarks.peers.drivers.redis_ledger import ledger
 
 URL_VARIABLE = "TENURE_PEERS_REDIS"
@@ -36,7 +36,7 @@ else:
 
 @dramatiq.actor
 def nothing(sent_ns: int) -> None:
-    TALLY.ran(sent_ns)
+    body(sent_ns)
 
 
 def left(client: redis.Redis) -> int:

@@ -13,9 +13,10 @@ from oban import Oban, worker
 from oban.schema import install_sql
 
 from benchmarks.peers.drivers.postgres import Books, ledger
-from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
+from benchmarks.peers.drivers.protocol import Driver, Ledger, Sender, async_body, main
 
 LIMIT = 250
+DEFAULT_LIMIT = 10
 BOOKS = Books(
     left="select count(*) from oban_jobs where state <> 'completed'",
     done="select count(*) from oban_jobs where state = 'completed'",
@@ -26,7 +27,7 @@ BOOKS = Books(
 @worker(queue="default")
 class Nothing:
     async def process(self, job: object) -> None:
-        TALLY.ran(job.args["sent_ns"])  # type: ignore[attr-defined]
+        await async_body(job.args["sent_ns"])  # type: ignore[attr-defined]
 
 
 class ObanSender:
@@ -42,6 +43,7 @@ class ObanSender:
 
 class ObanDriver(Driver):
     configuration = f"psycopg pool of 10, uvloop, queue limit {LIMIT}, async worker"
+    default_configuration = f"psycopg pool of 10, queue limit {DEFAULT_LIMIT}, async worker"
     uvloop = True
 
     async def prepare(self, url: str) -> None:
@@ -59,14 +61,14 @@ class ObanDriver(Driver):
         return ledger(url, BOOKS)
 
     def work(self, url: str, *, processes: int) -> None:
-        self.run(_work(url))
+        self.run(_work(url, DEFAULT_LIMIT if self.defaults else LIMIT))
 
 
-async def _work(url: str) -> None:
+async def _work(url: str, limit: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     pool = await Oban.create_pool(url)
-    async with Oban(pool=pool, queues={"default": LIMIT}):
+    async with Oban(pool=pool, queues={"default": limit}):
         await stop.wait()
     await pool.close()
 

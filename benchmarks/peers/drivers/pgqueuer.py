@@ -14,9 +14,10 @@ from pgqueuer.qm import QueueManager
 from pgqueuer.queries import Queries
 
 from benchmarks.peers.drivers.postgres import Books, ledger
-from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
+from benchmarks.peers.drivers.protocol import Driver, Ledger, Sender, async_body, main
 
 BATCH = 500
+DEFAULT_BATCH = 10
 BOOKS = Books(
     left="select count(*) from pgqueuer",
     done="select count(*) from pgqueuer_log where status = 'successful'",
@@ -37,6 +38,7 @@ class PgQueuerSender:
 
 class PgQueuer(Driver):
     configuration = f"asyncpg, uvloop, pool, batch_size {BATCH}, durability durable (its default), async entrypoint"
+    default_configuration = f"asyncpg, pool, batch_size {DEFAULT_BATCH}, async entrypoint"
     uvloop = True
 
     async def prepare(self, url: str) -> None:
@@ -54,19 +56,19 @@ class PgQueuer(Driver):
         return ledger(url, BOOKS)
 
     def work(self, url: str, *, processes: int) -> None:
-        self.run(_work(url))
+        self.run(_work(url, DEFAULT_BATCH if self.defaults else BATCH))
 
 
-async def _work(url: str) -> None:
+async def _work(url: str, batch_size: int) -> None:
     async with asyncpg.create_pool(url, min_size=4, max_size=4) as pool:
         manager = QueueManager(Queries.from_asyncpg_pool(pool))
 
         @manager.entrypoint("nothing")
         async def nothing(job: Job) -> None:
-            TALLY.ran(int(job.payload or b"0"))
+            await async_body(int(job.payload or b"0"))
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, manager.shutdown.set)
-        await manager.run(batch_size=BATCH)
+        await manager.run(batch_size=batch_size)
 
 
 if __name__ == "__main__":

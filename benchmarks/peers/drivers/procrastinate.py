@@ -10,9 +10,10 @@ from typing import Any
 from procrastinate import App, PsycopgConnector
 
 from benchmarks.peers.drivers.postgres import Books, ledger
-from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
+from benchmarks.peers.drivers.protocol import Driver, Ledger, Sender, async_body, main
 
 CONCURRENCY = 30
+DEFAULT_CONCURRENCY = 1
 CONNECTIONS = 10
 BOOKS = Books(
     left="select count(*) from procrastinate_jobs where status <> 'succeeded'",
@@ -26,7 +27,7 @@ def declared(url: str) -> tuple[App, Any]:
 
     @app.task(name="nothing")
     async def nothing(sent_ns: int) -> None:
-        TALLY.ran(sent_ns)
+        await async_body(sent_ns)
 
     return app, nothing
 
@@ -44,6 +45,7 @@ class ProcrastinateSender:
 
 class Procrastinate(Driver):
     configuration = f"psycopg pool of {CONNECTIONS}, uvloop, concurrency {CONCURRENCY}, listen_notify, async task"
+    default_configuration = f"psycopg pool of {CONNECTIONS}, concurrency {DEFAULT_CONCURRENCY}, async task"
     uvloop = True
 
     async def prepare(self, url: str) -> None:
@@ -61,13 +63,13 @@ class Procrastinate(Driver):
         return ledger(url, BOOKS)
 
     def work(self, url: str, *, processes: int) -> None:
-        self.run(_work(url))
+        self.run(_work(url, DEFAULT_CONCURRENCY if self.defaults else CONCURRENCY))
 
 
-async def _work(url: str) -> None:
+async def _work(url: str, concurrency: int) -> None:
     app, _ = declared(url)
     async with app.open_async():
-        await app.run_worker_async(concurrency=CONCURRENCY)
+        await app.run_worker_async(concurrency=concurrency)
 
 
 if __name__ == "__main__":

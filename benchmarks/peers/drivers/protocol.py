@@ -1,6 +1,6 @@
 """What every driver has in common: its command line, the workloads, and how they are timed.
 
-    python -m benchmarks.peers.drivers.NAME WORKLOAD URL JOBS [--processes N] [--limit-seconds S]
+    python -m benchmarks.peers.drivers.NAME WORKLOAD URL JOBS [--processes N] [--defaults] [--job-ms N] …
 
 The answer is one line of JSON on standard output. WORKLOAD is `one`, `bulk`, `drain`, `latency`, or `work`, with which
 a driver starts its own workers. Only the standard library is used, since this runs in every peer's environment.
@@ -20,7 +20,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from benchmarks.peers.drivers.tally import TALLY, Counted
+from benchmarks.peers.drivers.cpu import cpu_seconds
+from benchmarks.peers.drivers.tally import Counted, async_body, body
 from benchmarks.peers.drivers.worker_processes import WorkerProcesses
 
 T = TypeVar("T")
@@ -73,10 +74,14 @@ class Ledger(Protocol):
 
 
 class Driver(ABC):
-    """One peer, in its best configuration."""
+    """One peer, in its best configuration, or with the settings that its own command has by default."""
 
     configuration: ClassVar[str]
     """What was chosen, and why, in a line for the report."""
+    default_configuration: ClassVar[str | None] = None
+    """The same for its defaults; None where they are not compared."""
+    defaults = False
+    """Whether workers start with the peer's defaults."""
     bulk_batch: ClassVar[int | None] = 1000
     """Jobs in one call of the bulk interface; None where there is none."""
     uvloop: ClassVar[bool] = False
@@ -98,7 +103,7 @@ class Driver(ABC):
         """Be a worker until the process is told to end. Each body calls `TALLY.ran` with its number."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self.uvloop:
+        if not self.uvloop or self.defaults:
             return asyncio.run(work)
         import uvloop  # type: ignore[import-not-found, unused-ignore]
 
@@ -108,15 +113,19 @@ class Driver(ABC):
 
 def main(driver: Driver) -> None:
     options = _options()
+    driver.defaults = options.defaults
     if options.workload == "work":
         driver.work(options.url, processes=options.processes)
         return
     workload = {"one": _one, "bulk": _bulk, "drain": _drain, "latency": _latency}[options.workload]
+    configuration = driver.default_configuration if driver.defaults else driver.configuration
     try:
+        if configuration is None:
+            raise Unsupported("its defaults are not compared")
         figures = workload(driver, options)
     except Unsupported as reason:
         figures = {"unsupported": str(reason)}
-    print(json.dumps({**figures, "configuration": driver.configuration}), flush=True)
+    print(json.dumps({**figures, "configuration": configuration or ""}), flush=True)
 
 
 def _options() -> argparse.Namespace:
@@ -126,6 +135,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("jobs", type=int)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--limit-seconds", type=float, default=120.0)
+    parser.add_argument("--defaults", action="store_true", help="workers with the peer's default settings")
+    parser.add_argument("--job-ms", type=int, default=0, help="how long the body of a job waits")
+    parser.add_argument("--server-pid", type=int, help="the database's process, for its CPU")
     return parser.parse_args()
 
 
@@ -195,13 +207,19 @@ def _drain(driver: Driver, options: argparse.Namespace) -> Figures:
         _require_queued(ledger, options.jobs)
         ledger.settle()
         before = ledger.wal_bytes()
-        with WorkerProcesses(_commands(driver, options), Path(folder)) as workers:
-            ended_ns, counted = _until_drained(workers, ledger, options)
+        with WorkerProcesses(_commands(driver, options), Path(folder), job_ms=options.job_ms) as workers:
+            ended_ns, counted, cpu_seconds = _until_drained(workers, ledger, options)
             wal = _wal(before, ledger, options.jobs)
             began_ns = min(filter(None, (counted.first_ns, ledger.first_claim_ns())))
         _require_done(ledger, options.jobs)
         seconds = (ended_ns - began_ns) / 1e9
-        return {"jobs": options.jobs, "per_second": options.jobs / seconds, "wal_bytes": wal, "bodies": counted.ran}
+        return {
+            "jobs": options.jobs,
+            "per_second": options.jobs / seconds,
+            "wal_bytes": wal,
+            "bodies": counted.ran,
+            "cpu_us": cpu_seconds / options.jobs * 1e6,
+        }
 
 
 def _commands(driver: Driver, options: argparse.Namespace) -> list[list[str]]:
@@ -209,15 +227,21 @@ def _commands(driver: Driver, options: argparse.Namespace) -> list[list[str]]:
     assert module is not None  # Drivers are run with -m.
     each = options.processes if driver.starts_processes else 1
     command = [sys.executable, "-m", module.name, "work", options.url, "0", "--processes", str(each)]
+    command += ["--defaults"] if options.defaults else []
     return [command] * (1 if driver.starts_processes else options.processes)
 
 
-def _until_drained(workers: WorkerProcesses, ledger: Ledger, options: argparse.Namespace) -> tuple[int, Counted]:
+def _until_drained(workers: WorkerProcesses, ledger: Ledger, options: argparse.Namespace) -> tuple[int, Counted, float]:
+    """When the last job was done, what ran, and the CPU seconds of workers and server since the first body."""
     deadline = time.monotonic() + options.limit_seconds
+    processes = [*workers.pids, *([] if options.server_pid is None else [options.server_pid])]
+    cpu_before: float | None = None
     while True:
+        if cpu_before is None and workers.counted().ran:
+            cpu_before = cpu_seconds(processes)
         # While bodies are missing there is no need to ask the ledger, which would cost the workers time.
         if (counted := workers.counted()).ran >= options.jobs and ledger.left() == 0:
-            return time.time_ns(), counted
+            return time.time_ns(), counted, cpu_seconds(processes) - (cpu_before or 0.0)
         workers.require_alive()
         if time.monotonic() > deadline:
             raise SystemExit(
@@ -265,4 +289,4 @@ def _wal(before: int | None, ledger: Ledger, jobs: int) -> float | None:
     return None if before is None or after is None else (after - before) / jobs
 
 
-__all__ = ["TALLY", "Driver", "Ledger", "Sender", "Unsupported", "main"]
+__all__ = ["Driver", "Ledger", "Sender", "Unsupported", "async_body", "body", "main"]

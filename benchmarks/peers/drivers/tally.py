@@ -6,6 +6,7 @@ without asking the workers and without touching the database. Nothing here knows
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import threading
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER_VARIABLE = "TENURE_PEERS_TALLIES"
+SECONDS_VARIABLE = "TENURE_PEERS_JOB_SECONDS"
+JOB_SECONDS = float(os.environ.get(SECONDS_VARIABLE, "0"))
+"""How long a body waits after it was counted."""
 SAMPLES_MAX = 4096
 RAN, FIRST_NS, SAMPLES, HEADER = 0, 1, 2, 3
 FILE_BYTES = 8 * (HEADER + SAMPLES_MAX)
@@ -74,3 +78,17 @@ def counted(folder: Path) -> Counted:
 
 
 TALLY = Tally()
+
+
+def body(sent_ns: int) -> None:
+    """The body of a plain job."""
+    TALLY.ran(sent_ns)
+    if JOB_SECONDS:
+        time.sleep(JOB_SECONDS)
+
+
+async def async_body(sent_ns: int) -> None:
+    """The body of an async job."""
+    TALLY.ran(sent_ns)
+    if JOB_SECONDS:
+        await asyncio.sleep(JOB_SECONDS)

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager, asynccontextmanager
 
 import tenure
 from benchmarks.peers.drivers.postgres import Books, ledger
-from benchmarks.peers.drivers.protocol import TALLY, Driver, Ledger, Sender, main
+from benchmarks.peers.drivers.protocol import Driver, Ledger, Sender, async_body, main
 from tenure.cli.worker import reduce_garbage_collection
 from tenure.client.job_function import JobFunction
 
 CONCURRENCY = 2000
+DEFAULT_CONCURRENCY = 10
 BOOKS = Books(
     left="select count(*) from tenure.jobs where status <> 'succeeded'",
     done="select count(*) from tenure.jobs where status = 'succeeded'",
@@ -28,7 +29,7 @@ def declared(url: str) -> tuple[tenure.App, JobFunction[[int], None]]:
 
     @app.job()
     async def nothing(sent_ns: int) -> None:
-        TALLY.ran(sent_ns)
+        await async_body(sent_ns)
 
     return app, nothing
 
@@ -46,6 +47,7 @@ class TenureSender:
 
 class Tenure(Driver):
     configuration = f"asyncpg, uvloop, concurrency {CONCURRENCY} a process; event log and guards on"
+    default_configuration = f"concurrency {DEFAULT_CONCURRENCY} a process; event log and guards on"
     uvloop = True
     bulk_batch = 20_000
     """All in one call, which sends a thousand at a time and makes the next ones meanwhile."""
@@ -64,13 +66,13 @@ class Tenure(Driver):
         return ledger(url, BOOKS)
 
     def work(self, url: str, *, processes: int) -> None:
-        self.run(_work(url))
+        self.run(_work(url, DEFAULT_CONCURRENCY if self.defaults else CONCURRENCY))
 
 
-async def _work(url: str) -> None:
+async def _work(url: str, concurrency: int) -> None:
     app, _ = declared(url)
     reduce_garbage_collection()  # as `tenure worker` does
-    worker = app.worker(concurrency=CONCURRENCY)
+    worker = app.worker(concurrency=concurrency)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     await worker.run()
 

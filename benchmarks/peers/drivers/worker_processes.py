@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Self
 
-from benchmarks.peers.drivers.tally import FOLDER_VARIABLE, Counted, counted
+from benchmarks.peers.drivers.tally import FOLDER_VARIABLE, SECONDS_VARIABLE, Counted, counted
 
 STOP_SECONDS = 10.0
 
@@ -18,15 +18,19 @@ STOP_SECONDS = 10.0
 class WorkerProcesses:
     """Worker processes while the block lasts. One that ends before is an error, told by the last line it wrote."""
 
-    def __init__(self, commands: Sequence[Sequence[str]], folder: Path) -> None:
-        self._commands = commands
+    def __init__(self, commands: Sequence[Sequence[str]], folder: Path, *, job_ms: int = 0) -> None:
+        self._commands, self._job_ms = commands, job_ms
         self._tallies = folder / "tallies"
         self._log = folder / "log"
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         self._tallies.mkdir()
-        environment = {**os.environ, FOLDER_VARIABLE: str(self._tallies)}
+        environment = {
+            **os.environ,
+            FOLDER_VARIABLE: str(self._tallies),
+            SECONDS_VARIABLE: str(self._job_ms / 1000),
+        }
         with self._log.open("wb") as log:
             for command in self._commands:
                 self._workers.append(_started(command, environment, log))
@@ -41,6 +45,10 @@ class WorkerProcesses:
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers]
 
     def counted(self) -> Counted:
         return counted(self._tallies)
