@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": "Check versions, clock, migrations, schedules and the database.",
     "events": "Print the log: each event once, in order.",
     "export": "Write a consistent snapshot of the whole database as JSON Lines.",
+    "golden": "Record runs as golden files, and check today's code against them.",
     "import": "Import an export into an empty database: all of it, or nothing.",
     "jobs": "List, show, tail, enqueue, cancel and retry jobs.",
     "migrate": "Apply the pending migrations of a database.",

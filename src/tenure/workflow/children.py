@@ -83,7 +83,7 @@ class Child(Generic[R]):
 async def ended_child(engine: WorkflowEngine, child_id: UUID) -> Job:
     """The record of a child once it has ended."""
     while True:
-        job = (await engine.services.run_store.read([child_id])).get(child_id)
+        job = (await engine.read_children([child_id])).get(child_id)
         if job is None:
             raise LookupError(f"child {child_id} was removed before its parent had read its result")
         if not job.live:
@@ -184,4 +184,4 @@ class ChildJobs:
     async def _live(self, ids: Sequence[UUID]) -> list[Job]:
         if not ids:
             return []
-        return [job for job in (await self._engine.services.run_store.read(ids)).values() if job.live]
+        return [job for job in (await self._engine.read_children(ids)).values() if job.live]

@@ -55,7 +55,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
             raise InvalidInput(self.name, "the first parameter of a workflow is its run; annotate it: run: tenure.Run")
         if self.isolation != "task":
             raise InvalidInput(self.name, "a workflow runs on the worker's event loop; isolation is for its steps")
-        self._errors = {one.__qualname__: one for one in errors}
+        self.errors = {one.__qualname__: one for one in errors}
         self.invoker = self._invoke
 
     async def _invoke(self, attempt: RunningAttempt, arguments: Mapping[str, Any]) -> Any:
@@ -67,7 +67,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         if end is not None:
             await self._end(attempt, records, end, arguments)
         engine = WorkflowEngine(attempt, records)
-        children = ChildJobs(engine, self._errors)
+        children = ChildJobs(engine, self.errors)
         try:
             result = await engine.run(self._run_to_end(engine, children, arguments))
             if steps_to_undo(engine.records()):
@@ -101,7 +101,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         return outcome_of_error(error, ErrorPolicy(self.options.retry_on, self.options.fail_on), stage=stage)
 
     async def _run_to_end(self, engine: WorkflowEngine, children: ChildJobs, arguments: Mapping[str, Any]) -> Any:
-        run = Run(engine, Context(engine.attempt), children, self._errors)
+        run = Run(engine, Context(engine.attempt), children, self.errors)
         try:
             result = await self.function(run, **arguments)
         except Exception as error:
@@ -127,13 +127,13 @@ class WorkflowDefinition(JobDefinition[P, R]):
     ) -> NoReturn:
         """End a run that is to end: replay it to find what undoes its steps, and undo them."""
         engine = WorkflowEngine(attempt, records, Mode.REPLAY)
-        children = ChildJobs(engine, self._errors)
+        children = ChildJobs(engine, self.errors)
         if end.ends_as == "cancelled":
             await children.cancel_live("its parent was cancelled")
         if not steps_to_undo(records) and not attempt.job.unwinding:
             raise EndsAttempt(Cancelled())
         try:
-            await engine.run(self.function(Run(engine, Context(attempt), children, self._errors), **arguments))
+            await engine.run(self.function(Run(engine, Context(attempt), children, self.errors), **arguments))
         except EndsAttempt as ended:
             if not isinstance(ended.outcome, UndoUnfinished):
                 raise

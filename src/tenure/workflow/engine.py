@@ -26,6 +26,7 @@ from tenure.errors import (
     StepCallRefused,
     StoreUnavailable,
 )
+from tenure.jobs.step_codec import decode_result
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepStatus
@@ -253,6 +254,13 @@ class WorkflowEngine:
             self.park(call.place.key, f"the code calls {made} with other arguments than recorded")
         return record
 
+    def decode(self, record: StepRecord, function: Callable[..., Any]) -> Any:
+        """The result of a recorded step, in the return type of its function."""
+        return decode_result(record.result or "null", function, step=f"{record.name} ({record.key})")
+
+    async def read_children(self, child_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        return await self.services.run_store.read(child_ids)
+
     def records(self) -> list[StepRecord]:
         """All that is recorded of this run."""
         return list(self._records.values())
@@ -409,7 +417,7 @@ class WorkflowEngine:
     async def _refresh_children(self) -> None:
         """Read which children have ended. The number of live ones decides when a suspended run is woken."""
         seen_rev = self.job.rev
-        read = await self.services.run_store.read(list(self._live_children))
+        read = await self.read_children(list(self._live_children))
         self._live_children = {child_id for child_id, job in read.items() if job.live}
         self._seen_rev = max(self._seen_rev, seen_rev)
 

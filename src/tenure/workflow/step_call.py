@@ -15,13 +15,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput, PermanentError, TransientError, ValidationError
-from tenure.jobs.step_codec import (
-    Errors,
-    decode_result,
-    encode_result,
-    error_facts,
-    recorded_error,
-)
+from tenure.jobs.step_codec import Errors, encode_result, error_facts, recorded_error
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
 from tenure.lifecycle.json_text import check_integer, check_seconds, encode, load
 from tenure.lifecycle.records import milliseconds
@@ -116,7 +110,7 @@ class StepExecution(Generic[R]):
     def _decoded(self, record: StepRecord) -> R:
         step = f"{record.name} ({record.key})"
         if record.status == "succeeded" and record.result is not None:
-            result: R = decode_result(record.result, self._function, step=step)
+            result: R = self._engine.decode(record, self._function)
             self._engine.register(record, self._options.compensation, result)
             return result
         if self._options.on_error == "continue":

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tenure.errors import LeaseLost, StoreUnavailable
-from tenure.jobs.step_codec import Errors, decode_result, encode_result, error_facts, recorded_error
+from tenure.jobs.step_codec import Errors, encode_result, error_facts, recorded_error
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import Failure, SaveStep, StepExists, StepSaved, Transaction
 from tenure.workers.execution.outcomes import Lost, describe_error
@@ -71,7 +71,7 @@ class TransactionStep(Generic[R]):
         self._branch.completed(record.finished_at)
         step = f"{record.name} ({record.key})"
         if record.status == "succeeded" and record.result is not None:
-            result: R = decode_result(record.result, self._function, step=step)
+            result: R = self._engine.decode(record, self._function)
             self._engine.register(record, self._compensation, result)
             return result
         raise recorded_error(record.error or "{}", self._errors, step=step)
