@@ -121,6 +121,7 @@ def test_every_example_is_run_by_a_test() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == {
         "first_steps.py",
         "pay_once.py",
+        "receive_webhooks.py",
         "research_agent.py",
     }
 
