@@ -88,7 +88,7 @@ def parse_url(url: str) -> Target:
     return Target(parts.scheme, _checked_host(host), port or _PORTS[parts.scheme], (parts.path or "/") + query)
 
 
-def parse_networks(networks: Iterable[str]) -> tuple[Network, ...]:
+def parse_networks(networks: Iterable[str | Network]) -> tuple[Network, ...]:
     """The networks of a setting.
 
     >>> parse_networks(["10.1.0.0/16", "::1"])
@@ -119,7 +119,7 @@ def is_allowed(address: Address, allowed: Sequence[Network] = ()) -> bool:
 class AddressGuard:
     """Resolves hosts to addresses that a webhook may connect to."""
 
-    def __init__(self, allowed_networks: Iterable[str] = (), *, resolve: Resolve | None = None) -> None:
+    def __init__(self, allowed_networks: Iterable[str | Network] = (), *, resolve: Resolve | None = None) -> None:
         self._allowed = parse_networks(allowed_networks)
         self._resolve = resolve or resolve_host
 

@@ -14,10 +14,12 @@ from tenure.inbox.received import PREVIOUS_HEADER
 from tenure.inbox.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from tenure.observe.optional_packages import missing
 from tenure.outbox.addresses import AddressGuard, Target, parse_url
+from tenure.outbox.circuit_breaker import CircuitBreaker
 from tenure.outbox.cloud_events import CONTENT_TYPE, SOURCE, cloud_event
 from tenure.outbox.retry_after import retry_after_seconds
 from tenure.outbox.signing_keys import check_references, read_keys
 from tenure.outbox.sinks import TIMEOUT_SECONDS, Delivered, Delivery, Undelivered, error_reason
+from tenure.outbox.webhook_config import allowed_networks, parse_config
 from tenure.seams import SYSTEM, Clock
 
 try:
@@ -129,6 +131,19 @@ class WebhookSink:
                 trust_env=False,
             )
         return self._session
+
+
+def open_webhook(config: str | bytes, *, environment: Mapping[str, str] = os.environ) -> CircuitBreaker:
+    """The sink of a stored webhook endpoint, with its circuit breaker. Networks that are not public need a setting."""
+    parsed = parse_config(config)
+    sink = WebhookSink(
+        parsed.url,
+        parsed.secrets,
+        guard=AddressGuard(allowed_networks(environment)),
+        timeout_seconds=parsed.timeout_seconds,
+        environment=environment,
+    )
+    return CircuitBreaker(sink)
 
 
 class _CheckedAddresses(AbstractResolver):
