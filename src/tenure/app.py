@@ -295,6 +295,13 @@ class App:
         """
         return await (await self.admin()).signal(job_id, name, value, request_id=request_id)
 
+    async def unpin(self, job_id: JobId) -> Job:
+        """Let workers with any version of the code continue a run that is pinned to one, since the code now fits it.
+
+        IllegalTransition: the run is neither pinned nor parked, or has ended.
+        """
+        return await (await self.admin()).unpin(job_id)
+
     async def retry(self, job_id: JobId) -> Handle[Any]:
         """Run a failed, dead-lettered or halted job again, as a new job that is linked to it, and return its handle.
 

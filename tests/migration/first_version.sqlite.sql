@@ -15,18 +15,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-74fff85b6a','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1eddc-061d-751a-b1dd-869df8bf0a71"]',1794991982112015);
-INSERT INTO "tenure_claims" VALUES('request-12-532df5186a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-066a-77e9-9025-32668c9c407e"]',1794991982194593);
-INSERT INTO "tenure_claims" VALUES('request-14-894689596d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-067a-71f4-9c58-b52c08b5aa99"]',1794991982210497);
-INSERT INTO "tenure_claims" VALUES('request-16-b9b6049e97','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65"]',1794991982230797);
-INSERT INTO "tenure_claims" VALUES('request-18-1191dd3e01','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-06a2-7561-881a-cd0be75f9324"]',1794991982255063);
-INSERT INTO "tenure_claims" VALUES('request-2-63b1889b11','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1eddc-062a-773b-ac82-67c9086dabff"]',1794991982126498);
-INSERT INTO "tenure_claims" VALUES('request-20-ed29ba2ca1','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-06b7-7362-9393-081dd09e8742"]',1794991982275019);
-INSERT INTO "tenure_claims" VALUES('request-23-9ff9537013','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-06d3-7725-b2d9-5dd6f21de076"]',1794991982295185);
-INSERT INTO "tenure_claims" VALUES('request-3-ee08cd283b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-0636-71b9-a616-128937f042a3"]',1794991982138504);
-INSERT INTO "tenure_claims" VALUES('request-4-f55d26119c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-063e-7729-85a3-d36a9f45c0bd"]',1794991982146503);
-INSERT INTO "tenure_claims" VALUES('request-7-055820267f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-064e-70cb-8ee6-447b9f7b60d8"]',1794991982159099);
-INSERT INTO "tenure_claims" VALUES('request-9-9ea91626c9','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1eddc-0652-74f9-8ad1-a2bd0df1048a"]',1794991982167627);
+INSERT INTO "tenure_claims" VALUES('request-1-1b0409756e','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1efcb-fa9f-750a-a026-5c2de48ab0f1"]',1795024485030087);
+INSERT INTO "tenure_claims" VALUES('request-12-8b4a6b43ca','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb0a-7048-a116-b66d5b390010"]',1795024485136250);
+INSERT INTO "tenure_claims" VALUES('request-14-2a5165bfe2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb19-7425-909d-a586d6cf3c0f"]',1795024485160407);
+INSERT INTO "tenure_claims" VALUES('request-16-c47cd1e49a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb2a-72f3-b7a1-0747276c60b3"]',1795024485163106);
+INSERT INTO "tenure_claims" VALUES('request-18-2d8b2bb9c8','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb2c-7605-b111-d7b0b96cb570"]',1795024485167604);
+INSERT INTO "tenure_claims" VALUES('request-2-9ca4274ca5','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1efcb-fac0-71cd-9a82-0a97e6b0d48d"]',1795024485060053);
+INSERT INTO "tenure_claims" VALUES('request-20-4239a1e97b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb33-725d-8b95-c9db3d230c13"]',1795024485175683);
+INSERT INTO "tenure_claims" VALUES('request-23-4bfd6a12bf','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb3c-7706-b950-96901af7b0bc"]',1795024485181469);
+INSERT INTO "tenure_claims" VALUES('request-3-3a13b74f68','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-faca-74ce-8b64-617da6640d64"]',1795024485076194);
+INSERT INTO "tenure_claims" VALUES('request-4-24bca5fa5a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fad9-74ce-bebe-b4c0ad35a908"]',1795024485094600);
+INSERT INTO "tenure_claims" VALUES('request-7-26a5a727d5','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-faef-77e4-b00f-faad3fa80677"]',1795024485104166);
+INSERT INTO "tenure_claims" VALUES('request-9-8b3e0be7fb','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-faf3-756c-bf2c-b51987bc2c01"]',1795024485112004);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -48,7 +48,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1eddc-06d3-7725-b2d9-5dd6f21de076','validation_failed','input','{"type":"ValueError","message":"no"}',1,1794991982298463,'worker-1',1794992042295185,'01a1eddc-06d3-7725-b2d9-5dd6f21de076',NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1efcb-fb3c-7706-b950-96901af7b0bc','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795024485191954,'worker-1',1795024545181469,'01a1efcb-fb3c-7706-b950-96901af7b0bc',NULL,NULL);
 CREATE TABLE tenure_deduplicated_requests (
     request_id text not null primary key,
     digest text not null,
@@ -121,48 +121,48 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1eddc-0617-74c7-aa9e-d993ab8b0365',1,'enqueued',NULL,'queued',1794991982103684,0,'client:ada','01a1eddc-0617-74c7-aa9e-d993ab8b0365',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(2,'01a1eddc-061a-7624-bae8-a826fac67a38',1,'enqueued',NULL,'queued',1794991982106556,0,'client:ada','01a1eddc-061a-7624-bae8-a826fac67a38',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(3,'01a1eddc-061b-717c-abd9-3b59c44ba3ec',1,'enqueued',NULL,'queued',1794991982107127,0,'client:ada','01a1eddc-061b-717c-abd9-3b59c44ba3ec',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(4,'01a1eddc-061d-751a-b1dd-869df8bf0a71',1,'enqueued',NULL,'queued',1794991982109545,0,'client:ada','01a1eddc-061d-751a-b1dd-869df8bf0a71',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(5,'01a1eddc-061d-751a-b1dd-869df8bf0a71',3,'claimed','queued','running',1794991982112015,1,'pool:worker-1','request-1-74fff85b6a',NULL,NULL,NULL,1794992042112015,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(6,'01a1eddc-062a-773b-ac82-67c9086dabff',1,'enqueued',NULL,'queued',1794991982122557,0,'client:ada','01a1eddc-062a-773b-ac82-67c9086dabff',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(7,'01a1eddc-062a-773b-ac82-67c9086dabff',2,'claimed','queued','claimed',1794991982126498,1,'pool:worker-1','request-2-63b1889b11',NULL,NULL,NULL,1794992042126498,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(8,'01a1eddc-0636-71b9-a616-128937f042a3',1,'enqueued',NULL,'queued',1794991982134501,0,'client:ada','01a1eddc-0636-71b9-a616-128937f042a3',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(9,'01a1eddc-0636-71b9-a616-128937f042a3',3,'claimed','queued','running',1794991982138504,1,'pool:worker-1','request-3-ee08cd283b',NULL,NULL,NULL,1794992042138504,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(10,'01a1eddc-063e-7729-85a3-d36a9f45c0bd',1,'enqueued',NULL,'queued',1794991982142475,0,'client:ada','01a1eddc-063e-7729-85a3-d36a9f45c0bd',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(11,'01a1eddc-063e-7729-85a3-d36a9f45c0bd',3,'claimed','queued','running',1794991982146503,1,'pool:worker-1','request-4-f55d26119c',NULL,NULL,NULL,1794992042146503,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(12,'01a1eddc-063e-7729-85a3-d36a9f45c0bd',4,'progress','running','running',1794991982150532,1,'runner:worker-1','request-5-b032d77d88',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(13,'01a1eddc-063e-7729-85a3-d36a9f45c0bd',5,'heartbeat','running','running',1794991982152797,1,'runner:worker-1','request-6-5de7c72896',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(14,'01a1eddc-064e-70cb-8ee6-447b9f7b60d8',1,'enqueued',NULL,'queued',1794991982158547,0,'client:ada','01a1eddc-064e-70cb-8ee6-447b9f7b60d8',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(15,'01a1eddc-064e-70cb-8ee6-447b9f7b60d8',3,'claimed','queued','running',1794991982159099,1,'pool:worker-1','request-7-055820267f',NULL,NULL,NULL,1794992042159099,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(16,'01a1eddc-064e-70cb-8ee6-447b9f7b60d8',4,'suspended','running','waiting',1794991982162079,1,'runner:worker-1','request-8-45cf027f75',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(17,'01a1eddc-0652-74f9-8ad1-a2bd0df1048a',1,'enqueued',NULL,'queued',1794991982165352,0,'client:ada','01a1eddc-0652-74f9-8ad1-a2bd0df1048a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(18,'01a1eddc-0652-74f9-8ad1-a2bd0df1048a',3,'claimed','queued','running',1794991982167627,1,'pool:worker-1','request-9-9ea91626c9',NULL,NULL,NULL,1794992042167627,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(19,'01a1eddc-0652-74f9-8ad1-a2bd0df1048a',4,'retry_scheduled','running','retry',1794991982170523,1,'runner:worker-1','request-10-4f93a04937','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1794995582170523,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(20,'01a1eddc-061d-751a-b1dd-869df8bf0a71',4,'released','running','stalled',1794991982182958,1,'runner:worker-1','request-11-4b20a790fb',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(21,'01a1eddc-066a-77e9-9025-32668c9c407e',1,'enqueued',NULL,'queued',1794991982187004,0,'client:ada','01a1eddc-066a-77e9-9025-32668c9c407e',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(22,'01a1eddc-066a-77e9-9025-32668c9c407e',3,'claimed','queued','running',1794991982194593,1,'pool:worker-1','request-12-532df5186a',NULL,NULL,NULL,1794992042194593,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(23,'01a1eddc-066a-77e9-9025-32668c9c407e',4,'succeeded','running','succeeded',1794991982198491,1,'runner:worker-1','request-13-5703cc488c',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(24,'01a1eddc-067a-71f4-9c58-b52c08b5aa99',1,'enqueued',NULL,'queued',1794991982202756,0,'client:ada','01a1eddc-067a-71f4-9c58-b52c08b5aa99',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(25,'01a1eddc-067a-71f4-9c58-b52c08b5aa99',3,'claimed','queued','running',1794991982210497,1,'pool:worker-1','request-14-894689596d',NULL,NULL,NULL,1794992042210497,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(26,'01a1eddc-067a-71f4-9c58-b52c08b5aa99',4,'committed','running','running',1794991982218417,1,'runner:worker-1','request-15-d248f0a52c',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(27,'01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',1,'enqueued',NULL,'queued',1794991982226551,0,'client:ada','01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(28,'01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',3,'claimed','queued','running',1794991982230797,1,'pool:worker-1','request-16-b9b6049e97',NULL,NULL,NULL,1794992042230797,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(29,'01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',4,'committed','running','running',1794991982238793,1,'runner:worker-1','request-17-52ebdcfc28',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(30,'01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65',5,'succeeded','running','succeeded',1794991982238793,1,'runner:worker-1','request-17-52ebdcfc28',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(31,'01a1eddc-06a2-7561-881a-cd0be75f9324',1,'enqueued',NULL,'queued',1794991982243043,0,'client:ada','01a1eddc-06a2-7561-881a-cd0be75f9324',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(32,'01a1eddc-06a2-7561-881a-cd0be75f9324',3,'claimed','queued','running',1794991982255063,1,'pool:worker-1','request-18-1191dd3e01',NULL,NULL,NULL,1794992042255063,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(33,'01a1eddc-06a2-7561-881a-cd0be75f9324',4,'failed','running','failed',1794991982259499,1,'runner:worker-1','request-19-499ef1655a',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(34,'01a1eddc-06b7-7362-9393-081dd09e8742',1,'enqueued',NULL,'queued',1794991982263675,0,'client:ada','01a1eddc-06b7-7362-9393-081dd09e8742',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(35,'01a1eddc-06b7-7362-9393-081dd09e8742',3,'claimed','queued','running',1794991982275019,1,'pool:worker-1','request-20-ed29ba2ca1',NULL,NULL,NULL,1794992042275019,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(36,'01a1eddc-06b7-7362-9393-081dd09e8742',4,'halted','running','halted',1794991982278392,1,'runner:worker-1','request-21-3da1f6639a','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(37,'01a1eddc-061a-7624-bae8-a826fac67a38',2,'cancelled','queued','cancelled',1794991982287027,0,'client:ada','request-22-aa8f6dfffe',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(38,'01a1eddc-06d3-7725-b2d9-5dd6f21de076',1,'enqueued',NULL,'queued',1794991982291140,0,'client:ada','01a1eddc-06d3-7725-b2d9-5dd6f21de076',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(39,'01a1eddc-06d3-7725-b2d9-5dd6f21de076',3,'claimed','queued','running',1794991982295185,1,'pool:worker-1','request-23-9ff9537013',NULL,NULL,NULL,1794992042295185,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(40,'01a1eddc-06d3-7725-b2d9-5dd6f21de076',4,'dead_lettered','running','dead_lettered',1794991982298463,1,'runner:worker-1','request-24-2647017123','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(41,'01a1eddc-061b-717c-abd9-3b59c44ba3ec',2,'signalled','queued','queued',1794991982306518,0,'client:ada','request-25-17c2e7d6b4',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(42,'01a1eddc-061b-717c-abd9-3b59c44ba3ec',3,'cancel_requested','queued','queued',1794991982306518,0,'client:ada','request-25-17c2e7d6b4',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(1,'01a1efcb-fa78-76b9-8288-92e8735be5b2',1,'enqueued',NULL,'queued',1795024484984816,0,'client:ada','01a1efcb-fa78-76b9-8288-92e8735be5b2',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(2,'01a1efcb-fa90-74f8-97d4-ea431fbdd9c9',1,'enqueued',NULL,'queued',1795024485008366,0,'client:ada','01a1efcb-fa90-74f8-97d4-ea431fbdd9c9',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(3,'01a1efcb-fa98-7537-ae24-4f48cbe890ce',1,'enqueued',NULL,'queued',1795024485016379,0,'client:ada','01a1efcb-fa98-7537-ae24-4f48cbe890ce',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(4,'01a1efcb-fa9f-750a-a026-5c2de48ab0f1',1,'enqueued',NULL,'queued',1795024485024097,0,'client:ada','01a1efcb-fa9f-750a-a026-5c2de48ab0f1',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(5,'01a1efcb-fa9f-750a-a026-5c2de48ab0f1',3,'claimed','queued','running',1795024485030087,1,'pool:worker-1','request-1-1b0409756e',NULL,NULL,NULL,1795024545030087,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(6,'01a1efcb-fac0-71cd-9a82-0a97e6b0d48d',1,'enqueued',NULL,'queued',1795024485056538,0,'client:ada','01a1efcb-fac0-71cd-9a82-0a97e6b0d48d',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(7,'01a1efcb-fac0-71cd-9a82-0a97e6b0d48d',2,'claimed','queued','claimed',1795024485060053,1,'pool:worker-1','request-2-9ca4274ca5',NULL,NULL,NULL,1795024545060053,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(8,'01a1efcb-faca-74ce-8b64-617da6640d64',1,'enqueued',NULL,'queued',1795024485066658,0,'client:ada','01a1efcb-faca-74ce-8b64-617da6640d64',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(9,'01a1efcb-faca-74ce-8b64-617da6640d64',3,'claimed','queued','running',1795024485076194,1,'pool:worker-1','request-3-3a13b74f68',NULL,NULL,NULL,1795024545076194,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(10,'01a1efcb-fad9-74ce-bebe-b4c0ad35a908',1,'enqueued',NULL,'queued',1795024485081643,0,'client:ada','01a1efcb-fad9-74ce-bebe-b4c0ad35a908',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(11,'01a1efcb-fad9-74ce-bebe-b4c0ad35a908',3,'claimed','queued','running',1795024485094600,1,'pool:worker-1','request-4-24bca5fa5a',NULL,NULL,NULL,1795024545094600,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(12,'01a1efcb-fad9-74ce-bebe-b4c0ad35a908',4,'progress','running','running',1795024485098430,1,'runner:worker-1','request-5-fd77eb595c',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(13,'01a1efcb-fad9-74ce-bebe-b4c0ad35a908',5,'heartbeat','running','running',1795024485102244,1,'runner:worker-1','request-6-bd8888ed58',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(14,'01a1efcb-faef-77e4-b00f-faad3fa80677',1,'enqueued',NULL,'queued',1795024485103326,0,'client:ada','01a1efcb-faef-77e4-b00f-faad3fa80677',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(15,'01a1efcb-faef-77e4-b00f-faad3fa80677',3,'claimed','queued','running',1795024485104166,1,'pool:worker-1','request-7-26a5a727d5',NULL,NULL,NULL,1795024545104166,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(16,'01a1efcb-faef-77e4-b00f-faad3fa80677',4,'suspended','running','waiting',1795024485105094,1,'runner:worker-1','request-8-cdeea3353f',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(17,'01a1efcb-faf3-756c-bf2c-b51987bc2c01',1,'enqueued',NULL,'queued',1795024485108024,0,'client:ada','01a1efcb-faf3-756c-bf2c-b51987bc2c01',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(18,'01a1efcb-faf3-756c-bf2c-b51987bc2c01',3,'claimed','queued','running',1795024485112004,1,'pool:worker-1','request-9-8b3e0be7fb',NULL,NULL,NULL,1795024545112004,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(19,'01a1efcb-faf3-756c-bf2c-b51987bc2c01',4,'retry_scheduled','running','retry',1795024485116130,1,'runner:worker-1','request-10-91ccb201c5','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795028085116130,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(20,'01a1efcb-fa9f-750a-a026-5c2de48ab0f1',4,'released','running','stalled',1795024485124519,1,'runner:worker-1','request-11-2c8787d849',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(21,'01a1efcb-fb0a-7048-a116-b66d5b390010',1,'enqueued',NULL,'queued',1795024485130520,0,'client:ada','01a1efcb-fb0a-7048-a116-b66d5b390010',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(22,'01a1efcb-fb0a-7048-a116-b66d5b390010',3,'claimed','queued','running',1795024485136250,1,'pool:worker-1','request-12-8b4a6b43ca',NULL,NULL,NULL,1795024545136250,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(23,'01a1efcb-fb0a-7048-a116-b66d5b390010',4,'succeeded','running','succeeded',1795024485140181,1,'runner:worker-1','request-13-6871abff00',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(24,'01a1efcb-fb19-7425-909d-a586d6cf3c0f',1,'enqueued',NULL,'queued',1795024485146138,0,'client:ada','01a1efcb-fb19-7425-909d-a586d6cf3c0f',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(25,'01a1efcb-fb19-7425-909d-a586d6cf3c0f',3,'claimed','queued','running',1795024485160407,1,'pool:worker-1','request-14-2a5165bfe2',NULL,NULL,NULL,1795024545160407,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(26,'01a1efcb-fb19-7425-909d-a586d6cf3c0f',4,'committed','running','running',1795024485161625,1,'runner:worker-1','request-15-c670dd9e6c',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(27,'01a1efcb-fb2a-72f3-b7a1-0747276c60b3',1,'enqueued',NULL,'queued',1795024485162474,0,'client:ada','01a1efcb-fb2a-72f3-b7a1-0747276c60b3',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(28,'01a1efcb-fb2a-72f3-b7a1-0747276c60b3',3,'claimed','queued','running',1795024485163106,1,'pool:worker-1','request-16-c47cd1e49a',NULL,NULL,NULL,1795024545163106,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(29,'01a1efcb-fb2a-72f3-b7a1-0747276c60b3',4,'committed','running','running',1795024485163960,1,'runner:worker-1','request-17-0a34c3d9cb',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(30,'01a1efcb-fb2a-72f3-b7a1-0747276c60b3',5,'succeeded','running','succeeded',1795024485163960,1,'runner:worker-1','request-17-0a34c3d9cb',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(31,'01a1efcb-fb2c-7605-b111-d7b0b96cb570',1,'enqueued',NULL,'queued',1795024485165028,0,'client:ada','01a1efcb-fb2c-7605-b111-d7b0b96cb570',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(32,'01a1efcb-fb2c-7605-b111-d7b0b96cb570',3,'claimed','queued','running',1795024485167604,1,'pool:worker-1','request-18-2d8b2bb9c8',NULL,NULL,NULL,1795024545167604,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(33,'01a1efcb-fb2c-7605-b111-d7b0b96cb570',4,'failed','running','failed',1795024485168589,1,'runner:worker-1','request-19-eeda73ac18',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(34,'01a1efcb-fb33-725d-8b95-c9db3d230c13',1,'enqueued',NULL,'queued',1795024485171866,0,'client:ada','01a1efcb-fb33-725d-8b95-c9db3d230c13',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(35,'01a1efcb-fb33-725d-8b95-c9db3d230c13',3,'claimed','queued','running',1795024485175683,1,'pool:worker-1','request-20-4239a1e97b',NULL,NULL,NULL,1795024545175683,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(36,'01a1efcb-fb33-725d-8b95-c9db3d230c13',4,'halted','running','halted',1795024485177098,1,'runner:worker-1','request-21-e68d87e7e8','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(37,'01a1efcb-fa90-74f8-97d4-ea431fbdd9c9',2,'cancelled','queued','cancelled',1795024485178346,0,'client:ada','request-22-3eb35c0959',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(38,'01a1efcb-fb3c-7706-b950-96901af7b0bc',1,'enqueued',NULL,'queued',1795024485180342,0,'client:ada','01a1efcb-fb3c-7706-b950-96901af7b0bc',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(39,'01a1efcb-fb3c-7706-b950-96901af7b0bc',3,'claimed','queued','running',1795024485181469,1,'pool:worker-1','request-23-4bfd6a12bf',NULL,NULL,NULL,1795024545181469,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(40,'01a1efcb-fb3c-7706-b950-96901af7b0bc',4,'dead_lettered','running','dead_lettered',1795024485191954,1,'runner:worker-1','request-24-3ef3047bc7','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(41,'01a1efcb-fa98-7537-ae24-4f48cbe890ce',2,'signalled','queued','queued',1795024485200272,0,'client:ada','request-25-ea87a7eb9e',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(42,'01a1efcb-fa98-7537-ae24-4f48cbe890ce',3,'cancel_requested','queued','queued',1795024485200272,0,'client:ada','request-25-ea87a7eb9e',NULL,NULL,NULL,NULL,0,1,NULL);
 CREATE TABLE tenure_jobs (
     id text not null primary key,
     kind text not null,
@@ -199,6 +199,7 @@ CREATE TABLE tenure_jobs (
     signal_rev integer not null default 0,
     waiting_for text,
     children_max integer,
+    pinned_version text,
     ends_as text,
     ends_because text,
     failures_before_undo integer not null default 0,
@@ -294,6 +295,9 @@ CREATE TABLE tenure_jobs (
     constraint "tenure: only a job that waits for children has a number of them" check (
         children_max is null or (waiting_for is 'children' and children_max >= 0)
     ),
+    constraint "tenure: only a job that was claimed is pinned to a version" check (
+        pinned_version is null or attempt > 0
+    ),
     constraint "tenure: the end that follows is one of three, and has a cause" check (
         case when ends_as is null
             then ends_because is null and compensated_at is null and failures_before_undo = 0
@@ -325,21 +329,21 @@ CREATE TABLE tenure_jobs (
     constraint "tenure: progress is 0 to 100" check (progress is null or progress between 0 and 100),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and awaited between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-0617-74c7-aa9e-d993ab8b0365','queued',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1794991982103684,1794991982103684,0,0,0,0,1794991982103684,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-061a-7624-bae8-a826fac67a38','cancelled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1794991982106556,1794991982287027,0,0,0,0,1794991982106556,NULL,NULL,NULL,NULL,NULL,NULL,1794991982287027,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-061b-717c-abd9-3b59c44ba3ec','signalled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1794991982107127,1794991982306518,0,0,0,0,1794991982107127,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-061d-751a-b1dd-869df8bf0a71','released',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1794991982109545,1794991982182958,1,0,0,0,1794991982109545,NULL,NULL,NULL,NULL,NULL,1794991982112015,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-062a-773b-ac82-67c9086dabff','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1794991982122557,1794991982126498,1,0,0,0,1794991982122557,'worker-1','28fc2c31-4a36-44ed-8278-b5aee85dfc7a',1794992042126498,1794992022126498,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-0636-71b9-a616-128937f042a3','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1794991982134501,1794991982138504,1,0,0,0,1794991982134501,'worker-1','7aef1745-301c-4e0d-bec7-9051a66e81ab',1794992042138504,1794992022138504,1795078382138504,1794991982138504,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-063e-7729-85a3-d36a9f45c0bd','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1794991982142475,1794991982152797,1,0,0,0,1794991982142475,'worker-1','437f2135-7826-451c-97ce-98637868ff68',1794992042146503,1794992022152797,1795078382146503,1794991982146503,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-064e-70cb-8ee6-447b9f7b60d8','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1794991982158547,1794991982162079,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1794991982159099,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-0652-74f9-8ad1-a2bd0df1048a','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1794991982165352,1794991982170523,1,1,0,0,1794995582170523,NULL,NULL,NULL,NULL,NULL,1794991982167627,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-066a-77e9-9025-32668c9c407e','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1794991982187004,1794991982198491,1,0,0,0,1794991982187004,NULL,NULL,NULL,NULL,NULL,1794991982194593,1794991982198491,1794991982198491,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-067a-71f4-9c58-b52c08b5aa99','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1794991982202756,1794991982218417,1,0,0,0,1794991982202756,'worker-1','600214b5-b2d1-424b-97e7-a48758414fea',1794992042210497,1794992022210497,1795078382210497,1794991982210497,NULL,1794991982218417,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-0692-75a3-8d1e-3e1d1c7d2f65','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1794991982226551,1794991982238793,1,0,0,0,1794991982226551,NULL,NULL,NULL,NULL,NULL,1794991982230797,1794991982238793,1794991982238793,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-06a2-7561-881a-cd0be75f9324','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1794991982243043,1794991982259499,1,1,0,0,1794991982243043,NULL,NULL,NULL,NULL,NULL,1794991982255063,1794991982259499,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-06b7-7362-9393-081dd09e8742','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1794991982263675,1794991982278392,1,0,0,0,1794991982263675,NULL,NULL,NULL,NULL,NULL,1794991982275019,1794991982278392,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1eddc-06d3-7725-b2d9-5dd6f21de076','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1794991982291140,1794991982298463,1,1,0,0,1794991982291140,NULL,NULL,NULL,NULL,NULL,1794991982295185,1794991982298463,NULL,NULL,0,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fa78-76b9-8288-92e8735be5b2','queued',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795024484984816,1795024484984816,0,0,0,0,1795024484984816,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fa90-74f8-97d4-ea431fbdd9c9','cancelled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795024485008366,1795024485178346,0,0,0,0,1795024485008366,NULL,NULL,NULL,NULL,NULL,NULL,1795024485178346,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fa98-7537-ae24-4f48cbe890ce','signalled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795024485016379,1795024485200272,0,0,0,0,1795024485016379,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fa9f-750a-a026-5c2de48ab0f1','released',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795024485024097,1795024485124519,1,0,0,0,1795024485024097,NULL,NULL,NULL,NULL,NULL,1795024485030087,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fac0-71cd-9a82-0a97e6b0d48d','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795024485056538,1795024485060053,1,0,0,0,1795024485056538,'worker-1','e7a1ddfd-45ef-4dbd-ab84-339b6fff1c00',1795024545060053,1795024525060053,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-faca-74ce-8b64-617da6640d64','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795024485066658,1795024485076194,1,0,0,0,1795024485066658,'worker-1','cd599441-6614-4ab1-b604-910c71f40e55',1795024545076194,1795024525076194,1795110885076194,1795024485076194,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fad9-74ce-bebe-b4c0ad35a908','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795024485081643,1795024485102244,1,0,0,0,1795024485081643,'worker-1','250e3b52-4982-4b7a-a8e6-33f3c38cce79',1795024545094600,1795024525102244,1795110885094600,1795024485094600,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-faef-77e4-b00f-faad3fa80677','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795024485103326,1795024485105094,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795024485104166,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-faf3-756c-bf2c-b51987bc2c01','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795024485108024,1795024485116130,1,1,0,0,1795028085116130,NULL,NULL,NULL,NULL,NULL,1795024485112004,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb0a-7048-a116-b66d5b390010','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795024485130520,1795024485140181,1,0,0,0,1795024485130520,NULL,NULL,NULL,NULL,NULL,1795024485136250,1795024485140181,1795024485140181,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb19-7425-909d-a586d6cf3c0f','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795024485146138,1795024485161625,1,0,0,0,1795024485146138,'worker-1','27d9dc65-7dc0-42ef-ae78-aa17d44508da',1795024545160407,1795024525160407,1795110885160407,1795024485160407,NULL,1795024485161625,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb2a-72f3-b7a1-0747276c60b3','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795024485162474,1795024485163960,1,0,0,0,1795024485162474,NULL,NULL,NULL,NULL,NULL,1795024485163106,1795024485163960,1795024485163960,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb2c-7605-b111-d7b0b96cb570','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795024485165028,1795024485168589,1,1,0,0,1795024485165028,NULL,NULL,NULL,NULL,NULL,1795024485167604,1795024485168589,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb33-725d-8b95-c9db3d230c13','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795024485171866,1795024485177098,1,0,0,0,1795024485171866,NULL,NULL,NULL,NULL,NULL,1795024485175683,1795024485177098,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb3c-7706-b950-96901af7b0bc','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795024485180342,1795024485191954,1,1,0,0,1795024485180342,NULL,NULL,NULL,NULL,NULL,1795024485181469,1795024485191954,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_meta (
     name text not null primary key,
     value integer not null
@@ -351,7 +355,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'initial','75af1f49ffac65d7',1794991982076014);
+INSERT INTO "tenure_migrations" VALUES(1,'initial','a38541ac6c9abcad',1795024484956003);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -461,7 +465,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1eddc-061b-717c-abd9-3b59c44ba3ec',2,'go','7',1794991982306518);
+INSERT INTO "tenure_signals" VALUES('01a1efcb-fa98-7537-ae24-4f48cbe890ce',2,'go','7',1795024485200272);
 CREATE TABLE tenure_steps (
     number integer primary key,
     job_id text not null,
@@ -537,11 +541,13 @@ CREATE TABLE tenure_writer (
 );
 INSERT INTO "tenure_writer" VALUES(1,NULL);
 CREATE INDEX tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
-    where owner is null and finished_at is null;
+    where owner is null and finished_at is null and pinned_version is null;
+CREATE INDEX tenure_jobs_pinned on tenure_jobs (pinned_version, queue, priority desc, due_at, id)
+    where owner is null and finished_at is null and pinned_version is not null;
 CREATE INDEX tenure_jobs_leased on tenure_jobs (queue, id)
     where owner is not null or status = 'stalled';
 CREATE INDEX tenure_jobs_partitioned on tenure_jobs (queue, partition_key, priority desc, due_at, id)
-    where owner is null and finished_at is null and partition_key is not null;
+    where owner is null and finished_at is null and pinned_version is null and partition_key is not null;
 CREATE INDEX tenure_jobs_unleased_timeout on tenure_jobs (timeout_at)
     where owner is null and finished_at is null and timeout_at is not null;
 CREATE UNIQUE INDEX tenure_jobs_dedupe on tenure_jobs (dedupe_key)
@@ -886,8 +892,8 @@ begin
             is not (new.started_at, new.finished_at, new.committed_at, new.cancel_reason, new.transition_count, new.previous_status)
             or (old.rowid, old.reason, old.timeout_at, old.signal_rev, old.waiting_for, old.children_max)
             is not (new.rowid, new.reason, new.timeout_at, new.signal_rev, new.waiting_for, new.children_max)
-            or (old.ends_as, old.ends_because, old.failures_before_undo, old.compensated_at)
-            is not (new.ends_as, new.ends_because, new.failures_before_undo, new.compensated_at)
+            or (old.ends_as, old.ends_because, old.failures_before_undo, old.compensated_at, old.pinned_version)
+            is not (new.ends_as, new.ends_because, new.failures_before_undo, new.compensated_at, new.pinned_version)
             or new.result is not null or new.error is not null or new.last_error is not null
             or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
             then raise(abort, 'tenure: erasure empties the content of a job, and changes nothing else')

@@ -73,6 +73,7 @@ def test_a_queue_is_shown_as_a_whole_and_its_oldest_job_is_the_oldest_of_all_kin
         ("open_dead_letters",): 4,
         ("workers",): 1,
         ("jobs_unserved",): 3,
+        ("runs_pinned_unserved",): 0,
     }
 
 

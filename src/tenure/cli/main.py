@@ -28,7 +28,7 @@ COMMANDS = {
     "prune": "Remove finished jobs and old details.",
     "queues": "Pause queues, and set their limits.",
     "replay": "Show a job at an earlier time or revision, folded from its events.",
-    "runs": "Show the steps of workflow runs, and send signals.",
+    "runs": "List and show runs of workflows, send signals, and unpin runs.",
     "schedules": "List, change, pause and trigger schedules.",
     "stats": "Count jobs; list live workers, and unserved queues and kinds.",
     "verify": "Replay every job's events and compare the result with its record.",

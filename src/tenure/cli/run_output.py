@@ -16,6 +16,7 @@ from tenure.lifecycle.provenance import UnreadSignal
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import WAITING
 from tenure.lifecycle.steps import StepKind, StepRecord
+from tenure.views.runs import PatchUse
 from tenure.workflow.branch import call_key
 
 INDENT = "  "
@@ -27,6 +28,29 @@ STEP_HEADINGS = (
     Column("took", is_number=True),
     Column("attempt", rank=2, is_number=True),
     Column("note", rank=1, cut_to=16),
+)
+RUN_HEADINGS = (
+    Column("id"),
+    Column("kind", cut_to=20),
+    Column("status"),
+    Column("waits for"),
+    Column("pinned", rank=2, cut_to=16),
+    Column("attempt", rank=1, is_number=True),
+    Column("updated", rank=3),
+)
+VERSION_HEADINGS = (
+    Column("kind", cut_to=30),
+    Column("version"),
+    Column("runs", is_number=True),
+    Column("pinned", is_number=True),
+)
+PATCH_HEADINGS = (
+    Column("kind", cut_to=20),
+    Column("patch", cut_to=30),
+    Column("new way", is_number=True),
+    Column("old way", is_number=True),
+    Column("undecided", is_number=True),
+    Column("removable"),
 )
 _SEPARATORS = re.compile(r"[/.]")
 
@@ -57,13 +81,24 @@ def print_run(run: RunDetails) -> None:
     print_unread_signals(run.unread_signals)
 
 
+def run_row(job: Job) -> tuple[object, ...]:
+    """A row under RUN_HEADINGS."""
+    return job.id, job.kind, job.status, job.waiting_for, job.pinned_version, job.attempt, job.updated_at
+
+
+def patch_row(use: PatchUse) -> tuple[object, ...]:
+    """A row under PATCH_HEADINGS."""
+    return use.kind, use.patch, use.new, use.old, use.undecided, "yes" if use.removable else "no"
+
+
 def waits_for(job: Job, events: Sequence[Event]) -> str | None:
     """What ends the wait of a waiting job; for code, how the code differs from what is recorded."""
     if job.status is not WAITING:
         return None
     if job.waiting_for == "code":
         suspended = [event for event in events if event.type is EventType.SUSPENDED]
-        return f"code that fits; {load(suspended[-1].detail or '{}').get('note')}"
+        code = "code that fits" if job.pinned_version is None else f"code of version {job.pinned_version}"
+        return f"{code}; {load(suspended[-1].detail or '{}').get('note')}"
     if job.waiting_for == "time":
         return f"the time {format_value(job.due_at)}"
     awaited = "a signal" if job.waiting_for == "signal" else "children"

@@ -1,4 +1,4 @@
-"""`tenure runs`: show the steps of a workflow's run, and send it a signal."""
+"""`tenure runs`: list and show runs of workflows, send them signals, and unpin them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,116 @@ from typing import Any
 from uuid import UUID
 
 import click
+import msgspec
 
 from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import PAGE_MAX, GivenId, job_id, operator, resolve_id
-from tenure.cli.output import Exit, print_json, print_line
-from tenure.cli.run_output import RunDetails, print_run, waits_for
+from tenure.cli.filters import (
+    PAGE_MAX,
+    GivenId,
+    job_filter,
+    job_filters,
+    job_id,
+    operator,
+    page_options,
+    resolve_id,
+)
+from tenure.cli.output import Exit, counted, print_json, print_line, print_table
+from tenure.cli.run_output import (
+    PATCH_HEADINGS,
+    RUN_HEADINGS,
+    VERSION_HEADINGS,
+    RunDetails,
+    patch_row,
+    print_run,
+    run_row,
+    waits_for,
+)
 from tenure.client.admin import JobAdmin
 from tenure.lifecycle.json_text import parse
 from tenure.lifecycle.provenance import unread_signals
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import ReadStore
+from tenure.lifecycle.statuses import LIVE
+from tenure.lifecycle.steps import StepRecord
+from tenure.stores.contract import JobFilter, ReadStore
 from tenure.stores.contract.steps import all_steps
 from tenure.views.jobs import job_view, record_view
+from tenure.views.runs import RunVersions, distinct_facts, run_versions
 
 
 @click.group()
 def runs() -> None:
-    """Show the steps of workflow runs, and send signals."""
+    """List and show runs of workflows, send signals, and unpin runs."""
+
+
+@runs.command()
+@common_options
+@job_filters
+@page_options
+def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filters: Any) -> int:
+    """List runs, newest first: jobs that have recorded steps."""
+    found, cursor = run(_runs(database, limit=limit, after=after, **filters))
+    if as_json:
+        print_json({"runs": [job_view(job, content=False) for job in found], "after": cursor})
+    elif found:
+        print_table(RUN_HEADINGS, [run_row(job) for job in found])
+    else:
+        print_line("no runs match")
+    if cursor is not None and not as_json:
+        print_line(f"more runs: --after {cursor}")
+    return Exit.OK
+
+
+async def _runs(
+    database: str, *, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
+) -> tuple[list[Job], UUID | None]:
+    """The next runs that match, and where to continue."""
+    async with opened(database) as store:
+        wanted = await job_filter(store, **filters)
+        found: list[Job] = []
+        while True:
+            page = await store.find(wanted, after=after, limit=PAGE_MAX, newest_first=not oldest_first)
+            for job in page.jobs:
+                if len(found) == limit:
+                    return found, found[-1].id
+                if job.attempt and await store.steps(job.id, limit=1):
+                    found.append(job)
+            if page.after is None:
+                return found, None
+            after = page.after
+
+
+@runs.command()
+@common_options
+def versions(*, database: str, as_json: bool) -> int:
+    """Count live runs by the versions of the code that recorded their steps, and by patch.
+
+    A patch can be removed from the code once no live run takes the old way and none has yet to decide.
+    """
+    found = run(_versions(database))
+    if as_json:
+        patches = [{**msgspec.structs.asdict(one), "removable": one.removable} for one in found.patches]
+        print_json({"versions": found.versions, "patches": patches})
+        return Exit.OK
+    print_line(counted(len(found.versions), "version") + " of live runs")
+    if found.versions:
+        print_table(VERSION_HEADINGS, [(one.kind, one.version, one.runs, one.pinned) for one in found.versions])
+    if found.patches:
+        print_line("\npatches")
+        print_table(PATCH_HEADINGS, [patch_row(one) for one in found.patches])
+    return Exit.OK
+
+
+async def _versions(database: str) -> RunVersions:
+    async with opened(database) as store:
+        live: list[tuple[Job, list[StepRecord]]] = []
+        after: UUID | None = None
+        while True:
+            page = await store.find(JobFilter(statuses=tuple(LIVE)), after=after, limit=PAGE_MAX)
+            # Of each run only what is counted: results can be large.
+            live += [(job, distinct_facts(await all_steps(store, job.id))) for job in page.jobs if job.attempt]
+            if page.after is None:
+                return run_versions(live)
+            after = page.after
 
 
 @runs.command()
@@ -90,3 +183,21 @@ async def _signal(database: str, wanted: GivenId, name: str, value: object, *, r
     async with opened(database) as store:
         whole = await resolve_id(store, wanted)
         return await JobAdmin(store, actor=operator()).signal(whole, name, value, request_id=request_id)
+
+
+@runs.command()
+@common_options
+@click.argument("wanted", metavar="ID", type=job_id)
+def unpin(*, database: str, as_json: bool, wanted: GivenId) -> int:
+    """Let workers with any version of the code continue a parked run."""
+    job = run(_unpin(database, wanted))
+    if as_json:
+        print_json({"id": job.id, "status": job.status, "rev": job.rev})
+    else:
+        print_line(f"{job.id} is unpinned")
+    return Exit.OK
+
+
+async def _unpin(database: str, wanted: GivenId) -> Job:
+    async with opened(database) as store:
+        return await JobAdmin(store, actor=operator()).unpin(await resolve_id(store, wanted))

@@ -26,7 +26,7 @@ from tenure.errors import (
 )
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_integer, encode
-from tenure.lifecycle.operations import Cancel, Operation, RequestCancel, Signal
+from tenure.lifecycle.operations import Cancel, Operation, RequestCancel, Signal, Wake
 from tenure.lifecycle.provenance import Provenance, provenance
 from tenure.lifecycle.records import Actor, Job, Origin
 from tenure.lifecycle.retention import Retention
@@ -161,6 +161,22 @@ class JobAdmin:
             operations=(operation,),
             actor=self._actor,
             request_id=request_id or str(self._seams.random.job_id()),
+        )
+        [outcome] = await self._store.apply([request])
+        if isinstance(outcome, Failure):
+            raise outcome.error
+        return outcome.job
+
+    async def unpin(self, job_id: JobId) -> Job:
+        """Let workers with any version of the code claim this run. It is due at once if it is parked."""
+        job = await self.job(job_id)
+        if job.pinned_version is None and job.waiting_for != "code":
+            raise _refused(job, "unpin", "it is not pinned to a version of the code and does not wait for code")
+        request = Request(
+            job=job.id,
+            operations=(Wake(unpins=True),),
+            actor=self._actor,
+            request_id=str(self._seams.random.job_id()),
         )
         [outcome] = await self._store.apply([request])
         if isinstance(outcome, Failure):

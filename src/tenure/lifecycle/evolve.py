@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.records import TIMEOUT, Event, EventType, Job, Policy
+from tenure.lifecycle.records import TIMEOUT, UNPINNED, Event, EventType, Job, Policy
 from tenure.lifecycle.statuses import LEASED, READY, RETRY, RUNNING, WAITING, Status
 
 NO_LEASE: Mapping[str, None] = {
@@ -140,12 +140,14 @@ def _suspended(job: Job, event: Event, content: str | None) -> dict[str, Any]:
         "due_at": event.at if unseen else _put_off(job, event),
         "waiting_for": detail.get("waiting_for"),
         "children_max": detail.get("children_max"),
+        "pinned_version": detail.get("pinned_version", job.pinned_version),
     }
 
 
 def _woken(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    """A signal, or the end of the last awaited child."""
-    return {"signal_rev": event.rev, **_hurried(job, event)}
+    """A signal, the end of the last awaited child, or the end of its pin."""
+    pinned_version = None if event.cause == UNPINNED else job.pinned_version
+    return {"signal_rev": event.rev, "pinned_version": pinned_version, **_hurried(job, event)}
 
 
 def _unwinding(job: Job, event: Event, content: str | None) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def _checks(job: Job) -> list[tuple[str, bool]]:
             "only a job that waits for children has a number of them",
             job.children_max is not None and (job.waiting_for != "children" or job.children_max < 0),
         ),
+        ("only a job that was claimed is pinned to a version", job.pinned_version is not None and job.attempt == 0),
         ("the end that follows has a cause", (job.ends_as is None) != (job.ends_because is None)),
         (
             "only a compensated job or one that undoes its steps has an end that follows",

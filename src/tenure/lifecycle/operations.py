@@ -11,7 +11,7 @@ from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import retry_delay_ms
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, digest, encode
-from tenure.lifecycle.records import TIMEOUT, EndsAs, Job, WaitingFor, check_choice, milliseconds
+from tenure.lifecycle.records import TIMEOUT, UNPINNED, EndsAs, Job, WaitingFor, check_choice, milliseconds
 from tenure.lifecycle.statuses import TextEnum
 
 REV_MAX = 2**31 - 1
@@ -243,7 +243,8 @@ class Suspend(Operation, frozen=True):
     once, so the default misses none. `waiting_for` is "time" with a delay and "signal" without one, unless it is set.
     A job that waits for children is woken once at most `children_max` of its awaited children are live; without it, by
     an explicit wake alone.
-    `cause` replaces the cause that `waiting_for` implies, and `note` explains it.
+    `cause` replaces the cause that `waiting_for` implies, and `note` explains it. With `pinned_version` only workers
+    with that version of the code claim the job from now on.
     """
 
     type: ClassVar[OperationType] = OperationType.SUSPEND
@@ -253,9 +254,11 @@ class Suspend(Operation, frozen=True):
     children_max: int | None = None
     cause: str | None = None
     note: str | None = None
+    pinned_version: str | None = None
 
     def __post_init__(self) -> None:
-        for text, where, length_max in ((self.cause, "cause", 200), (self.note, "note", 10_000)):
+        texts = ((self.cause, "cause", 200), (self.note, "note", 10_000), (self.pinned_version, "pinned_version", 200))
+        for text, where, length_max in texts:
             if text is not None:
                 check_text(text, f"suspend.{where}", length_max=length_max)
         waiting_for = self.waiting_for or ("signal" if self.delay_seconds is None else "time")
@@ -268,6 +271,8 @@ class Suspend(Operation, frozen=True):
             check_integer(self.children_max, "suspend.children_max", least=0, most=CHILDREN_MAX)
             if waiting_for != "children":
                 raise InvalidInput("suspend.children_max", "must be unset unless the job waits for children")
+        if self.pinned_version is not None and waiting_for != "code":
+            raise InvalidInput("suspend.pinned_version", "must be unset unless the job waits for code")
         if self.delay_seconds is not None:
             seconds = check_seconds(self.delay_seconds, "suspend.delay_seconds")
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
@@ -279,6 +284,7 @@ class Suspend(Operation, frozen=True):
             waiting_for=self.waiting_for,
             children_max=self.children_max,
             note=self.note,
+            pinned_version=self.pinned_version,
         )
         return EventFields(cause=self.cause or f"awaits_{self.waiting_for}", detail=detail)
 
@@ -304,9 +310,16 @@ class Signal(Operation, frozen=True):
 
 
 class Wake(Operation, frozen=True):
-    """Enough awaited children have ended. Sets `signal_rev`, so that a job that suspends after it does not wait."""
+    """Enough awaited children have ended. Sets `signal_rev`, so that a job that suspends after it does not wait.
+
+    With `unpins` the job is woken since workers with any version of the code may claim it from now on.
+    """
 
     type: ClassVar[OperationType] = OperationType.WAKE
+    unpins: bool = False
+
+    def event_fields(self) -> EventFields:
+        return EventFields(cause=UNPINNED) if self.unpins else NO_FIELDS
 
 
 class Unwind(Operation, frozen=True):

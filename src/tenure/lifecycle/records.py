@@ -31,6 +31,8 @@ OnTimeout = Literal["retry", "fail", "dead_letter"]
 
 TIMEOUT = "timeout"
 """The cause of an event that a passed timeout led to."""
+UNPINNED = "unpinned"
+"""The cause of a wake that lets workers with any version of the code claim the job."""
 
 
 class Role(TextEnum):
@@ -204,7 +206,8 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A job at one revision. `token` is set only for the claimer and is never returned by reads.
 
     `signal_rev` is the revision of the last signal or wake; 0 for none. `children_max` is the number of live awaited
-    children at which a job that waits for children is woken. `ends_as` is set once the job only undoes its steps: the
+    children at which a job that waits for children is woken. `pinned_version` is the version of the code that alone may
+    claim the job: no other fits what is recorded of it. `ends_as` is set once the job only undoes its steps: the
     status in which it ends, `ends_because` the cause; `failures_before_undo` are the failures that do not count then.
     """
 
@@ -230,6 +233,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     signal_rev: int = 0
     waiting_for: WaitingFor | None = None
     children_max: int | None = None
+    pinned_version: str | None = None
     ends_as: EndsAs | None = None
     ends_because: str | None = None
     failures_before_undo: int = 0

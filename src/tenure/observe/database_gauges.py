@@ -20,7 +20,7 @@ from tenure.observe import metrics
 from tenure.observe.metrics import OTHER, QUEUES_MAX
 from tenure.seams import Seams
 from tenure.stores.contract import ReadStore, Stats, Store
-from tenure.views.workers import live_workers, unserved_kinds
+from tenure.views.workers import live_workers, unserved_kinds, unserved_pins
 
 READ_TIME_SHARE_MAX = 0.05
 READ_INTERVAL_SECONDS_MIN = 5.0
@@ -59,6 +59,7 @@ def gauges(stats: Stats) -> list[GaugeValue]:
         GaugeValue(metrics.OPEN_DEAD_LETTERS.name, (), stats.dead_letters),
         GaugeValue(metrics.WORKERS.name, (), len(live_workers(stats))),
         GaugeValue(metrics.UNSERVED.name, (), sum(one.jobs for one in unserved_kinds(stats))),
+        GaugeValue(metrics.PINNED_UNSERVED.name, (), sum(one.jobs for one in unserved_pins(stats))),
     ]
 
 

@@ -85,11 +85,12 @@ OLDEST_DUE = _gauge("oldest_due_seconds", "How long the oldest due job has been 
 OPEN_DEAD_LETTERS = _gauge("open_dead_letters", "Dead letters that are neither redriven nor discarded.")
 WORKERS = _gauge("workers", "Workers with a heartbeat within the last minute, on all machines.")
 UNSERVED = _gauge("jobs_unserved", "Live jobs that no live worker serves.")
+PINNED_UNSERVED = _gauge("runs_pinned_unserved", "Runs pinned to a version of the code that no live worker has.")
 
 METRICS = (
     *(CLAIMS, CLAIM_CONFLICTS, LEASE_RENEWALS, LEASE_EXPIRIES, RETRIES, FAILURES, DEAD_LETTERS, REJECTIONS, ATTEMPTS),
     *(QUEUE_WAIT, RUN),
     *(PROCESSES, RUNNING, RESTARTS),
-    *(DATABASE_UP, JOBS, DUE, OLDEST_DUE, OPEN_DEAD_LETTERS, WORKERS, UNSERVED),
+    *(DATABASE_UP, JOBS, DUE, OLDEST_DUE, OPEN_DEAD_LETTERS, WORKERS, UNSERVED, PINNED_UNSERVED),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from tenure.stores.contract import Finding, QueueRecord
+from tenure.stores.contract import Finding, PinnedJobs, QueueRecord, WorkerRecord
 
 LOOKED_AT_MAX = 10_000
 """How many of the jobs that may be claimed are looked at."""
@@ -53,6 +54,31 @@ def _unserved_queue(name: str, jobs: int, *, more: bool) -> Finding:
 
 def _due_jobs(jobs: int, *, more: bool) -> str:
     return f"{'at least ' if more else ''}{jobs} due job{'' if jobs == 1 else 's'}"
+
+
+def unserved_pins(pinned: Iterable[PinnedJobs], workers: Iterable[WorkerRecord], now: datetime) -> list[Finding]:
+    """A finding per version of the code that jobs are pinned to and that no worker has."""
+    since = now - timedelta(seconds=SEEN_SECONDS)
+    live = [worker for worker in workers if worker.stopped_at is None and worker.seen_at > since]
+    missing: dict[str, int] = {}
+    for one in pinned:
+        if not any(serves_pin(worker, one) for worker in live):
+            missing[one.version] = missing.get(one.version, 0) + one.jobs
+    return [_unserved_pin(version, jobs) for version, jobs in missing.items()]
+
+
+def serves_pin(worker: WorkerRecord, pinned: PinnedJobs) -> bool:
+    """Whether the worker has the version of the code, the queue and the kind."""
+    return worker.version == pinned.version and pinned.queue in worker.queues and pinned.kind in worker.kinds
+
+
+def _unserved_pin(version: str, jobs: int) -> Finding:
+    runs = f"{jobs} run{'' if jobs == 1 else 's'}"
+    message = f"{runs} pinned to version {version!r} of the code, and no worker with that version serves them"
+    advice = (
+        "start a worker with that version; or deploy code that fits what is recorded, and run `tenure runs unpin ID`"
+    )
+    return Finding("warning", "workers", message, advice)
 
 
 def finished_jobs(jobs: int, *, pruned: bool) -> list[Finding]:

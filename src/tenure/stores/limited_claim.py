@@ -89,8 +89,25 @@ class UsageByKey(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
 
 
+def with_pinned(question: Question, answer: Any, pinned: Sequence[Candidate]) -> Any:
+    """The answer with the due jobs of the question's queue that are pinned to the claimer's version of the code."""
+    match question:
+        case InOrder(_, limit):
+            return sorted([*answer, *pinned], key=candidate_order)[:limit]
+        case Keys(_, after, limit):
+            return sorted({*answer, *(one.key for one in pinned if one.key is not None and one.key > after)})[:limit]
+        case OfKeys(_, keys, each):
+            both = sorted([*answer, *(one for one in pinned if one.key in keys)], key=candidate_order)
+            return [one for key in keys for one in [one for one in both if one.key == key][:each]]
+        case _:
+            return answer
+
+
 Question = InOrder | Keys | OfKeys | LeasedByKey | UsageByKey
 Asking = Generator[Question, Any, "Choice"]
+
+PINNED_MAX = 1000
+"""How many pinned jobs of a queue a claim looks at."""
 
 LIMIT_COLUMNS = (
     "concurrency_max",

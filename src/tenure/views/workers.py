@@ -7,7 +7,8 @@ from datetime import timedelta
 import msgspec
 
 from tenure.lifecycle.statuses import LIVE
-from tenure.stores.contract import Stats, WorkerRecord
+from tenure.stores.contract import PinnedJobs, Stats, WorkerRecord
+from tenure.stores.findings import serves_pin
 
 WORKER_LIVE_SECONDS = 60.0
 """A worker whose last heartbeat is older counts as dead: a killed worker never registers its stop."""
@@ -52,3 +53,9 @@ def unserved_kinds(stats: Stats) -> list[UnservedKind]:
         if tally.status in LIVE and (tally.queue, tally.kind) not in served:
             jobs[tally.queue, tally.kind] = jobs.get((tally.queue, tally.kind), 0) + tally.jobs
     return [UnservedKind(queue, kind, count) for (queue, kind), count in sorted(jobs.items())]
+
+
+def unserved_pins(stats: Stats) -> list[PinnedJobs]:
+    """Jobs that are pinned to a version of the code, and no live worker with that version that serves them."""
+    live = live_workers(stats)
+    return [one for one in stats.pinned if not any(serves_pin(worker, one) for worker in live)]

@@ -203,9 +203,25 @@ class WorkflowEngine:
         self.end(Cancelled())
 
     def park(self, call: str, problem: str) -> NoReturn:
-        """The code does not fit what is recorded: nothing is executed, and the run waits for code that fits."""
+        """The code does not fit what is recorded: nothing is executed, and the run waits for code that fits.
+
+        It is pinned to the version that wrote the last record, since that version has come past all the others. Where
+        that is the version of this code, the run waits until it is unpinned.
+        """
         note = f"the code does not fit what is recorded at {call}: {problem}"
-        self.end_here(Suspended("code", seen_rev=self.job.rev, cause=CODE_MISMATCH, note=note))
+        last = max(self._records.values(), key=lambda record: record.number, default=None)
+        pinned_version = None if last is None else last.code_version
+        here = pinned_version in (None, self.services.code_version)
+        self.end_here(
+            Suspended(
+                "code",
+                None if here else 0.0,
+                seen_rev=self.job.rev,
+                cause=CODE_MISMATCH,
+                note=note,
+                pinned_version=pinned_version,
+            )
+        )
 
     def require_all_made(self) -> None:
         """After the function has returned, every recorded call must have been made again. Else the run is parked."""

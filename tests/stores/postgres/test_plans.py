@@ -101,6 +101,7 @@ CLAIM = {
     "within_limits": "false",
     "wait_ms": "60000",
     "detail": "null",
+    "code_version": "null",
     "chosen": "'{}'",
     "gap_queues": "'{queue-0,queue-1,queue-2,queue-3}'",
     "gap_lows": "'{-32769,-32769,-32769,-32769}'",

@@ -214,6 +214,15 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     oldest_due_at: datetime | None = None
 
 
+class PinnedJobs(msgspec.Struct, frozen=True):
+    """How many jobs of a kind in a queue, without a lease, only workers with one version of the code may claim."""
+
+    version: str
+    queue: str
+    kind: str
+    jobs: int
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The database at a glance."""
 
@@ -222,6 +231,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerRecord]
     dead_letters: int
     """Those that nobody has dealt with."""
+    pinned: list[PinnedJobs] = []
 
 
 class MigrationRecord(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from tenure.stores.base import ClaimResult
 from tenure.stores.contract import ClaimRequest, without_token
 from tenure.stores.limited_claim import (
     LIMIT_COLUMNS,
+    PINNED_MAX,
     Asking,
     Choice,
     InOrder,
@@ -39,6 +40,7 @@ from tenure.stores.limited_claim import (
     decode_limits,
     decode_usage,
     encode_usage,
+    with_pinned,
 )
 from tenure.stores.postgres.apply_batch import POISON, message_of
 from tenure.stores.postgres.connections import Connections, Session, fetch, is_unreadable
@@ -48,6 +50,8 @@ from tenure.stores.postgres.watermarks import BOTTOM, Claimer, Scan, Watermarks,
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.queue_groups import QueueRotation
 
+PINNED_SECONDS = 1.0
+"""How often a claim looks for jobs that are pinned to its version of the code although others are due."""
 ROUNDS_MAX = 5
 """How often a claim within limits chooses anew when other sessions had all of the chosen jobs locked."""
 
@@ -95,6 +99,7 @@ class PostgresClaims:
         self._quarantine = quarantine
         self._watermarks = Watermarks()
         self._rotation = QueueRotation()
+        self._next_pinned_seconds = float("-inf")
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
         """The jobs won, or those that this request has won before. A claim that waits too long is given up."""
@@ -108,17 +113,38 @@ class PostgresClaims:
             ) from None
 
     async def _claim(self, request: ClaimRequest) -> ClaimResult:
-        jobs: list[Job] = []
+        looked = self._clock.monotonic_seconds() >= self._next_pinned_seconds
+        if looked and (jobs := await self._claim_pinned(request)):
+            return ClaimResult(jobs)
+        jobs = []
         waits: list[float] = []
         for queues in self._rotation.groups(request):
             if jobs := await self._claim_group(request, queues, waits):
                 break
+        if not jobs and not looked:
+            jobs = await self._claim_pinned(request)
         limited_queues = frozenset(self._watermarks.limited_queues().intersection(request.queues))
         return ClaimResult(jobs, limited_queues, min(waits, default=None))
 
+    async def _claim_pinned(self, request: ClaimRequest) -> list[Job]:
+        """The jobs won among those that are pinned to the version of the claimer's code; none where a queue has
+        limits, since there they are chosen with the others."""
+        if request.code_version is None:
+            return []
+        self._next_pinned_seconds = self._clock.monotonic_seconds() + PINNED_SECONDS
+        values = self._parameters(request, request.queues)
+        due = _candidates(await self._connections.fetch("jobs/select_due_pinned", values))
+        if not due:
+            return []
+        chosen = {**values, **lane_parameters(), "chosen": [one.id for one in due]}
+        answer = ClaimRows.of(await self._connections.fetch("jobs/claim", chosen))
+        return await self._won(request, answer)
+
     async def _claim_group(self, request: ClaimRequest, queues: tuple[str, ...], waits: list[float]) -> list[Job]:
         """The jobs won in these queues. `waits` gets the seconds after which a rate limit allows the next job."""
-        answer = await self._answer(request, queues, waits)
+        return await self._won(request, await self._answer(request, queues, waits))
+
+    async def _won(self, request: ClaimRequest, answer: ClaimRows) -> list[Job]:
         if answer.is_repeated:
             return await self._won_before(request, answer.statistics)
         if not answer.rows:
@@ -195,6 +221,7 @@ class PostgresClaims:
             "request_id": request.request_id,
             "body": request.body(),
             "detail": claim_detail(request.code_version),
+            "code_version": request.code_version,
             "queues": list(queues),
             "kinds": list(request.kinds),
             "worker": request.worker,
@@ -275,6 +302,14 @@ async def _choose(session: Session, asking: Asking, values: dict[str, Any]) -> C
 
 
 async def _answer(session: Session, question: Question, values: dict[str, Any]) -> Any:
+    answer = await _unpinned(session, question, values)
+    if values["code_version"] is None or isinstance(question, LeasedByKey | UsageByKey):
+        return answer
+    wanted = {**values, "queues": [question.queue], "limit": PINNED_MAX}
+    return with_pinned(question, answer, _candidates(await fetch(session, "jobs/select_due_pinned", wanted)))
+
+
+async def _unpinned(session: Session, question: Question, values: dict[str, Any]) -> Any:
     asked = {**values, **msgspec.structs.asdict(question)}
     match question:
         case InOrder():
@@ -309,10 +344,10 @@ def _noted(note: Note) -> dict[str, Any]:
 
 NO_TOKEN = UUID(int=0)
 _CLAIM_OF_NOTHING: dict[str, Any] = {
-    **lane_parameters(), "request_id": "warm-up", "body": "", "detail": None, "queues": [], "kinds": [], "worker": "",
-    "token": NO_TOKEN, "actor": "", "transition_count": 2, "version": CONTRACT_VERSION, "limit": 0, "excluded": [],
-    "within_limits": False, "wait_ms": 60_000, "chosen": [], "queue": "", "priority": 0, "watermark_due_at": BOTTOM[0],
-    "watermark_id": BOTTOM[1],
+    **lane_parameters(), "request_id": "warm-up", "body": "", "detail": None, "code_version": None, "queues": [],
+    "kinds": [], "worker": "", "token": NO_TOKEN, "actor": "", "transition_count": 2, "version": CONTRACT_VERSION,
+    "limit": 0, "excluded": [], "within_limits": False, "wait_ms": 60_000, "chosen": [], "queue": "", "priority": 0,
+    "watermark_due_at": BOTTOM[0], "watermark_id": BOTTOM[1],
 }  # fmt: skip
 _COMPLETION_OF_NOTHING: dict[str, Any] = {
     **{name: [] for name in ("ids", "revs", "tokens", "actors", "requests", "results", "digests")},

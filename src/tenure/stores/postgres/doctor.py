@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.stores.contract import Finding
+from tenure.stores.contract import Finding, PinnedJobs
 from tenure.stores.findings import (
     KINDS_MAX,
     LOOKED_AT_MAX,
@@ -11,10 +11,12 @@ from tenure.stores.findings import (
     finished_jobs,
     paused,
     unserved_jobs,
+    unserved_pins,
 )
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
 from tenure.stores.postgres.log_positions import is_ahead
 from tenure.stores.postgres.queues import queue_from
+from tenure.stores.postgres.rows import worker_from
 
 OLD_TRANSACTION_SECONDS = 300
 
@@ -87,7 +89,10 @@ async def _unstaffed(connection: Session) -> list[Finding]:
         return []
     values = {"looked_at": LOOKED_AT_MAX, "seen_seconds": SEEN_SECONDS, "kinds": KINDS_MAX}
     rows = await fetch(connection, "jobs/count_unserved", values)
-    return unserved_jobs(UnservedJobs(**row) for row in rows)
+    workers = [worker_from(row) for row in await fetch(connection, "workers/select", {"ids": None})]
+    pinned = [PinnedJobs(**row) for row in await fetch(connection, "jobs/count_pinned", {})]
+    now = await connection.fetchval("select tenure.clock()")
+    return [*unserved_jobs(UnservedJobs(**row) for row in rows), *unserved_pins(pinned, workers, now)]
 
 
 async def _paused(connection: Session) -> list[Finding]:

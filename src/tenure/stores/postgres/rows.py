@@ -45,7 +45,7 @@ CLAIMED = (
     "id", "kind", "queue", "priority", "payload", "policy_id", "dedupe_key", "request_id", "correlation_id", "trace",
     "submitted_by", "tags", "partition_key", "parent_id", "redrive_of", "awaited", "created_at", "updated_at", "rev",
     "attempt", "failures", "losses", "due_at", "cancel_reason", "signal_rev", "last_error",
-    "ends_as", "ends_because", "failures_before_undo",
+    "ends_as", "ends_because", "failures_before_undo", "pinned_version",
 )  # fmt: skip
 """The columns that a claim returns, in the order in which `Claimed` decodes them."""
 COLUMNS: Mapping[str, Iterable[str]] = {
@@ -134,7 +134,7 @@ class Claimed:
             job_id, kind, queue, priority, payload, policy_id, dedupe_key, request_id, correlation_id, trace,
             submitted_by, tags, partition_key, parent_id, redrive_of, awaited, created_at, at, rev, attempt,
             failures, losses, due_at, cancel_reason, signal_rev, last_error,
-            ends_as, ends_because, failures_before_undo,
+            ends_as, ends_because, failures_before_undo, pinned_version,
             started_before,
         ) = row[: len(CLAIMED) + 1]  # fmt: skip
         if due_at.tzinfo is None:
@@ -181,6 +181,7 @@ class Claimed:
             ends_as=ends_as,
             ends_because=ends_because,
             failures_before_undo=failures_before_undo,
+            pinned_version=pinned_version,
         )
 
     def _ends_of(self, row: asyncpg.Record, at: datetime) -> LeaseEnds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenure.lifecycle.json_text import encode
-from tenure.stores.contract import Stats, WorkerRecord
+from tenure.stores.contract import PinnedJobs, Stats, WorkerRecord
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.connections import Connections
 
@@ -35,4 +35,5 @@ async def read_stats(connections: Connections) -> Stats:
     [glance] = await connections.fetch("dead_letters/count_open", {})
     tallies = [row.tally_from(answer) for answer in await connections.fetch("jobs/count_by_status", {})]
     workers = await list_workers(connections, None)
-    return Stats(at=glance["at"], tallies=tallies, workers=workers, dead_letters=glance["dead_letters"])
+    pinned = [PinnedJobs(**answer) for answer in await connections.fetch("jobs/count_pinned", {})]
+    return Stats(at=glance["at"], tallies=tallies, workers=workers, dead_letters=glance["dead_letters"], pinned=pinned)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.errors import Refused, RequestIdReused, RowPoisoned, StoreUnavailable
-from tenure.lifecycle.claim_order import batch
+from tenure.lifecycle.claim_order import batch, claim_order
 from tenure.lifecycle.decide import decide_chain
 from tenure.lifecycle.operations import Claim, Operation, Start
 from tenure.lifecycle.records import Job, Policy
@@ -111,7 +111,21 @@ class _ClaimRun:
             if len(ordered) >= wanted:
                 # The next priority is not looked up: that takes an index step for each queue.
                 break
+        if pinned := self._pinned(wanted):
+            ordered = sorted([*ordered, *pinned], key=claim_order)
         return batch(self._fitting(ordered), wanted)
+
+    def _pinned(self, limit: int) -> list[Job]:
+        """The due jobs that are pinned to the version of the claimer's code."""
+        if self._request.code_version is None:
+            return []
+        parameters = {
+            "code_version": self._request.code_version,
+            "queues": json_list(self._request.queues),
+            "limit": limit,
+            **self._claimable(),
+        }
+        return self._read([row[0] for row in self._session.execute("jobs/select_due_pinned", parameters).fetchall()])
 
     def _fitting(self, ordered: list[Job]) -> list[Job]:
         """A job that was lost before is claimed alone, so that it cannot join jobs that are claimed already."""
@@ -120,7 +134,7 @@ class _ClaimRun:
     def _due(self, queue: str, priority: int, limit: int) -> list[Job]:
         """The due jobs of one lane."""
         found: list[Job] = []
-        parameters = {"queue": queue, **self._claimable(priority)}
+        parameters = {"queue": queue, "priority": priority, **self._claimable()}
         with closing(self._session.execute("jobs/select_due", parameters)) as rows:
             for row in rows:
                 job = read_row(self._session, row)
@@ -138,16 +152,15 @@ class _ClaimRun:
         names = json_list(queues)
         while True:
             excluded = len(self._quarantine.ids())
-            parameters = {"queues": names, "limit": limit, **self._claimable(priority)}
+            parameters = {"queues": names, "priority": priority, "limit": limit, **self._claimable()}
             ids = [id_ for (id_,) in self._session.execute("jobs/select_due_across_queues", parameters)]
             found = self._read(ids)
             if len(found) == len(ids) or len(self._quarantine.ids()) == excluded:
                 return found
             # Poisoned rows are quarantined by now, and other jobs take their places.
 
-    def _claimable(self, priority: int) -> dict[str, object]:
+    def _claimable(self) -> dict[str, object]:
         return {
-            "priority": priority,
             "now": micros(self._session.now),
             "kinds": json_list(self._request.kinds),
             "quarantined": json_list(self._quarantine.ids()),

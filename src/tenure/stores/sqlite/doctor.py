@@ -17,6 +17,7 @@ from tenure.stores.findings import (
     finished_jobs,
     paused,
     unserved_jobs,
+    unserved_pins,
 )
 from tenure.stores.sqlite.connect import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system, read_any_text
 from tenure.stores.sqlite.connections import SqliteConnections
@@ -25,6 +26,7 @@ from tenure.stores.sqlite.queues import list_queues
 from tenure.stores.sqlite.rows import micros
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, wal_bytes
+from tenure.stores.sqlite.workers import list_workers, pinned_jobs
 
 SYNCHRONOUS_FULL = 2
 
@@ -139,10 +141,11 @@ def unserved(session: Session) -> list[Finding]:
         "scanned": LOOKED_AT_MAX,
         "kinds": KINDS_MAX,
     }
-    return unserved_jobs(
+    found = unserved_jobs(
         UnservedJobs(queue, kind, jobs, bool(more), bool(queue_served))
         for queue, kind, jobs, more, queue_served in session.execute("jobs/count_unserved", parameters)
     )
+    return [*found, *unserved_pins(pinned_jobs(session), list_workers(session, None), session.now)]
 
 
 def finished(session: Session) -> list[Finding]:

@@ -11,6 +11,7 @@ from tenure.errors import RowPoisoned
 from tenure.lifecycle.queue_limits import Candidate
 from tenure.stores.contract import ClaimRequest
 from tenure.stores.limited_claim import (
+    PINNED_MAX,
     Choice,
     InOrder,
     Keys,
@@ -25,6 +26,7 @@ from tenure.stores.limited_claim import (
     decode_limits,
     decode_usage,
     encode_usage,
+    with_pinned,
 )
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.sqlite.apply import UNREADABLE
@@ -54,18 +56,26 @@ def choose_within_limits(
 ) -> Choice:
     """The jobs that the limits allow now."""
     choosing = choose(request.queues, limit, limited=limited, now=session.now)
-    return answered(choosing, _LimitReads(session, request.kinds, quarantine).answer)
+    return answered(choosing, _LimitReads(session, request, quarantine).answer)
 
 
 class _LimitReads:
     """What a choice within limits reads."""
 
-    def __init__(self, session: Session, kinds: Sequence[str], quarantine: Quarantine) -> None:
-        self._session, self._quarantine = session, quarantine
+    def __init__(self, session: Session, request: ClaimRequest, quarantine: Quarantine) -> None:
+        self._session, self._code_version, self._quarantine = session, request.code_version, quarantine
         now, quarantined = micros(session.now), json_list(quarantine.ids())
-        self._due = {"kinds": json_list(kinds), "now": now, "quarantined": quarantined}
+        self._due = {"kinds": json_list(request.kinds), "now": now, "quarantined": quarantined}
 
     def answer(self, question: Question) -> Any:
+        answer = self._unpinned(question)
+        if self._code_version is None or isinstance(question, LeasedByKey | UsageByKey):
+            return answer
+        wanted = {"queues": json_list([question.queue]), "code_version": self._code_version, "limit": PINNED_MAX}
+        rows = self._rows("jobs/select_due_pinned", {**self._due, **wanted})
+        return with_pinned(question, answer, [one for row in rows for one in self._candidate(*row)])
+
+    def _unpinned(self, question: Question) -> Any:
         match question:
             case InOrder(queue, limit):
                 return self._in_order(queue, limit)

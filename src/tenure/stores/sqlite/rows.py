@@ -73,6 +73,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     signal_rev: int
     waiting_for: WaitingFor | None
     children_max: int | None
+    pinned_version: str | None
     ends_as: EndsAs | None
     ends_because: str | None
     failures_before_undo: int
@@ -327,6 +328,7 @@ def encode_job(job: Job, *, policy_id: int, before: Job | None = None) -> JobRow
         job.signal_rev,
         job.waiting_for,
         job.children_max,
+        job.pinned_version,
         job.ends_as,
         job.ends_because,
         job.failures_before_undo,
@@ -409,6 +411,7 @@ def decode_job(row: Row, policy_of: PolicyOf) -> Job:
         signal_rev=job.signal_rev,
         waiting_for=job.waiting_for,
         children_max=job.children_max,
+        pinned_version=job.pinned_version,
         ends_as=job.ends_as,
         ends_because=job.ends_because,
         failures_before_undo=job.failures_before_undo,

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from tenure.lifecycle.statuses import Status
-from tenure.stores.contract import Stats, Tally, WorkerRecord
+from tenure.stores.contract import PinnedJobs, Stats, Tally, WorkerRecord
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.rows import decode_records, encode_record, json_list, micros, optional_timestamp
 from tenure.stores.sqlite.session import Session
@@ -51,6 +51,11 @@ def _readable_timestamp(value: Any) -> datetime | None:
         return None
 
 
+def pinned_jobs(session: Session) -> list[PinnedJobs]:
+    """How many jobs are pinned to each version of the code."""
+    return [PinnedJobs(*row) for row in session.execute("jobs/count_pinned")]
+
+
 def read_stats(session: Session) -> Stats:
     """Counts of jobs, workers and open dead letters, in one snapshot."""
     rows = session.execute("jobs/count_by_status", {"now": micros(session.now)})
@@ -69,4 +74,5 @@ def read_stats(session: Session) -> Stats:
         ],
         workers=list_workers(session, None),
         dead_letters=session.execute("dead_letters/count_open").fetchone()[0],
+        pinned=pinned_jobs(session),
     )

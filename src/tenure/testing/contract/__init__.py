@@ -49,6 +49,7 @@ from tenure.testing.contract.enqueue import AddingContract
 from tenure.testing.contract.events import EventContract
 from tenure.testing.contract.leases import LeaseContract
 from tenure.testing.contract.outbox_and_artifacts import BelongingsContract
+from tenure.testing.contract.pins import PinContract
 from tenure.testing.contract.queues import QueueContract
 from tenure.testing.contract.reads import ReadingContract
 from tenure.testing.contract.requests import RequestContract
@@ -77,6 +78,7 @@ class StoreContract(
     WaitingContract,
     ChildrenContract,
     CompensationContract,
+    PinContract,
     RequestContract,
     BatchContract,
     QueueContract,

@@ -124,7 +124,8 @@ def _answer(
         case InOrder(_, limit):
             return _due(mine, request, now)[:limit]
         case Keys(_, after, limit):
-            waiting = {job.origin.partition_key for job in mine if job.status in READY and job.due_at is not None}
+            served = [job for job in mine if job.pinned_version in (None, request.code_version)]
+            waiting = {job.origin.partition_key for job in served if job.status in READY and job.due_at is not None}
             return sorted(key for key in waiting if key is not None and key > after)[:limit]
         case OfKeys(_, keys, each):
             due = _due(mine, request, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -18,6 +19,7 @@ from tenure.stores.contract import (
     EnqueueRequest,
     EventFilter,
     JobFilter,
+    PinnedJobs,
     Tally,
     without_token,
 )
@@ -74,7 +76,8 @@ def same_dedupe(request: EnqueueRequest, rows: Iterable[Job]) -> Job | None:
 
 
 def claimable(job: Job, request: ClaimRequest, now: datetime) -> bool:
-    return is_due(job, now) and job.queue in request.queues and job.kind in request.kinds
+    mine = job.pinned_version in (None, request.code_version)
+    return mine and is_due(job, now) and job.queue in request.queues and job.kind in request.kinds
 
 
 def needs_attention(job: Job, now: datetime) -> bool:
@@ -142,6 +145,14 @@ def tallies(jobs: Iterable[Job], now: datetime) -> list[Tally]:
         )
         found.append(tally)
     return found
+
+
+def pinned_jobs(jobs: Iterable[Job]) -> list[PinnedJobs]:
+    """How many jobs are pinned to each version of the code."""
+    pinned = Counter(
+        (job.pinned_version, job.queue, job.kind) for job in jobs if job.pinned_version and job.status in READY
+    )
+    return [PinnedJobs(version or "", queue, kind, jobs) for (version, queue, kind), jobs in sorted(pinned.items())]
 
 
 def event_matches(event: Event, wanted: EventFilter) -> bool:

@@ -49,7 +49,7 @@ from tenure.stores.contract import (
     redacted,
     without_token,
 )
-from tenure.stores.findings import SEEN_SECONDS, UnservedJobs, paused, unserved_jobs
+from tenure.stores.findings import SEEN_SECONDS, UnservedJobs, paused, unserved_jobs, unserved_pins
 from tenure.stores.parents import wake_parents
 from tenure.stores.validation import (
     validate_claim,
@@ -76,6 +76,7 @@ from tenure.testing.model.rows import (
     job_matches,
     letter_matches,
     needs_attention,
+    pinned_jobs,
     position,
     same_answer,
     same_dedupe,
@@ -151,13 +152,16 @@ class ModelStore(Forgetting):
         live = [worker for worker in seen if worker.stopped_at is None]
         queues = {queue for worker in live for queue in worker.queues}
         served = {(queue, kind) for worker in live for queue in worker.queues for kind in worker.kinds}
-        due = Counter((job.queue, job.kind) for job in self._rows.values() if is_due(job, now))
+        due = Counter(
+            (job.queue, job.kind) for job in self._rows.values() if is_due(job, now) and job.pinned_version is None
+        )
         unserved = sorted((one for one in due.items() if one[0] not in served), key=lambda one: (-one[1], one[0]))
         found = [
             UnservedJobs(queue, kind, jobs, more=False, queue_served=queue in queues)
             for (queue, kind), jobs in unserved
         ]
-        return [*unserved_jobs(found), *paused(await self.queues.known())]
+        pins = unserved_pins(pinned_jobs(self._rows.values()), live, now)
+        return [*unserved_jobs(found), *pins, *paused(await self.queues.known())]
 
     async def now(self) -> datetime:
         return self._clock.now()
@@ -378,4 +382,5 @@ class ModelStore(Forgetting):
             tallies=tallies(self._rows.values(), self._clock.now()),
             workers=await self.workers(),
             dead_letters=sum(letter.handled_at is None for letter in self._dead_letters.values()),
+            pinned=pinned_jobs(self._rows.values()),
         )

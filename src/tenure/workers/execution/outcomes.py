@@ -111,6 +111,7 @@ class Suspended(msgspec.Struct, frozen=True, tag=True):
     children_max: int | None = None
     cause: str | None = None
     note: str | None = None
+    pinned_version: str | None = None
 
 
 class UndoUnfinished(msgspec.Struct, frozen=True, tag=True):
@@ -256,6 +257,7 @@ def operation_for(job: Job, outcome: Outcome) -> Operation | None:
                 children_max=outcome.children_max,
                 cause=outcome.cause,
                 note=outcome.note,
+                pinned_version=outcome.pinned_version,
             )
         case Cancelled():
             return Cancel() if job.cancel_requested else _unrequested_cancel(job)

@@ -158,6 +158,7 @@ create table tenure.jobs (
     ends_as text collate "C",
     ends_because text,
     waiting_for text collate "C",
+    pinned_version text collate "C",
     owner text,
     cancel_reason text,
     progress_message text,
@@ -182,12 +183,16 @@ end $$;
 
 -- Claims read it in the order of queue, priority and due time. Their predicate must be the same, word for word.
 create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
-    where status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
+    where status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null and pinned_version is null;
+-- Jobs that only workers with one version of the code may claim.
+create index jobs_pinned on tenure.jobs (pinned_version, queue, priority desc, due_at, id)
+    where pinned_version is not null and status in ('queued', 'retry', 'waiting', 'stalled');
 -- Without the end of the lease, so that a renewal does not update the index. By queue, so that limits can count.
 create index jobs_held on tenure.jobs (queue, id) where status in ('claimed', 'running', 'stalled');
 -- Only jobs with a partition key: limits per partition search it for jobs that may be claimed.
 create index jobs_keyed on tenure.jobs (queue, partition_key, priority desc, due_at, id)
-    where partition_key is not null and status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null;
+    where partition_key is not null and status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null
+      and pinned_version is null;
 create index jobs_unleased_timeout on tenure.jobs (timeout_at)
     where timeout_at is not null and status in ('queued', 'retry', 'waiting', 'stalled');
 create unique index jobs_dedupe on tenure.jobs (dedupe_key)
@@ -617,8 +622,8 @@ begin
             select from fresh
             where (fresh.rev = 1 and fresh.transition_count = 1 and fresh.status = 'queued'
                 and fresh.attempt = 0 and fresh.failures = 0 and fresh.losses = 0 and not fresh.lost
-                and fresh.signal_rev = 0 and num_nonnulls(fresh.waiting_for, fresh.children_max, fresh.ends_as, fresh.ends_because, fresh.compensated_at,
-                    fresh.previous_status, fresh.owner, fresh.token, fresh.lease_expires_at,
+                and fresh.signal_rev = 0 and num_nonnulls(fresh.waiting_for, fresh.children_max, fresh.pinned_version, fresh.ends_as, fresh.ends_because,
+                    fresh.compensated_at, fresh.previous_status, fresh.owner, fresh.token, fresh.lease_expires_at,
                     fresh.heartbeat_deadline_at, fresh.started_at, fresh.finished_at, fresh.committed_at, fresh.erased_at, fresh.progress,
                     fresh.committed_result, fresh.result, fresh.partial_result, fresh.error, fresh.reason, fresh.tags) = 0
                 and fresh.due_at between '0001-01-02 00:00+00' and '9999-12-30 00:00+00'
@@ -744,6 +749,8 @@ begin
             then 'only a waiting job waits for something'
         when fresh.children_max is not null and (fresh.waiting_for is distinct from 'children' or fresh.children_max < 0)
             then 'only a job that waits for children has a number of them'
+        when fresh.pinned_version is not null and fresh.attempt = 0
+            then 'only a job that was claimed is pinned to a version'
         when case when fresh.ends_as is null
                 then num_nonnulls(fresh.ends_because, fresh.compensated_at) > 0 or fresh.failures_before_undo <> 0
                 else fresh.ends_because is null or fresh.ends_as not in ('failed', 'cancelled', 'dead_lettered')

@@ -79,6 +79,7 @@ create table tenure_jobs (
     signal_rev integer not null default 0,
     waiting_for text,
     children_max integer,
+    pinned_version text,
     ends_as text,
     ends_because text,
     failures_before_undo integer not null default 0,
@@ -174,6 +175,9 @@ create table tenure_jobs (
     constraint "tenure: only a job that waits for children has a number of them" check (
         children_max is null or (waiting_for is 'children' and children_max >= 0)
     ),
+    constraint "tenure: only a job that was claimed is pinned to a version" check (
+        pinned_version is null or attempt > 0
+    ),
     constraint "tenure: the end that follows is one of three, and has a cause" check (
         case when ends_as is null
             then ends_because is null and compensated_at is null and failures_before_undo = 0
@@ -208,12 +212,15 @@ create table tenure_jobs (
 
 -- Jobs without a lease that have not ended: queued, retry, waiting or stalled.
 create index tenure_jobs_ready on tenure_jobs (queue, priority desc, due_at, id)
-    where owner is null and finished_at is null;
+    where owner is null and finished_at is null and pinned_version is null;
+-- Jobs that only workers with one version of the code may claim.
+create index tenure_jobs_pinned on tenure_jobs (pinned_version, queue, priority desc, due_at, id)
+    where owner is null and finished_at is null and pinned_version is not null;
 create index tenure_jobs_leased on tenure_jobs (queue, id)
     where owner is not null or status = 'stalled';
 -- Only jobs with a partition key: limits per partition search it for jobs that may be claimed.
 create index tenure_jobs_partitioned on tenure_jobs (queue, partition_key, priority desc, due_at, id)
-    where owner is null and finished_at is null and partition_key is not null;
+    where owner is null and finished_at is null and pinned_version is null and partition_key is not null;
 create index tenure_jobs_unleased_timeout on tenure_jobs (timeout_at)
     where owner is null and finished_at is null and timeout_at is not null;
 create unique index tenure_jobs_dedupe on tenure_jobs (dedupe_key)
@@ -898,8 +905,8 @@ begin
             is not (new.started_at, new.finished_at, new.committed_at, new.cancel_reason, new.transition_count, new.previous_status)
             or (old.rowid, old.reason, old.timeout_at, old.signal_rev, old.waiting_for, old.children_max)
             is not (new.rowid, new.reason, new.timeout_at, new.signal_rev, new.waiting_for, new.children_max)
-            or (old.ends_as, old.ends_because, old.failures_before_undo, old.compensated_at)
-            is not (new.ends_as, new.ends_because, new.failures_before_undo, new.compensated_at)
+            or (old.ends_as, old.ends_because, old.failures_before_undo, old.compensated_at, old.pinned_version)
+            is not (new.ends_as, new.ends_because, new.failures_before_undo, new.compensated_at, new.pinned_version)
             or new.result is not null or new.error is not null or new.last_error is not null
             or new.partial_result is not null or new.payload is not 'null' or new.tags is not null
             then raise(abort, 'tenure: erasure empties the content of a job, and changes nothing else')

@@ -26,7 +26,7 @@ found(queue, priority, high) as (
             from tenure.jobs job
             where job.queue = gap.queue
               and job.priority > gap.low and job.priority < gap.high
-              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
             order by job.priority
             limit 1
         ) head
@@ -38,7 +38,7 @@ found(queue, priority, high) as (
             from tenure.jobs job
             where job.queue = found.queue
               and job.priority > found.priority and job.priority < found.high
-              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
             order by job.priority
             limit 1
         ) head
@@ -152,6 +152,7 @@ chosen as materialized (
     from tenure.jobs job, clock
     where job.id = any (:chosen::uuid[])
       and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+      and (job.pinned_version is null or job.pinned_version = :code_version::text)
       and job.due_at <= clock.now
       and job.committed_at is null
     for no key update of job skip locked

@@ -13,12 +13,12 @@ lanes as (select :queue::text as queue, :priority::smallint as priority),
       and not exists (
           select from tenure.jobs job
           where job.queue = :queue and job.priority < :priority::smallint
-            and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+            and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
       )
       and not exists (
           select from tenure.jobs job
           where job.queue = :queue and job.priority > :priority::smallint
-            and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+            and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
       )
 ),
 locked as materialized (

@@ -4,7 +4,7 @@ with clock as materialized (select tenure.clock() as now),
 ready as materialized (
     select job.queue, job.kind, job.due_at
     from tenure.jobs job
-    where job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+    where job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
     order by job.queue, job.priority, job.due_at, job.id
     limit :looked_at
 ),

@@ -5,7 +5,7 @@ levels(priority) as (
         select job.priority
         from tenure.jobs job
         where job.queue = :queue::text
-          and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+          and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
         order by job.priority desc
         limit 1
     )
@@ -17,7 +17,7 @@ levels(priority) as (
             from tenure.jobs job
             where job.queue = :queue::text
               and job.priority < levels.priority
-              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
             order by job.priority desc
             limit 1
         ) lower
@@ -29,7 +29,7 @@ from levels, clock,
         from tenure.jobs job
         where job.queue = :queue::text
           and job.priority = levels.priority
-          and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null
+          and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
           and job.due_at <= clock.now
           and job.kind = any (:kinds::text[])
           and job.committed_at is null

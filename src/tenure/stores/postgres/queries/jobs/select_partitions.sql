@@ -5,7 +5,7 @@ with recursive keys(key, number) as (
         from tenure.jobs job
         where job.queue = :queue::text
           and job.partition_key > :after::text
-          and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.partition_key is not null
+          and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null and job.partition_key is not null
         order by job.partition_key
         limit 1
     )
@@ -17,7 +17,7 @@ with recursive keys(key, number) as (
             from tenure.jobs job
             where job.queue = :queue::text
               and job.partition_key > keys.key
-              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.partition_key is not null
+              and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null and job.partition_key is not null
             order by job.partition_key
             limit 1
         ) next

@@ -3,7 +3,7 @@
 with ready as (
     select job.queue, job.kind, job.due_at
     from tenure_jobs job indexed by tenure_jobs_ready
-    where job.owner is null and job.finished_at is null
+    where job.owner is null and job.finished_at is null and job.pinned_version is null
     order by job.queue, job.priority desc, job.due_at, job.id
     limit :scanned
 ),

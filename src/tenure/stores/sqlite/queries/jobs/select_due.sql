@@ -3,7 +3,7 @@ select
     -- each job column: job.{}
 from tenure_jobs job indexed by tenure_jobs_ready
 where job.owner is null
-    and job.finished_at is null
+    and job.finished_at is null and job.pinned_version is null
     and job.queue = :queue
     and job.priority = :priority
     and job.due_at <= :now

@@ -9,7 +9,7 @@ with recursive due(due_at, id, queue) as (
         select job.rowid
         from tenure_jobs job indexed by tenure_jobs_ready
         where job.owner is null
-            and job.finished_at is null
+            and job.finished_at is null and job.pinned_version is null
             and job.queue = queue.value
             and job.priority = :priority
             and job.due_at <= :now
@@ -25,7 +25,7 @@ with recursive due(due_at, id, queue) as (
         select job.rowid
         from tenure_jobs job indexed by tenure_jobs_ready
         where job.owner is null
-            and job.finished_at is null
+            and job.finished_at is null and job.pinned_version is null
             and job.queue = due.queue
             and job.priority = :priority
             and (job.due_at, job.id) > (due.due_at, +due.id)

@@ -2,7 +2,7 @@
 select job.id, job.partition_key, job.due_at, job.losses
 from tenure_jobs job indexed by tenure_jobs_ready
 where job.owner is null
-    and job.finished_at is null
+    and job.finished_at is null and job.pinned_version is null
     and job.queue = :queue
     and job.priority = :priority
     and job.due_at <= :now

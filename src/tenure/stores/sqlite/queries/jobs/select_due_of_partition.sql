@@ -2,7 +2,7 @@
 select job.id, job.priority, job.due_at, job.losses
 from tenure_jobs job indexed by tenure_jobs_partitioned
 where job.owner is null
-    and job.finished_at is null
+    and job.finished_at is null and job.pinned_version is null
     and job.partition_key is not null
     and job.queue = :queue
     and job.partition_key = :key

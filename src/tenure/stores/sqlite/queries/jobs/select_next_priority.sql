@@ -5,7 +5,7 @@ select
         select ready.priority
         from tenure_jobs ready indexed by tenure_jobs_ready
         where ready.owner is null
-            and ready.finished_at is null
+            and ready.finished_at is null and ready.pinned_version is null
             and ready.queue = queue.value
             and ready.priority < :below
         order by ready.priority desc

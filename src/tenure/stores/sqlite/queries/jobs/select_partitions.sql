@@ -3,7 +3,7 @@ with recursive keys(key, number) as (
     select (
         select job.partition_key
         from tenure_jobs job indexed by tenure_jobs_partitioned
-        where job.owner is null and job.finished_at is null and job.partition_key is not null
+        where job.owner is null and job.finished_at is null and job.pinned_version is null and job.partition_key is not null
             and job.queue = :queue and job.partition_key > :after
         order by job.partition_key
         limit 1
@@ -12,7 +12,7 @@ with recursive keys(key, number) as (
     select (
         select job.partition_key
         from tenure_jobs job indexed by tenure_jobs_partitioned
-        where job.owner is null and job.finished_at is null and job.partition_key is not null
+        where job.owner is null and job.finished_at is null and job.pinned_version is null and job.partition_key is not null
             and job.queue = :queue and job.partition_key > keys.key
         order by job.partition_key
         limit 1
