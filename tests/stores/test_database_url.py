@@ -80,7 +80,7 @@ def test_what_is_no_url_is_not_shown(text: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "postgresql://ada:secret@db/jobs", "postgresql://ada:p@ss@db/jobs", "postgresql:///jobs", "postgresql://db",
+        "postgresql://ada:secret@db/jobs", "postgresql://ada:p%40ss@db/jobs", "postgresql:///jobs", "postgresql://db",
         "postgres://ada:s%2Fs@a:1,b:2/jobs?sslmode=require", "postgresql:///jobs?host=/var/run/postgresql",
         "postgresql://ada@[::1]:5432/jobs", "postgresql://u:p@%2Fvar%2Frun/jobs", "postgresql:///?user=ada",
         "postgresql://u:p@db/jobs?pooler=transaction&listen=postgresql://u:p@direct/jobs",
@@ -94,7 +94,7 @@ def test_a_url_that_a_driver_can_use_is_accepted(url: str) -> None:
 COMMANDS = [("doctor",), ("jobs", "ls"), ("worker", "app:app")]
 
 
-@pytest.mark.parametrize("password", ["Zq9/Zq9", "Zq9#Zq9", "5?Zq9=Zq9"])
+@pytest.mark.parametrize("password", ["Zq9/Zq9", "Zq9#Zq9", "5?Zq9=Zq9", "Zq9@Zq9", "Zq9[Zq9", "Zq9]"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_prints_a_password_that_is_not_encoded(
     password: str, command: tuple[str, ...], tmp_path: Path

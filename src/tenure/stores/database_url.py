@@ -1,7 +1,7 @@
 """Database URLs: parsed in one place, and shown from the parsed parts, so that no password is ever printed.
 
-A password with `/`, `?` or `#` that is not percent-encoded would be parsed as a part of the host, the path or the
-options. Such a URL is refused, and nothing of it but its scheme is shown.
+A password with `/`, `?`, `#`, `@` or brackets that are not percent-encoded would be parsed as a part of the host, the
+path or the options. Such a URL is refused, and nothing of it but its scheme is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "listen"})
 _HOST = r"(?:\[[0-9A-Za-z:.%]+\]|[^\s:/?#@\[\],&=]*)(?::[0-9]*)?"
 _URL = re.compile(
     r"(?P<scheme>[a-z]+)://"
-    r"(?:(?P<user>[^:/?#@]*)(?P<password>:[^/?#]*)?@)?"
+    r"(?:(?P<user>[^:/?#@\[\]]*)(?P<password>:[^/?#@\[\]]*)?@)?"
     rf"(?P<hosts>{_HOST}(?:,{_HOST})*)"
     r"(?P<path>/[^/?#@]*)?"
     r"(?:\?(?P<query>[^#]*))?"
@@ -78,7 +78,8 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         raise InvalidInput(
             "database",
             f"{shown} is not a URL like postgresql://user:password@host:5432/name; "
-            "percent-encode special characters in user and password (/ is %2F, ? is %3F, # is %23, @ is %40)",
+            "percent-encode special characters in user and password "
+            "(/ is %2F, ? is %3F, # is %23, @ is %40, [ is %5B, ] is %5D)",
         )
     return PostgresUrl(
         scheme=match["scheme"],
