@@ -90,15 +90,15 @@ def decide_save(
 
 
 def distinct_saves(requests: Sequence[SaveStep]) -> list[list[tuple[int, SaveStep]]]:
-    """The requests with their indexes, in batches of which none has a key of a job twice: of two the first wins."""
+    """The requests with their indexes, in their order, in batches of which none has a key of a job twice."""
     batches: list[list[tuple[int, SaveStep]]] = []
-    seen: dict[tuple[UUID, str], int] = {}
+    places: set[tuple[UUID, str]] = set()
     for index, request in enumerate(requests):
-        turn = seen.get(request.place, 0)
-        seen[request.place] = turn + 1
-        if turn == len(batches):
+        if not batches or request.place in places:
             batches.append([])
-        batches[turn].append((index, request))
+            places.clear()
+        places.add(request.place)
+        batches[-1].append((index, request))
     return batches
 
 

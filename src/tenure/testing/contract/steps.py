@@ -187,6 +187,14 @@ class StepContract:
         assert outcomes == [StepSaved(step), StepExists(step), StepExists(step)]
         assert step.result == "1"
 
+    async def test_a_batch_is_numbered_in_its_order_also_where_a_refused_key_comes_again(self, drive: Driver) -> None:
+        job = await drive.running()
+        stranger = Actor(Role.WORKFLOW, "stranger", drive.random.token())
+        refused = save_request(job, "main/1", actor=stranger)
+        outcomes = await drive.store.save_steps([refused, save_request(job, "main/1"), save_request(job, "main/2")])
+        assert errors_of_steps(outcomes) == [LeaseLost, None, None]
+        assert [step.key for step in await drive.store.steps(job.id)] == ["main/1", "main/2"]
+
     @pytest.mark.requirement("SM-03", "WC-08")
     async def test_a_step_needs_the_token_of_the_current_lease(self, drive: Driver, clock: DatabaseClock) -> None:
         lost = await drive.running(policy={"lease_seconds": 60.0})
