@@ -20,7 +20,7 @@ from tests.chaos.checks import (
     queue,
 )
 from tests.chaos.processes import WorkerProcesses
-from tests.support.databases import Database
+from tests.support.databases import POSTGRES_IN_DEPTH, Database
 
 pytestmark = [pytest.mark.requirement("LC-05", "SM-02"), pytest.mark.timeout(150)]
 
@@ -31,6 +31,7 @@ POLICY: dict[str, object] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds"
 AHEAD_OR_BEHIND = pytest.mark.parametrize("off", [HOUR_SECONDS, -HOUR_SECONDS], ids=["ahead", "behind"])
 
 
+@POSTGRES_IN_DEPTH
 async def test_no_job_under_a_valid_lease_is_recovered_however_wrong_the_clocks_are(
     store: Store, processes: WorkerProcesses
 ) -> None:

@@ -25,7 +25,7 @@ from tests.chaos.checks import (
     queue,
 )
 from tests.chaos.processes import WorkerProcess, WorkerProcesses, until
-from tests.support.databases import Database
+from tests.support.databases import POSTGRES_IN_DEPTH, SQLITE_IN_DEPTH, Database
 
 pytestmark = [pytest.mark.requirement("EL-07"), pytest.mark.timeout(150)]
 
@@ -79,6 +79,7 @@ async def check_first_stopped(first: WorkerProcess) -> None:
     assert first.exit_code is None
 
 
+@SQLITE_IN_DEPTH
 @pytest.mark.requirement("LC-05", "EL-05", "EL-08", "SM-02", "SM-03")
 async def test_a_paused_worker_cannot_write_once_another_has_done_its_job(
     database: Database, store: Store, processes: WorkerProcesses
@@ -98,6 +99,7 @@ async def test_a_paused_worker_cannot_write_once_another_has_done_its_job(
     await check_second_alone(processes, store, database, job_id)
 
 
+@POSTGRES_IN_DEPTH
 @pytest.mark.requirement("LC-05", "EL-08", "SM-02", "SM-03")
 async def test_a_paused_worker_cannot_write_while_another_is_at_its_job(
     database: Database, store: Store, processes: WorkerProcesses
@@ -184,6 +186,7 @@ async def test_a_continued_worker_stops_the_job_it_lost_and_runs_others(
     assert first.signed((await history(store, other))[-1].actor), "it has but one place, which was freed"
 
 
+@POSTGRES_IN_DEPTH
 async def test_the_proof_fails_for_a_worker_that_matches_by_id_alone(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:

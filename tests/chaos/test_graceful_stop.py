@@ -8,7 +8,7 @@ from tenure.lifecycle.records import EventType
 from tenure.stores.contract import Store
 from tests.chaos.checks import check_applied_once, ended, history, of_type, queue
 from tests.chaos.processes import WorkerProcesses, until
-from tests.support.databases import Database
+from tests.support.databases import POSTGRES_IN_DEPTH, SQLITE_IN_DEPTH, Database
 
 pytestmark = [pytest.mark.requirement("WC-05"), pytest.mark.timeout(150)]
 
@@ -17,6 +17,7 @@ POLICY: dict[str, object] = {"lease_seconds": 30.0, "max_attempts": 1, "on_exhau
 LONG, SHORT = 2, 24
 
 
+@SQLITE_IN_DEPTH
 async def test_what_is_not_done_within_the_grace_is_handed_back_and_finished_by_another(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:
@@ -46,6 +47,7 @@ async def test_what_is_not_done_within_the_grace_is_handed_back_and_finished_by_
     assert second.exit_code is None
 
 
+@POSTGRES_IN_DEPTH
 async def test_what_can_be_done_within_the_grace_is_done_by_the_one_that_stops(
     database: Database, store: Store, processes: WorkerProcesses
 ) -> None:

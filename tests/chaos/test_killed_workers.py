@@ -13,7 +13,7 @@ from tenure.stores.contract import Store
 from tests.chaos.checks import check_applied_once, check_recovered_in_time, ended, history, of_type, queue
 from tests.chaos.process_options import Point
 from tests.chaos.processes import WorkerProcess, WorkerProcesses
-from tests.support.databases import Database
+from tests.support.databases import POSTGRES_IN_DEPTH, Database
 
 pytestmark = [
     pytest.mark.requirement("EL-05", "EL-06", "EL-08", "SM-02", "SM-03", "SM-07", "WC-10"),
@@ -103,6 +103,7 @@ def check_reconciled(seen: Seen, *, survivor: WorkerProcess, victim: WorkerProce
         assert survivor.signed(events[-1].actor)
 
 
+@POSTGRES_IN_DEPTH
 @pytest.mark.requirement("WC-05")
 async def test_a_worker_that_is_started_after_the_only_other_one_died_finishes_its_jobs(
     database: Database, store: Store, processes: WorkerProcesses

@@ -12,7 +12,7 @@ from tenure.lifecycle.statuses import FAILED, SUCCEEDED
 from tenure.stores.contract import Store
 from tests.chaos.checks import check_everything, ended, history, lease_end, of_type, queue
 from tests.chaos.processes import WorkerProcesses, until
-from tests.support.databases import Database
+from tests.support.databases import SQLITE_IN_DEPTH, Database
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -27,6 +27,7 @@ def check_run_once(events: list[Event]) -> None:
     assert events[-1].type is EventType.SUCCEEDED
 
 
+@SQLITE_IN_DEPTH
 @pytest.mark.requirement("SM-05")
 async def test_a_busy_loop_of_three_leases_does_not_lose_its_lease(store: Store, processes: WorkerProcesses) -> None:
     """Another worker runs recovery all the time."""
@@ -67,6 +68,7 @@ def check_renewals(events: list[Event]) -> None:
     assert sum(beat.until_at is not None for beat in beats) >= 3
 
 
+@SQLITE_IN_DEPTH
 @pytest.mark.requirement("SM-05", "EH-03")
 @pytest.mark.parametrize("kind", ["hang", "hang_in_a_thread"])
 async def test_a_job_that_hangs_ends_at_its_threshold_and_its_worker_continues(

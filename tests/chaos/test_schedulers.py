@@ -18,6 +18,7 @@ from tenure.stores.contract import JobFilter, Store
 from tenure.testing.driver import OPERATOR
 from tests.chaos.checks import check_everything, history
 from tests.chaos.processes import WorkerProcess, WorkerProcesses, until
+from tests.support.databases import SQLITE_IN_DEPTH
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -95,6 +96,7 @@ async def until_has_fired(store: Store, worker: WorkerProcess) -> None:
     await until(has, f"{worker} has fired", seconds=60)
 
 
+@SQLITE_IN_DEPTH
 async def test_each_due_time_is_fired_once_by_three_schedulers_of_which_one_is_killed(
     store: Store, processes: WorkerProcesses
 ) -> None:

@@ -23,7 +23,7 @@ from tenure.lifecycle.statuses import LIVE
 from tenure.stores import JobFilter, Store
 from tenure.testing.driver import Driver
 from tests.support.command import tenure
-from tests.support.databases import Database
+from tests.support.databases import POSTGRES_IN_DEPTH, Database
 from tests.support.relay import Relay
 from tests.support.running_command import SHOP, started, until
 from tests.support.server_process import free_port, is_alive, wait_until
@@ -139,8 +139,15 @@ async def test_what_does_not_finish_within_the_grace_time_is_handed_back(databas
             assert [event.type for event in (await jobs.store.history([job.id]))[job.id]][-1] == "released"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("kind", ["nap", "sit"])
+@pytest.mark.parametrize(
+    ("kind", "number", "code"),
+    [
+        ("nap", signal.SIGINT, 130),
+        ("sit", signal.SIGTERM, 143),
+        pytest.param("nap", signal.SIGTERM, 143, marks=pytest.mark.deep),
+        pytest.param("sit", signal.SIGINT, 130, marks=pytest.mark.deep),
+    ],
+)
 async def test_a_second_signal_aborts_at_once(
     sqlite: Database, folder: Path, number: signal.Signals, code: int, kind: str
 ) -> None:
@@ -156,7 +163,7 @@ async def test_a_second_signal_aborts_at_once(
             assert worker.ended(seconds=20) == code, worker.log
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.deep)])
 async def test_two_signals_in_a_row_are_one_stop(sqlite: Database, folder: Path, processes: str) -> None:
     async with shop(sqlite) as jobs:
         await jobs.queue(2, seconds=5)
@@ -227,6 +234,7 @@ async def test_both_processes_of_two_claim_and_both_stop(sqlite: Database, folde
             assert not any(is_alive(pid) for pid in workers.workers)
 
 
+@POSTGRES_IN_DEPTH
 @pytest.mark.requirement("WC-05", "WC-10")
 async def test_a_worker_that_is_killed_is_replaced_and_its_jobs_finish(database: Database, folder: Path) -> None:
     async with shop(database) as jobs:
@@ -285,7 +293,7 @@ async def test_a_stop_that_reaches_supervisor_and_workers_at_once_is_one_stop(sq
 
 
 @pytest.mark.requirement("WC-05")
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["2", pytest.param("1", marks=pytest.mark.deep)])
 async def test_a_hangup_stops_gracefully_however_often_it_comes(sqlite: Database, folder: Path, processes: str) -> None:
     async with shop(sqlite) as jobs:
         await jobs.queue(2, seconds=5)

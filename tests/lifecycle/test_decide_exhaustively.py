@@ -65,7 +65,7 @@ from tests.support.postgres import Postgres
 from tests.support.situations import SITUATIONS, JobWithTokens, Setup, Situation
 
 TOKEN = UUID(int=7)
-SAMPLES = [300, pytest.param(1500, marks=pytest.mark.deep)]
+SAMPLES = [150, pytest.param(1500, marks=pytest.mark.deep)]
 """How many combinations are tried on a real store."""
 SEED = 20_300_101
 

@@ -13,7 +13,7 @@ from tenure.stores.contract import Store
 from tenure.testing.driver import Driver
 from tenure.testing.store_check import all_jobs, check_job
 from tests.support.claimers import READY_SECONDS, claim_all, claim_in_process, claim_on_own_store
-from tests.support.databases import Database
+from tests.support.databases import SQLITE_IN_DEPTH, Database
 from tests.support.worker_processes import all_at_once
 
 CLAIMERS = 64
@@ -70,6 +70,7 @@ async def test_sixty_four_threads_never_claim_the_same_job(database: Database) -
     await check_claims(database, won)
 
 
+@SQLITE_IN_DEPTH
 async def test_sixty_four_processes_never_claim_the_same_job(database: Database) -> None:
     await queue_jobs(database)
     arguments = [(database.url, worker) for worker in WORKERS]

@@ -21,6 +21,12 @@ pytestmark = [pytest.mark.requirement("SM-04", "SM-03", "SM-02", "LC-08", "LC-09
 
 
 @pytest.mark.timeout(300)
+async def test_a_thousand_jobs_live_through_everything(database: Database) -> None:
+    await live_through_everything(database, jobs=1_000, seconds=240)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(300)
 async def test_five_thousand_jobs_live_through_everything(database: Database) -> None:
     await live_through_everything(database, jobs=5_000, seconds=240)
 

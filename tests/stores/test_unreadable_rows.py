@@ -137,7 +137,7 @@ async def test_verify_and_doctor_name_it_and_stats_count(database: Database, wha
 
 @pytest.mark.requirement("LC-02")
 @each_job
-@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("limited", [False, pytest.param(True, marks=pytest.mark.deep)])
 async def test_the_other_jobs_are_claimed_run_and_recovered(database: Database, what: str, limited: bool) -> None:
     app = tenure.App(database.url)
     ran: list[UUID] = []

@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from tenure.stores import Store, store_for
 from tenure.stores.postgres.connections import GUARD_STATE
+
+POSTGRES_IN_DEPTH = pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.deep)], indirect=True
+)
+"""`make test` runs the test on SQLite alone, `make test-deep` on PostgreSQL."""
+SQLITE_IN_DEPTH = pytest.mark.parametrize(
+    "database", ["postgres", pytest.param("sqlite", marks=pytest.mark.deep)], indirect=True
+)
+"""`make test` runs the test on PostgreSQL alone, `make test-deep` on SQLite."""
 
 
 class GuardRefused(Exception):

@@ -11,7 +11,7 @@ import tenure
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED
 from tests.support.command import tenure as command
-from tests.support.databases import Database
+from tests.support.databases import POSTGRES_IN_DEPTH, SQLITE_IN_DEPTH, Database
 from tests.support.waiting import eventually
 from tests.workflow.order_workflow import BOOKED, UNDONE, declare_trip
 from tests.workflow.test_killed_workers import executed, kill, worker
@@ -42,6 +42,7 @@ async def run_with_kill(
     return handle, [event.type for event in await handle.events()]
 
 
+@POSTGRES_IN_DEPTH
 async def test_a_run_that_recovery_ends_undoes_its_steps_first(
     app: tenure.App, database: Database, tmp_path: Path
 ) -> None:
@@ -54,6 +55,7 @@ async def test_a_run_that_recovery_ends_undoes_its_steps_first(
     assert events.count(EventType.UNWINDING) == events.count(EventType.COMPENSATED) == 1
 
 
+@SQLITE_IN_DEPTH
 @pytest.mark.parametrize("undo", UNDONE)
 async def test_a_worker_killed_in_an_undo_leaves_only_that_undo_to_be_executed_again(
     app: tenure.App, database: Database, tmp_path: Path, undo: str

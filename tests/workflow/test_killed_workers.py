@@ -13,7 +13,7 @@ import tenure
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import WAITING
 from tests.support.command import tenure as command
-from tests.support.databases import Database
+from tests.support.databases import POSTGRES_IN_DEPTH, Database
 from tests.support.running_command import Started, started
 from tests.support.waiting import eventually
 from tests.workflow import order_workflow
@@ -78,7 +78,9 @@ async def finish_with_another_worker(handle: Order, database: Database, folder: 
     assert verified.code == 0, verified.out
 
 
-@pytest.mark.parametrize("step", RECORDED_BEFORE)
+@pytest.mark.parametrize(
+    "step", ["pack b", *(pytest.param(step, marks=pytest.mark.deep) for step in ("price", "book"))]
+)
 async def test_a_worker_killed_in_a_step_leaves_only_that_step_to_be_executed_again(
     app: tenure.App, database: Database, tmp_path: Path, step: str
 ) -> None:
@@ -98,6 +100,7 @@ async def test_a_worker_killed_in_a_step_leaves_only_that_step_to_be_executed_ag
     assert executed(tmp_path) == Counter(STEPS) + Counter([step])
 
 
+@POSTGRES_IN_DEPTH
 async def test_a_run_whose_worker_is_killed_while_it_sleeps_is_continued_by_another(
     app: tenure.App, database: Database, tmp_path: Path
 ) -> None:

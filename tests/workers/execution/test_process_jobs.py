@@ -27,7 +27,7 @@ from tenure.stores import JobFilter
 from tenure.workers.execution.process import parent
 from tenure.workers.worker import Worker
 from tests.support import process_jobs as jobs
-from tests.support.databases import Database
+from tests.support.databases import POSTGRES_IN_DEPTH, SQLITE_IN_DEPTH, Database
 from tests.support.server_process import children_of, command_of, is_alive, wait_until
 
 SECONDS = 60.0
@@ -197,6 +197,7 @@ async def test_progress_is_written_rounded_and_cut(sqlite_app: tenure.App) -> No
     assert handle.job.progress_message == ("nearly" * 1000)[:1998] + "…"
 
 
+@SQLITE_IN_DEPTH
 @pytest.mark.requirement("SM-10")
 async def test_a_soft_cancel_is_seen_inside_the_process_by_a_job_that_outlives_its_lease(app: tenure.App) -> None:
     async with at_work(app):
@@ -246,6 +247,7 @@ async def test_what_a_job_has_started_ends_with_its_process(sqlite_app: tenure.A
         await until(lambda: is_gone(program))
 
 
+@POSTGRES_IN_DEPTH
 @pytest.mark.requirement("EH-03")
 async def test_a_job_that_hangs_past_its_threshold_is_killed_and_fails(app: tenure.App) -> None:
     async with at_work(app):
@@ -336,7 +338,10 @@ async def test_artifacts_come_back_with_the_result(app: tenure.App) -> None:
 
 @pytest.mark.requirement("EL-04")
 @pytest.mark.parametrize("kind", [jobs.pays, jobs.pays_plainly], ids=lambda kind: kind.definition.name)
-@pytest.mark.parametrize("then", ["return", "exit", "raise", "return something else"])
+@pytest.mark.parametrize(
+    "then",
+    ["exit", *(pytest.param(then, marks=pytest.mark.deep) for then in ("return", "raise", "return something else"))],
+)
 async def test_a_commit_in_a_process_is_final_whatever_happens_afterwards(
     app: tenure.App, kind: tenure.JobFunction[[int, str], str], then: str
 ) -> None:
@@ -590,6 +595,7 @@ async def test_no_watchdog_is_left_when_a_worker_stops(sqlite_app: tenure.App) -
     assert [pid for pid in children_of(os.getpid()) if "groups.add" in command_of(pid)] == []
 
 
+@POSTGRES_IN_DEPTH
 @pytest.mark.requirement("EL-07")
 async def test_a_process_whose_worker_is_paused_notices_that_its_lease_is_no_longer_to_be_trusted(
     app: tenure.App, tmp_path: Path
@@ -603,6 +609,7 @@ async def test_a_process_whose_worker_is_paused_notices_that_its_lease_is_no_lon
     assert await payments(app) == []
 
 
+@SQLITE_IN_DEPTH
 @pytest.mark.requirement("EH-11")
 async def test_a_job_that_kills_its_worker_is_exhausted_by_its_losses_and_no_healthy_job_is(
     app: tenure.App, tmp_path: Path

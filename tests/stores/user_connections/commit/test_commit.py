@@ -17,6 +17,11 @@ from tests.support.own_session_app import BODY, NOTHING, ONE_OF_EACH, SECONDS, S
 from tests.support.own_sessions import KINDS, SessionKind, sqlite_sync
 from tests.support.waiting import eventually
 
+PLAIN_SESSIONS = {"psycopg", "asyncpg", "sqlite3", "aiosqlite"}
+"""`make test` runs tests that wait for a deadline with these kinds of session, `make test-deep` with all others."""
+PER_DRIVER = [pytest.param(kind, marks=[] if kind.name in PLAIN_SESSIONS else [pytest.mark.deep]) for kind in KINDS]
+PER_AWAITED_DRIVER = [case for case, kind in zip(PER_DRIVER, KINDS, strict=True) if kind.awaited]
+
 
 @pytest.mark.requirement("EL-04", "SM-20")
 async def test_the_users_row_and_all_content_of_the_block_are_committed_together_and_once(
@@ -149,7 +154,7 @@ async def test_on_sqlite_the_block_of_a_job_that_was_cancelled_before_it_rolls_e
 
 
 @pytest.mark.requirement("EL-04")
-@pytest.mark.parametrize("kind", KINDS, ids=str, indirect=True)
+@pytest.mark.parametrize("kind", PER_DRIVER, ids=str, indirect=True)
 async def test_a_block_that_is_left_after_its_deadline_rolls_everything_back(
     session_app: SessionApp, kind: SessionKind
 ) -> None:
@@ -167,7 +172,7 @@ async def test_a_block_that_is_left_after_its_deadline_rolls_everything_back(
 
 
 @pytest.mark.requirement("EL-04")
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.awaited], ids=str, indirect=True)
+@pytest.mark.parametrize("kind", PER_AWAITED_DRIVER, ids=str, indirect=True)
 async def test_async_code_inside_the_block_is_interrupted_at_the_deadline(
     session_app: SessionApp, kind: SessionKind
 ) -> None:
