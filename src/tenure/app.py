@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tenure.observe.snapshot import MetricsSnapshot
     from tenure.testing.harness.harness import Mode
     from tenure.testing.harness.mode import HarnessMode
+    from tenure.workers.execution.process.child import LoadJob
     from tenure.workers.worker import Worker
     from tenure.workflow.run import Run
 
@@ -415,7 +416,6 @@ class App:
         With `metrics` it counts what `worker.metrics()` returns. With `wait_for_database` it waits for a database that
         cannot be reached at the start. On the command line: `tenure worker module:app`.
         """
-        from tenure.client.load_job import load_job
         from tenure.workers.worker import Worker, WorkerOptions
 
         options = WorkerOptions(
@@ -435,10 +435,16 @@ class App:
             options=options,
             middleware=self.middleware,
             user_transactions=self.user_transaction,
-            load_job=load_job,
+            load_job=self.job_loader(),
             schedules=tuple(self.declared_schedules.values()),
             retention=self.retention,
         )
+
+    def job_loader(self) -> LoadJob:
+        """The module-level function by which a child process loads a job of this app."""
+        from tenure.client.load_job import load_job
+
+        return load_job
 
     @property
     def declared_queues(self) -> list[str]:

@@ -195,7 +195,7 @@ def test_a_wrong_command_line_is_reported(arguments: list[str]) -> None:
 
 def test_help_and_version_are_quick_to_load() -> None:
     script = (
-        "import sys\nfrom tenure.cli.main import _run\ncode = _run(['--help'])\n"
+        "import sys\nfrom tenure.cli.main import run_command\ncode = run_command(['--help'])\n"
         "print([name for name in ('asyncpg', 'rich', 'sqlite3', 'pytest') if name in sys.modules], file=sys.stderr)\n"
         "sys.exit(code)"
     )

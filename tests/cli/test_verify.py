@@ -199,9 +199,9 @@ async def test_a_database_that_is_at_work_while_it_is_read_is_found_sound(databa
 
 MEASURED = """
 import sys, tracemalloc
-from tenure.cli.main import _run
+from tenure.cli.main import run_command
 tracemalloc.start()
-code = _run(sys.argv[1:])
+code = run_command(sys.argv[1:])
 print(tracemalloc.get_traced_memory()[1], file=sys.stderr)
 sys.exit(code)
 """

@@ -68,12 +68,12 @@ def test_a_public_name_is_loaded_when_it_is_used() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
 def test_help_loads_no_command_and_nothing_that_only_a_command_needs(arguments: list[str]) -> None:
-    found = loaded(f"from tenure.cli.main import _run\n_run({arguments!r})")
+    found = loaded(f"from tenure.cli.main import run_command\nrun_command({arguments!r})")
     assert found - NEEDED_BY_CLICK <= {"tenure", "tenure.cli", "tenure.cli.main", "tenure.errors", "click"}
 
 
 def test_a_mistyped_command_loads_no_command() -> None:
-    found = loaded("from tenure.cli.main import _run\n_run(['wroker'])")
+    found = loaded("from tenure.cli.main import run_command\nrun_command(['wroker'])")
     assert not {f"tenure.cli.{name}" for name in COMMANDS} & found
 
 

@@ -11,9 +11,21 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "tenure"
 DEVELOPMENT_ONLY = {"benchmarks", "simulation", "tests", "tools"}
 SHIPPED = {
-    *("archive", "cli", "client", "jobs", "lifecycle", "observe", "stores", "testing", "views", "vocabularies"),
-    "inbox",
-    "outbox",
+    *(
+        "archive",
+        "cli",
+        "client",
+        "contrib",
+        "inbox",
+        "jobs",
+        "lifecycle",
+        "observe",
+        "outbox",
+        "stores",
+        "testing",
+        "views",
+        "vocabularies",
+    ),
     "workers",
     "workflow",
 }

@@ -78,10 +78,11 @@ def tenure() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    sys.exit(_run(sys.argv[1:]))
+    sys.exit(run_command(sys.argv[1:]))
 
 
-def _run(arguments: list[str]) -> int:
+def run_command(arguments: list[str]) -> int:
+    """Run the command with these arguments; its exit code."""
     try:
         result = tenure.main(arguments, prog_name="tenure", standalone_mode=False)
     except click.exceptions.Exit as exit_:

@@ -38,6 +38,9 @@ class AttemptHandle(Protocol):
     def job(self) -> Job: ...
 
     @property
+    def is_async(self) -> bool: ...
+
+    @property
     def lost(self) -> bool: ...
 
     @property
@@ -96,6 +99,11 @@ class Context:
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
         return self._job.attempt
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is async. Middleware asks this."""
+        return self._attempt.is_async
 
     @property
     def cancel_requested(self) -> bool:

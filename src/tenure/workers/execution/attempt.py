@@ -107,6 +107,10 @@ class RunningAttempt:
         return self.lease.job
 
     @property
+    def is_async(self) -> bool:
+        return self.definition.is_async
+
+    @property
     def lost(self) -> bool:
         """A timed-out attempt counts as lost: whatever its function still does is not recorded."""
         return self.lease.lost or self.interruption is Interruption.OVERDUE

@@ -8,7 +8,7 @@ import queue
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from tenure.jobs.middleware import Middleware
+from tenure.jobs.middleware import Middleware, on_thread
 from tenure.observe.meter import Meter
 from tenure.seams import Clock, Spawner
 from tenure.workers.execution.attempt import RunningAttempt
@@ -59,7 +59,8 @@ class ThreadExecutor:
         self._idle.clear()
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """The result of the function, which runs in a thread."""
+        """The result of the function, which runs in a thread, inside `run_sync` of the middleware."""
+        function = on_thread(self._middleware, function)
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()

@@ -26,7 +26,7 @@ import msgspec
 from tenure.errors import InvalidInput, ResultRefused
 from tenure.jobs.context import StepRunner
 from tenure.jobs.definition import JobDefinition
-from tenure.jobs.middleware import Middleware
+from tenure.jobs.middleware import Middleware, on_thread
 from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job
 from tenure.observe.log_format import log_to_standard_error
@@ -158,6 +158,10 @@ class ChildAttempt:
         return msgspec.structs.replace(job, cancel_reason=self._assignment.cancel_reason)
 
     @property
+    def is_async(self) -> bool:
+        return self._definition.is_async
+
+    @property
     def lost(self) -> bool:
         """A worker that hangs sends nothing, so the local deadline is checked here too."""
         return self._lease.lost or self._lease.local_deadline_seconds <= self._seams.clock.monotonic_seconds()
@@ -250,7 +254,7 @@ class ChildProcess:
         """Run the function on this thread, and its middleware and commits on a second event loop."""
         calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         ending = asyncio.run_coroutine_threadsafe(
-            self._invoke(assignment, loaded, _call_through(calls)), self._started_second_loop()
+            self._invoke(assignment, loaded, _call_through(calls, loaded.app.middleware)), self._started_second_loop()
         )
         ending.add_done_callback(lambda _: calls.put(None))
         while (body := calls.get()) is not None:
@@ -295,10 +299,11 @@ async def _call(function: Callable[[], Any]) -> Any:
     return await function()
 
 
-def _call_through(calls: queue.SimpleQueue[Callable[[], None] | None]) -> Call:
+def _call_through(calls: queue.SimpleQueue[Callable[[], None] | None], middleware: Sequence[Middleware]) -> Call:
     """Calls the function on the thread that reads this queue."""
 
     async def call(function: Callable[[], Any]) -> Any:
+        function = on_thread(middleware, function)
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()

@@ -1,0 +1,1 @@
+"""Integrations with other frameworks. Each imports its framework, which tenure does not depend on."""
