@@ -11,6 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from tenure.client.admin import MANY, CancelReport, JobAdmin, PruneReport, RedriveReport
 from tenure.client.handle import Handle
 from tenure.client.job_function import (
@@ -32,6 +34,7 @@ from tenure.jobs.definition import JobDefinition, check_function
 from tenure.jobs.middleware import Middleware
 from tenure.jobs.settings import database_url
 from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.json_text import check_text, encode
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.retention import Retention
 from tenure.seams import SYSTEM, Seams
@@ -48,10 +51,13 @@ if TYPE_CHECKING:
     from tenure.workers.execution.process.child import LoadJob
     from tenure.workers.worker import Worker
     from tenure.workflow.run import Run
+    from tenure.workflow.skills import Skill
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
+GOAL_LENGTH_MAX = 10_000
 ENQUEUE_BATCH = 1000
 ALL_QUEUES = "*"
 """In the queues of a worker: all that its app declares."""
@@ -117,6 +123,8 @@ class App:
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
         self.kinds: dict[str, JobDefinition[..., Any]] = {}
+        self.skills: dict[str, Skill] = {}
+        """The skills that plans may use, by name."""
         self.declared_schedules: dict[str, Schedule] = {}
         """The schedules that the code declares, by name."""
         self.rejections: Counter[str] = Counter()
@@ -195,6 +203,56 @@ class App:
             return JobFunction(self, definition)
 
         return declare if function is None else declare(function)
+
+    @overload
+    def skill(self, function: F, /) -> F: ...
+    @overload
+    def skill(self, /, *, name: str | None = None) -> Callable[[F], F]: ...
+    def skill(self, function: Any = None, /, *, name: str | None = None) -> Any:
+        """Register a function, async or plain, as a skill that the steps of plans call by its name (`run_plan`).
+
+        @app.skill
+        async def search(topic: str) -> list[str]: ...
+
+        It stays an ordinary function. This worker then serves the runs of plans.
+        """
+        from tenure.workflow.plan_run import PLAN_KIND, PlanDefinition
+        from tenure.workflow.skills import Skill
+
+        def register(function: F) -> F:
+            check_function(function)
+            skill = Skill(function, name=name or function.__name__)
+            if skill.name in self.skills:
+                raise InvalidInput("skill", f"{skill.name!r} is registered already; use another name")
+            self.skills[skill.name] = skill
+            if PLAN_KIND not in self.kinds:
+                self._register(PlanDefinition(self.skills))
+            return function
+
+        return register if function is None else register(function)
+
+    async def run_plan(self, *, goal: str, plan: Mapping[str, Any], **options: Any) -> Handle[Any]:
+        """Enqueue a run that executes a plan: steps that call skills, with references to the results of other steps.
+
+        plan = {
+            "steps": [
+                {"id": "found", "skill": "search", "arguments": {"topic": "cats"}},
+                {"id": "text", "skill": "read", "arguments": {"title": {"$ref": "steps.found.result[0]"}}},
+            ]
+        }
+        handle = await app.run_plan(goal="read about cats", plan=plan)
+
+        InvalidInput names the step and what is wrong with it, and nothing was enqueued. The options are those of an
+        enqueue: `queue`, `priority`, `request_id` and others.
+        """
+        from tenure.workflow.plan import check_plan, decode_plan
+        from tenure.workflow.plan_run import PLAN_KIND
+
+        check_text(goal, "goal", length_max=GOAL_LENGTH_MAX)
+        decoded = decode_plan(plan)
+        check_plan(decoded, self.skills)
+        payload = encode({"goal": goal, "plan": msgspec.to_builtins(decoded)}, where="plan")
+        return await self.submit(PLAN_KIND, payload, options=EnqueueOptions(**options))
 
     def _register(self, definition: JobDefinition[..., Any]) -> None:
         kinds = (definition.name, *definition.options.aliases)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,3 +210,34 @@ async def test_a_value_that_is_not_json_is_a_wrong_call(database: Database) -> N
     answer = runs(database, "signal", UNKNOWN, "approved", "by ada")
     assert (answer.code, answer.out) == (2, "")
     assert "value" in answer.err
+
+
+PLAN_APP = """
+import tenure
+
+app = tenure.App()
+
+@app.skill
+def read(title: str) -> str:
+    return title.upper()
+"""
+
+
+@pytest.mark.requirement("WC-08")
+async def test_a_plan_in_a_file_is_started_once_and_a_wrong_one_is_not(database: Database, tmp_path: Path) -> None:
+    async with database.opened():
+        pass
+    (tmp_path / "skills.py").write_text(PLAN_APP)
+    plan, wrong = tmp_path / "plan.json", tmp_path / "wrong.json"
+    step = {"id": "a", "skill": "read", "arguments": {"title": "x"}}
+    plan.write_text(json.dumps({"goal": "read", "steps": [step]}))
+    wrong.write_text(json.dumps({"goal": "read", "steps": [{**step, "skill": "write"}]}))
+    options = ("--app", f"{tmp_path / 'skills.py'}:app", "--request-id", "one")
+    refused = runs(database, "start-plan", str(wrong), *options)
+    assert refused.code == 2
+    assert "plan step 'a': skill 'write' is not registered; use one of: read" in refused.err
+    started = runs(database, "start-plan", str(plan), *options, "--json")
+    again = runs(database, "start-plan", str(plan), *options, "--json")
+    assert (started.code, again.code) == (0, 0)
+    assert started.json["job"]["payload"]["goal"] == "read"
+    assert (started.json["created"], again.json["created"]) == (True, False)

@@ -117,11 +117,41 @@ def test_the_guide_to_workflows_works_as_it_is_written(tmp_path: Path) -> None:
         run(program, folder=tmp_path)
 
 
+@pytest.mark.requirement("WC-08")
+def test_the_example_of_a_plan_is_executed(tmp_path: Path) -> None:
+    printed = run(ROOT / "examples" / "planned_research.py", folder=tmp_path, RESEARCH_FOLDER=str(tmp_path))
+    assert "result: a report from 3 notes" in printed
+
+
+@pytest.mark.requirement("WC-09")
+def test_the_golden_file_of_the_example_fits_its_code(tmp_path: Path) -> None:
+    program = ROOT / "examples" / "planned_research.py"
+    checked = ("golden", "check", str(ROOT / "examples" / "golden"), "--app")
+    same = tenure(*checked, f"{program}:app")
+    assert same.code == 0, same.out
+    changed = tmp_path / "changed_research.py"
+    changed.write_text(
+        program.read_text(encoding="utf-8").replace("def summarise(title: str)", "def sum_up(title: str)")
+    )
+    other = tenure(*checked, f"{changed}:app")
+    assert other.code == 1
+    assert "the run would be parked at note0: skill 'summarise' is not registered" in other.out
+
+
+def test_the_guide_to_plans_works_as_it_is_written(tmp_path: Path) -> None:
+    [program] = blocks_of("guides/plans.md")
+    assert run(program, folder=tmp_path).splitlines() == [
+        "the text of otters 0",
+        "plan step 'up': skill 'fly' is not registered; use one of: read, search",
+    ]
+
+
 def test_every_example_is_run_by_a_test() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == {
         "first_steps.py",
         "pay_once.py",
         "receive_webhooks.py",
+        "planned_research.py",
         "research_agent.py",
     }
 

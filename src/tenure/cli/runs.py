@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
@@ -40,6 +40,10 @@ from tenure.stores.contract import JobFilter, ReadStore
 from tenure.stores.contract.steps import all_steps
 from tenure.views.jobs import job_view, record_view
 from tenure.views.runs import RunVersions, distinct_facts, run_versions
+
+if TYPE_CHECKING:
+    from tenure.app import App
+    from tenure.client.handle import Handle
 
 
 @click.group()
@@ -161,6 +165,42 @@ def _view(details: RunDetails) -> dict[str, Any]:
         "children": [job_view(child, content=False) for child in details.children],
         "unread_signals": details.unread_signals,
     }
+
+
+@runs.command("start-plan")
+@click.argument("file", type=click.File("r"))
+@click.option("--app", "target", metavar="MODULE:APP", required=True, help="The app that registers the skills.")
+@click.option("--database", metavar="URL", help="Use this database instead of the app's.")
+@click.option("--goal", metavar="TEXT", help="What the run is for; by default the goal in the file.")
+@click.option("--queue", metavar="NAME", help="Another queue than the default one.")
+@click.option("--request-id", metavar="ID", help="Repeated with the same id, the command starts one run.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def start_plan(
+    *, file: IO[str], target: str, database: str | None, goal: str | None, as_json: bool, **given: Any
+) -> int:
+    """Start a run of the plan in FILE, a JSON object of steps and, if wanted, a goal; - reads standard input.
+
+    The plan is validated against the skills of the app. Exit code 2 if it does not fit; then nothing is stored.
+    """
+    from tenure.cli.app_loader import load_app
+
+    app = load_app(target)
+    app.database, app.client = database or app.database, operator()
+    plan = parse(file.read(), where="plan")
+    if isinstance(plan, dict):
+        in_file = plan.pop("goal", "")
+        goal = goal if goal is not None else in_file
+    handle = run(_start_plan(app, goal or "", plan, given))
+    if as_json:
+        print_json({"job": job_view(handle.job), "created": handle.created})
+    else:
+        print_line(f"{handle.id} {'enqueued' if handle.created else f'was there already and is {handle.job.status}'}")
+    return Exit.OK
+
+
+async def _start_plan(app: App, goal: str, plan: Any, options: dict[str, Any]) -> Handle[Any]:
+    async with app:
+        return await app.run_plan(goal=goal, plan=plan, **options)
 
 
 @runs.command()

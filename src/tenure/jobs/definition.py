@@ -85,6 +85,11 @@ class JobDefinition(Generic[P, R]):
         return inspect.iscoroutinefunction(self.function)
 
     @property
+    def fields(self) -> tuple[msgspec.structs.FieldInfo, ...]:
+        """The names and types of the arguments, and which are required."""
+        return msgspec.structs.fields(self._arguments)
+
+    @property
     def import_path(self) -> tuple[str, str] | None:
         """The module and the name under which a new process imports this job. None: it cannot be imported."""
         module, name = self.function.__module__, self.function.__qualname__

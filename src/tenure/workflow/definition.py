@@ -44,6 +44,8 @@ class WorkflowDefinition(JobDefinition[P, R]):
     """A declared workflow. `errors` are the classes that a step's recorded error is raised as again."""
 
     context_class: ClassVar[type] = Run
+    run_class: ClassVar[type[Run]] = Run
+    """The class of the object that the function receives."""
 
     def __init__(
         self, function: Callable[..., Any], *, name: str, options: Options, errors: Iterable[type[Exception]] = ()
@@ -101,7 +103,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         return outcome_of_error(error, ErrorPolicy(self.options.retry_on, self.options.fail_on), stage=stage)
 
     async def _run_to_end(self, engine: WorkflowEngine, children: ChildJobs, arguments: Mapping[str, Any]) -> Any:
-        run = Run(engine, Context(engine.attempt), children, self.errors)
+        run = self.run_class(engine, Context(engine.attempt), children, self.errors)
         try:
             result = await self.function(run, **arguments)
         except Exception as error:
@@ -133,7 +135,9 @@ class WorkflowDefinition(JobDefinition[P, R]):
         if not steps_to_undo(records) and not attempt.job.unwinding:
             raise EndsAttempt(Cancelled())
         try:
-            await engine.run(self.function(Run(engine, Context(attempt), children, self.errors), **arguments))
+            await engine.run(
+                self.function(self.run_class(engine, Context(attempt), children, self.errors), **arguments)
+            )
         except EndsAttempt as ended:
             if not isinstance(ended.outcome, UndoUnfinished):
                 raise

@@ -30,7 +30,6 @@ from tenure.workflow.definition import WorkflowDefinition
 from tenure.workflow.engine import Mode, PlacedCall, WorkflowEngine
 from tenure.workflow.golden_differences import Difference, MadeCall, call_differences, output_difference
 from tenure.workflow.golden_file import GoldenError, GoldenFile
-from tenure.workflow.run import Run
 from tenure.workflow.waits import DurableWait
 
 REPLAY_SECONDS = 60.0
@@ -50,6 +49,8 @@ async def replay_golden_file(
         return [Difference("payload", None, f"the recorded payload is refused: {refusal}")]
     replay = _Replay(run, definition, seams)
     ended = await replay.ended(arguments)
+    if replay.engine.parked is not None:
+        return [replay.engine.parked]
     return [*replay.engine.unreadable, *call_differences(replay.engine, run), *_end_differences(run, ended)]
 
 
@@ -78,7 +79,9 @@ class _Replay:
     async def ended(self, arguments: Mapping[str, Any]) -> _End | None:
         definition, attempt, engine = self._definition, self._attempt, self.engine
         children = ChildJobs(engine, definition.errors)
-        function = definition.function(Run(engine, Context(attempt), children, definition.errors), **arguments)
+        function = definition.function(
+            definition.run_class(engine, Context(attempt), children, definition.errors), **arguments
+        )
         try:
             async with asyncio.timeout(REPLAY_SECONDS):
                 result = await engine.run(function)
@@ -159,6 +162,7 @@ class ReplayEngine(WorkflowEngine):
         self._ended_at = ended_at
         self.made: list[MadeCall] = []
         self.unreadable: list[Difference] = []
+        self.parked: Difference | None = None
         self._taken: dict[str, int] = {}
         """The index in `made` of the call that has this record, by its key."""
 
@@ -192,6 +196,11 @@ class ReplayEngine(WorkflowEngine):
             self._taken[record.key] = len(self.made)
         self.made.append(MadeCall(call, record, fit))
         return record
+
+    def park(self, call: str, problem: str) -> NoReturn:
+        text = f"the run would be parked at {call}: {problem}"
+        self.parked = self.parked or Difference("parked", None, text)
+        self.end_here(Cancelled())
 
     def _best(self, call: PlacedCall) -> tuple[StepRecord | None, Fit]:
         """The record at the call's own place if it fits; else one that fits elsewhere; else one that nearly fits."""

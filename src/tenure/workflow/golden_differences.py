@@ -20,7 +20,17 @@ LINES_MAX = 40
 _SEPARATORS = re.compile(r"[./]")
 
 DifferenceKind = Literal[
-    "kind", "payload", "added", "removed", "renamed", "reordered", "arguments", "result_type", "output", "outcome"
+    "kind",
+    "payload",
+    "parked",
+    "added",
+    "removed",
+    "renamed",
+    "reordered",
+    "arguments",
+    "result_type",
+    "output",
+    "outcome",
 ]
 
 
