@@ -41,13 +41,16 @@ CASES = [
 
 
 NOT_COVERED = {
-    # Messages are not delivered yet, so none can be removed. A worker's row is removed only if no job is left, and
-    # every scenario has one.
-    "sqlite": {"outbox/delete_delivered", "workers/delete_stopped"},
+    # A worker's row is removed only if no job is left, and every scenario has one.
+    "sqlite": {"workers/delete_stopped"},
     # A restored dump is rebased by its owner, in one transaction: tests/stores/postgres/test_restored_dump.py.
-    "postgres": {"outbox/delete_delivered", "workers/delete_stopped", "events/rebase"},
+    "postgres": {"workers/delete_stopped", "events/rebase"},
 }
 """Statements that no scenario executes."""
+
+OF_DELIVERY = ("deliveries", "endpoints", "outbox", "pending", "streams", "subscriptions")
+"""Tables of the processor and of its operators, who write each change in one transaction. tests/outbox stops processors
+between accepting a message and recording it."""
 
 
 @pytest.mark.requirement("LC-07", "LC-10", "SM-13", "EL-04")
@@ -102,4 +105,5 @@ async def test_every_statement_that_writes_has_a_crash_point(
             database.restore()
             baseline = await prepare(scenario, database, keeps=False)
             seen |= files_among(database.kind, (point.sql for point in reach_crash_points(baseline, processes)))
+    writing = {name for name in writing if name.partition("/")[0] not in OF_DELIVERY}
     assert writing - seen == NOT_COVERED[database.kind], "no scenario executes these statements; add one"

@@ -15,18 +15,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-1b0409756e','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1efcb-fa9f-750a-a026-5c2de48ab0f1"]',1795024485030087);
-INSERT INTO "tenure_claims" VALUES('request-12-8b4a6b43ca','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb0a-7048-a116-b66d5b390010"]',1795024485136250);
-INSERT INTO "tenure_claims" VALUES('request-14-2a5165bfe2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb19-7425-909d-a586d6cf3c0f"]',1795024485160407);
-INSERT INTO "tenure_claims" VALUES('request-16-c47cd1e49a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb2a-72f3-b7a1-0747276c60b3"]',1795024485163106);
-INSERT INTO "tenure_claims" VALUES('request-18-2d8b2bb9c8','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb2c-7605-b111-d7b0b96cb570"]',1795024485167604);
-INSERT INTO "tenure_claims" VALUES('request-2-9ca4274ca5','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1efcb-fac0-71cd-9a82-0a97e6b0d48d"]',1795024485060053);
-INSERT INTO "tenure_claims" VALUES('request-20-4239a1e97b','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb33-725d-8b95-c9db3d230c13"]',1795024485175683);
-INSERT INTO "tenure_claims" VALUES('request-23-4bfd6a12bf','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fb3c-7706-b950-96901af7b0bc"]',1795024485181469);
-INSERT INTO "tenure_claims" VALUES('request-3-3a13b74f68','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-faca-74ce-8b64-617da6640d64"]',1795024485076194);
-INSERT INTO "tenure_claims" VALUES('request-4-24bca5fa5a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-fad9-74ce-bebe-b4c0ad35a908"]',1795024485094600);
-INSERT INTO "tenure_claims" VALUES('request-7-26a5a727d5','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-faef-77e4-b00f-faad3fa80677"]',1795024485104166);
-INSERT INTO "tenure_claims" VALUES('request-9-8b3e0be7fb','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efcb-faf3-756c-bf2c-b51987bc2c01"]',1795024485112004);
+INSERT INTO "tenure_claims" VALUES('request-1-3df11a1442','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1efdf-a16f-7120-86ac-2be482488940"]',1795025772920175);
+INSERT INTO "tenure_claims" VALUES('request-12-26760e7024','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a250-765c-8694-9d7d5fc3f6d9"]',1795025773148131);
+INSERT INTO "tenure_claims" VALUES('request-14-d4dc0a0dc7','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a274-7270-a36a-9207e9e560b6"]',1795025773184081);
+INSERT INTO "tenure_claims" VALUES('request-16-a9eb9cf872','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a297-74f0-92ca-8f65d8eff508"]',1795025773219947);
+INSERT INTO "tenure_claims" VALUES('request-18-32c645bb64','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7"]',1795025773264130);
+INSERT INTO "tenure_claims" VALUES('request-2-b7e658d3f4','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1efdf-a190-72e2-b0b1-6442f56d9b9e"]',1795025772949243);
+INSERT INTO "tenure_claims" VALUES('request-20-629d642919','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a2e7-71ef-ae7c-7e059187de6d"]',1795025773301979);
+INSERT INTO "tenure_claims" VALUES('request-23-de3520c423','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a324-76dd-8384-c2a898b65e6d"]',1795025773361378);
+INSERT INTO "tenure_claims" VALUES('request-3-a2686207bb','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a1a6-77bb-abd7-fb505258508c"]',1795025772976306);
+INSERT INTO "tenure_claims" VALUES('request-4-853a031a2d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a1bc-71d0-b4e1-1042e4ca274f"]',1795025773004144);
+INSERT INTO "tenure_claims" VALUES('request-7-3711eef043','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a1f3-74e6-bdf0-722532b63f5a"]',1795025773056137);
+INSERT INTO "tenure_claims" VALUES('request-9-e76c429f0a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a218-7269-a6ee-a651a437af6e"]',1795025773094213);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -48,13 +48,49 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1efcb-fb3c-7706-b950-96901af7b0bc','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795024485191954,'worker-1',1795024545181469,'01a1efcb-fb3c-7706-b950-96901af7b0bc',NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1efdf-a324-76dd-8384-c2a898b65e6d','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795025773375538,'worker-1',1795025833361378,'01a1efdf-a324-76dd-8384-c2a898b65e6d',NULL,NULL);
 CREATE TABLE tenure_deduplicated_requests (
     request_id text not null primary key,
     digest text not null,
     detail text,
     job_id text not null,
     at integer not null
+) without rowid;
+CREATE TABLE tenure_deliveries (
+    number integer primary key autoincrement,
+    endpoint text not null,
+    aggregate text not null,
+    sequence integer not null,
+    attempt integer not null check (attempt >= 1),
+    at integer not null,
+    outcome text not null check (outcome in ('delivered', 'failed', 'dead')),
+    status integer,
+    duration_ms integer not null check (duration_ms >= 0),
+    error text,
+    handled_at integer,
+    handled_as text,
+    constraint "tenure: a delivery that failed has an error" check ((outcome = 'delivered') = (error is null)),
+    constraint "tenure: only a dead delivery is handled" check (
+        (handled_at is null) = (handled_as is null) and (handled_at is null or outcome = 'dead')
+        and (handled_as is null or handled_as in ('redriven', 'discarded'))
+    )
+);
+CREATE TABLE tenure_endpoints (
+    name text not null primary key,
+    kind text not null,
+    config text,
+    source text not null check (source in ('code', 'operator')),
+    created_at integer not null,
+    updated_at integer not null,
+    seen_at integer,
+    failing_since_at integer,
+    throttled_until_at integer,
+    disabled_at integer,
+    disabled_because text,
+    constraint "tenure: a disabled endpoint has a reason" check ((disabled_at is null) = (disabled_because is null)),
+    constraint "tenure: the configuration is a JSON object" check (
+        config is null or case when json_valid(config) then json_type(config) is 'object' else 0 end
+    )
 ) without rowid;
 CREATE TABLE tenure_events (
     position integer primary key autoincrement,
@@ -121,48 +157,48 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1efcb-fa78-76b9-8288-92e8735be5b2',1,'enqueued',NULL,'queued',1795024484984816,0,'client:ada','01a1efcb-fa78-76b9-8288-92e8735be5b2',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(2,'01a1efcb-fa90-74f8-97d4-ea431fbdd9c9',1,'enqueued',NULL,'queued',1795024485008366,0,'client:ada','01a1efcb-fa90-74f8-97d4-ea431fbdd9c9',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(3,'01a1efcb-fa98-7537-ae24-4f48cbe890ce',1,'enqueued',NULL,'queued',1795024485016379,0,'client:ada','01a1efcb-fa98-7537-ae24-4f48cbe890ce',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(4,'01a1efcb-fa9f-750a-a026-5c2de48ab0f1',1,'enqueued',NULL,'queued',1795024485024097,0,'client:ada','01a1efcb-fa9f-750a-a026-5c2de48ab0f1',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(5,'01a1efcb-fa9f-750a-a026-5c2de48ab0f1',3,'claimed','queued','running',1795024485030087,1,'pool:worker-1','request-1-1b0409756e',NULL,NULL,NULL,1795024545030087,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(6,'01a1efcb-fac0-71cd-9a82-0a97e6b0d48d',1,'enqueued',NULL,'queued',1795024485056538,0,'client:ada','01a1efcb-fac0-71cd-9a82-0a97e6b0d48d',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(7,'01a1efcb-fac0-71cd-9a82-0a97e6b0d48d',2,'claimed','queued','claimed',1795024485060053,1,'pool:worker-1','request-2-9ca4274ca5',NULL,NULL,NULL,1795024545060053,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(8,'01a1efcb-faca-74ce-8b64-617da6640d64',1,'enqueued',NULL,'queued',1795024485066658,0,'client:ada','01a1efcb-faca-74ce-8b64-617da6640d64',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(9,'01a1efcb-faca-74ce-8b64-617da6640d64',3,'claimed','queued','running',1795024485076194,1,'pool:worker-1','request-3-3a13b74f68',NULL,NULL,NULL,1795024545076194,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(10,'01a1efcb-fad9-74ce-bebe-b4c0ad35a908',1,'enqueued',NULL,'queued',1795024485081643,0,'client:ada','01a1efcb-fad9-74ce-bebe-b4c0ad35a908',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(11,'01a1efcb-fad9-74ce-bebe-b4c0ad35a908',3,'claimed','queued','running',1795024485094600,1,'pool:worker-1','request-4-24bca5fa5a',NULL,NULL,NULL,1795024545094600,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(12,'01a1efcb-fad9-74ce-bebe-b4c0ad35a908',4,'progress','running','running',1795024485098430,1,'runner:worker-1','request-5-fd77eb595c',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(13,'01a1efcb-fad9-74ce-bebe-b4c0ad35a908',5,'heartbeat','running','running',1795024485102244,1,'runner:worker-1','request-6-bd8888ed58',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(14,'01a1efcb-faef-77e4-b00f-faad3fa80677',1,'enqueued',NULL,'queued',1795024485103326,0,'client:ada','01a1efcb-faef-77e4-b00f-faad3fa80677',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(15,'01a1efcb-faef-77e4-b00f-faad3fa80677',3,'claimed','queued','running',1795024485104166,1,'pool:worker-1','request-7-26a5a727d5',NULL,NULL,NULL,1795024545104166,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(16,'01a1efcb-faef-77e4-b00f-faad3fa80677',4,'suspended','running','waiting',1795024485105094,1,'runner:worker-1','request-8-cdeea3353f',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(17,'01a1efcb-faf3-756c-bf2c-b51987bc2c01',1,'enqueued',NULL,'queued',1795024485108024,0,'client:ada','01a1efcb-faf3-756c-bf2c-b51987bc2c01',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(18,'01a1efcb-faf3-756c-bf2c-b51987bc2c01',3,'claimed','queued','running',1795024485112004,1,'pool:worker-1','request-9-8b3e0be7fb',NULL,NULL,NULL,1795024545112004,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(19,'01a1efcb-faf3-756c-bf2c-b51987bc2c01',4,'retry_scheduled','running','retry',1795024485116130,1,'runner:worker-1','request-10-91ccb201c5','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795028085116130,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(20,'01a1efcb-fa9f-750a-a026-5c2de48ab0f1',4,'released','running','stalled',1795024485124519,1,'runner:worker-1','request-11-2c8787d849',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(21,'01a1efcb-fb0a-7048-a116-b66d5b390010',1,'enqueued',NULL,'queued',1795024485130520,0,'client:ada','01a1efcb-fb0a-7048-a116-b66d5b390010',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(22,'01a1efcb-fb0a-7048-a116-b66d5b390010',3,'claimed','queued','running',1795024485136250,1,'pool:worker-1','request-12-8b4a6b43ca',NULL,NULL,NULL,1795024545136250,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(23,'01a1efcb-fb0a-7048-a116-b66d5b390010',4,'succeeded','running','succeeded',1795024485140181,1,'runner:worker-1','request-13-6871abff00',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(24,'01a1efcb-fb19-7425-909d-a586d6cf3c0f',1,'enqueued',NULL,'queued',1795024485146138,0,'client:ada','01a1efcb-fb19-7425-909d-a586d6cf3c0f',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(25,'01a1efcb-fb19-7425-909d-a586d6cf3c0f',3,'claimed','queued','running',1795024485160407,1,'pool:worker-1','request-14-2a5165bfe2',NULL,NULL,NULL,1795024545160407,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(26,'01a1efcb-fb19-7425-909d-a586d6cf3c0f',4,'committed','running','running',1795024485161625,1,'runner:worker-1','request-15-c670dd9e6c',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(27,'01a1efcb-fb2a-72f3-b7a1-0747276c60b3',1,'enqueued',NULL,'queued',1795024485162474,0,'client:ada','01a1efcb-fb2a-72f3-b7a1-0747276c60b3',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(28,'01a1efcb-fb2a-72f3-b7a1-0747276c60b3',3,'claimed','queued','running',1795024485163106,1,'pool:worker-1','request-16-c47cd1e49a',NULL,NULL,NULL,1795024545163106,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(29,'01a1efcb-fb2a-72f3-b7a1-0747276c60b3',4,'committed','running','running',1795024485163960,1,'runner:worker-1','request-17-0a34c3d9cb',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(30,'01a1efcb-fb2a-72f3-b7a1-0747276c60b3',5,'succeeded','running','succeeded',1795024485163960,1,'runner:worker-1','request-17-0a34c3d9cb',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(31,'01a1efcb-fb2c-7605-b111-d7b0b96cb570',1,'enqueued',NULL,'queued',1795024485165028,0,'client:ada','01a1efcb-fb2c-7605-b111-d7b0b96cb570',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(32,'01a1efcb-fb2c-7605-b111-d7b0b96cb570',3,'claimed','queued','running',1795024485167604,1,'pool:worker-1','request-18-2d8b2bb9c8',NULL,NULL,NULL,1795024545167604,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(33,'01a1efcb-fb2c-7605-b111-d7b0b96cb570',4,'failed','running','failed',1795024485168589,1,'runner:worker-1','request-19-eeda73ac18',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(34,'01a1efcb-fb33-725d-8b95-c9db3d230c13',1,'enqueued',NULL,'queued',1795024485171866,0,'client:ada','01a1efcb-fb33-725d-8b95-c9db3d230c13',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(35,'01a1efcb-fb33-725d-8b95-c9db3d230c13',3,'claimed','queued','running',1795024485175683,1,'pool:worker-1','request-20-4239a1e97b',NULL,NULL,NULL,1795024545175683,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(36,'01a1efcb-fb33-725d-8b95-c9db3d230c13',4,'halted','running','halted',1795024485177098,1,'runner:worker-1','request-21-e68d87e7e8','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(37,'01a1efcb-fa90-74f8-97d4-ea431fbdd9c9',2,'cancelled','queued','cancelled',1795024485178346,0,'client:ada','request-22-3eb35c0959',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(38,'01a1efcb-fb3c-7706-b950-96901af7b0bc',1,'enqueued',NULL,'queued',1795024485180342,0,'client:ada','01a1efcb-fb3c-7706-b950-96901af7b0bc',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(39,'01a1efcb-fb3c-7706-b950-96901af7b0bc',3,'claimed','queued','running',1795024485181469,1,'pool:worker-1','request-23-4bfd6a12bf',NULL,NULL,NULL,1795024545181469,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(40,'01a1efcb-fb3c-7706-b950-96901af7b0bc',4,'dead_lettered','running','dead_lettered',1795024485191954,1,'runner:worker-1','request-24-3ef3047bc7','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(41,'01a1efcb-fa98-7537-ae24-4f48cbe890ce',2,'signalled','queued','queued',1795024485200272,0,'client:ada','request-25-ea87a7eb9e',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(42,'01a1efcb-fa98-7537-ae24-4f48cbe890ce',3,'cancel_requested','queued','queued',1795024485200272,0,'client:ada','request-25-ea87a7eb9e',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(1,'01a1efdf-a144-7259-be03-bf3edcdfeb19',1,'enqueued',NULL,'queued',1795025772876436,0,'client:ada','01a1efdf-a144-7259-be03-bf3edcdfeb19',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(2,'01a1efdf-a160-731d-a324-dd8cc0bb87f5',1,'enqueued',NULL,'queued',1795025772896603,0,'client:ada','01a1efdf-a160-731d-a324-dd8cc0bb87f5',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(3,'01a1efdf-a166-7039-9163-50d126c465a2',1,'enqueued',NULL,'queued',1795025772902844,0,'client:ada','01a1efdf-a166-7039-9163-50d126c465a2',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(4,'01a1efdf-a16f-7120-86ac-2be482488940',1,'enqueued',NULL,'queued',1795025772912401,0,'client:ada','01a1efdf-a16f-7120-86ac-2be482488940',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(5,'01a1efdf-a16f-7120-86ac-2be482488940',3,'claimed','queued','running',1795025772920175,1,'pool:worker-1','request-1-3df11a1442',NULL,NULL,NULL,1795025832920175,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(6,'01a1efdf-a190-72e2-b0b1-6442f56d9b9e',1,'enqueued',NULL,'queued',1795025772944584,0,'client:ada','01a1efdf-a190-72e2-b0b1-6442f56d9b9e',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(7,'01a1efdf-a190-72e2-b0b1-6442f56d9b9e',2,'claimed','queued','claimed',1795025772949243,1,'pool:worker-1','request-2-b7e658d3f4',NULL,NULL,NULL,1795025832949243,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(8,'01a1efdf-a1a6-77bb-abd7-fb505258508c',1,'enqueued',NULL,'queued',1795025772966330,0,'client:ada','01a1efdf-a1a6-77bb-abd7-fb505258508c',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(9,'01a1efdf-a1a6-77bb-abd7-fb505258508c',3,'claimed','queued','running',1795025772976306,1,'pool:worker-1','request-3-a2686207bb',NULL,NULL,NULL,1795025832976306,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(10,'01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',1,'enqueued',NULL,'queued',1795025772988637,0,'client:ada','01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(11,'01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',3,'claimed','queued','running',1795025773004144,1,'pool:worker-1','request-4-853a031a2d',NULL,NULL,NULL,1795025833004144,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(12,'01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',4,'progress','running','running',1795025773012061,1,'runner:worker-1','request-5-1124a0425e',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(13,'01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',5,'heartbeat','running','running',1795025773036206,1,'runner:worker-1','request-6-5f6539c735',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(14,'01a1efdf-a1f3-74e6-bdf0-722532b63f5a',1,'enqueued',NULL,'queued',1795025773043750,0,'client:ada','01a1efdf-a1f3-74e6-bdf0-722532b63f5a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(15,'01a1efdf-a1f3-74e6-bdf0-722532b63f5a',3,'claimed','queued','running',1795025773056137,1,'pool:worker-1','request-7-3711eef043',NULL,NULL,NULL,1795025833056137,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(16,'01a1efdf-a1f3-74e6-bdf0-722532b63f5a',4,'suspended','running','waiting',1795025773063965,1,'runner:worker-1','request-8-b72d980b6e',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(17,'01a1efdf-a218-7269-a6ee-a651a437af6e',1,'enqueued',NULL,'queued',1795025773080367,0,'client:ada','01a1efdf-a218-7269-a6ee-a651a437af6e',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(18,'01a1efdf-a218-7269-a6ee-a651a437af6e',3,'claimed','queued','running',1795025773094213,1,'pool:worker-1','request-9-e76c429f0a',NULL,NULL,NULL,1795025833094213,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(19,'01a1efdf-a218-7269-a6ee-a651a437af6e',4,'retry_scheduled','running','retry',1795025773108161,1,'runner:worker-1','request-10-ca3e5dacc9','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795029373108161,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(20,'01a1efdf-a16f-7120-86ac-2be482488940',4,'released','running','stalled',1795025773124375,1,'runner:worker-1','request-11-ed2c15e304',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(21,'01a1efdf-a250-765c-8694-9d7d5fc3f6d9',1,'enqueued',NULL,'queued',1795025773136846,0,'client:ada','01a1efdf-a250-765c-8694-9d7d5fc3f6d9',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(22,'01a1efdf-a250-765c-8694-9d7d5fc3f6d9',3,'claimed','queued','running',1795025773148131,1,'pool:worker-1','request-12-26760e7024',NULL,NULL,NULL,1795025833148131,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(23,'01a1efdf-a250-765c-8694-9d7d5fc3f6d9',4,'succeeded','running','succeeded',1795025773160563,1,'runner:worker-1','request-13-e8a29c33c8',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(24,'01a1efdf-a274-7270-a36a-9207e9e560b6',1,'enqueued',NULL,'queued',1795025773172286,0,'client:ada','01a1efdf-a274-7270-a36a-9207e9e560b6',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(25,'01a1efdf-a274-7270-a36a-9207e9e560b6',3,'claimed','queued','running',1795025773184081,1,'pool:worker-1','request-14-d4dc0a0dc7',NULL,NULL,NULL,1795025833184081,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(26,'01a1efdf-a274-7270-a36a-9207e9e560b6',4,'committed','running','running',1795025773200057,1,'runner:worker-1','request-15-3c85af7ef0',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(27,'01a1efdf-a297-74f0-92ca-8f65d8eff508',1,'enqueued',NULL,'queued',1795025773208086,0,'client:ada','01a1efdf-a297-74f0-92ca-8f65d8eff508',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(28,'01a1efdf-a297-74f0-92ca-8f65d8eff508',3,'claimed','queued','running',1795025773219947,1,'pool:worker-1','request-16-a9eb9cf872',NULL,NULL,NULL,1795025833219947,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(29,'01a1efdf-a297-74f0-92ca-8f65d8eff508',4,'committed','running','running',1795025773237195,1,'runner:worker-1','request-17-e2aa5977ca',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(30,'01a1efdf-a297-74f0-92ca-8f65d8eff508',5,'succeeded','running','succeeded',1795025773237195,1,'runner:worker-1','request-17-e2aa5977ca',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(31,'01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7',1,'enqueued',NULL,'queued',1795025773252741,0,'client:ada','01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(32,'01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7',3,'claimed','queued','running',1795025773264130,1,'pool:worker-1','request-18-32c645bb64',NULL,NULL,NULL,1795025833264130,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(33,'01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7',4,'failed','running','failed',1795025773277860,1,'runner:worker-1','request-19-c6e38f2769',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(34,'01a1efdf-a2e7-71ef-ae7c-7e059187de6d',1,'enqueued',NULL,'queued',1795025773288205,0,'client:ada','01a1efdf-a2e7-71ef-ae7c-7e059187de6d',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(35,'01a1efdf-a2e7-71ef-ae7c-7e059187de6d',3,'claimed','queued','running',1795025773301979,1,'pool:worker-1','request-20-629d642919',NULL,NULL,NULL,1795025833301979,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(36,'01a1efdf-a2e7-71ef-ae7c-7e059187de6d',4,'halted','running','halted',1795025773320122,1,'runner:worker-1','request-21-d15b33bac2','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(37,'01a1efdf-a160-731d-a324-dd8cc0bb87f5',2,'cancelled','queued','cancelled',1795025773336198,0,'client:ada','request-22-2efe0ab861',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(38,'01a1efdf-a324-76dd-8384-c2a898b65e6d',1,'enqueued',NULL,'queued',1795025773349233,0,'client:ada','01a1efdf-a324-76dd-8384-c2a898b65e6d',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(39,'01a1efdf-a324-76dd-8384-c2a898b65e6d',3,'claimed','queued','running',1795025773361378,1,'pool:worker-1','request-23-de3520c423',NULL,NULL,NULL,1795025833361378,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(40,'01a1efdf-a324-76dd-8384-c2a898b65e6d',4,'dead_lettered','running','dead_lettered',1795025773375538,1,'runner:worker-1','request-24-65897751fd','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(41,'01a1efdf-a166-7039-9163-50d126c465a2',2,'signalled','queued','queued',1795025773404419,0,'client:ada','request-25-984f7ae7ab',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(42,'01a1efdf-a166-7039-9163-50d126c465a2',3,'cancel_requested','queued','queued',1795025773404419,0,'client:ada','request-25-984f7ae7ab',NULL,NULL,NULL,NULL,0,1,NULL);
 CREATE TABLE tenure_jobs (
     id text not null primary key,
     kind text not null,
@@ -329,21 +365,32 @@ CREATE TABLE tenure_jobs (
     constraint "tenure: progress is 0 to 100" check (progress is null or progress between 0 and 100),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and awaited between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fa78-76b9-8288-92e8735be5b2','queued',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795024484984816,1795024484984816,0,0,0,0,1795024484984816,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fa90-74f8-97d4-ea431fbdd9c9','cancelled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795024485008366,1795024485178346,0,0,0,0,1795024485008366,NULL,NULL,NULL,NULL,NULL,NULL,1795024485178346,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fa98-7537-ae24-4f48cbe890ce','signalled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795024485016379,1795024485200272,0,0,0,0,1795024485016379,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fa9f-750a-a026-5c2de48ab0f1','released',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795024485024097,1795024485124519,1,0,0,0,1795024485024097,NULL,NULL,NULL,NULL,NULL,1795024485030087,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fac0-71cd-9a82-0a97e6b0d48d','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795024485056538,1795024485060053,1,0,0,0,1795024485056538,'worker-1','e7a1ddfd-45ef-4dbd-ab84-339b6fff1c00',1795024545060053,1795024525060053,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-faca-74ce-8b64-617da6640d64','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795024485066658,1795024485076194,1,0,0,0,1795024485066658,'worker-1','cd599441-6614-4ab1-b604-910c71f40e55',1795024545076194,1795024525076194,1795110885076194,1795024485076194,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fad9-74ce-bebe-b4c0ad35a908','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795024485081643,1795024485102244,1,0,0,0,1795024485081643,'worker-1','250e3b52-4982-4b7a-a8e6-33f3c38cce79',1795024545094600,1795024525102244,1795110885094600,1795024485094600,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-faef-77e4-b00f-faad3fa80677','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795024485103326,1795024485105094,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795024485104166,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-faf3-756c-bf2c-b51987bc2c01','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795024485108024,1795024485116130,1,1,0,0,1795028085116130,NULL,NULL,NULL,NULL,NULL,1795024485112004,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb0a-7048-a116-b66d5b390010','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795024485130520,1795024485140181,1,0,0,0,1795024485130520,NULL,NULL,NULL,NULL,NULL,1795024485136250,1795024485140181,1795024485140181,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb19-7425-909d-a586d6cf3c0f','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795024485146138,1795024485161625,1,0,0,0,1795024485146138,'worker-1','27d9dc65-7dc0-42ef-ae78-aa17d44508da',1795024545160407,1795024525160407,1795110885160407,1795024485160407,NULL,1795024485161625,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb2a-72f3-b7a1-0747276c60b3','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795024485162474,1795024485163960,1,0,0,0,1795024485162474,NULL,NULL,NULL,NULL,NULL,1795024485163106,1795024485163960,1795024485163960,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb2c-7605-b111-d7b0b96cb570','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795024485165028,1795024485168589,1,1,0,0,1795024485165028,NULL,NULL,NULL,NULL,NULL,1795024485167604,1795024485168589,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb33-725d-8b95-c9db3d230c13','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795024485171866,1795024485177098,1,0,0,0,1795024485171866,NULL,NULL,NULL,NULL,NULL,1795024485175683,1795024485177098,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efcb-fb3c-7706-b950-96901af7b0bc','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795024485180342,1795024485191954,1,1,0,0,1795024485180342,NULL,NULL,NULL,NULL,NULL,1795024485181469,1795024485191954,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a144-7259-be03-bf3edcdfeb19','queued',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795025772876436,1795025772876436,0,0,0,0,1795025772876436,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a160-731d-a324-dd8cc0bb87f5','cancelled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795025772896603,1795025773336198,0,0,0,0,1795025772896603,NULL,NULL,NULL,NULL,NULL,NULL,1795025773336198,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a166-7039-9163-50d126c465a2','signalled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795025772902844,1795025773404419,0,0,0,0,1795025772902844,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a16f-7120-86ac-2be482488940','released',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795025772912401,1795025773124375,1,0,0,0,1795025772912401,NULL,NULL,NULL,NULL,NULL,1795025772920175,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a190-72e2-b0b1-6442f56d9b9e','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795025772944584,1795025772949243,1,0,0,0,1795025772944584,'worker-1','fa1b3cee-523d-4251-a9c9-0dd03c9c930d',1795025832949243,1795025812949243,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a1a6-77bb-abd7-fb505258508c','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795025772966330,1795025772976306,1,0,0,0,1795025772966330,'worker-1','accf3ea0-6f61-4886-ac26-6a52b16b2c00',1795025832976306,1795025812976306,1795112172976306,1795025772976306,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a1bc-71d0-b4e1-1042e4ca274f','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795025772988637,1795025773036206,1,0,0,0,1795025772988637,'worker-1','c1cc1fce-6b4c-4edf-a090-d157662c2111',1795025833004144,1795025813036206,1795112173004144,1795025773004144,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a1f3-74e6-bdf0-722532b63f5a','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795025773043750,1795025773063965,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795025773056137,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a218-7269-a6ee-a651a437af6e','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795025773080367,1795025773108161,1,1,0,0,1795029373108161,NULL,NULL,NULL,NULL,NULL,1795025773094213,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a250-765c-8694-9d7d5fc3f6d9','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795025773136846,1795025773160563,1,0,0,0,1795025773136846,NULL,NULL,NULL,NULL,NULL,1795025773148131,1795025773160563,1795025773160563,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a274-7270-a36a-9207e9e560b6','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795025773172286,1795025773200057,1,0,0,0,1795025773172286,'worker-1','8d10dab1-9d71-4e0f-97c1-89f3cc3f1e77',1795025833184081,1795025813184081,1795112173184081,1795025773184081,NULL,1795025773200057,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a297-74f0-92ca-8f65d8eff508','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795025773208086,1795025773237195,1,0,0,0,1795025773208086,NULL,NULL,NULL,NULL,NULL,1795025773219947,1795025773237195,1795025773237195,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795025773252741,1795025773277860,1,1,0,0,1795025773252741,NULL,NULL,NULL,NULL,NULL,1795025773264130,1795025773277860,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a2e7-71ef-ae7c-7e059187de6d','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795025773288205,1795025773320122,1,0,0,0,1795025773288205,NULL,NULL,NULL,NULL,NULL,1795025773301979,1795025773320122,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efdf-a324-76dd-8384-c2a898b65e6d','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795025773349233,1795025773375538,1,1,0,0,1795025773349233,NULL,NULL,NULL,NULL,NULL,1795025773361378,1795025773375538,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+CREATE TABLE tenure_log_cursors (
+    name text not null primary key,
+    position text,
+    owner text,
+    token text,
+    lease_expires_at integer,
+    updated_at integer not null,
+    constraint "tenure: a lease has an owner, a token and an end" check (
+        (owner is null) = (token is null) and (owner is null) = (lease_expires_at is null)
+    )
+) without rowid;
 CREATE TABLE tenure_meta (
     name text not null primary key,
     value integer not null
@@ -355,7 +402,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'initial','a38541ac6c9abcad',1795024484956003);
+INSERT INTO "tenure_migrations" VALUES(1,'initial','026011426cacef8d',1795025772825984);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -365,9 +412,9 @@ CREATE TABLE tenure_operator_log (
     detail text
 );
 CREATE TABLE tenure_outbox (
-    aggregate text not null,
-    sequence integer not null,
+    sequence integer primary key autoincrement,
     id text not null unique,
+    aggregate text,
     topic text not null,
     body text not null,
     headers text,
@@ -375,12 +422,30 @@ CREATE TABLE tenure_outbox (
     correlation_id text not null,
     trace text,
     at integer not null,
-    delivered_at integer,
-    dead_at integer,
-    attempts integer not null default 0,
-    last_error text,
-    primary key (aggregate, sequence)
+    endpoint_count integer not null default 0 check (endpoint_count >= 0),
+    constraint "tenure: an aggregate has a name" check (aggregate is not ''),
+    constraint "tenure: a message is text" check (
+        typeof(id) is 'text' and typeof(topic) is 'text' and typeof(body) is 'text' and typeof(aggregate) is not 'blob'
+    )
 );
+CREATE TABLE tenure_pending (
+    endpoint text not null,
+    aggregate text not null,
+    only_sequence integer not null,
+    position integer not null,
+    last_sequence integer not null,
+    due_at integer not null,
+    attempts integer not null default 0 check (attempts >= 0),
+    head_at integer,
+    owner text,
+    token text,
+    primary key (endpoint, aggregate, only_sequence),
+    constraint "tenure: a row is of an aggregate or of one message" check (
+        (aggregate = '') = (only_sequence > 0) and only_sequence >= 0
+    ),
+    constraint "tenure: a lease has an owner and a token" check ((owner is null) = (token is null)),
+    constraint "tenure: times are integers within the years 1 to 9999" check (due_at between -62135510400000000 and 253402128000000000)
+) without rowid;
 CREATE TABLE tenure_policies (
     id integer primary key,
     body text not null unique
@@ -465,7 +530,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1efcb-fa98-7537-ae24-4f48cbe890ce',2,'go','7',1795024485200272);
+INSERT INTO "tenure_signals" VALUES('01a1efdf-a166-7039-9163-50d126c465a2',2,'go','7',1795025773404419);
 CREATE TABLE tenure_steps (
     number integer primary key,
     job_id text not null,
@@ -508,14 +573,19 @@ CREATE TABLE tenure_steps (
 );
 CREATE TABLE tenure_streams (
     aggregate text not null primary key,
-    written integer not null default 0,
-    delivered integer not null default 0,
-    owner text,
-    token text,
-    lease_expires_at integer,
-    failures integer not null default 0,
-    due_at integer,
-    check (0 <= delivered and delivered <= written)
+    at integer not null
+) without rowid;
+CREATE TABLE tenure_subscriptions (
+    endpoint text not null references tenure_endpoints (name) on delete cascade,
+    topic text not null,
+    filters text,
+    vocabulary text,
+    block_seconds real check (block_seconds >= 0 and block_seconds < 1e9),
+    updated_at integer not null,
+    primary key (endpoint, topic),
+    constraint "tenure: filters are a JSON object" check (
+        filters is null or case when json_valid(filters) then json_type(filters) is 'object' else 0 end
+    )
 ) without rowid;
 CREATE TABLE tenure_workers (
     id text not null primary key,
@@ -621,8 +691,15 @@ select
 from single event;
 CREATE INDEX tenure_deduplicated_requests_job on tenure_deduplicated_requests (job_id);
 CREATE UNIQUE INDEX tenure_steps_key on tenure_steps (job_id, key);
-CREATE INDEX tenure_outbox_delivered on tenure_outbox (delivered_at) where delivered_at is not null;
+CREATE INDEX tenure_outbox_aggregate_sequence on tenure_outbox (aggregate, sequence) where aggregate is not null;
 CREATE INDEX tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
+CREATE INDEX tenure_outbox_at on tenure_outbox (at);
+CREATE INDEX tenure_outbox_unserved on tenure_outbox (sequence) where endpoint_count = 0;
+CREATE INDEX tenure_pending_due on tenure_pending (endpoint, due_at);
+CREATE INDEX tenure_deliveries_stream on tenure_deliveries (endpoint, aggregate, sequence);
+CREATE INDEX tenure_deliveries_message on tenure_deliveries (sequence);
+CREATE INDEX tenure_deliveries_delivered on tenure_deliveries (at) where outcome = 'delivered';
+CREATE INDEX tenure_deliveries_dead on tenure_deliveries (endpoint, number) where outcome = 'dead' and handled_at is null;
 CREATE INDEX tenure_rate_usage_until on tenure_rate_usage (queue, until_at);
 CREATE INDEX tenure_schedules_next on tenure_schedules (next_at, name) where next_at is not null and paused_at is null;
 CREATE VIEW tenure_executions as
@@ -1050,29 +1127,45 @@ begin
 end;
 CREATE TRIGGER tenure_outbox_insert before insert on tenure_outbox
 when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
-    or exists (select 1 from tenure_outbox where aggregate = new.aggregate and sequence = new.sequence)
     or exists (select 1 from tenure_outbox where id = new.id)
-    or exists (select 1 from tenure_outbox where rowid = new.rowid)
+    or exists (select 1 from tenure_outbox where sequence = new.sequence)
 begin
     select raise(abort, 'tenure: only the store writes messages, and nothing replaces one');
 end;
 CREATE TRIGGER tenure_outbox_update before update on tenure_outbox
 when case (select writer from tenure_writer)
         when 'store' then (old.body, old.headers) is not (new.body, new.headers)
-        when 'erasure' then new.body is not 'null' or new.headers is not null
-            or (old.attempts, old.delivered_at, old.dead_at, old.last_error)
-            is not (new.attempts, new.delivered_at, new.dead_at, new.last_error)
+        when 'erasure' then new.body is not 'null' or new.headers is not null or old.endpoint_count is not new.endpoint_count
         else 1
     end
-    or (old.rowid, old.aggregate, old.sequence, old.id, old.topic, old.job_id, old.correlation_id, old.trace, old.at)
-    is not (new.rowid, new.aggregate, new.sequence, new.id, new.topic, new.job_id, new.correlation_id, new.trace, new.at)
+    or (old.aggregate, old.sequence, old.id, old.topic, old.job_id, old.correlation_id, old.trace, old.at)
+    is not (new.aggregate, new.sequence, new.id, new.topic, new.job_id, new.correlation_id, new.trace, new.at)
 begin
-    select raise(abort, 'tenure: a message never changes; the store records its delivery, and erasure empties it');
+    select raise(abort, 'tenure: a message never changes; erasure empties it');
 end;
 CREATE TRIGGER tenure_outbox_delete before delete on tenure_outbox
 when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes messages');
+end;
+CREATE TRIGGER tenure_deliveries_insert before insert on tenure_deliveries
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_deliveries where number = new.number)
+begin
+    select raise(abort, 'tenure: only the store writes deliveries, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_deliveries_update before update on tenure_deliveries
+when (select writer from tenure_writer) is not 'store' or old.handled_at is not null
+    or (old.number, old.endpoint, old.aggregate, old.sequence, old.attempt, old.at)
+    is not (new.number, new.endpoint, new.aggregate, new.sequence, new.attempt, new.at)
+    or (old.outcome, old.status, old.duration_ms, old.error) is not (new.outcome, new.status, new.duration_ms, new.error)
+begin
+    select raise(abort, 'tenure: a delivery never changes; a dead one is handled once');
+end;
+CREATE TRIGGER tenure_deliveries_delete before delete on tenure_deliveries
+when (select writer from tenure_writer) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes deliveries');
 end;
 CREATE TRIGGER tenure_dead_letters_insert before insert on tenure_dead_letters
 when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')

@@ -22,6 +22,7 @@ from tenure.seams import SYSTEM
 from tenure.stores import Store
 from tenure.stores.contract import Artifact, OutboxMessage, WorkerRecord
 from tenure.testing.clock import START
+from tenure.testing.contract.outbox import claim, endpoint, settlement
 from tenure.testing.contract.steps import save, save_request
 from tenure.testing.driver import OPERATOR, Driver, runner
 from tests.support.databases import Database, GuardRefused
@@ -49,6 +50,7 @@ GUARDED = (
     "artifacts",
     "steps",
     "outbox",
+    "deliveries",
 )
 
 EXPLAINED: dict[str, tuple[set[Fact], set[Fact]]] = {
@@ -78,6 +80,14 @@ EXPLAINED: dict[str, tuple[set[Fact], set[Fact]]] = {
     "a step's number is the rowid on SQLite; PostgreSQL reads the steps of a job by the job, and sorts them": (
         {("index", "steps", "number", "unique")},
         set(),
+    ),
+    "PostgreSQL draws the sequences of a transaction's messages at its commit, and finds them by the transaction": (
+        set(),
+        {
+            ("column", "outbox", "tx", "null"),
+            ("index", "outbox", "tx", ""),
+            ("rows", "outbox", "tx", "tx is not null"),
+        },
     ),
     "PostgreSQL's statements compute times, and read the durations of a policy": (
         set(),
@@ -155,12 +165,17 @@ async def fill(store: Store) -> None:
             id="w", host="h", pid=1, version="1", queues=(), kinds=(), concurrency=1, started_at=START, seen_at=START
         )
     )
+    await endpoint(store)
     job = await drive.running(queue="limited", partition_key="ada")
     async with store.transaction(deadline_seconds=30) as tx:
         await tx.attach(job, [Artifact(name="report", media_type="text/plain", body=b"1")])
         await tx.post([OutboxMessage(id=drive.random.job_id(), topic="paid", body="{}", aggregate="ada")], job=job)
         await tx.apply(drive.request(job.id, Commit("1"), actor=runner(job)))
     await save(store, save_request(await drive.running(kind="stepping"), duration_ms=7))
+    [stream] = await claim(store)
+    await store.outbox.settle([settlement(stream, "dead")])
+    async with store.transaction(deadline_seconds=30) as tx:
+        await tx.post([OutboxMessage(id=drive.random.job_id(), topic="paid", body="{}", aggregate="ada")])
     await one_of_each(drive)
     await drive.add(partition_key="ada", dedupe_key="a", request_id="r", correlation_id="c", delay_ms=1000)
     await drive.add(partition_key="ada", dedupe_key="a", request_id="again", correlation_id="c", delay_ms=1000)
@@ -272,10 +287,14 @@ async def test_both_stores_have_the_same_schema_but_for_explained_differences(da
 ACCEPTED = {
     "queues": ("concurrency_max = 5", "paused_at = updated_at", "rate_count = 7", "last_key = 'ada'"),
     "schedules": ("rev = rev + 1, missed = 'all'", "rev = rev + 1, last_at = next_at, next_at = null"),
-    "streams": ("delivered = written", "owner = 'me', due_at = null"),
+    "streams": ("at = at",),
+    "endpoints": ("disabled_at = created_at, disabled_because = 'gone'", "config = '{}'", "seen_at = updated_at"),
+    "subscriptions": ("block_seconds = 60", "filters = '{}'", "topic = 'paid'"),
+    "pending": ("attempts = 3, head_at = due_at", "position = last_sequence"),
     "rate_usage": ("until_at = until_at",),
     "workers": ("stopped_at = seen_at",),
-    "outbox": ("attempts = attempts + 1, last_error = 'x'", "delivered_at = at"),
+    "outbox": ("endpoint_count = 2",),
+    "deliveries": ("handled_at = at, handled_as = 'redriven'",),
     "dead_letters": ("handled_at = at, handled_as = 'discarded'",),
 }
 REFUSED = {
@@ -291,10 +310,19 @@ REFUSED = {
         "rev = rev + 1, last_at = next_at",
         *(f"rev = rev + 1, {column} = null" for column in ("kind", "queue", "payload", "policy_id", "cron", "missed")),
     ),
-    "streams": ("delivered = written + 1", "delivered = -1", "written = -1", "written = null", "failures = null"),
+    "streams": ("at = null",),
+    "endpoints": (
+        *("disabled_at = created_at", "disabled_because = 'gone'", "config = '[]'", "source = 'me'", "kind = null"),
+    ),
+    "subscriptions": ("block_seconds = -1", "filters = '[]'", "topic = null"),
+    "pending": ("owner = 'me'", "only_sequence = 7", "aggregate = ''", "attempts = -1", "due_at = null"),
+    "deliveries": (
+        *("handled_at = at", "handled_as = 'redriven'", "handled_at = at, handled_as = 'forgotten'", "attempt = 2"),
+        *("outcome = 'delivered'", "error = 'other'", "status = 7", "sequence = 9", "endpoint = 'other'"),
+    ),
     "rate_usage": ("usage = null", "until_at = null"),
     "workers": ("host = null", "queues = null", "seen_at = null"),
-    "outbox": ("attempts = null", "topic = 'other'", "sequence = 9", "body = null", "aggregate = 'bob'"),
+    "outbox": ("endpoint_count = -1", "topic = 'other'", "sequence = 9", "body = null", "aggregate = 'bob'"),
     "dead_letters": (
         *("handled_at = at", "handled_as = 'discarded'", "handled_at = at, handled_as = 'forgotten'"),
         *("reason_code = 'bad luck'", "stage = 'nowhere'", "attempts = 9"),

@@ -20,7 +20,10 @@ Inside = Callable[[tenure.Context, Any, Any], None]
 """What a test does inside the block, with the context, `tx` and the connection."""
 
 
-MESSAGES = "select topic, aggregate, sequence, body from $outbox order by aggregate, sequence"
+STREAMS = "select aggregate, (select count(*) from $outbox message where message.aggregate = stream.aggregate)"
+STREAMS += " from $streams stream order by aggregate"
+PLACE = "row_number() over (partition by aggregate order by sequence)"
+MESSAGES = f"select topic, aggregate, {PLACE} as place, body from $outbox order by aggregate, place"
 BODY = bytes(range(256)) * 1000
 
 
@@ -54,7 +57,7 @@ class SessionApp:
         return {
             "effects": [note for (note,) in await self.rows("select note from effects order by note")],
             "messages": await self.rows(MESSAGES),
-            "streams": await self.rows("select aggregate, written from $streams order by aggregate"),
+            "streams": await self.rows(STREAMS),
             "artifacts": [record.name for record in await (await self.app.store()).artifacts(job.id)],
             "jobs": len((await self.app.find(tenure.JobFilter(kinds=("follow",)))).jobs),
             "committed": sum(event.type == "committed" for event in await job.events()),

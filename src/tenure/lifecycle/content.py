@@ -72,7 +72,7 @@ def artifact_digest(*, name: str, media_type: str, attempt: int, bytes_: int, bo
     return _digest([name, media_type, attempt, bytes_, body_sha256.hex()])
 
 
-def message_digest(*, id: UUID | str, aggregate: str, topic: str, body: str, headers: str | None) -> bytes:
+def message_digest(*, id: UUID | str, aggregate: str | None, topic: str, body: str, headers: str | None) -> bytes:
     """The digest of a message's row, without its sequence number, which is assigned when it is written, and without
     its delivery."""
     return _digest([str(id), aggregate, topic, body, headers])

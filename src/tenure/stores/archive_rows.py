@@ -30,7 +30,7 @@ FIRST_PAGES: Mapping[type[ArchiveRecord], tuple[str, dict[str, object]]] = {
     KeyRateUsage: ("limits_page", {"queue": "", "key": ""}),
     ScheduleRecord: ("schedules_page", {"name": ""}),
     StreamRecord: ("streams_page", {"aggregate": ""}),
-    MessageRecord: ("messages_page", {"aggregate": "", "sequence": 0}),
+    MessageRecord: ("messages_page", {"sequence": 0}),
 }
 """The statement that reads the pages of each shelf, and the place before the first."""
 
@@ -63,7 +63,7 @@ NAMES: Mapping[type[ArchiveRecord], str] = {
     KeyRateUsage: "rate usage of partition {key!r} of queue {queue!r}",
     ScheduleRecord: "schedule {name!r}",
     StreamRecord: "stream {aggregate!r}",
-    MessageRecord: "message {sequence} of {aggregate!r}",
+    MessageRecord: "message {sequence}",
 }
 """How the row of a record is named."""
 

@@ -40,6 +40,7 @@ from tenure.stores.contract import (
     with_digests,
     without_token,
 )
+from tenure.stores.contract.outbox import OUTBOX_WAKEUP
 from tenure.stores.validation import (
     validate_artifacts,
     validate_enqueue,
@@ -154,8 +155,7 @@ class BaseCommitBlock(ABC):
         return await self._run(add)
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
-        """Add messages to the outbox. They are written right before the commit, in the order of aggregates, so that
-        blocks hold their locks briefly and cannot deadlock.
+        """Add messages to the outbox. They are written right before the commit, and numbered with it.
 
         Those of a job are written with its commit, which must follow in this transaction.
         """
@@ -272,7 +272,10 @@ class BaseCommitBlock(ABC):
                 self._abandon()
             await self._release()
         if error is None:
-            if names := self._queues | wakeups_of(self._outcomes):
+            names = self._queues | wakeups_of(self._outcomes)
+            if self._messages:
+                names.add(OUTBOX_WAKEUP)
+            if names:
                 self.store.wake(names)
             await self.store.wake_parents(self._requests, self._outcomes)
 
@@ -287,7 +290,7 @@ class BaseCommitBlock(ABC):
                     what, f"job {which} was given {what}s and no commit; commit it in the same transaction"
                 )
             if self._messages:
-                await self._post(sorted(self._messages, key=lambda posted: posted[0].aggregate))
+                await self._post(self._messages)
             self._require_usable()
             if self._timer is not None:
                 # From here on the database decides: an interruption would leave the outcome unknown.

@@ -47,6 +47,7 @@ from tenure.stores.contract import (
     SaveStep,
     WorkerRecord,
 )
+from tenure.stores.outbox_validation import check_topic
 
 PRIORITY_LEAST, PRIORITY_MOST = -32_768, 32_767
 DELAY_MS_MAX = 10 * 366 * 86_400_000
@@ -304,8 +305,9 @@ def validate_message(message: OutboxMessage) -> None:
     """Validate an outbox message."""
     if not isinstance(message.id, UUID):
         raise InvalidInput("id", f"must be a UUID, not {message.id!r}")
-    check_text(message.topic, "topic")
-    check_text(message.aggregate, "aggregate")
+    check_topic(message.topic)
+    if message.aggregate is not None:
+        check_text(message.aggregate, "aggregate")
     check_content(message.body, "body")
     if message.headers is not None:
         check_content(message.headers, "headers")

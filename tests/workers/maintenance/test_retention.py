@@ -25,6 +25,7 @@ from tenure.stores.contract import (
     Store,
     VerboseEvents,
 )
+from tenure.testing.contract.outbox import claim, endpoint, settlement
 from tenure.testing.contract.workers import worker
 from tenure.testing.driver import ERROR, OPERATOR, Driver
 from tenure.testing.store_check import all_jobs
@@ -116,9 +117,11 @@ async def test_delivered_messages_and_expired_rate_usage_are_removed(database: D
         await drive.add(partition_key="ada")
         assert len(await drive.claim()) == 1
         sent, unsent = [OutboxMessage(id=drive.random.job_id(), topic="t", body="1", aggregate="a") for _ in range(2)]
+        await endpoint(store, "crm")
         async with store.transaction(deadline_seconds=10) as tx:
             await tx.post([sent, unsent])
-        database.write_as("store", f"update {{outbox}} set delivered_at = at where id = '{sent.id}'")
+        [stream] = await claim(store, messages_max=1)
+        assert await store.outbox.settle([settlement(stream)]) == [True]
         await SYSTEM.clock.sleep(0.11)
         report = await Pruner(store, NOW).prune()
         assert (report.messages, report.rate_usage) == (1, 1)

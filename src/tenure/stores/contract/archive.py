@@ -42,21 +42,18 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the messages of an aggregate are written and delivered. Who delivers them just now is not kept."""
+    """An aggregate that has messages, and when the last one was written."""
 
     aggregate: str
-    written: int
-    delivered: int
-    failures: int
-    due_at: datetime | None = None
+    at: datetime
 
 
 class MessageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An outbox message and its delivery."""
+    """An outbox message."""
 
-    aggregate: str
     sequence: int
     id: UUID
+    aggregate: str | None = None
     topic: str
     body: str
     headers: str | None = None
@@ -64,10 +61,7 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str
     trace: str | None = None
     at: datetime
-    attempts: int = 0
-    delivered_at: datetime | None = None
-    dead_at: datetime | None = None
-    last_error: str | None = None
+    endpoint_count: int = 0
 
 
 class OperatorRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -134,12 +134,15 @@ class SignalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be told to the outside once the transaction that writes it is committed."""
+    """A message for receivers outside the database, delivered once the transaction that writes it is committed.
+
+    Messages of one aggregate are delivered in the order of commits; a message without one has no order.
+    """
 
     id: UUID
     topic: str
     body: str
-    aggregate: str
+    aggregate: str | None = None
     headers: str | None = None
 
 

@@ -142,8 +142,8 @@ class PostgresSnapshot:
 
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         _, after = FIRST_PAGES[kind]
-        # The token of a stream is no field of its record, and a reader may not read it.
-        columns = ", ".join(kind.__struct_fields__) if kind is StreamRecord else "*"
+        # A lease is no part of a record, and a reader may not read its token.
+        columns = ", ".join(kind.__struct_fields__) if kind in (StreamRecord, MessageRecord) else "*"
         sql = _select_page(_TABLES[kind], tuple(after), columns)
         while page := await self._page(sql, *after.values(), limit):
             after = {key: page[-1][key] for key in after}
@@ -254,6 +254,8 @@ class PostgresRestore:
         for kind in dict.fromkeys(type(record) for record in records):
             places = [place for place, record in enumerate(records) if type(record) is kind]
             await self._insert(_TABLES[kind], [await self._columns(records[place]) for place in places], places)
+            if kind is MessageRecord:
+                await fetch(self._connection, "outbox/restore_sequence", {})
 
     async def write_events(self, events: Sequence[Event]) -> None:
         await self._insert("events", [self._event_facts(event) for event in events], range(len(events)))

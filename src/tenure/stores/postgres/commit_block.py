@@ -46,7 +46,7 @@ from tenure.stores.postgres.connections import (
     translated,
 )
 from tenure.stores.postgres.enqueue import enqueue
-from tenure.stores.postgres.outbox import insert_messages
+from tenure.stores.postgres.messages import insert_messages
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.steps import PostgresSteps
 

@@ -1,30 +1,237 @@
-"""Writes outbox messages. It delivers none."""
+"""The outbox on PostgreSQL: leases streams to processors, and records deliveries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+from uuid import UUID
 
-from tenure.errors import InvalidInput
-from tenure.lifecycle.records import Job
-from tenure.stores.contract import OutboxMessage, message_context
-from tenure.stores.postgres.connections import Fetches
+import asyncpg
+import msgspec
+
+from tenure.lifecycle.json_text import check_name, check_seconds, check_text, encode
+from tenure.lifecycle.records import Actor
+from tenure.stores.contract import Resolution
+from tenure.stores.contract.outbox import (
+    ClaimDeliveries,
+    DeliveryRecord,
+    EndpointDepth,
+    EndpointRecord,
+    EndpointSource,
+    LeasedStream,
+    MessageFilter,
+    OutboxDepth,
+    PendingRecord,
+    Settlement,
+    StoredMessage,
+    SubscriptionRecord,
+)
+from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
+from tenure.stores.postgres.connections import Connections, Session, fetch
+from tenure.stores.validation import validate_page
+
+_subscriptions = msgspec.json.Decoder(tuple[SubscriptionRecord, ...]).decode
+_MESSAGE = StoredMessage.__struct_fields__
 
 
-async def insert_messages(fetches: Fetches, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
-    """Write the messages, each with the job that sends it. A message id that is in use is refused."""
-    contexts = [message_context(message, job) for message, job in messages]
-    values = {
-        "ids": [message.id for message, _ in messages],
-        "aggregates": [message.aggregate for message, _ in messages],
-        "topics": [message.topic for message, _ in messages],
-        "bodies": [message.body for message, _ in messages],
-        "headers": [message.headers for message, _ in messages],
-        "job_ids": [None if job is None else job.id for _, job in messages],
-        "correlation_ids": [correlation_id for correlation_id, _ in contexts],
-        "traces": [trace for _, trace in contexts],
+class PostgresOutbox:
+    """The outbox of one database, for processors and operators."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    # The processor's part.
+
+    async def endpoints(self) -> list[EndpointRecord]:
+        return [_endpoint(row) for row in await self._connections.fetch("endpoints/select", {"name": None})]
+
+    async def claim(self, request: ClaimDeliveries) -> list[LeasedStream]:
+        validate_claim_deliveries(request)
+        if not request.limits:
+            return []
+        values = {
+            "endpoints": list(request.limits),
+            "limits": list(request.limits.values()),
+            "owner": request.owner,
+            "token": request.token,
+            "lease_ms": _ms(request.lease_seconds),
+            "messages_max": request.messages_max,
+        }
+        rows = await self._connections.fetch("pending/claim", values)
+        by_stream = groupby(rows, key=lambda row: (row["endpoint"], row["stream"], row["only_sequence"]))
+        return [_leased(list(group), request.token) for _, group in by_stream]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        validate_settlements(settlements)
+        if not settlements:
+            return []
+        values = _settlement_arrays(settlements)
+        rows = await self._connections.write("store", lambda session: fetch(session, "pending/settle", values))
+        written = {row["place"] for row in rows}
+        return [place in written for place in range(1, len(settlements) + 1)]
+
+    async def mark_seen(self, endpoints: Sequence[str]) -> None:
+        await self._connections.fetch("endpoints/mark_seen", {"names": list(endpoints)})
+
+    async def mark_failing(self, endpoint: str, *, failing: bool) -> None:
+        await self._connections.fetch("endpoints/mark_failing", {"name": endpoint, "failing": failing})
+
+    async def throttle(self, endpoint: str, *, seconds: float) -> None:
+        check_seconds(seconds, "seconds")
+        await self._connections.fetch("endpoints/throttle", {"name": endpoint, "pause_ms": _ms(seconds)})
+
+    async def disable(self, endpoint: str, *, because: str, actor: Actor) -> bool:
+        check_text(because, "because")
+        return await self._change("endpoints/disable", endpoint, actor, because=because)
+
+    # The operator's part.
+
+    async def enable(self, endpoint: str, *, actor: Actor) -> bool:
+        return await self._change("endpoints/enable", endpoint, actor)
+
+    async def put_endpoint(
+        self,
+        name: str,
+        *,
+        kind: str,
+        config: str | None = None,
+        source: EndpointSource = "operator",
+        subscriptions: Sequence[SubscriptionRecord],
+        actor: Actor,
+    ) -> EndpointRecord:
+        validate_endpoint(name, kind=kind, config=config, subscriptions=subscriptions)
+        topics = [one.topic for one in subscriptions]
+        detail = encode({"endpoint": name, "kind": kind, "topics": topics})
+        endpoint = {"name": name, "kind": kind, "config": config, "source": source, "actor": str(actor)}
+        rows = {
+            "endpoint": name,
+            "topics": topics,
+            "filters": [one.filters for one in subscriptions],
+            "vocabularies": [one.vocabulary for one in subscriptions],
+            "block_seconds": [one.block_seconds for one in subscriptions],
+        }
+
+        async def work(session: Session) -> EndpointRecord:
+            await fetch(session, "endpoints/put", {**endpoint, "detail": detail})
+            await fetch(session, "subscriptions/delete_others", rows)
+            await fetch(session, "subscriptions/put", rows)
+            [row] = await fetch(session, "endpoints/select", {"name": name})
+            return _endpoint(row)
+
+        return await self._connections.write("store", work)
+
+    async def delete_endpoint(self, name: str, *, actor: Actor) -> bool:
+        check_name(name, "endpoint")
+
+        async def work(session: Session) -> bool:
+            values = {"name": name, "actor": str(actor), "detail": encode({"endpoint": name})}
+            deleted = await fetch(session, "endpoints/delete", values)
+            await fetch(session, "pending/delete_of_endpoint", {"endpoint": name})
+            return bool(deleted)
+
+        return await self._connections.write("store", work)
+
+    async def depth(self) -> OutboxDepth:
+        [unserved] = await self._connections.fetch("outbox/count_unserved", {})
+        depths = await self._connections.fetch("outbox/count_depth", {})
+        endpoints = tuple(EndpointDepth(**row) for row in depths)
+        return OutboxDepth(at=unserved["at"], endpoints=endpoints, unserved=unserved["unserved"])
+
+    async def messages(self, wanted: MessageFilter, *, after: int = 0, limit: int = 100) -> list[StoredMessage]:
+        validate_page(limit)
+        values = {**msgspec.structs.asdict(wanted), "after": after, "limit": limit}
+        return [StoredMessage(**row) for row in await self._connections.fetch("outbox/select_page", values)]
+
+    async def message(self, message_id: UUID) -> StoredMessage | None:
+        rows = await self._connections.fetch("outbox/select", {"id": message_id})
+        return StoredMessage(**rows[0]) if rows else None
+
+    async def deliveries(self, sequence: int) -> list[DeliveryRecord]:
+        rows = await self._connections.fetch("deliveries/select_of_message", {"sequence": sequence})
+        return [DeliveryRecord(**row) for row in rows]
+
+    async def pending(self, sequence: int) -> list[PendingRecord]:
+        rows = await self._connections.fetch("pending/select_of_message", {"sequence": sequence})
+        return [PendingRecord(**row) for row in rows]
+
+    async def resolve(
+        self, endpoint: str, *, how: Resolution, sequences: Sequence[int] | None = None, actor: Actor
+    ) -> int:
+        check_name(endpoint, "endpoint")
+        values = {
+            "endpoint": endpoint,
+            "sequences": None if sequences is None else list(sequences),
+            "how": how,
+            "actor": str(actor),
+            "action": f"{'redrive' if how == 'redriven' else 'discard'}_outbox",
+            "detail": encode({"endpoint": endpoint}),
+        }
+        return await self._count("deliveries/resolve", values)
+
+    async def replay(self, endpoint: str, *, since: datetime, actor: Actor) -> int:
+        check_name(endpoint, "endpoint")
+        detail = encode({"endpoint": endpoint, "since": since.isoformat()})
+        values = {"endpoint": endpoint, "since": since, "actor": str(actor), "detail": detail}
+        return await self._count("pending/replay", values)
+
+    async def _count(self, statement: str, values: dict[str, Any]) -> int:
+        [row] = await self._connections.write("store", lambda session: fetch(session, statement, values))
+        return int(row[0])
+
+    async def _change(self, statement: str, name: str, actor: Actor, **facts: str) -> bool:
+        check_name(name, "endpoint")
+        values = {"name": name, "actor": str(actor), "detail": encode({"endpoint": name, **facts}), **facts}
+        return bool(await self._connections.write("store", lambda session: fetch(session, statement, values)))
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _endpoint(row: asyncpg.Record) -> EndpointRecord:
+    return EndpointRecord(**{**row, "subscriptions": _subscriptions(row["subscriptions"])})
+
+
+def _leased(rows: Sequence[asyncpg.Record], token: UUID) -> LeasedStream:
+    first = rows[0]
+    return LeasedStream(
+        endpoint=first["endpoint"],
+        aggregate=first["stream"],
+        only_sequence=first["only_sequence"],
+        token=token,
+        position=first["position"],
+        last_sequence=first["last_sequence"],
+        attempts=first["attempts"],
+        blocked_seconds=first["blocked_seconds"] or 0.0,
+        previous=first["previous"],
+        messages=tuple(
+            StoredMessage(**{name: row[name] for name in _MESSAGE}) for row in rows if row["sequence"] is not None
+        ),
+    )
+
+
+def _settlement_arrays(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
+    def each(values: Iterable[Any]) -> list[Any]:
+        return list(values)
+
+    attempts = [(place, made) for place, one in enumerate(settlements, 1) for made in one.deliveries]
+    return {
+        "endpoints": each(one.endpoint for one in settlements),
+        "streams": each(one.aggregate for one in settlements),
+        "only_sequences": each(one.only_sequence for one in settlements),
+        "tokens": each(one.token for one in settlements),
+        "positions": each(one.position for one in settlements),
+        "attempts": each(one.attempts for one in settlements),
+        "lease_ms": each(None if one.lease_seconds is None else _ms(one.lease_seconds) for one in settlements),
+        "due_ms": each(_ms(one.due_seconds) for one in settlements),
+        "delivery_places": each(place for place, _ in attempts),
+        "delivery_aggregates": each(made.aggregate for _, made in attempts),
+        "delivery_sequences": each(made.sequence for _, made in attempts),
+        "delivery_attempts": each(made.attempt for _, made in attempts),
+        "delivery_outcomes": each(made.outcome for _, made in attempts),
+        "delivery_statuses": each(made.status for _, made in attempts),
+        "delivery_durations_ms": each(made.duration_ms for _, made in attempts),
+        "delivery_errors": each(made.error for _, made in attempts),
     }
-    written = {row["id"] for row in await fetches.fetch("outbox/insert", values)}
-    for message, _ in messages:
-        if message.id not in written:
-            raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
-        written.discard(message.id)

@@ -35,7 +35,7 @@ from tenure.stores.sqlite.artifacts import attach
 from tenure.stores.sqlite.connect import OpenedFile
 from tenure.stores.sqlite.enqueue import enqueue
 from tenure.stores.sqlite.file_lock import WriteLock
-from tenure.stores.sqlite.outbox import post
+from tenure.stores.sqlite.messages import post
 from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.steps import save_steps

@@ -1,38 +1,275 @@
-"""Outbox messages, written in the transaction of the user's work."""
+"""The outbox on SQLite: leases streams to processors, and records deliveries."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
-from tenure.errors import InvalidInput
-from tenure.lifecycle.records import Job
-from tenure.stores.contract import OutboxMessage, message_context
-from tenure.stores.sqlite.rows import micros
+import msgspec
+
+from tenure.lifecycle.json_text import check_name, check_seconds, check_text
+from tenure.lifecycle.records import Actor
+from tenure.stores.contract import Resolution
+from tenure.stores.contract.outbox import (
+    ClaimDeliveries,
+    DeliveryRecord,
+    EndpointDepth,
+    EndpointRecord,
+    EndpointSource,
+    LeasedStream,
+    MessageFilter,
+    OutboxDepth,
+    PendingRecord,
+    Settlement,
+    StoredMessage,
+    SubscriptionRecord,
+)
+from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
+from tenure.stores.sqlite.connections import SqliteConnections
+from tenure.stores.sqlite.rows import decode_records, json_list, micros, named_rows, text, timestamp
 from tenure.stores.sqlite.session import Session
+from tenure.stores.validation import validate_page
 
 
-def post(session: Session, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
-    """Insert messages, which are sorted by aggregate, under the next sequence numbers of their aggregates."""
-    at = micros(session.now)
-    for aggregate, group in groupby(messages, key=lambda posted: posted[0].aggregate):
-        together = list(group)
-        session.execute("streams/advance", {"aggregate": aggregate, "count": len(together), "at": at})
-        [written] = session.execute("streams/select_written", {"aggregate": aggregate}).fetchone()
-        for sequence, (message, job) in enumerate(together, written - len(together) + 1):
-            if session.execute("outbox/select_id", {"id": str(message.id)}).fetchone():
-                raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
-            correlation_id, trace = message_context(message, job)
-            parameters = {
-                "aggregate": aggregate,
-                "sequence": sequence,
-                "id": str(message.id),
-                "topic": message.topic,
-                "body": message.body,
-                "headers": message.headers,
-                "job_id": None if job is None else str(job.id),
-                "correlation_id": correlation_id,
-                "trace": trace,
-                "at": at,
-            }
-            session.execute("outbox/insert", parameters)
+class SqliteOutbox:
+    """The outbox of one file, for processors and operators."""
+
+    def __init__(self, connections: SqliteConnections) -> None:
+        self._write, self._read = connections.write, connections.read
+
+    # The processor's part.
+
+    async def endpoints(self) -> list[EndpointRecord]:
+        return await self._read(_endpoints)
+
+    async def claim(self, request: ClaimDeliveries) -> list[LeasedStream]:
+        validate_claim_deliveries(request)
+        return await self._write(_claim, request) if request.limits else []
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        validate_settlements(settlements)
+        return await self._write(_settle, settlements) if settlements else []
+
+    async def mark_seen(self, endpoints: Sequence[str]) -> None:
+        await self._write(_update, "endpoints/mark_seen", {"names": json_list(endpoints)})
+
+    async def mark_failing(self, endpoint: str, *, failing: bool) -> None:
+        await self._write(_update, "endpoints/mark_failing", {"name": endpoint, "failing": failing})
+
+    async def throttle(self, endpoint: str, *, seconds: float) -> None:
+        check_seconds(seconds, "seconds")
+        await self._write(_throttle, endpoint, seconds)
+
+    async def disable(self, endpoint: str, *, because: str, actor: Actor) -> bool:
+        check_text(because, "because")
+        return await self._write(_change, "disable", endpoint, actor, {"because": because})
+
+    # The operator's part.
+
+    async def enable(self, endpoint: str, *, actor: Actor) -> bool:
+        return await self._write(_change, "enable", endpoint, actor, {})
+
+    async def put_endpoint(
+        self,
+        name: str,
+        *,
+        kind: str,
+        config: str | None = None,
+        source: EndpointSource = "operator",
+        subscriptions: Sequence[SubscriptionRecord],
+        actor: Actor,
+    ) -> EndpointRecord:
+        validate_endpoint(name, kind=kind, config=config, subscriptions=subscriptions)
+        endpoint = {"name": name, "kind": kind, "config": config, "source": source}
+        return await self._write(_put_endpoint, endpoint, subscriptions, actor)
+
+    async def delete_endpoint(self, name: str, *, actor: Actor) -> bool:
+        return await self._write(_delete_endpoint, name, actor)
+
+    async def depth(self) -> OutboxDepth:
+        return await self._read(_depth)
+
+    async def messages(self, wanted: MessageFilter, *, after: int = 0, limit: int = 100) -> list[StoredMessage]:
+        validate_page(limit)
+        return await self._read(_messages, wanted, after, limit)
+
+    async def message(self, message_id: UUID) -> StoredMessage | None:
+        found = await self._read(_select, StoredMessage, "outbox/select", {"id": str(message_id)})
+        return found[0] if found else None
+
+    async def deliveries(self, sequence: int) -> list[DeliveryRecord]:
+        return await self._read(_select, DeliveryRecord, "deliveries/select_of_message", {"sequence": sequence})
+
+    async def pending(self, sequence: int) -> list[PendingRecord]:
+        return await self._read(_select, PendingRecord, "pending/select_of_message", {"sequence": sequence})
+
+    async def resolve(
+        self, endpoint: str, *, how: Resolution, sequences: Sequence[int] | None = None, actor: Actor
+    ) -> int:
+        return await self._write(_resolve, endpoint, how, sequences, actor)
+
+    async def replay(self, endpoint: str, *, since: datetime, actor: Actor) -> int:
+        return await self._write(_replay, endpoint, since, actor)
+
+
+def _select(session: Session, kind: Any, statement: str, parameters: dict[str, Any]) -> list[Any]:
+    return decode_records(kind, session.execute(statement, parameters))
+
+
+def _update(session: Session, statement: str, parameters: dict[str, Any]) -> int:
+    return session.execute(statement, {**parameters, "now": micros(session.now)}).rowcount
+
+
+def _endpoints(session: Session, name: str | None = None) -> list[EndpointRecord]:
+    by_endpoint: defaultdict[str, list[SubscriptionRecord]] = defaultdict(list)
+    for one in decode_records(SubscriptionRecord, session.execute("subscriptions/select")):
+        by_endpoint[one.endpoint].append(one)
+    rows = named_rows(session.execute("endpoints/select", {"name": name}))
+    return [EndpointRecord(**row, subscriptions=tuple(by_endpoint[row["name"]])) for row in rows]
+
+
+def _claim(session: Session, request: ClaimDeliveries) -> list[LeasedStream]:
+    until_at = micros(session.now + timedelta(seconds=request.lease_seconds))
+    lease = {"owner": request.owner, "token": text(request.token), "until_at": until_at}
+    streams = []
+    for endpoint in sorted(request.limits):
+        due = {"endpoint": endpoint, "now": micros(session.now), "limit": request.limits[endpoint]}
+        for row in sorted(session.execute("pending/select_due", due).fetchall()):
+            key = {"endpoint": endpoint, "aggregate": row[0], "only_sequence": row[1]}
+            session.execute("pending/lease", {**key, **lease})
+            streams.append(_leased(session, request, endpoint, row))
+    return streams
+
+
+def _leased(session: Session, request: ClaimDeliveries, endpoint: str, row: tuple[Any, ...]) -> LeasedStream:
+    aggregate, only_sequence, position, last_sequence, attempts, head_at = row
+    if only_sequence:
+        messages = _select(session, StoredMessage, "outbox/select_by_sequence", {"sequence": only_sequence})
+    else:
+        wanted = {"aggregate": aggregate, "position": position, "last_sequence": last_sequence}
+        wanted["limit"] = request.messages_max
+        messages = _select(session, StoredMessage, "outbox/select_of_stream", wanted)
+    previous = None
+    if messages and messages[0].aggregate is not None:
+        first = {"endpoint": endpoint, "aggregate": messages[0].aggregate, "sequence": messages[0].sequence}
+        previous = session.execute("deliveries/select_previous", first).fetchone()
+    return LeasedStream(
+        endpoint=endpoint,
+        aggregate=aggregate,
+        only_sequence=only_sequence,
+        token=request.token,
+        position=position,
+        last_sequence=last_sequence,
+        attempts=attempts,
+        blocked_seconds=0.0 if head_at is None else (session.now - timestamp(head_at)).total_seconds(),
+        previous=previous[0] if previous else None,
+        messages=tuple(messages),
+    )
+
+
+def _settle(session: Session, settlements: Sequence[Settlement]) -> list[bool]:
+    return [_settle_one(session, one) for one in settlements]
+
+
+def _settle_one(session: Session, one: Settlement) -> bool:
+    now = micros(session.now)
+    key = {"endpoint": one.endpoint, "aggregate": one.aggregate, "only_sequence": one.only_sequence}
+    seconds = one.due_seconds if one.lease_seconds is None else one.lease_seconds
+    moved = {
+        "token": text(one.token),
+        "position": one.position,
+        "attempts": one.attempts,
+        "keep": one.lease_seconds is not None,
+        "due_at": micros(session.now + timedelta(seconds=seconds)),
+        "now": now,
+    }
+    if session.execute("pending/settle", {**key, **moved}).rowcount == 0:
+        return False
+    session.execute("pending/delete_done", key)
+    rows = [
+        (
+            *(one.endpoint, made.aggregate or "", made.sequence, made.attempt, now),
+            *(made.outcome, made.status, made.duration_ms, made.error),
+        )
+        for made in one.deliveries
+    ]
+    session.write_rows("deliveries/insert", rows)
+    return True
+
+
+def _throttle(session: Session, endpoint: str, seconds: float) -> None:
+    until_at = micros(session.now + timedelta(seconds=seconds))
+    session.execute("endpoints/throttle", {"name": endpoint, "until_at": until_at})
+
+
+def _change(session: Session, action: str, name: str, actor: Actor, facts: dict[str, Any]) -> bool:
+    check_name(name, "endpoint")
+    if not _update(session, f"endpoints/{action}", {"name": name, **facts}):
+        return False
+    session.log_operator(f"{action}_endpoint", actor, {"endpoint": name, **facts})
+    return True
+
+
+def _put_endpoint(
+    session: Session, endpoint: dict[str, Any], subscriptions: Sequence[SubscriptionRecord], actor: Actor
+) -> EndpointRecord:
+    name, topics = endpoint["name"], [one.topic for one in subscriptions]
+    if _update(session, "endpoints/put", endpoint):
+        session.log_operator("put_endpoint", actor, {"endpoint": name, "kind": endpoint["kind"], "topics": topics})
+    session.execute("subscriptions/delete_others", {"endpoint": name, "topics": json_list(topics)})
+    for one in subscriptions:
+        _update(session, "subscriptions/put", msgspec.structs.asdict(one))
+    [record] = _endpoints(session, name)
+    return record
+
+
+def _delete_endpoint(session: Session, name: str, actor: Actor) -> bool:
+    check_name(name, "endpoint")
+    session.execute("subscriptions/delete_others", {"endpoint": name, "topics": "[]"})
+    session.execute("pending/delete_of_endpoint", {"endpoint": name})
+    deleted = session.execute("endpoints/delete", {"name": name}).rowcount > 0
+    if deleted:
+        session.log_operator("delete_endpoint", actor, {"endpoint": name})
+    return deleted
+
+
+def _depth(session: Session) -> OutboxDepth:
+    [unserved] = session.execute("outbox/count_unserved").fetchone()
+    endpoints = decode_records(EndpointDepth, session.execute("outbox/count_depth"))
+    return OutboxDepth(at=session.now, endpoints=tuple(endpoints), unserved=unserved)
+
+
+def _messages(session: Session, wanted: MessageFilter, after: int, limit: int) -> list[StoredMessage]:
+    values = msgspec.structs.asdict(wanted)
+    values["job_id"] = None if wanted.job_id is None else text(wanted.job_id)
+    return decode_records(
+        StoredMessage, session.execute("outbox/select_page", {**values, "after": after, "limit": limit})
+    )
+
+
+def _resolve(session: Session, endpoint: str, how: Resolution, sequences: Sequence[int] | None, actor: Actor) -> int:
+    check_name(endpoint, "endpoint")
+    wanted = {"endpoint": endpoint, "sequences": None if sequences is None else json_list(sequences)}
+    dead = session.execute("deliveries/select_dead", wanted).fetchall()
+    if dead:
+        numbers = json_list(number for number, _ in dead)
+        _update(session, "deliveries/resolve", {"numbers": numbers, "how": how})
+        if how == "redriven":
+            again = json_list(sequence for _, sequence in dead)
+            _update(session, "pending/put_single", {"endpoint": endpoint, "sequences": again})
+        action = "redrive" if how == "redriven" else "discard"
+        session.log_operator(f"{action}_outbox", actor, {"endpoint": endpoint})
+    return len(dead)
+
+
+def _replay(session: Session, endpoint: str, since: datetime, actor: Actor) -> int:
+    check_name(endpoint, "endpoint")
+    wanted = {"endpoint": endpoint, "since": micros(since)}
+    [count] = session.execute("outbox/count_replayable", wanted).fetchone()
+    _update(session, "pending/replay", wanted)
+    session.execute("outbox/mark_replayed", wanted)
+    session.log_operator("replay_outbox", actor, {"endpoint": endpoint, "since": since.isoformat()})
+    return int(count)

@@ -33,7 +33,6 @@ MICROS_LEAST = -(2**63)
 
 DELETE: dict[type[Prunable], str] = {
     StoppedWorkers: "workers/delete_stopped",
-    DeliveredMessages: "outbox/delete_delivered",
     ExpiredRateUsage: "rate_usage/delete_lapsed",
 }
 COUNT: dict[type[Prunable], str] = {
@@ -91,6 +90,8 @@ def _prune(session: Session, prunable: Prunable, *, limit: int, actor: Actor | N
             batch, action = _prune_jobs(session, prunable, limit), "prune"
         case VerboseEvents():
             batch, action = _blank(session, prunable, limit), "blank"
+        case DeliveredMessages():
+            batch, action = _prune_messages(session, prunable, limit), "prune"
         case _:
             parameters = {**_bounds(session, prunable), "limit": limit}
             with session.writing_as("retention"):
@@ -113,6 +114,19 @@ def _prune_jobs(session: Session, prunable: FinishedJobs, limit: int) -> PrunedB
                 session.execute(name, ids)
             for (request_id,) in claims:
                 session.execute("claims/delete", {"request_id": request_id})
+    return PrunedBatch(len(found), prunable if len(found) == limit else None)
+
+
+def _prune_messages(session: Session, prunable: DeliveredMessages, limit: int) -> PrunedBatch:
+    """Delete delivered messages with their deliveries, and streams that are left without messages."""
+    found = session.execute("outbox/select_delivered", {**_bounds(session, prunable), "limit": limit}).fetchall()
+    if found:
+        messages = {"sequences": json_list(sequence for sequence, _ in found)}
+        with session.writing_as("retention"):
+            session.execute("deliveries/delete_of_messages", messages)
+            session.execute("outbox/delete", messages)
+        aggregates = {aggregate for _, aggregate in found if aggregate is not None}
+        session.execute("streams/delete_idle", {"aggregates": json_list(sorted(aggregates))})
     return PrunedBatch(len(found), prunable if len(found) == limit else None)
 
 

@@ -17,7 +17,8 @@ from tenure.stores.schema import require_fit
 from tenure.stores.sqlite import apply as sqlite_apply
 from tenure.stores.sqlite import artifacts as sqlite_artifacts
 from tenure.stores.sqlite import enqueue as sqlite_enqueue
-from tenure.stores.sqlite import migrate, outbox
+from tenure.stores.sqlite import messages as sqlite_messages
+from tenure.stores.sqlite import migrate
 from tenure.stores.sqlite.commit_block import BLOCK_SHARE
 from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY
 from tenure.stores.sqlite.policies import SqlitePolicies
@@ -53,8 +54,7 @@ class SqliteDialect:
                 [outcome] = sqlite_apply.apply(session, [request])
                 if isinstance(outcome, Applied):
                     sqlite_artifacts.attach(session, outcome.job, artifacts)
-                    by_aggregate = sorted(messages, key=lambda message: message.aggregate)
-                    outbox.post(session, [(message, outcome.job) for message in by_aggregate])
+                    sqlite_messages.post(session, [(message, outcome.job) for message in messages])
                 return outcome
 
         return await user.run_on_sqlite(work)

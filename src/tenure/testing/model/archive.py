@@ -118,20 +118,10 @@ class ModelSnapshot:
             won = model._claims.items()
             return [ClaimRecord(request_id=name, body=one.body, job_ids=one.job_ids, at=at) for name, one in won]
         if kind is MessageRecord:
-            return [
-                MessageRecord(
-                    sequence=number,
-                    at=at,
-                    job_id=model._senders.get(message.id),
-                    correlation_id=model._message_context[message.id][0],
-                    trace=model._message_context[message.id][1],
-                    **msgspec.structs.asdict(message),
-                )
-                for number, message in model._outbox.values()
-            ]
+            return [MessageRecord(**msgspec.structs.asdict(message)) for message in model._messages()]
         if kind is StreamRecord:
-            last = {message.aggregate: number for number, message in sorted(model._outbox.values(), key=lambda m: m[0])}
-            return [StreamRecord(aggregate=name, written=n, delivered=0, failures=0) for name, n in last.items()]
+            last = {one.aggregate: one.at for one in model._messages() if one.aggregate is not None}
+            return [StreamRecord(aggregate=aggregate, at=at) for aggregate, at in last.items()]
         if kind is ScheduleRecord:
             return [*model._schedules.values()]
         if kind is QueueState:
@@ -174,6 +164,8 @@ class ModelRestore:
                 facts = {name: getattr(record, name) for name in OutboxMessage.__struct_fields__}
                 self._model._outbox[record.id] = (record.sequence, OutboxMessage(**facts))
                 self._model._message_context[record.id] = record.correlation_id, record.trace
+                self._model._message_at[record.id] = record.at
+                self._model._endpoint_counts[record.id] = record.endpoint_count
                 if record.job_id is not None:
                     self._model._senders[record.id] = record.job_id
             elif isinstance(record, ScheduleRecord):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -30,9 +31,11 @@ from tenure.stores.contract import (
     message_context,
     without_token,
 )
+from tenure.stores.contract.outbox import DeliveryRecord, EndpointRecord, StoredMessage
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.validation import NUMBER_MAX, invalid_steps, validate_page, validate_worker
 from tenure.testing.clock import ManualClock
+from tenure.testing.model.outbox import ModelOutbox, PendingRow, topic_matches
 
 
 class Belongings:
@@ -45,20 +48,65 @@ class Belongings:
         self._outbox: dict[UUID, tuple[int, OutboxMessage]] = {}
         self._senders: dict[UUID, UUID] = {}
         self._message_context: dict[UUID, tuple[str, str | None]] = {}
+        self._message_at: dict[UUID, datetime] = {}
+        self._endpoint_counts: dict[UUID, int] = {}
+        self._endpoints: dict[str, EndpointRecord] = {}
+        self._pending: dict[tuple[str, str, int], PendingRow] = {}
+        self._deliveries: list[DeliveryRecord] = []
         self._signals: dict[UUID, list[SignalRecord]] = {}
         self._steps: dict[UUID, list[StepRecord]] = {}
         self._workers: dict[str, WorkerRecord] = {}
 
     async def post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
-        """Store a transaction's messages, each under the next number of its aggregate."""
+        """Store a transaction's messages under the next sequences, in the order of aggregates."""
         for message, job in messages:
             if message.id in self._outbox:
                 raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
-            earlier = sum(there.aggregate == message.aggregate for _, there in self._outbox.values())
-            self._outbox[message.id] = (earlier + 1, message)
+            sequence = 1 + max((number for number, _ in self._outbox.values()), default=0)
+            self._outbox[message.id] = (sequence, message)
             self._message_context[message.id] = message_context(message, job)
+            self._message_at[message.id] = self._clock.now()
             if job is not None:
                 self._senders[message.id] = job.id
+            self._make_pending(sequence, message)
+
+    def _make_pending(self, sequence: int, message: OutboxMessage) -> None:
+        endpoints = [
+            name
+            for name, one in self._endpoints.items()
+            if any(topic_matches(message.topic, subscription.topic) for subscription in one.subscriptions)
+        ]
+        self._endpoint_counts[message.id] = len(endpoints)
+        for name in endpoints:
+            row = PendingRow(
+                endpoint=name,
+                aggregate=message.aggregate or "",
+                only_sequence=0 if message.aggregate else sequence,
+                position=sequence - 1,
+                last_sequence=sequence,
+                due_at=self._clock.now(),
+            )
+            known = self._pending.get(row.key, row)
+            self._pending[row.key] = msgspec.structs.replace(known, last_sequence=sequence)
+
+    def _messages(self) -> list[StoredMessage]:
+        """All messages in the order of sequences."""
+        return [
+            StoredMessage(
+                sequence=sequence,
+                job_id=self._senders.get(message.id),
+                correlation_id=self._message_context[message.id][0],
+                trace=self._message_context[message.id][1],
+                at=self._message_at[message.id],
+                endpoint_count=self._endpoint_counts.get(message.id, 0),
+                **msgspec.structs.asdict(message),
+            )
+            for sequence, message in sorted(self._outbox.values(), key=lambda kept: kept[0])
+        ]
+
+    @property
+    def outbox(self) -> ModelOutbox:
+        return ModelOutbox(self)
 
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
         """Store a transaction's artifacts. Returns the current job."""

@@ -23,8 +23,9 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.jobs.context import inside_commit
+from tenure.jobs.message import new_message
 from tenure.lifecycle.content import ContentDigests
-from tenure.lifecycle.json_text import check_seconds, check_text, encode
+from tenure.lifecycle.json_text import check_seconds
 from tenure.lifecycle.operations import Commit, Complete, Operation
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.transitions import allowed_from
@@ -82,14 +83,9 @@ class CommitContent:
     def outbox(
         self, topic: str, body: Any, *, aggregate: str | None = None, headers: Mapping[str, str] | None = None
     ) -> UUID:
-        """Send a message with the commit. Messages of one aggregate are delivered in the order of their commits."""
-        message = OutboxMessage(
-            id=self._seams.random.job_id(),
-            topic=check_text(topic, "topic", length_max=200),
-            body=encode(body, where=f"message {topic}"),
-            aggregate=check_text(aggregate or str(self._job.id), "aggregate", length_max=500),
-            headers=None if headers is None else encode(dict(headers), where="headers"),
-        )
+        """Send a message with the commit. Messages of one aggregate are delivered in the order of their commits; a
+        message without an aggregate is delivered in any order."""
+        message = new_message(topic, body, aggregate=aggregate, headers=headers, id=self._seams.random.job_id())
         self.messages.append(message)
         return message.id
 

@@ -63,15 +63,19 @@ def marked(
 def outbox_of(job: Job, database: Database) -> Callable[[Store], Any]:
     """Read the messages of this job, and the streams of its aggregates."""
     prefix = "tenure_" if database.is_sqlite else "tenure."
-    messages = f"select aggregate, sequence, topic, body, headers from {prefix}outbox where job_id = $1"
-    streams = f"select aggregate, written, due_at from {prefix}streams where aggregate like $1 order by aggregate"
+    place = "row_number() over (partition by aggregate order by sequence)"
+    messages = f"select aggregate, {place} as sequence, topic, body, headers, job_id from {prefix}outbox"
+    messages = f"select * from ({messages}) message where job_id = $1"
+    written = f"(select count(*) from {prefix}outbox message where message.aggregate = stream.aggregate)"
+    streams = f"select aggregate, {written} as written, at from {prefix}streams stream where aggregate like $1"
+    streams += " order by aggregate"
     job_id: Any = str(job.id) if database.is_sqlite else job.id
 
     async def look(store: Store) -> Any:
         async with store.transaction(deadline_seconds=5) as tx:
-            written = [tuple(row.values()) for row in await tx.fetch(f"{messages} order by 1, 2", job_id)]
+            written = [tuple(row.values())[:-1] for row in await tx.fetch(f"{messages} order by 1, 2", job_id)]
             rows = await tx.fetch(streams, f"{job.kind}%")
-            return written, [(row["aggregate"], row["written"], row["due_at"] is not None) for row in rows]
+            return written, [(row["aggregate"], row["written"], row["at"] is not None) for row in rows]
 
     return look
 

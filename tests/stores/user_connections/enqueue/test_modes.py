@@ -351,7 +351,7 @@ grant insert on tenure.jobs, tenure.events, tenure.policies, tenure.deduplicated
 RIGHTS_TO_COMMIT = """
 grant update on tenure.jobs to {role};
 grant insert on tenure.artifacts, tenure.outbox to {role};
-grant insert, update on tenure.streams to {role};
+grant usage on sequence tenure.outbox_sequence to {role};
 """
 
 

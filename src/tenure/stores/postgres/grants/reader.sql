@@ -2,7 +2,7 @@
 revoke all on all tables in schema tenure from {role};
 grant usage on schema tenure to {role};
 grant select on all tables in schema tenure to {role};
-revoke select on tenure.jobs, tenure.streams from {role};
+revoke select on tenure.jobs, tenure.pending, tenure.log_cursors from {role};
 do $$
 declare
     visible text;
@@ -10,7 +10,7 @@ begin
     for visible in
         select format('grant select (%s) on %s to {role}', string_agg(quote_ident(attname), ', '), attrelid::regclass)
         from pg_attribute
-        where attrelid in ('tenure.jobs'::regclass, 'tenure.streams'::regclass)
+        where attrelid in ('tenure.jobs'::regclass, 'tenure.pending'::regclass, 'tenure.log_cursors'::regclass)
           and attnum > 0
           and not attisdropped
           and attname <> 'token'

@@ -2,5 +2,6 @@
 revoke all on all tables in schema tenure from {role};
 grant usage on schema tenure to {role};
 grant select, insert, update, delete on all tables in schema tenure to {role};
+grant usage on sequence tenure.outbox_sequence to {role};
 revoke insert, update, delete on tenure.migrations, tenure.meta from {role};
 revoke update, delete on tenure.operator_log from {role};

@@ -479,22 +479,17 @@ create table tenure_steps (
 
 create unique index tenure_steps_key on tenure_steps (job_id, key);
 
+-- The outbox. A message is stored once. There is one writer, so the order of sequences is the order of commits, and
+-- AUTOINCREMENT never uses a number twice.
 create table tenure_streams (
     aggregate text not null primary key,
-    written integer not null default 0,
-    delivered integer not null default 0,
-    owner text,
-    token text,
-    lease_expires_at integer,
-    failures integer not null default 0,
-    due_at integer,
-    check (0 <= delivered and delivered <= written)
+    at integer not null
 ) without rowid;
 
 create table tenure_outbox (
-    aggregate text not null,
-    sequence integer not null,
+    sequence integer primary key autoincrement,
     id text not null unique,
+    aggregate text,
     topic text not null,
     body text not null,
     headers text,
@@ -502,15 +497,114 @@ create table tenure_outbox (
     correlation_id text not null,
     trace text,
     at integer not null,
-    delivered_at integer,
-    dead_at integer,
-    attempts integer not null default 0,
-    last_error text,
-    primary key (aggregate, sequence)
+    endpoint_count integer not null default 0 check (endpoint_count >= 0),
+    constraint "tenure: an aggregate has a name" check (aggregate is not ''),
+    constraint "tenure: a message is text" check (
+        typeof(id) is 'text' and typeof(topic) is 'text' and typeof(body) is 'text' and typeof(aggregate) is not 'blob'
+    )
 );
 
-create index tenure_outbox_delivered on tenure_outbox (delivered_at) where delivered_at is not null;
+create index tenure_outbox_aggregate_sequence on tenure_outbox (aggregate, sequence) where aggregate is not null;
 create index tenure_outbox_job on tenure_outbox (job_id) where job_id is not null;
+create index tenure_outbox_at on tenure_outbox (at);
+-- Messages that no endpoint subscribes to.
+create index tenure_outbox_unserved on tenure_outbox (sequence) where endpoint_count = 0;
+
+-- Where messages are delivered to. `config` has no secret, only references to secrets.
+create table tenure_endpoints (
+    name text not null primary key,
+    kind text not null,
+    config text,
+    source text not null check (source in ('code', 'operator')),
+    created_at integer not null,
+    updated_at integer not null,
+    seen_at integer,
+    failing_since_at integer,
+    throttled_until_at integer,
+    disabled_at integer,
+    disabled_because text,
+    constraint "tenure: a disabled endpoint has a reason" check ((disabled_at is null) = (disabled_because is null)),
+    constraint "tenure: the configuration is a JSON object" check (
+        config is null or case when json_valid(config) then json_type(config) is 'object' else 0 end
+    )
+) without rowid;
+
+-- Which messages an endpoint receives: by topic, or by the beginning of topics (`mail.*`, `*`), and by fields of the body.
+create table tenure_subscriptions (
+    endpoint text not null references tenure_endpoints (name) on delete cascade,
+    topic text not null,
+    filters text,
+    vocabulary text,
+    block_seconds real check (block_seconds >= 0 and block_seconds < 1e9),
+    updated_at integer not null,
+    primary key (endpoint, topic),
+    constraint "tenure: filters are a JSON object" check (
+        filters is null or case when json_valid(filters) then json_type(filters) is 'object' else 0 end
+    )
+) without rowid;
+
+-- What an endpoint has yet to receive: the messages of an aggregate with a sequence above `position`, up to
+-- `last_sequence`; or one message, `only_sequence`, that has no aggregate or is sent once more. A row that is leased has a
+-- token, and is due when its lease ends.
+create table tenure_pending (
+    endpoint text not null,
+    aggregate text not null,
+    only_sequence integer not null,
+    position integer not null,
+    last_sequence integer not null,
+    due_at integer not null,
+    attempts integer not null default 0 check (attempts >= 0),
+    head_at integer,
+    owner text,
+    token text,
+    primary key (endpoint, aggregate, only_sequence),
+    constraint "tenure: a row is of an aggregate or of one message" check (
+        (aggregate = '') = (only_sequence > 0) and only_sequence >= 0
+    ),
+    constraint "tenure: a lease has an owner and a token" check ((owner is null) = (token is null)),
+    constraint "tenure: times are integers within the years 1 to 9999" check (due_at between -62135510400000000 and 253402128000000000)
+) without rowid;
+
+create index tenure_pending_due on tenure_pending (endpoint, due_at);
+
+-- Each attempt to deliver a message to an endpoint. A dead one is the last: the message was not delivered.
+create table tenure_deliveries (
+    number integer primary key autoincrement,
+    endpoint text not null,
+    aggregate text not null,
+    sequence integer not null,
+    attempt integer not null check (attempt >= 1),
+    at integer not null,
+    outcome text not null check (outcome in ('delivered', 'failed', 'dead')),
+    status integer,
+    duration_ms integer not null check (duration_ms >= 0),
+    error text,
+    handled_at integer,
+    handled_as text,
+    constraint "tenure: a delivery that failed has an error" check ((outcome = 'delivered') = (error is null)),
+    constraint "tenure: only a dead delivery is handled" check (
+        (handled_at is null) = (handled_as is null) and (handled_at is null or outcome = 'dead')
+        and (handled_as is null or handled_as in ('redriven', 'discarded'))
+    )
+);
+
+create index tenure_deliveries_stream on tenure_deliveries (endpoint, aggregate, sequence);
+create index tenure_deliveries_message on tenure_deliveries (sequence);
+create index tenure_deliveries_delivered on tenure_deliveries (at) where outcome = 'delivered';
+create index tenure_deliveries_dead on tenure_deliveries (endpoint, number) where outcome = 'dead' and handled_at is null;
+
+-- How far a role has read the log, under a lease.
+create table tenure_log_cursors (
+    name text not null primary key,
+    position text,
+    owner text,
+    token text,
+    lease_expires_at integer,
+    updated_at integer not null,
+    constraint "tenure: a lease has an owner, a token and an end" check (
+        (owner is null) = (token is null) and (owner is null) = (lease_expires_at is null)
+    )
+) without rowid;
 
 -- Queues that are paused or have limits.
 create table tenure_queues (
@@ -1087,32 +1181,50 @@ end;
 
 create trigger tenure_outbox_insert before insert on tenure_outbox
 when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
-    or exists (select 1 from tenure_outbox where aggregate = new.aggregate and sequence = new.sequence)
     or exists (select 1 from tenure_outbox where id = new.id)
-    or exists (select 1 from tenure_outbox where rowid = new.rowid)
+    or exists (select 1 from tenure_outbox where sequence = new.sequence)
 begin
     select raise(abort, 'tenure: only the store writes messages, and nothing replaces one');
 end;
 
--- Delivery changes attempts, delivered_at, dead_at and last_error.
 create trigger tenure_outbox_update before update on tenure_outbox
 when case (select writer from tenure_writer)
         when 'store' then (old.body, old.headers) is not (new.body, new.headers)
-        when 'erasure' then new.body is not 'null' or new.headers is not null
-            or (old.attempts, old.delivered_at, old.dead_at, old.last_error)
-            is not (new.attempts, new.delivered_at, new.dead_at, new.last_error)
+        when 'erasure' then new.body is not 'null' or new.headers is not null or old.endpoint_count is not new.endpoint_count
         else 1
     end
-    or (old.rowid, old.aggregate, old.sequence, old.id, old.topic, old.job_id, old.correlation_id, old.trace, old.at)
-    is not (new.rowid, new.aggregate, new.sequence, new.id, new.topic, new.job_id, new.correlation_id, new.trace, new.at)
+    or (old.aggregate, old.sequence, old.id, old.topic, old.job_id, old.correlation_id, old.trace, old.at)
+    is not (new.aggregate, new.sequence, new.id, new.topic, new.job_id, new.correlation_id, new.trace, new.at)
 begin
-    select raise(abort, 'tenure: a message never changes; the store records its delivery, and erasure empties it');
+    select raise(abort, 'tenure: a message never changes; erasure empties it');
 end;
 
 create trigger tenure_outbox_delete before delete on tenure_outbox
 when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes messages');
+end;
+
+create trigger tenure_deliveries_insert before insert on tenure_deliveries
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_deliveries where number = new.number)
+begin
+    select raise(abort, 'tenure: only the store writes deliveries, and nothing replaces one');
+end;
+
+create trigger tenure_deliveries_update before update on tenure_deliveries
+when (select writer from tenure_writer) is not 'store' or old.handled_at is not null
+    or (old.number, old.endpoint, old.aggregate, old.sequence, old.attempt, old.at)
+    is not (new.number, new.endpoint, new.aggregate, new.sequence, new.attempt, new.at)
+    or (old.outcome, old.status, old.duration_ms, old.error) is not (new.outcome, new.status, new.duration_ms, new.error)
+begin
+    select raise(abort, 'tenure: a delivery never changes; a dead one is handled once');
+end;
+
+create trigger tenure_deliveries_delete before delete on tenure_deliveries
+when (select writer from tenure_writer) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes deliveries');
 end;
 
 create trigger tenure_dead_letters_insert before insert on tenure_dead_letters

@@ -1,5 +1,19 @@
--- How many messages were delivered up to a time and belong to no job that is kept.
+-- How many messages were last delivered up to a time, are pending and dead for no endpoint, and belong to no job that is
+-- kept.
 select count(*)
 from tenure.outbox message
-where message.delivered_at <= :before::timestamptz
+where exists (
+    select from tenure.deliveries delivery
+    where delivery.sequence = message.sequence and delivery.outcome = 'delivered' and delivery.at <= :before::timestamptz
+)
   and not exists (select from tenure.jobs job where job.id = message.job_id)
+  and not exists (
+    select from tenure.deliveries delivery
+    where delivery.sequence = message.sequence
+      and ((delivery.outcome = 'dead' and delivery.handled_at is null) or delivery.at > :before::timestamptz)
+)
+  and not exists (
+    select from tenure.pending pending
+    where (pending.only_sequence = 0 and pending.aggregate = message.aggregate and pending.position < message.sequence)
+       or pending.only_sequence = message.sequence
+)

@@ -1,3 +1,9 @@
--- Inserts a message under the next sequence number of its aggregate.
-insert into tenure_outbox (aggregate, sequence, id, topic, body, headers, job_id, correlation_id, trace, at)
-values (:aggregate, :sequence, :id, :topic, :body, :headers, :job_id, :correlation_id, :trace, :at)
+-- Writes a message under the next sequence, with the number of endpoints that subscribe to it. No row: its id is in use.
+insert into tenure_outbox (id, aggregate, topic, body, headers, job_id, correlation_id, trace, at, endpoint_count)
+select :id, :aggregate, :topic, :body, :headers, :job_id, :correlation_id, :trace, :at, (
+    select count(distinct subscription.endpoint)
+    from tenure_subscriptions subscription
+    join (select :topic as topic) message on (message.topic = subscription.topic or (substr(subscription.topic, -1) = '*'
+        and substr(message.topic, 1, length(subscription.topic) - 1) = substr(subscription.topic, 1, length(subscription.topic) - 1)))
+)
+where not exists (select 1 from tenure_outbox where id = :id)

@@ -1,0 +1,10 @@
+-- Makes a message pending for the endpoints that subscribe to it.
+insert into tenure_pending (endpoint, aggregate, only_sequence, position, last_sequence, due_at)
+select distinct subscription.endpoint, ifnull(message.aggregate, ''),
+    case when message.aggregate is null then message.sequence else 0 end,
+    message.sequence - 1, message.sequence, :at
+from tenure_outbox message
+join tenure_subscriptions subscription on (message.topic = subscription.topic or (substr(subscription.topic, -1) = '*'
+        and substr(message.topic, 1, length(subscription.topic) - 1) = substr(subscription.topic, 1, length(subscription.topic) - 1)))
+where message.sequence = :sequence
+on conflict (endpoint, aggregate, only_sequence) do update set last_sequence = excluded.last_sequence
