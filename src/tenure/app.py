@@ -44,12 +44,16 @@ from tenure.stores.user_connections import UserTransaction
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from uuid import UUID
 
     from tenure.observe.snapshot import MetricsSnapshot
+    from tenure.outbox.processor import ProcessorOptions
+    from tenure.outbox.role import CallableEndpoint
+    from tenure.outbox.sinks import Delivery
     from tenure.testing.harness.harness import Mode
     from tenure.testing.harness.mode import HarnessMode
     from tenure.workers.execution.process.child import LoadJob
-    from tenure.workers.worker import Worker
+    from tenure.workers.worker import Worker, WorkerRole
     from tenure.workflow.run import Run
     from tenure.workflow.skills import Skill
 
@@ -127,6 +131,8 @@ class App:
         """The skills that plans may use, by name."""
         self.declared_schedules: dict[str, Schedule] = {}
         """The schedules that the code declares, by name."""
+        self.endpoints: dict[str, CallableEndpoint] = {}
+        """The endpoints that the code declares, by name."""
         self.rejections: Counter[str] = Counter()
         """The number of rejected enqueues by kind; undeclared kinds are counted together."""
         self._stores: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Store]] = WeakKeyDictionary()
@@ -253,6 +259,58 @@ class App:
         check_plan(decoded, self.skills)
         payload = encode({"goal": goal, "plan": msgspec.to_builtins(decoded)}, where="plan")
         return await self.submit(PLAN_KIND, payload, options=EnqueueOptions(**options))
+
+    def endpoint(
+        self,
+        name: str,
+        *,
+        topics: Sequence[str],
+        filters: Mapping[str, Any] | None = None,
+        block_seconds: float | None = None,
+    ) -> Callable[[Callable[[Delivery], R]], Callable[[Delivery], R]]:
+        """Declare a function that receives outbox messages, async or plain. A message is delivered when it returns.
+
+        @app.endpoint("crm", topics=["mail.*"])
+        async def notify(delivery: tenure.outbox.Delivery) -> None: ...
+
+        `topics` are whole topics or beginnings (`mail.*`, `*`); `filters` are fields of the body and their values. A
+        message may hold up the later ones of its aggregate for `block_seconds`. The endpoint receives what is committed
+        after a worker of this app has first started.
+        """
+        from tenure.outbox.role import callable_endpoint
+
+        def declare(function: Callable[[Delivery], R]) -> Callable[[Delivery], R]:
+            if name in self.endpoints:
+                raise InvalidInput("endpoint", f"{name!r} is declared already; use another name")
+            facts = {"topics": topics, "filters": filters, "block_seconds": block_seconds}
+            self.endpoints[name] = callable_endpoint(name, function, **facts)  # type: ignore[arg-type]
+            return function
+
+        return declare
+
+    async def outbox(
+        self,
+        topic: str,
+        body: Any,
+        *,
+        aggregate: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        within: Any = None,
+    ) -> UUID:
+        """Write a message in the caller's transaction on the connection `within`, or in one of its own.
+
+        Messages of one aggregate are delivered in the order of commits. Returns the id of the message.
+        """
+        from tenure.jobs.message import new_message
+
+        id_ = self.seams.random.job_id()
+        message = new_message(topic, body, id=id_, aggregate=aggregate, headers=headers)
+        if within is not None:
+            await self.user_transaction(within).write_messages([message])
+        else:
+            async with (await self.store()).transaction(deadline_seconds=30.0) as tx:
+                await tx.post([message])
+        return message.id
 
     def _register(self, definition: JobDefinition[..., Any]) -> None:
         kinds = (definition.name, *definition.options.aliases)
@@ -465,6 +523,7 @@ class App:
         scan_seconds: float = 5.0,
         metrics: bool = False,
         wait_for_database: bool = False,
+        outbox: bool = True,
     ) -> Worker:
         """Return a worker for this app's jobs on the running event loop: `await app.worker().run()`.
 
@@ -472,7 +531,8 @@ class App:
         `queues=["*", "urgent"]` serves another besides, which calls name by `options(queue="urgent")`.
 
         With `metrics` it counts what `worker.metrics()` returns. With `wait_for_database` it waits for a database that
-        cannot be reached at the start. On the command line: `tenure worker module:app`.
+        cannot be reached at the start. Unless `outbox` is off, it also delivers messages to the endpoints that the app
+        declares. On the command line: `tenure worker module:app`.
         """
         from tenure.workers.worker import Worker, WorkerOptions
 
@@ -496,7 +556,14 @@ class App:
             load_job=self.job_loader(),
             schedules=tuple(self.declared_schedules.values()),
             retention=self.retention,
+            roles=[self.outbox_role()] if outbox and self.endpoints else (),
         )
+
+    def outbox_role(self, options: ProcessorOptions | None = None) -> WorkerRole:
+        """Return what delivers messages to the endpoints of this app, beside a worker or on its own."""
+        from tenure.outbox.role import outbox_role
+
+        return outbox_role(self.endpoints, self.seams, actor=self.client, options=options)
 
     def job_loader(self) -> LoadJob:
         """The module-level function by which a child process loads a job of this app."""

@@ -8,7 +8,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -45,6 +45,10 @@ from tenure.workers.reconnect import DatabaseAvailability, StartWait
 CLAIM_SECONDS_MAX = 5.0
 
 log = logging.getLogger("tenure.workers")
+
+
+WorkerRole = Callable[[Store, str], AbstractAsyncContextManager[object]]
+"""Another component that runs beside the pool, on the worker's store and under the worker's name."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +100,7 @@ class Worker:
         load_job: LoadJob | None = None,
         schedules: Sequence[Schedule] = (),
         retention: Retention | None = None,
+        roles: Sequence[WorkerRole] = (),
     ) -> None:
         if not definitions:
             raise InvalidInput("jobs", "the app declares no jobs, so a worker has nothing to run")
@@ -105,6 +110,7 @@ class Worker:
         self._middleware, self._schedules = middleware, schedules
         self._retention = retention or Retention()
         self._user_transactions = user_transactions
+        self._roles = tuple(roles)
         self._load_job = load_job
         self._executors = dict(executors or {})
         self._threads = ThreadExecutor(middleware, seams.spawn)
@@ -167,6 +173,8 @@ class Worker:
             stack.callback(runner.close)
             pool = self._make_pool(store, runner)
             log.info("worker %s claims jobs from %s", self.name, ", ".join(self._options.queues))
+            for role in self._roles:
+                await stack.enter_async_context(role(store, self.name))
             try:
                 await self._claim_until_stopped(pool)
                 await self._finish_or_release()

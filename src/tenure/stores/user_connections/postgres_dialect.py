@@ -38,7 +38,7 @@ from tenure.stores.user_connections.protocol import UserConnection
 SCHEMA_STATES = frozenset({"3F000", "42883", "42P01"})  # The schema, a function or a table does not exist.
 SERIALIZATION_STATE = "40001"
 PRIVILEGE_STATE = "42501"
-_NEEDS = {"enqueue": "enqueuer", "commit": "worker"}
+_NEEDS = {"enqueue": "enqueuer", "commit": "worker", "post": "enqueuer"}
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -119,6 +119,12 @@ class PostgresDialect:
                 return decision
             change = decision
         return Failure(conflicts_exhausted(request.job_id))
+
+    async def post(self, user: UserConnection, messages: Sequence[OutboxMessage]) -> None:
+        """Write messages of no job."""
+        text = await _call(user, "post", _encode({"messages": messages}).decode())
+        if (known := msgspec.json.decode(text, type=_CommitReply).known) is not None:
+            raise errors.InvalidInput("id", f"message {known} exists already; make a new id for each message")
 
 
 async def _commit(user: UserConnection, request: Request, change: Change | None, content: Any) -> _CommitReply:

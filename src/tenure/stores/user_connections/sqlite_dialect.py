@@ -59,6 +59,15 @@ class SqliteDialect:
 
         return await user.run_on_sqlite(work)
 
+    async def post(self, user: UserConnection, messages: Sequence[OutboxMessage]) -> None:
+        """Write messages of no job."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            with self._writing(connection) as session:
+                sqlite_messages.post(session, [(message, None) for message in messages])
+
+        await user.run_on_sqlite(work)
+
     async def check_file(self, user: UserConnection) -> None:
         """Raise InvalidInput unless the connection leads to the file."""
         await user.run_on_sqlite(self._checked_file)

@@ -67,6 +67,13 @@ class UserTransaction:
         if len({message.id for message in self._messages}) < len(self._messages):
             raise InvalidInput("id", "two messages have the same id; make a new id for each message")
 
+    async def write_messages(self, messages: Sequence[OutboxMessage]) -> None:
+        """Write messages of no job, now. InvalidInput: a message id was used before."""
+        for message in messages:
+            validate_message(message)
+        await self.connection.flush()
+        await (await self._dialect()).post(self.connection, messages)
+
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
         """Write these artifacts with the commit mark."""
         validate_artifacts([*self._artifacts, *artifacts])

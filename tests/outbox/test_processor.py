@@ -1,0 +1,324 @@
+"""The outbox processor: order per aggregate and endpoint, across crashes, errors, and endpoints that are disabled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure.errors import InvalidInput
+from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
+from tenure.outbox.retry import DELAYS_SECONDS, RetrySchedule, wanted_by
+from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered
+from tenure.seams import SYSTEM
+from tenure.stores import Store
+from tenure.stores.contract import OutboxMessage
+from tenure.stores.contract.outbox import MessageFilter, OutboxStore, SubscriptionRecord
+from tenure.testing.contract.outbox import endpoint, post
+from tenure.testing.driver import OPERATOR, Driver
+from tests.support.databases import Database
+from tests.support.in_process_worker import working
+
+SOON = RetrySchedule(delays_seconds=(0.0,) * 200)
+LIMIT_SECONDS = 60.0
+
+
+class Killed(BaseException):
+    """The process has ended here."""
+
+
+class Receiver:
+    """A sink that keeps what it accepts, by aggregate. `answer` decides."""
+
+    def __init__(self, answer: Callable[[Delivery], Delivered | Undelivered] | None = None) -> None:
+        self.accepted: defaultdict[str | None, list[Delivery]] = defaultdict(list)
+        self.attempts: list[Delivery] = []
+        self._answer = answer or (lambda _: Delivered())
+
+    async def deliver(self, delivery: Delivery) -> Delivered | Undelivered:
+        self.attempts.append(delivery)
+        answer = self._answer(delivery)
+        if isinstance(answer, Delivered):
+            self.accepted[delivery.aggregate].append(delivery)
+        return answer
+
+    async def close(self) -> None:
+        pass
+
+    def once(self, aggregate: str | None) -> list[Delivery]:
+        """What a receiver applies that ignores ids that it has seen."""
+        return list({delivery.id: delivery for delivery in reversed(self.accepted[aggregate])}.values())[::-1]
+
+
+@pytest.fixture
+async def store(database: Database) -> AsyncIterator[Store]:
+    async with database.opened() as opened:
+        yield opened
+
+
+def processor(
+    store: OutboxStore, sinks: dict[str, Sink], *, name: str = "p", retry: RetrySchedule = SOON, **options: Any
+) -> OutboxProcessor:
+    settings = ProcessorOptions(retry=retry, poll_seconds=0.01, **options)
+    return OutboxProcessor(store, lambda one: sinks.get(one.name), SYSTEM, name=name, options=settings)
+
+
+@pytest.mark.requirement("WC-07", "EH-06")
+async def test_of_two_writers_of_an_aggregate_the_one_that_commits_first_is_delivered_first(
+    database: Database, store: Store
+) -> None:
+    drive, receiver = Driver(store), Receiver()
+    await endpoint(store)
+
+    def message(topic: str) -> OutboxMessage:
+        return OutboxMessage(id=drive.random.job_id(), topic=topic, body="{}", aggregate="ada")
+
+    if database.is_sqlite:
+        # There is one writer: the second waits for the first.
+        for topic in ("second", "first"):
+            async with store.transaction(deadline_seconds=30) as tx:
+                await tx.post([message(topic)])
+    else:
+        import psycopg
+
+        async with await psycopg.AsyncConnection.connect(database.url) as early:
+            app = tenure.App(database.url, environment={})
+            await app.outbox("first", {}, aggregate="ada", within=early)
+            await app.outbox("first", {}, aggregate="bob", within=early)
+            async with store.transaction(deadline_seconds=30) as tx:
+                await tx.post([message("second")])
+            await processor(store.outbox, {"crm": receiver}).drain()
+            assert [one.topic for one in receiver.accepted["ada"]] == ["second"]
+            await early.commit()
+    await processor(store.outbox, {"crm": receiver}).drain()
+    assert [one.topic for one in receiver.accepted["ada"]] == ["second", "first"]
+    assert receiver.accepted["ada"][1].previous == receiver.accepted["ada"][0].sequence
+
+
+@pytest.mark.requirement("WC-07", "EH-06")
+async def test_order_holds_at_each_receiver_with_many_processors_kills_and_errors(store: Store) -> None:
+    drive, random = Driver(store), Random(7)
+    aggregates, messages = [f"a{number}" for number in range(12)], 12
+    for name in ("crm", "audit"):
+        await endpoint(store, name)
+    sent: defaultdict[str, list[Any]] = defaultdict(list)
+    for _ in range(messages):
+        for aggregate, id_ in zip(aggregates, await post(drive, *(("t", one) for one in aggregates)), strict=True):
+            sent[aggregate].append(id_)
+
+    def answer(_: Delivery) -> Delivered | Undelivered:
+        draw = random.random()
+        if draw < 0.03:
+            raise Killed
+        return Undelivered(reason="refused") if draw < 0.23 else Delivered()
+
+    receivers = {name: Receiver(answer) for name in ("crm", "audit")}
+    outbox = store.outbox
+
+    async def serve(name: str) -> None:
+        """A processor that is started again whenever it is killed. What it had not settled is lost with its lease."""
+        while (await outbox.depth()).endpoints and any(one.messages for one in (await outbox.depth()).endpoints):
+            served = processor(outbox, dict(receivers), name=name, lease_seconds=0.5, concurrency=3, messages_max=5)
+            await served.step()
+            tasks = served._tasks
+            if tasks:
+                await asyncio.wait(tasks)
+
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await asyncio.gather(*(serve(f"p{number}") for number in range(4)))
+    for receiver in receivers.values():
+        for aggregate in aggregates:
+            assert [one.id for one in receiver.once(aggregate)] == sent[aggregate]
+    assert all((one.messages, one.dead) == (0, 0) for one in (await outbox.depth()).endpoints)
+
+
+@pytest.mark.requirement("WC-07")
+async def test_a_message_that_was_accepted_and_not_recorded_is_sent_again_with_the_same_id_and_body(
+    store: Store,
+) -> None:
+    class Crashing:
+        """The outbox of a process that dies before it records a delivery."""
+
+        def __init__(self, inner: OutboxStore) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        async def settle(self, settlements: Any) -> list[bool]:
+            raise asyncio.CancelledError
+
+    receiver = Receiver()
+    await endpoint(store)
+    await post(Driver(store), ("paid", "ada"))
+    crashing: Any = Crashing(store.outbox)
+    await processor(crashing, {"crm": receiver}, lease_seconds=0.2).drain()
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while len(receiver.attempts) < 2:
+            await processor(store.outbox, {"crm": receiver}).drain()
+    first, second = receiver.attempts
+    assert (first.id, first.body, first.sequence) == (second.id, second.body, second.sequence)
+    assert len(await store.outbox.messages(MessageFilter())) == 1
+    [made] = await store.outbox.deliveries(first.sequence or 0)
+    assert made.outcome == "delivered"
+
+
+@pytest.mark.requirement("EH-06")
+async def test_a_message_is_dead_after_the_last_attempt_and_the_receiver_sees_the_gap(store: Store) -> None:
+    receiver = Receiver(lambda one: Undelivered(reason="no", status=500) if one.topic == "bad" else Delivered())
+    await endpoint(store)
+    await post(Driver(store), ("good", "ada"), ("bad", "ada"), ("good", "ada"))
+    await processor(store.outbox, {"crm": receiver}, retry=RetrySchedule(delays_seconds=(0.0, 0.0))).drain()
+    bad = [one for one in receiver.attempts if one.topic == "bad"]
+    assert [one.attempt for one in bad] == [1, 2, 3]
+    first, last = receiver.accepted["ada"]
+    assert (last.previous, first.previous) == (bad[0].sequence, None)
+    made = await store.outbox.deliveries(bad[0].sequence or 0)
+    assert [(one.outcome, one.status, one.error) for one in made] == [
+        ("failed", 500, "no"),
+        ("failed", 500, "no"),
+        ("dead", 500, "no"),
+    ]
+
+
+@pytest.mark.requirement("EH-06")
+async def test_a_message_that_blocks_its_aggregate_for_too_long_is_dead(store: Store) -> None:
+    receiver = Receiver(lambda one: Undelivered(reason="no") if one.topic == "bad" else Delivered())
+    await endpoint(store, "crm", "*", block_seconds=60.0)
+    await post(Driver(store), ("bad", "ada"), ("good", "ada"))
+    retry = RetrySchedule(delays_seconds=(3600.0,))
+    await processor(store.outbox, {"crm": receiver}, retry=retry).drain()
+    assert [one.topic for one in receiver.accepted["ada"]] == ["good"]
+
+
+async def test_a_stuck_aggregate_and_a_dead_endpoint_hold_up_no_other(store: Store) -> None:
+    def refuse(one: Delivery) -> Delivered | Undelivered:
+        return Undelivered(reason="no") if one.aggregate == "stuck" else Delivered()
+
+    receivers: dict[str, Any] = {"crm": Receiver(refuse), "down": Receiver(lambda _: Undelivered(reason="down"))}
+    for name in receivers:
+        await endpoint(store, name)
+    await post(Driver(store), ("t", "stuck"), ("t", "ada"), ("t", None))
+    await processor(store.outbox, receivers, retry=RetrySchedule(delays_seconds=(3600.0,))).drain()
+    assert {aggregate for aggregate, got in receivers["crm"].accepted.items() if got} == {"ada", None}
+    assert [one.messages for one in (await store.outbox.depth()).endpoints] == [1, 3]
+
+
+async def test_a_receiver_that_is_gone_disables_its_endpoint_and_what_comes_in_is_kept(store: Store) -> None:
+    answers: list[Delivered | Undelivered] = [Undelivered(reason="410 Gone", status=410, gone=True)]
+    receiver = Receiver(lambda _: answers[0])
+    await endpoint(store)
+    drive = Driver(store)
+    first = await post(drive, ("t", "ada"))
+    await processor(store.outbox, {"crm": receiver}).drain()
+    second = await post(drive, ("t", "ada"))
+    await processor(store.outbox, {"crm": receiver}).drain()
+    [known] = await store.outbox.endpoints()
+    assert (known.disabled_because, len(receiver.attempts)) == ("410 Gone", 1)
+    answers[0] = Delivered()
+    assert await store.outbox.enable("crm", actor=OPERATOR)
+    await processor(store.outbox, {"crm": receiver}).drain()
+    assert [one.id for one in receiver.accepted["ada"]] == [*first, *second]
+
+
+async def test_a_receiver_that_asks_for_a_pause_throttles_its_endpoint(store: Store) -> None:
+    receiver = Receiver(lambda _: Undelivered(reason="429", throttle=True, retry_after_seconds=600.0))
+    await endpoint(store)
+    await post(Driver(store), ("t", "ada"), ("t", "bob"))
+    await processor(store.outbox, {"crm": receiver}, concurrency=1).drain()
+    assert len(receiver.attempts) == 1
+    [known] = await store.outbox.endpoints()
+    assert known.throttled_until_at is not None
+
+
+@pytest.mark.requirement("WC-07", "SM-16")
+async def test_a_worker_delivers_what_its_jobs_commit_to_the_endpoints_of_the_app(database: Database) -> None:
+    app, got, done = tenure.App(database.url, environment={}), [], asyncio.Event()
+
+    @app.job()
+    async def pay(ctx: tenure.Context, amount: int) -> int:
+        async with ctx.commit(result=amount) as tx:
+            tx.outbox("paid", {"amount": amount, "region": "eu"}, aggregate="ada", headers={"x": "1"})
+            tx.outbox("paid", {"amount": amount, "region": "us"}, aggregate="ada")
+        return amount
+
+    @app.endpoint("crm", topics=["paid"], filters={"region": ["eu"]})
+    async def notify(delivery: Delivery) -> None:
+        got.append(delivery)
+        done.set()
+
+    async with database.opened(), app, working(app):
+        handle = await pay.enqueue(3)
+        await handle.result(timeout_seconds=LIMIT_SECONDS)
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await done.wait()
+    [delivery] = got
+    assert (delivery.job_id, delivery.correlation_id) == (handle.id, str(handle.id))
+    assert (delivery.body, delivery.headers) == ('{"amount":3,"region":"eu"}', {"x": "1"})
+
+
+async def test_a_message_in_a_rolled_back_transaction_of_the_user_is_never_delivered(
+    database: Database, store: Store
+) -> None:
+    await endpoint(store)
+    app, receiver = tenure.App(database.url, environment={}), Receiver()
+    with pytest.raises(InvalidInput, match="topic"):
+        await app.outbox("paid.*", {})
+    async with app:
+        await app.outbox("kept", {"n": 1}, aggregate="ada")
+    connection: Any
+    if database.is_sqlite:
+        import sqlite3
+
+        connection = sqlite3.connect(database.path)
+        await app.outbox("dropped", {}, aggregate="ada", within=connection)
+        connection.rollback()
+        await app.outbox("own", {}, aggregate="ada", within=connection)
+        connection.commit()
+        connection.close()
+    else:
+        import psycopg
+
+        async with await psycopg.AsyncConnection.connect(database.url) as connection:
+            await app.outbox("dropped", {}, aggregate="ada", within=connection)
+            await connection.rollback()
+            await app.outbox("own", {}, aggregate="ada", within=connection)
+            await connection.commit()
+    await processor(store.outbox, {"crm": receiver}).drain()
+    assert [one.topic for one in receiver.accepted["ada"]] == ["kept", "own"]
+
+
+@pytest.mark.requirement("WC-07")
+def test_the_processors_part_of_the_store_changes_no_job_and_writes_no_message() -> None:
+    methods = {name for name in vars(OutboxStore) if not name.startswith("_")}
+    assert methods == {"claim", "disable", "endpoints", "mark_failing", "mark_seen", "settle", "throttle"}
+
+
+def test_the_retry_schedule_is_spread_and_ends() -> None:
+    schedule, id_ = RetrySchedule(), SYSTEM.random.job_id()
+    delays = [
+        schedule.delay_seconds(message_id=id_, endpoint="crm", attempt=attempt)
+        for attempt in range(1, len(DELAYS_SECONDS) + 2)
+    ]
+    assert delays[-1] is None
+    for delay, whole in zip(delays, DELAYS_SECONDS, strict=False):
+        assert delay is not None
+        assert 0.9 * whole <= delay <= 1.1 * whole
+    again = schedule.delay_seconds(message_id=id_, endpoint="crm", attempt=1, asked=90.0)
+    assert again == 90.0
+
+
+def test_filters_compare_fields_of_the_body() -> None:
+    def wants(filters: str, body: str) -> bool:
+        subscription = SubscriptionRecord(endpoint="crm", topic="a.*", filters=filters)
+        return bool(wanted_by([subscription], "a.b", body))
+
+    assert wants('{"kind":"pay"}', '{"kind":"pay"}')
+    assert wants('{"job.kind":["pay","send"]}', '{"job":{"kind":"send"}}')
+    assert not wants('{"job.kind":["pay"]}', '{"job":{"kind":"send"}}')
+    assert not wants('{"job.kind":"pay"}', "7")
