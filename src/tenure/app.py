@@ -615,9 +615,17 @@ class App:
         loop = asyncio.get_running_loop()
         pid, store = self._stores.get(loop, (0, None))
         if store is None or pid != os.getpid():
+            await self._close_stores_of_closed_loops()
             store = await self.open_store()
             self._stores[loop] = (os.getpid(), store)
         return store
+
+    async def _close_stores_of_closed_loops(self) -> None:
+        """Repeated `asyncio.run` without `app.close()` must leave no threads and no connections behind."""
+        for loop in [loop for loop in self._stores if loop.is_closed()]:
+            pid, store = self._stores.pop(loop)
+            if pid == os.getpid():
+                await store.close()
 
     async def migrate(self) -> list[MigrationRecord]:
         """Apply the pending migrations of the app's database, and return them. Several processes may call it at once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
@@ -10,16 +11,25 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import JobCancelled, JobEnded, JobFailed, JobHalted, JobNotFound
+from tenure.jobs.context import current_context
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import CANCELLED, FAILED, HALTED, SUCCEEDED
+from tenure.observe.log_context import job_fields
 
 if TYPE_CHECKING:
     from tenure.app import App
     from tenure.jobs.definition import JobDefinition
 
 R = TypeVar("R")
+
+log = logging.getLogger("tenure")
+
+WAITS = (
+    "job %s (%s) waits for job %s (%s), and holds a slot of its worker meanwhile; a workflow waits without one: "
+    "`await run.spawn(…)`"
+)
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.005, 0.25
 """The interval between two reads of a waiting handle doubles from the minimum to the maximum."""
@@ -64,6 +74,8 @@ class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
         clock = self._app.seams.clock
         ends_at_seconds = inf if timeout_seconds is None else clock.monotonic_seconds() + timeout_seconds
         pause = POLL_SECONDS_MIN
+        if (await self.refresh()).live and (context := current_context.get()) is not None:
+            log.warning(WAITS, context.id, context.job.kind, self.id, self.job.kind, extra=job_fields(context.job))
         while (await self.refresh()).live:
             left_seconds = ends_at_seconds - clock.monotonic_seconds()
             if left_seconds <= 0:

@@ -38,6 +38,7 @@ from tenure.workers.execution.process.child import LoadJob
 from tenure.workers.execution.process.parent import ProcessExecutor
 from tenure.workers.execution.runner import STOP_SECONDS_MAX, Runner
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
+from tenure.workers.loop_monitor import LoopMonitor
 from tenure.workers.maintenance.service import Maintenance, OpenStore
 from tenure.workers.pool import Slots, WorkerPool
 from tenure.workers.reconnect import DatabaseAvailability, StartWait
@@ -171,6 +172,10 @@ class Worker:
                 stack.push_async_callback(executor.close)
             runner = self._make_runner(store, completer, checkpointer)
             stack.callback(runner.close)
+            if self._options.in_thread:
+                monitor = LoopMonitor(self._seams, runner.job_of)
+                monitor.start()
+                stack.callback(monitor.stop)
             pool = self._make_pool(store, runner)
             log.info("worker %s claims jobs from %s", self.name, ", ".join(self._options.queues))
             for role in self._roles:

@@ -28,6 +28,7 @@ class ConnectionPool:
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], *, size: int) -> None:
         self._connect, self._size = connect, size
+        self._loop = asyncio.get_running_loop()
         self._idle: list[tuple[float, Connection]] = []
         self._lent: set[Connection] = set()
         self._connecting = 0
@@ -113,6 +114,9 @@ class ConnectionPool:
     async def close(self) -> None:
         """Lend no more, wait until all are given back, and close them."""
         self._closed = True
+        if self._loop.is_closed():
+            self._abandon()
+            return
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)
@@ -121,6 +125,18 @@ class ConnectionPool:
         while self._lent:
             self._returned.clear()
             await self._returned.wait()
+
+    def _abandon(self) -> None:
+        """Close the sockets of connections whose event loop is closed, so that asyncio cannot close them."""
+        for connection in [*self._lent, *(connection for _, connection in self._idle)]:
+            with suppress(RuntimeError):
+                connection.terminate()
+            # What asyncio would have called next. Other transports close their socket when they are collected.
+            transport = getattr(connection, "_transport", None)
+            if callable(close := getattr(transport, "_call_connection_lost", None)):
+                close(None)
+        self._lent.clear()
+        self._idle.clear()
 
     def terminate(self) -> None:
         """Do not wait for anybody."""

@@ -135,6 +135,8 @@ def translated(where: str) -> Iterator[None]:
         raise GuardViolated(f"{where} refused a write: {problem}") from problem
     except sqlite3.OperationalError as problem:
         message = f"{where} did not answer: {problem}; repeat the request with the same id"
+        if "locked" in str(problem):
+            message += "; if a connection of yours has it locked, enqueue on that: job.within(connection).enqueue(…)"
         raise StoreUnavailable(message, where=where) from problem
     except sqlite3.Error as problem:
         raise StoreUnavailable(f"{where} cannot be used: {problem}; run `tenure doctor`", where=where) from problem

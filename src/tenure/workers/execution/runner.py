@@ -80,6 +80,10 @@ class Runner:
         self._tasks.add(attempt)
         self._attempts[lease] = attempt
 
+    def job_of(self, task: asyncio.Task[Any] | None) -> Job | None:
+        """The job whose function runs in this task. Safe to call from any thread."""
+        return next((one.job for one in list(self._attempts.values()) if task and one.task is task), None)
+
     def close(self) -> None:
         """Write what the log still owes."""
         self._outcome_log.flush()
