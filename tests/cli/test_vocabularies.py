@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tenure.cli.vocabulary import EventTranslator
 from tenure.lifecycle.operations import Complete, Fail, Progress, Retry, Suspend
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import Status
+from tenure.observe.event_translator import EventTranslator
 from tenure.testing.driver import ERROR, OPERATOR, Driver, prune_finished
 from tenure.vocabularies import VOCABULARY_NAMES, translate, vocabularies, vocabulary
 from tenure.vocabularies.vocabulary import histories
@@ -259,7 +259,7 @@ async def test_an_erased_job_is_shown_without_its_content(database: Database) ->
 async def test_a_stream_is_the_same_however_few_logs_are_cached(
     database: Database, monkeypatch: pytest.MonkeyPatch, jobs_kept: int
 ) -> None:
-    monkeypatch.setattr("tenure.cli.vocabulary.JOBS_CACHED_MAX", jobs_kept)
+    monkeypatch.setattr("tenure.observe.event_translator.JOBS_CACHED_MAX", jobs_kept)
     async with database.opened() as store:
         driver = Driver(store)
         made = await one_of_each(driver)

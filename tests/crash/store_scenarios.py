@@ -24,6 +24,7 @@ from tenure.stores.queue_groups import GROUP_QUEUES_MAX
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, blank_verbose, runner
 from tests.crash.archive_scenarios import ARCHIVE_SCENARIOS
+from tests.crash.log_cursor_scenarios import LOG_CURSOR_SCENARIOS
 from tests.crash.operation_scenarios import DEAD_LETTER, OPERATION_SCENARIOS
 from tests.crash.queue_scenarios import QUEUE_SCENARIOS
 from tests.crash.scenario import LONG, TOKEN, Context, Scenario, job_id, running
@@ -190,6 +191,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("claim from many queues", claim_from_many_queues, four_queued, only="postgres"),
     *OPERATION_SCENARIOS,
     *TRANSACTION_SCENARIOS,
+    *LOG_CURSOR_SCENARIOS,
     *SCHEDULE_SCENARIOS,
     *ARCHIVE_SCENARIOS,
     *QUEUE_SCENARIOS,

@@ -11,9 +11,10 @@ from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import GivenId, job_id, resolve_id
 from tenure.cli.job_output import event_line
 from tenure.cli.output import Exit, print_error, print_json_line, print_line
-from tenure.cli.vocabulary import EventTranslator, print_translated_events, vocabularies_option
+from tenure.cli.vocabulary import print_translated_events, vocabularies_option
 from tenure.lifecycle.records import Event
 from tenure.observe.event_stream import EventStream
+from tenure.observe.event_translator import EventTranslator
 from tenure.seams import SYSTEM
 from tenure.views.jobs import record_view
 from tenure.vocabularies import TranslatedEvent, Vocabulary

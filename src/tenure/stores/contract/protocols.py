@@ -13,6 +13,7 @@ from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Actor, Event, Execution, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract.archive import ArchiveStore
+from tenure.stores.contract.log_cursors import LogCursorStore
 from tenure.stores.contract.outbox import OutboxPart
 from tenure.stores.contract.queues import QueueStore
 from tenure.stores.contract.records import (
@@ -258,6 +259,9 @@ class Store(
 
     @property
     def archive(self) -> ArchiveStore: ...
+
+    @property
+    def log_cursors(self) -> LogCursorStore: ...
 
     @property
     def outbox(self) -> OutboxPart: ...

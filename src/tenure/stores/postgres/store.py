@@ -31,6 +31,7 @@ from tenure.stores.postgres.commit_block import PostgresCommitBlock
 from tenure.stores.postgres.connections import Address, Connections
 from tenure.stores.postgres.doctor import examine
 from tenure.stores.postgres.enqueue import PostgresEnqueuer
+from tenure.stores.postgres.log_cursors import PostgresLogCursors
 from tenure.stores.postgres.log_positions import rebase
 from tenure.stores.postgres.migrate import apply_pending, schema_state
 from tenure.stores.postgres.outbox import PostgresOutbox
@@ -68,6 +69,7 @@ class PostgresStore(BaseStore):
         self._applier = PostgresApplier(self._connections, self._policies, ChangeBatches(self._connections))
         self._steps = PostgresSteps(self._connections, self._policies)
         self.archive = PostgresArchive(self._connections, address, seams)
+        self.log_cursors = PostgresLogCursors(self._connections, self.wake)
         self.outbox = PostgresOutbox(self._connections)
         self.queues = PostgresQueues(self._connections, self.wake)
         self.schedules = PostgresSchedules(self, self._connections, self._policies, self.wake)

@@ -35,6 +35,7 @@ from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY, machine_mounts
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.enqueue import enqueue_batch, homogeneous_digests
 from tenure.stores.sqlite.file_signal import FileSignal
+from tenure.stores.sqlite.log_cursors import SqliteLogCursors
 from tenure.stores.sqlite.outbox import SqliteOutbox
 from tenure.stores.sqlite.queues import SqliteQueues
 from tenure.stores.sqlite.reads import SqliteReads
@@ -86,6 +87,7 @@ class SqliteStore(BaseStore):
         signal = None if connections.is_single else FileSignal(where)
         self._mounts, self._notifier = mounts, SqliteNotifier(seams, connections.file_version, signal)
         self.archive = SqliteArchive(connections)
+        self.log_cursors = SqliteLogCursors(connections, self.wake)
         self.outbox = SqliteOutbox(connections)
         self.queues = SqliteQueues(connections, self.wake)
         self.schedules = SqliteSchedules(connections, self.wake)

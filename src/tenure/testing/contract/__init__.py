@@ -48,6 +48,7 @@ from tenure.testing.contract.endings import EndingContract
 from tenure.testing.contract.enqueue import AddingContract
 from tenure.testing.contract.events import EventContract
 from tenure.testing.contract.leases import LeaseContract
+from tenure.testing.contract.log_cursors import LogCursorContract
 from tenure.testing.contract.outbox import OutboxContract
 from tenure.testing.contract.outbox_and_artifacts import BelongingsContract
 from tenure.testing.contract.pins import PinContract
@@ -89,6 +90,7 @@ class StoreContract(
     InputContract,
     TransactionContract,
     BelongingsContract,
+    LogCursorContract,
     OutboxContract,
     StepContract,
     StatementContract,

@@ -35,6 +35,7 @@ from tenure.stores.contract.outbox import DeliveryRecord, EndpointRecord, Stored
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.validation import NUMBER_MAX, invalid_steps, validate_page, validate_worker
 from tenure.testing.clock import ManualClock
+from tenure.testing.model.log_cursors import CursorRow, ModelLogCursors
 from tenure.testing.model.outbox import ModelOutbox, PendingRow, topic_matches
 
 
@@ -53,6 +54,7 @@ class Belongings:
         self._endpoints: dict[str, EndpointRecord] = {}
         self._pending: dict[tuple[str, str, int], PendingRow] = {}
         self._deliveries: list[DeliveryRecord] = []
+        self._cursors: dict[str, CursorRow] = {}
         self._signals: dict[UUID, list[SignalRecord]] = {}
         self._steps: dict[UUID, list[StepRecord]] = {}
         self._workers: dict[str, WorkerRecord] = {}
@@ -62,13 +64,17 @@ class Belongings:
         for message, job in messages:
             if message.id in self._outbox:
                 raise InvalidInput("id", f"there is a message {message.id} already; make a new id for a new message")
-            sequence = 1 + max((number for number, _ in self._outbox.values()), default=0)
-            self._outbox[message.id] = (sequence, message)
-            self._message_context[message.id] = message_context(message, job)
-            self._message_at[message.id] = self._clock.now()
+            self.write_message(message, message_context(message, job))
             if job is not None:
                 self._senders[message.id] = job.id
-            self._make_pending(sequence, message)
+
+    def write_message(self, message: OutboxMessage, context: tuple[str, str | None]) -> None:
+        """Store a message, whose id is new, with its correlation id and trace."""
+        sequence = 1 + max((number for number, _ in self._outbox.values()), default=0)
+        self._outbox[message.id] = (sequence, message)
+        self._message_context[message.id] = context
+        self._message_at[message.id] = self._clock.now()
+        self._make_pending(sequence, message)
 
     def _make_pending(self, sequence: int, message: OutboxMessage) -> None:
         endpoints = [
@@ -103,6 +109,10 @@ class Belongings:
             )
             for sequence, message in sorted(self._outbox.values(), key=lambda kept: kept[0])
         ]
+
+    @property
+    def log_cursors(self) -> ModelLogCursors:
+        return ModelLogCursors(self)
 
     @property
     def outbox(self) -> ModelOutbox:

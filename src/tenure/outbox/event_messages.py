@@ -1,0 +1,85 @@
+"""Messages about events of the log: their topics, bodies and ids. Pure.
+
+`tenure.job.succeeded` is an event in tenure's own words, `tenure.engine.completed` one in those of the vocabulary
+`engine`. An event has the same message id whenever it is published, so that publishing it again writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID, uuid5
+
+from tenure.lifecycle.json_text import encode
+from tenure.lifecycle.records import Event, EventType, Origin
+from tenure.stores.contract import OutboxMessage
+from tenure.stores.contract.log_cursors import EventMessage
+from tenure.vocabularies import ALL, TranslatedEvent, Vocabulary
+
+TOPIC_PREFIX = "tenure."
+JOB_PREFIX = "tenure.job."
+UNPUBLISHED = frozenset({EventType.HEARTBEAT})
+"""Renewed leases, of which a running job has one every few seconds."""
+_NAMESPACE = UUID("5f0c7f0e-8a5c-5d0e-9d65-0d6c3e6f7a11")
+
+
+def names_events(pattern: str) -> bool:
+    """Whether a subscription's topic names events of the log. `*` does not: it is all messages that are written anyway.
+
+    >>> [names_events(pattern) for pattern in ("mail.*", "*", "tenure.job.failed", "tenure.*")]
+    [False, False, True, True]
+    """
+    return pattern.startswith(TOPIC_PREFIX)
+
+
+def is_wanted(topic: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns is the topic, or the beginning of it and `*`."""
+    return any(topic == pattern or (pattern.endswith("*") and topic.startswith(pattern[:-1])) for pattern in patterns)
+
+
+def wanted_vocabularies(patterns: Iterable[str]) -> tuple[Vocabulary, ...]:
+    """The vocabularies that the patterns name: `tenure.engine.*` names one, `tenure.*` none but tenure's own words."""
+    named = {pattern.split(".")[1] for pattern in patterns if pattern.count(".") >= 2}
+    return tuple(one for one in ALL if one.name in named)
+
+
+def event_messages(
+    event: Event, origin: Origin | None, translated: Sequence[TranslatedEvent], *, patterns: Sequence[str]
+) -> list[EventMessage]:
+    """The messages about an event that the patterns ask for. `origin` is None where retention has removed the job."""
+    if event.type in UNPUBLISHED:
+        return []
+    found = [(f"{JOB_PREFIX}{event.type}", _facts(event, origin))]
+    found += [(f"{TOPIC_PREFIX}{one.vocabulary}.{one.name}", one.as_fields()) for one in translated]
+    return [
+        _message(event, topic, ordinal, facts)
+        for ordinal, (topic, facts) in enumerate(found)
+        if is_wanted(topic, patterns)
+    ]
+
+
+def _message(event: Event, topic: str, ordinal: int, facts: dict[str, Any]) -> EventMessage:
+    message = OutboxMessage(
+        id=uuid5(_NAMESPACE, f"{event.id}/{ordinal}/{topic}"),
+        topic=topic,
+        body=encode(facts, where="event"),
+        aggregate=f"job/{event.job_id}",
+    )
+    return EventMessage(message=message, correlation_id=event.correlation_id or str(event.job_id), trace=event.trace)
+
+
+def _facts(event: Event, origin: Origin | None) -> dict[str, Any]:
+    """The event without content of the user's code. `from` is None for the first event of a job."""
+    return {
+        "job_id": str(event.job_id),
+        "rev": event.rev,
+        "type": str(event.type),
+        "kind": None if origin is None else origin.kind,
+        "queue": None if origin is None else origin.queue,
+        "tags": None if origin is None else origin.tags,
+        "from": None if event.from_status is None else str(event.from_status),
+        "to": str(event.to_status),
+        "at": event.at.isoformat(),
+        "attempt": event.attempt,
+        "cause": event.cause,
+    }
