@@ -556,8 +556,14 @@ class App:
             load_job=self.job_loader(),
             schedules=tuple(self.declared_schedules.values()),
             retention=self.retention,
-            roles=[self.outbox_role()] if outbox and self.endpoints else (),
+            roles=self._outbox_roles() if outbox else (),
         )
+
+    def _outbox_roles(self) -> list[WorkerRole]:
+        """What a worker runs beside its jobs: it publishes events, and delivers to the endpoints of this app."""
+        from tenure.outbox.event_publisher import publisher_role
+
+        return [publisher_role(self.seams), *([self.outbox_role()] if self.endpoints else [])]
 
     def outbox_role(self, options: ProcessorOptions | None = None) -> WorkerRole:
         """Return what delivers messages to the endpoints of this app, beside a worker or on its own."""

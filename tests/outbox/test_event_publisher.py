@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from tenure.app import App
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.operations import Complete, Fail
@@ -133,7 +135,7 @@ async def test_without_a_subscription_that_names_events_none_is_written(store: S
     assert await published(store) == []
     cursor = await store.log_cursors.lease("events", owner="test", token=UUID(int=9), lease_seconds=1)
     assert cursor is not None
-    assert cursor.position is not None
+    assert cursor.position is None, "the log is not read"
 
 
 async def test_events_are_translated_into_the_vocabulary_that_a_topic_names(store: Store) -> None:
@@ -228,3 +230,29 @@ def test_the_publisher_can_neither_change_a_job_nor_deliver() -> None:
     """By type: what it is given has no method for either."""
     methods = {name for part in PublisherStore.__mro__ for name in vars(part) if not name.startswith("_")}
     assert not methods & {"apply", "claim", "enqueue", "transaction", "save_step", "settle"}
+
+
+async def test_a_worker_publishes_events_beside_its_jobs(database: Database) -> None:
+    async with database.opened() as store:
+        await subscribe(store, "tenure.job.succeeded")
+    app = App(database.url)
+
+    @app.job
+    async def greet(name: str) -> str:
+        return f"hello, {name}"
+
+    async with app:
+        worker = app.worker()
+        working = asyncio.ensure_future(worker.run())
+        job = await greet.enqueue("Ada")
+        await job.result(timeout_seconds=30)
+        store = await app.store()
+
+        async def is_published() -> bool:
+            return [load(one.body)["job_id"] for one in await store.outbox.messages(MessageFilter())] == [str(job.id)]
+
+        await eventually(is_published, seconds=30)
+        worker.stop()
+        await working
+        cursor = await store.log_cursors.lease("events", owner="test", token=UUID(int=9), lease_seconds=1)
+        assert cursor is not None, "the worker released the cursor when it stopped"

@@ -6,8 +6,10 @@ cursor; messages and cursor are written in one transaction. It cannot change a j
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -26,6 +28,8 @@ CURSOR = "events"
 LEASE_SECONDS = 30.0
 PAGE_EVENTS = 500
 POLL_SECONDS = 1.0
+REFRESH_SECONDS = 5.0
+"""How often subscriptions are read; while none names events, nothing else is done."""
 
 log = logging.getLogger("tenure.outbox")
 
@@ -62,15 +66,18 @@ class EventPublisher:
         self._backoff = ReconnectBackoff(seams, availability)
         self._since: dict[str, datetime] = {}
         self._translator: EventTranslator | None = None
+        self._cursor: LogCursor | None = None
+        self._has_leased = False
+        self._renew_at_seconds = self._refresh_at_seconds = seams.clock.monotonic_seconds()
 
     async def run(self) -> None:
-        """Publish until cancelled. Another publisher takes over once the lease has ended."""
+        """Publish until cancelled. Another publisher takes over once this one has closed, or its lease has ended."""
         while True:
             try:
                 more = await self.publish_page()
                 self._backoff.reset()
                 if not more:
-                    await self._seams.clock.sleep(POLL_SECONDS)
+                    await self._seams.clock.sleep(POLL_SECONDS if self._since else REFRESH_SECONDS)
             except StoreUnavailable as error:
                 await self._seams.clock.sleep(self._backoff.failed("event publishing", error))
             except TenureError:
@@ -79,46 +86,53 @@ class EventPublisher:
 
     async def publish_page(self) -> bool:
         """Publish one page of the log. Returns whether more may follow at once."""
-        cursors = self._store.log_cursors
-        cursor = await cursors.lease(CURSOR, owner=self._name, token=self._token, lease_seconds=LEASE_SECONDS)
+        await self._read_subscriptions()
+        cursor = await self._leased() if self._since else None
         if cursor is None:
-            return False
-        self._use(await self._subscriptions())
-        if not self._since:
-            await self._skip(cursor)
             return False
         page = await self._store.tail(after=cursor.position, limit=PAGE_EVENTS)
         for row in page.unreadable:
             log.error("event not published: %s; run `tenure verify`", row)
-        messages = await self._messages(page.events)
         if page.position == cursor.position:
             return False
-        written = await cursors.publish(cursor, token=self._token, position=page.position, messages=messages)
-        return written and len(page.events) + len(page.unreadable) >= PAGE_EVENTS
+        messages = await self._messages(page.events)
+        # Until the reply arrives it is unknown where the cursor is.
+        self._cursor = None
+        cursors = self._store.log_cursors
+        if not await cursors.publish(cursor, token=self._token, position=page.position, messages=messages):
+            return False
+        self._cursor = LogCursor(name=CURSOR, position=page.position)
+        return len(page.events) + len(page.unreadable) >= PAGE_EVENTS
 
     async def close(self) -> None:
         """Release the cursor, so that another publisher need not wait for the end of the lease."""
-        await self._store.log_cursors.release(CURSOR, token=self._token)
+        if self._has_leased:
+            self._cursor, self._has_leased = None, False
+            await self._store.log_cursors.release(CURSOR, token=self._token)
 
-    async def _subscriptions(self) -> dict[str, datetime]:
+    async def _leased(self) -> LogCursor | None:
+        """The cursor, whose lease is renewed after a third of its time. None: another publisher has it."""
+        now_seconds = self._seams.clock.monotonic_seconds()
+        if self._cursor is None or now_seconds >= self._renew_at_seconds:
+            cursors = self._store.log_cursors
+            self._cursor = await cursors.lease(CURSOR, owner=self._name, token=self._token, lease_seconds=LEASE_SECONDS)
+            self._has_leased |= self._cursor is not None
+            self._renew_at_seconds = now_seconds + LEASE_SECONDS / 3
+        return self._cursor
+
+    async def _read_subscriptions(self) -> None:
         """The topics that name events, each with the time since which an endpoint with it exists."""
+        now_seconds = self._seams.clock.monotonic_seconds()
+        if now_seconds < self._refresh_at_seconds:
+            return
         since: dict[str, datetime] = {}
         for endpoint in await self._store.outbox.endpoints():
             for topic in (one.topic for one in endpoint.subscriptions if names_events(one.topic)):
                 since[topic] = min(since.get(topic, endpoint.created_at), endpoint.created_at)
-        return since
-
-    def _use(self, since: dict[str, datetime]) -> None:
         if since.keys() != self._since.keys():
             chosen = wanted_vocabularies(since)
             self._translator = EventTranslator(self._store, chosen) if chosen else None
-        self._since = since
-
-    async def _skip(self, cursor: LogCursor) -> None:
-        """Without a subscription the cursor follows the end of the log, so that a new one need not read all of it."""
-        end = await self._store.end()
-        if end != cursor.position:
-            await self._store.log_cursors.publish(cursor, token=self._token, position=end)
+        self._since, self._refresh_at_seconds = since, now_seconds + REFRESH_SECONDS
 
     async def _messages(self, events: Sequence[Event]) -> list[EventMessage]:
         origins = await self._origins({event.job_id for event in events})
@@ -133,3 +147,23 @@ class EventPublisher:
     async def _origins(self, job_ids: set[UUID]) -> dict[UUID, Origin]:
         jobs = await self._store.read(sorted(job_ids)) if job_ids else {}
         return {job_id: job.origin for job_id, job in jobs.items()}
+
+
+def publisher_role(seams: Seams) -> Callable[[PublisherStore, str], AbstractAsyncContextManager[EventPublisher]]:
+    """The publisher as it runs beside a worker, until it is left."""
+
+    @asynccontextmanager
+    async def role(store: PublisherStore, name: str) -> AsyncIterator[EventPublisher]:
+        publisher = EventPublisher(store, seams, name=name)
+        task = seams.spawn.task(publisher.run(), name="tenure-event-publisher")
+        try:
+            yield publisher
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("event publisher %s failed", name, exc_info=error)
+            with suppress(TenureError):
+                await publisher.close()
+
+    return role
