@@ -120,7 +120,7 @@ class PostgresDatabase:
     """A database on the test server. It is restored by writing its rows again, which is faster than cloning it."""
 
     kind = "postgres"
-    differs = frozenset({"tx", "policy_id", "number"})
+    differs = frozenset({"tx", "policy_id", "number", "sequence"})
     """Numbers that the server assigns; a rollback uses them up too."""
 
     def __init__(self, dsn: str) -> None:
