@@ -120,6 +120,24 @@ found["kept"] = kept.id
     assert sorted(project.database.rows("select name from notes")) == [("kept",), ("order",)]
 
 
+def test_a_task_that_no_installed_app_defines_is_refused_and_not_imported(project: DjangoProject) -> None:
+    found = project.run("""
+import sys
+from tenure.contrib.django.tasks import run_task
+paths = ["antigravity.fly", "shop.tasks.Refused", "shop.tasks.connection", "note"]
+handles = [run_task.enqueue_sync(path, [], {}) for path in paths]
+found["ids"] = [str(one.id) for one in handles]
+""")
+    with project.worker():
+        found = project.run(f"""
+jobs_of = [app.get_sync(one) for one in {found["ids"]!r}]
+found["statuses"] = [one.wait_sync(30).status for one in jobs_of]
+found["errors"] = [one.job.error for one in jobs_of]
+""")
+    assert found["statuses"] == ["failed"] * 4
+    assert all("define it in tasks.py or jobs.py of an installed app" in error for error in found["errors"])
+
+
 def test_no_job_fails_because_the_database_was_restarted(tmp_path: Path) -> None:
     with PostgresServer(fsync=False) as server:
         project = DjangoProject(tmp_path, Database(server.create_database()))

@@ -1,4 +1,4 @@
-"""The Django app: it loads the `jobs` modules of the installed apps."""
+"""The Django app: it loads the modules `jobs` and `tasks` of the installed apps."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class TenureConfig(AppConfig):  # type: ignore[misc]
     verbose_name = "tenure"
 
     def ready(self) -> None:
-        """Import `jobs.py` of every installed app, so that their jobs and schedules are declared."""
-        autodiscover_modules("jobs")
+        """Import `jobs.py` and `tasks.py` of every installed app, which declare jobs, schedules and tasks."""
+        autodiscover_modules("jobs", "tasks")

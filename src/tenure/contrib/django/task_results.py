@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import import_module
 from typing import Any
 
-from django.utils.module_loading import import_string
-
+from tenure.errors import PermanentError
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import Status
@@ -20,8 +20,13 @@ _UNKNOWN_ERROR = "builtins.Exception"
 
 
 def task_of(path: str) -> Any:
-    """The task with this module path."""
-    return import_string(path)
+    """The task with this module path, of a module that is loaded. No path from the database is ever imported."""
+    module, _, name = path.rpartition(".")
+    task = getattr(sys.modules.get(module), name, None)
+    if getattr(task, "module_path", None) != path:
+        problem = f"there is no task {path} in a loaded module"
+        raise PermanentError(f"{problem}; define it in tasks.py or jobs.py of an installed app, or import it there")
+    return task
 
 
 class TaskRecord:
