@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tenure.cli.main import COMMANDS
 from tenure.cli.worker import worker as worker_command
@@ -191,6 +192,48 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
         assert worker.ended() == 0, worker.log
     assert bookings(tmp_path / "shop.db") == [("order-7", 1200)]
     assert tenure("verify", "--database", "sqlite:///shop.db", cwd=tmp_path).code == 0
+
+
+def test_the_job_of_the_tutorial_survives_a_killed_worker(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(blocks_of("tutorial.md")[0])
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    [(kind, payload)] = re.findall(r"^tenure jobs enqueue (\w+) '(.*)' --app shop:app$", text, re.MULTILINE)
+    with started("worker", "shop:app", folder=tmp_path) as worker:
+        assert tenure("jobs", "enqueue", kind, payload, "--app", "shop:app", cwd=tmp_path).code == 0
+        jobs = Database(f"sqlite:///{tmp_path / 'shop.db'}")
+        running = [("running",)]
+        assert wait_until(lambda: jobs.rows("select status from {jobs}") == running, seconds=30), worker.log
+        worker.signal(signal.SIGKILL)
+        worker.ended()
+    with started("worker", "shop:app", folder=tmp_path) as worker:
+        ended = [("succeeded", '"written by attempt 2"')]
+        assert wait_until(lambda: jobs.rows("select status, result from {jobs}") == ended, seconds=60), worker.log
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0, worker.log
+
+
+GUIDES = {
+    "jobs": ["3 pieces in EUR", "PayloadRefused"],
+    "enqueuing": ["queued True", "2500", "True False", "cancelled"],
+    "errors": ["failed 1", "retry 1", "TimeoutError the bank does not answer"],
+}
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_program_of_a_guide_prints_what_its_text_says(guide: str, tmp_path: Path) -> None:
+    [program] = blocks_of(f"guides/{guide}.md")
+    assert run(program, folder=tmp_path).splitlines() == GUIDES[guide]
+
+
+def test_the_guide_to_deployment_has_a_valid_manifest_and_commands() -> None:
+    text = (ROOT / "docs" / "guides" / "deployment.md").read_text(encoding="utf-8")
+    [manifest] = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    [container] = yaml.safe_load(manifest)["spec"]["template"]["spec"]["containers"]
+    flags = {flag for option in worker_command.params for flag in option.opts}
+    commands = "\n".join(re.findall(r"^(?:ExecStart|CMD).*$", text, re.MULTILINE))
+    used = re.findall(r"--[a-z]+[a-z-]*", commands)
+    assert {one for one in [*container["args"], *used] if one.startswith("--")} <= flags
+    assert len(used) >= 4
 
 
 def test_the_page_on_the_command_has_every_command_and_the_options_of_a_worker() -> None:
