@@ -62,8 +62,10 @@ from tenure.stores.contract import (
     released_queues,
     wakeups_of,
 )
+from tenure.stores.contract.outbox import OutboxPart
 from tenure.stores.contract.retention import PRUNE_BATCH
 from tenure.stores.contract.steps import STEPS_PER_READ
+from tenure.stores.findings import undelivered
 from tenure.stores.group_commit import GroupCommit
 from tenure.stores.parents import wake_parents
 from tenure.stores.quarantine import Quarantine
@@ -135,6 +137,8 @@ class StoreReads(ReadStore, Protocol):
 
 class BaseStore(ABC):
     """The operations of `contract.Store` over the parts of one database."""
+
+    outbox: OutboxPart
 
     def __init__(
         self,
@@ -226,7 +230,13 @@ class BaseStore(ABC):
         return
 
     async def doctor(self) -> list[Finding]:
-        return [*await self._findings(), *self._quarantine.findings()]
+        return [*await self._findings(), *await self._undelivered(), *self._quarantine.findings()]
+
+    async def _undelivered(self) -> list[Finding]:
+        """Messages that are not delivered. None of a database whose schema does not fit."""
+        if not (await self.schema()).current:
+            return []
+        return undelivered(await self.outbox.depth(), await self.outbox.endpoints())
 
     # Changes.
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from tenure.stores.contract import Finding, PinnedJobs, QueueRecord, WorkerRecord
+from tenure.stores.contract.outbox import EndpointRecord, OutboxDepth
 
 LOOKED_AT_MAX = 10_000
 """How many of the jobs that may be claimed are looked at."""
@@ -50,6 +51,34 @@ def _unserved_queue(name: str, jobs: int, *, more: bool) -> Finding:
     message = f"queue {name!r} has {_due_jobs(jobs, more=more)} and no worker that serves it"
     advice = f"start a worker whose app declares the queue, or name it: `tenure worker MODULE:APP --queues '*,{name}'`"
     return Finding("warning", "workers", message, advice)
+
+
+def undelivered(depth: OutboxDepth, endpoints: Iterable[EndpointRecord]) -> list[Finding]:
+    """A finding for messages that no endpoint subscribes to, and per endpoint that is not served, disabled, or has dead
+    letters."""
+    found = []
+    if depth.unserved:
+        advice = "declare an endpoint for their topics, then `tenure outbox replay ENDPOINT --since TIME`"
+        message = f"{depth.unserved} message{'' if depth.unserved == 1 else 's'} that no endpoint subscribes to"
+        found.append(Finding("warning", "outbox", message, f"{advice}; list them: `tenure outbox ls --state unserved`"))
+    since = depth.at - timedelta(seconds=SEEN_SECONDS)
+    by_name = {one.endpoint: one for one in depth.endpoints}
+    for endpoint in endpoints:
+        name, waiting = endpoint.name, by_name.get(endpoint.name)
+        if waiting is not None and waiting.messages:
+            messages = f"{waiting.messages} pending message{'' if waiting.messages == 1 else 's'}"
+            if endpoint.disabled_at is not None:
+                advice = f"`tenure outbox enable {name}` delivers them in order"
+                found.append(Finding("warning", "outbox", f"endpoint {name!r} is disabled and has {messages}", advice))
+            elif endpoint.seen_at is None or endpoint.seen_at < since:
+                advice = "start a worker whose app declares the endpoint, or `tenure outbox run MODULE:APP`"
+                problem = f"endpoint {name!r} has {messages} and no processor that serves it"
+                found.append(Finding("warning", "outbox", problem, advice))
+        if waiting is not None and waiting.dead:
+            letters = f"{waiting.dead} dead letter{'' if waiting.dead == 1 else 's'}"
+            advice = f"`tenure outbox redrive {name}` or `tenure outbox discard {name}`"
+            found.append(Finding("warning", "outbox", f"endpoint {name!r} has {letters}", advice))
+    return found
 
 
 def _due_jobs(jobs: int, *, more: bool) -> str:

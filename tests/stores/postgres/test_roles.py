@@ -12,7 +12,8 @@ import tenure
 from tenure.errors import InvalidInput, PrivilegeMissing
 from tenure.stores.postgres.grants import KINDS, grants_sql
 from tenure.stores.postgres.store import PostgresStore
-from tenure.testing.driver import Driver
+from tenure.testing.contract.outbox import claim, endpoint, post, settlement
+from tenure.testing.driver import OPERATOR, Driver
 from tests.support.command import tenure as command
 from tests.support.in_process_worker import working
 from tests.support.postgres import Postgres, database_of
@@ -130,13 +131,13 @@ async def test_lease_tokens_are_read_by_workers_and_the_owner_only(login: Login,
     job = await drive.running()
     with psycopg.connect(login(kind), autocommit=True) as reader:
         visible = reader.execute("select * from tenure.job_records").fetchall()
-        for secret in ("token from tenure.jobs", "* from tenure.jobs", "token from tenure.streams"):
+        for secret in ("token from tenure.jobs", "* from tenure.jobs", "token from tenure.pending"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 reader.execute(f"select {secret}".encode())
         # Nothing else that may be read has it either.
         texts = [str(visible)]
         for (table,) in reader.execute(EVERY_TABLE).fetchall():
-            if table not in ("tenure.jobs", "tenure.streams"):
+            if table not in ("tenure.jobs", "tenure.pending", "tenure.log_cursors"):
                 texts.append(str(reader.execute(f"select * from {table}".encode()).fetchall()))
     assert job.token is not None
     assert not any(form in text for text in texts for form in (str(job.token), job.token.hex))
@@ -218,3 +219,38 @@ def test_the_name_of_a_role_is_quoted_or_refused() -> None:
                 grants_sql(kind, name)
     assert command("migrate", "grants", "worker", "a b").code == 2
     assert command("migrate", "grants", "king", "ada").code == 2
+
+
+@pytest.mark.requirement("WC-07")
+async def test_the_role_of_the_processor_delivers_and_neither_reads_a_job_nor_writes_a_message(
+    login: Login, drive: Driver
+) -> None:
+    dsn = login("outbox")
+    await drive.add()
+    await endpoint(drive.store)
+    await post(drive, ("paid", "ada"))
+    store = PostgresStore.from_url(dsn)
+    await store.open()
+    try:
+        await endpoint(store)
+        await store.outbox.mark_seen(["crm"])
+        await store.outbox.mark_failing("crm", failing=True)
+        [stream] = await claim(store)
+        assert await store.outbox.settle([settlement(stream)]) == [True]
+        assert await store.outbox.disable("crm", because="gone", actor=OPERATOR)
+    finally:
+        await store.close()
+    forbidden = (
+        "select id from tenure.jobs",
+        "update tenure.jobs set priority = 1",
+        "insert into tenure.outbox (id, topic, body, correlation_id, at) values (gen_random_uuid(), '', '', '', now())",
+        "update tenure.outbox set endpoint_count = 2",
+        "delete from tenure.outbox",
+        "delete from tenure.deliveries",
+        "insert into tenure.events select * from tenure.events",
+        "select token from tenure.jobs",
+    )
+    with psycopg.connect(dsn, autocommit=True) as processor:
+        for statement in forbidden:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                processor.execute(statement.encode())

@@ -8,8 +8,8 @@ from importlib.resources import files
 from tenure.errors import InvalidInput
 
 OWNER = "owner"
-KINDS = ("reader", "enqueuer", "worker")
-_FILES = {"reader": ("reader",), "enqueuer": ("reader", "enqueuer"), "worker": ("worker",)}
+KINDS = ("reader", "enqueuer", "outbox", "worker")
+_FILES = {"reader": ("reader",), "enqueuer": ("reader", "enqueuer"), "outbox": ("outbox",), "worker": ("worker",)}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,62}")
 _READS = ("select", "count", "exists")
 _ENQUEUES = frozenset({"jobs/enqueue", "jobs/enqueue_homogeneous", "policies/insert"})
