@@ -23,6 +23,7 @@ from tenure.testing.contract.outbox import endpoint, post
 from tenure.testing.driver import OPERATOR, Driver
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
+from tests.support.waiting import eventually
 
 SOON = RetrySchedule(delays_seconds=(0.0,) * 200)
 LIMIT_SECONDS = 60.0
@@ -322,3 +323,27 @@ def test_filters_compare_fields_of_the_body() -> None:
     assert wants('{"job.kind":["pay","send"]}', '{"job":{"kind":"send"}}')
     assert not wants('{"job.kind":["pay"]}', '{"job":{"kind":"send"}}')
     assert not wants('{"job.kind":"pay"}', "7")
+
+
+async def test_what_an_open_circuit_refuses_counts_as_no_attempt(store: Store) -> None:
+    refusals = iter(range(3))
+
+    def answer(_: Delivery) -> Delivered | Undelivered:
+        if next(refusals, None) is None:
+            return Delivered()
+        return Undelivered(reason="not attempted", retry_after_seconds=0.001, attempted=False)
+
+    receiver = Receiver(answer)
+    await endpoint(store)
+    await post(Driver(store), ("mail.sent", "ada"))
+    once = RetrySchedule(delays_seconds=(0.0,))
+
+    async def is_delivered() -> bool:
+        await processor(store.outbox, {"crm": receiver}, retry=once).drain()
+        return bool(receiver.accepted["ada"])
+
+    await eventually(is_delivered)
+    assert [one.attempt for one in receiver.attempts] == [1, 1, 1, 1]
+    [delivery] = receiver.accepted["ada"]
+    assert delivery.sequence is not None
+    assert [one.outcome for one in await store.outbox.deliveries(delivery.sequence)] == ["delivered"]

@@ -269,6 +269,9 @@ class StreamDelivery:
             if wanted:
                 attempt = (self._stream.attempts if number == 0 else 0) + 1
                 answer = await self._attempt(message, attempt)
+                if isinstance(answer, Undelivered) and not answer.attempted:
+                    failures, delay_seconds = attempt - 1, answer.retry_after_seconds or THROTTLE_SECONDS
+                    break
                 if isinstance(answer, Undelivered):
                     limits = [one.block_seconds for one in wanted if one.block_seconds is not None]
                     block_seconds = min(limits, default=self._options.block_seconds)
@@ -284,6 +287,10 @@ class StreamDelivery:
     async def _attempt(self, message: StoredMessage, attempt: int) -> Delivered | Undelivered:
         began_at_seconds = self._clock.monotonic_seconds()
         answer = await self._processor.deliver(self._stream.endpoint, self._delivery(message, attempt))
+        if isinstance(answer, Undelivered) and not answer.attempted:
+            # A circuit breaker is open: this counts as no attempt of the message.
+            await self._processor.note(self._stream.endpoint, answer)
+            return answer
         delivered = isinstance(answer, Delivered)
         self._processor.counts["delivered" if delivered else "failed"] += 1
         self._made.append(
