@@ -52,6 +52,7 @@ docs: $(STAMP) ## Write the generated pages of docs/
 	$(BIN)/python -m tools.lifecycle_page
 	$(BIN)/python -m tools.requirements_page
 	$(BIN)/python -m tools.reference_pages
+	$(BIN)/python -m tools.asyncapi_page
 
 services: ## Install what some tests need from Debian's packages (root only): pgbouncer, strace
 	@missing=; \

@@ -24,7 +24,7 @@ from tenure.client.job_function import (
     SyncJobFunction,
 )
 from tenure.client.job_id import JobId, job_id_of
-from tenure.client.job_options import JobOptions, declaration
+from tenure.client.job_options import JobOptions, RemoteJobOptions, declaration, remote_declaration
 from tenure.client.queues import AppQueues
 from tenure.client.schedules import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, make_schedule
 from tenure.client.sync import BackgroundLoop
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from tenure.engines.gateway import Gateway
     from tenure.observe.snapshot import MetricsSnapshot
     from tenure.outbox.processor import ProcessorOptions
     from tenure.outbox.role import CallableEndpoint
@@ -88,6 +89,12 @@ class JobDecorator(Protocol):
     def __call__(self, function: ContextFunction[P, R]) -> SyncJobFunction[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R]) -> SyncJobFunction[P, R]: ...
+
+
+class RemoteJobDecorator(Protocol):
+    """Declares a function as the signature of a job that a remote engine runs."""
+
+    def __call__(self, function: Callable[P, R]) -> JobFunction[P, R]: ...
 
 
 class WorkflowDecorator(Protocol):
@@ -168,6 +175,35 @@ class App:
             )
             self._register(definition)
             return (AsyncJobFunction if definition.is_async else SyncJobFunction)(self, definition)
+
+        return declare if function is None else declare(function)
+
+    @overload
+    def remote_job(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
+    @overload
+    def remote_job(self, /, **options: Unpack[RemoteJobOptions]) -> RemoteJobDecorator: ...
+    def remote_job(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Declare a job that a remote engine runs, in any language: `tenure engines serve` dispatches it.
+
+        The function is the signature: arguments and result are validated against it, and its body never runs.
+
+        >>> app = App("sqlite:///jobs.db")
+        >>> @app.remote_job(queue="render")
+        ... def render(scene: str, frames: int) -> str: ...
+        >>> render.request("intro", 24).enqueue.origin.payload
+        '{"scene":"intro","frames":24}'
+        """
+        declared = remote_declaration(cast(RemoteJobOptions, options))
+
+        def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
+            check_function(function)
+            definition: JobDefinition[..., Any] = JobDefinition(
+                function, name=options.get("kind") or function.__name__, options=declared
+            )
+            if definition.wants_context:
+                raise InvalidInput(definition.name, "has a Context, which no engine receives; remove the parameter")
+            self._register(definition)
+            return JobFunction(self, definition)
 
         return declare if function is None else declare(function)
 
@@ -547,7 +583,7 @@ class App:
             version=self.version,
         )
         return Worker(
-            definitions=self.kinds,
+            definitions=self.local_kinds,
             open_store=self._store_for_work,
             seams=self.seams,
             options=options,
@@ -576,6 +612,50 @@ class App:
         from tenure.client.load_job import load_job
 
         return load_job
+
+    def gateway(
+        self,
+        *,
+        queues: Sequence[str] = (ALL_QUEUES,),
+        heartbeat_seconds: float = 5.0,
+        silence_seconds: float = 15.0,
+        grace_seconds: float = 30.0,
+        poll_seconds: float = 1.0,
+        scan_seconds: float = 1.0,
+    ) -> Gateway:
+        """Return a gateway that dispatches this app's remote jobs to engines, on the running event loop.
+
+        On the command line: `tenure engines serve module:app`.
+        """
+        from tenure.engines.gateway import Gateway
+        from tenure.engines.settings import GatewaySettings
+
+        settings = GatewaySettings(
+            queues=self._served_queues(queues),
+            heartbeat_seconds=heartbeat_seconds,
+            silence_seconds=silence_seconds,
+            grace_seconds=grace_seconds,
+            poll_seconds=poll_seconds,
+            scan_seconds=scan_seconds,
+        )
+        return Gateway(
+            definitions=self.remote_kinds,
+            open_store=self._store_for_work,
+            seams=self.seams,
+            settings=settings,
+            version=self.version,
+            schedules=tuple(self.declared_schedules.values()),
+        )
+
+    @property
+    def local_kinds(self) -> dict[str, JobDefinition[..., Any]]:
+        """The kinds that workers run: all but the remote ones."""
+        return {kind: one for kind, one in self.kinds.items() if not one.options.remote}
+
+    @property
+    def remote_kinds(self) -> dict[str, JobDefinition[..., Any]]:
+        """The kinds that remote engines run."""
+        return {kind: one for kind, one in self.kinds.items() if one.options.remote}
 
     @property
     def declared_queues(self) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 import tenure
 from tenure.app import UNKNOWN
+from tenure.engines.protocol import JobDispatch
 from tenure.errors import InvalidInput, PayloadRefused, UnknownKind
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.fold import contents_of, fold
@@ -34,6 +35,7 @@ from tenure.lifecycle.operations import (
     Start,
 )
 from tenure.lifecycle.records import Actor, Job, Role
+from tenure.lifecycle.statuses import Status
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 from tenure.testing.store_check import whole_tail
 from tenure.vocabularies import TranslatedEvent, vocabulary
@@ -41,6 +43,7 @@ from tenure.vocabularies.vocabulary import epoch_ms, histories
 from tests.conformance.system import System, check_complete, reported_by
 from tests.support.command import tenure as command
 from tests.support.databases import Database
+from tests.support.engine_socket import connected, declare, log_of, opened_gateway, until
 from tests.support.in_process_worker import working
 from tests.support.sample_jobs import one_of_each
 
@@ -362,3 +365,68 @@ async def test_a_retried_job_is_dispatched_again_with_the_next_attempt(system: S
 async def test_every_job_of_a_database_is_reported_by_valid_transitions(system: System) -> None:
     for job in await one_of_each(system.drive):
         await transitions(system, job)
+
+
+@pytest.mark.requirement("EH-02")
+@pytest.mark.parametrize(("on_timeout", "status"), [("fail", Status.FAILED), ("retry", Status.QUEUED)])
+async def test_a_dispatch_that_the_engine_does_not_acknowledge_ends_by_policy(
+    database: Database, on_timeout: str, status: Status
+) -> None:
+    async with database.opened(), tenure.App(database.url) as app:
+        render = declare(app, on_timeout=on_timeout, timeouts=tenure.Timeouts(claimed_seconds=0.3))
+        async with opened_gateway(app) as gateway:
+            handle = await render.enqueue("intro")
+            async with connected(gateway, "render", capacity=1) as engine:
+                await engine.next(JobDispatch)
+                # It takes no further job, so that the returned one stays where it is.
+                await engine.acked(engine.say("drain"))
+                job = await until(app, handle, status)
+        shown = vocabulary(WORDS).job(job, await log_of(app, handle))
+        assert shown["errorCategory"] == ("queue" if on_timeout == "fail" else None)
+        assert shown["dispatchedAt"] is None
+
+
+@pytest.mark.requirement("EH-04", "EH-06")
+@pytest.mark.parametrize(("on_lost", "status"), [("fail", Status.FAILED), ("requeue", Status.QUEUED)])
+async def test_all_jobs_of_an_engine_whose_socket_closed_end_by_policy(
+    database: Database, on_lost: str, status: Status, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with database.opened(), tenure.App(database.url) as app:
+        render = declare(app, on_lost=on_lost, heartbeat_seconds=0.2)
+        async with opened_gateway(app) as gateway:
+            handles = await app.enqueue_many(render.request(str(number)) for number in range(50))
+            async with connected(gateway, "render", capacity=50) as engine:
+                for _ in handles:
+                    await engine.acked(engine.about(await engine.next(JobDispatch), "job_started"))
+            for handle in handles:
+                job = await until(app, handle, status)
+                shown = vocabulary(WORDS).job(job, await log_of(app, handle))
+                assert (shown["engineId"], job.losses) == ("e1", 1)
+                assert shown["errorCategory"] == ("system" if on_lost == "fail" else None)
+    recovered = [record for record in caplog.records if "recovered from running" in record.getMessage()]
+    assert len(recovered) == 50
+
+
+@pytest.mark.requirement("EH-01", "EH-07", "EH-12")
+@pytest.mark.parametrize("first", ["job_ack", "job_started", "job_progress", "job_complete"])
+async def test_a_remote_engine_reports_a_job_from_its_dispatch_to_its_end(database: Database, first: str) -> None:
+    """Whatever the engine reports first, the stream has every state on the way."""
+    async with database.opened(), tenure.App(database.url) as app:
+        render = declare(app)
+        messages: dict[str, dict[str, Any]] = {
+            "job_ack": {},
+            "job_started": {},
+            "job_progress": {"percent": 50},
+            "job_complete": {"result": "done.png"},
+        }
+        names = list(messages)
+        async with opened_gateway(app) as gateway, connected(gateway, "render") as engine:
+            handle = await render.enqueue("intro")
+            dispatch = await engine.next(JobDispatch)
+            for name in names[names.index(first) :]:
+                ack = await engine.acked(engine.about(dispatch, name, **messages[name]))
+                assert ack.outcome == "recorded"
+        reported = [one.name for one in await reported_by(app, handle.id, WORDS)]
+        progress = [] if first == "job_complete" else ["JOB_PROGRESS"]
+        assert reported == ["JOB_QUEUED", "JOB_DISPATCHED", "JOB_RUNNING", *progress, "JOB_COMPLETED"]
+        assert (await log_of(app, handle))[-1].to_status is Status.SUCCEEDED

@@ -90,7 +90,7 @@ def recovery_requeues_committed(edits: Edits) -> None:
 
 
 def recovery_goes_by_its_own_clock(edits: Edits) -> None:
-    edits.python(RecoveryWorker._recover, "await self._store.now()", "self._seams.clock.now()")
+    edits.python(RecoveryWorker.recover, "await self._store.now()", "self._seams.clock.now()")
 
 
 def never_times_out(edits: Edits) -> None:

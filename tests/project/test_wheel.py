@@ -27,6 +27,7 @@ SHIPPED = {
         "vocabularies",
     ),
     "workers",
+    "engines",
     "workflow",
 }
 SHIPPED_FOR_TESTS = {"contract", "harness", "history", "model"}

@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "Run a few hundred jobs on SQLite, and kill a worker meanwhile.",
     "dlq": "List, show, redrive and discard dead letters.",
     "doctor": "Check versions, clock, migrations, schedules and the database.",
+    "engines": "Serve remote engines, and make their access tokens.",
     "events": "Print the log: each event once, in order.",
     "export": "Write a consistent snapshot of the whole database as JSON Lines.",
     "golden": "Record runs as golden files, and check today's code against them.",

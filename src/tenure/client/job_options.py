@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypedDict, cast
 
+import msgspec
+
 from tenure.jobs.definition import ErrorClasses, Isolation, Options, Upgrade, error_classes
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.records import OnExhausted, OnLost, OnTimeout, Policy, Timeouts
@@ -46,6 +48,31 @@ class JobOptions(TypedDict, total=False):
     upgrade: Upgrade | None
 
 
+class RemoteJobOptions(TypedDict, total=False):
+    """Options of a job that a remote engine runs: those of `JobOptions` that do not concern a Python function.
+
+    By default an engine has 10 seconds to acknowledge a job and 10 more to start it, and a gateway renews the lease
+    every 5 seconds: a lost engine is detected after two missed renewals.
+    """
+
+    kind: str | None
+    aliases: Iterable[str]
+    queue: str
+    priority: int
+    max_attempts: int
+    lease_seconds: float
+    heartbeat_seconds: float | None
+    backoff: Backoff | None
+    timeouts: Timeouts | None
+    on_lost: OnLost
+    on_exhausted: OnExhausted
+    on_timeout: OnTimeout
+
+
+REMOTE_CLAIMED_SECONDS = 10.0
+REMOTE_HEARTBEAT_SECONDS = 5.0
+REMOTE_LEASE_SECONDS = 30.0
+
 _KNOWN = frozenset(JobOptions.__annotations__)
 _POLICY = frozenset(Policy.__struct_fields__)
 
@@ -65,3 +92,18 @@ def declaration(options: JobOptions) -> Options:
     if "aliases" in rest:
         rest["aliases"] = tuple(cast(Iterable[str], rest["aliases"]))
     return Options(policy=Policy(**policy), **cast(dict[str, Any], rest))
+
+
+def remote_declaration(options: RemoteJobOptions) -> Options:
+    """The options of a job that a remote engine runs. TypeError: an option is unknown."""
+    for name in options:
+        if name not in RemoteJobOptions.__annotations__:
+            raise TypeError(f"remote_job() got an unexpected keyword argument {name!r}")
+    given: JobOptions = {
+        "timeouts": Timeouts(claimed_seconds=REMOTE_CLAIMED_SECONDS),
+        "lease_seconds": REMOTE_LEASE_SECONDS,
+        **cast(JobOptions, options),
+    }
+    if given.get("heartbeat_seconds") is None:
+        given["heartbeat_seconds"] = min(REMOTE_HEARTBEAT_SECONDS, given["lease_seconds"] / 3)
+    return msgspec.structs.replace(declaration(given), remote=True)

@@ -47,6 +47,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     fail_on: tuple[type[BaseException], ...] = ()
     isolation: Isolation | None = None
     memory_bytes_max: int | None = None
+    remote: bool = False
+    """Whether a remote engine runs the job, and no worker does."""
 
 
 Invoker = Callable[[Any, Mapping[str, Any]], Awaitable[Any]]

@@ -100,12 +100,16 @@ class Completer:
 
     async def write(self, lease: Lease, verb: str, decide: Decide) -> Job:
         """Write one operation with the next batch; the record afterwards. Raises what the store refused it with."""
+        return (await self.record(lease, verb, decide)).job
+
+    async def record(self, lease: Lease, verb: str, decide: Decide) -> Written:
+        """Write one operation with the next batch. Raises what the store refused it with."""
         write = _Write(lease, lease.request_id(verb), decide)
         self.submit(write)
         result = await write.written
         if isinstance(result, BaseException):
             raise result
-        return result.job
+        return result
 
     async def close(self) -> None:
         """Write nothing more. Recovery takes over the jobs whose outcomes are not written."""

@@ -237,7 +237,7 @@ class Harness:
 
     def _is_due(self, job: Job) -> bool:
         due = job.status in READY and job.due_at is not None and job.due_at <= self.clock.now()
-        return due and job.kind in self._app.kinds
+        return due and job.kind in self._app.local_kinds
 
     async def _run_one(self, held: Lease, work: Work) -> None:
         store, roles = await self._open()

@@ -108,7 +108,8 @@ class HarnessRoles:
 
     async def claim(self, queues: Sequence[str]) -> Lease | None:
         """The lease of the next due job; None if no job is due."""
-        pool = await self._pool_for(tuple(queues), tuple(sorted(self._definitions)))
+        kinds = sorted(kind for kind, one in self._definitions.items() if not one.options.remote)
+        pool = await self._pool_for(tuple(queues), tuple(kinds))
         if pool is None or not await pool.claim():
             return None
         lease = self._claimed.pop()

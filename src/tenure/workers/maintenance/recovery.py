@@ -183,11 +183,12 @@ class RecoveryWorker:
         jobs = await self._store.recoverable(limit=BATCH)
         self._read_seconds.append(self._seams.clock.monotonic_seconds() - began_at_seconds)
         while jobs:
-            changed += await self._recover(jobs)
+            changed += await self.recover(jobs)
             jobs = await self._store.recoverable(limit=BATCH, after=jobs[-1].id)
         return changed
 
-    async def _recover(self, jobs: Sequence[Job]) -> int:
+    async def recover(self, jobs: Sequence[Job]) -> int:
+        """Recover those of these jobs that need it. Returns how many were changed."""
         now = await self._store.now()
         planned = [(job, operations) for job in jobs if (operations := recovery_operations(job, now))]
         requests = [self._request(job, await self._undoing_first(job, operations)) for job, operations in planned]
@@ -196,7 +197,7 @@ class RecoveryWorker:
             _log(outcome)
         applied = [outcome for outcome in outcomes if isinstance(outcome, Applied)]
         if stalled := [job for outcome in applied if (job := outcome.job).ends_by_policy]:
-            await self._recover(stalled)
+            await self.recover(stalled)
         return len(applied)
 
     async def _undoing_first(self, job: Job, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:

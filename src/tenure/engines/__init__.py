@@ -1,0 +1,1 @@
+"""Remote engines: jobs that programs in any language run, over a WebSocket or HTTP."""

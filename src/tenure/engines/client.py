@@ -1,0 +1,265 @@
+"""The reference engine in Python: runs functions for the jobs that a gateway dispatches. It needs no database.
+
+engine = Engine("ws://127.0.0.1:8080/engine", token=..., engine_id="e1")
+
+@engine.handles("render")
+async def render(job: EngineJob) -> str:
+    await job.progress(50)
+    return f"{job.payload['scene']}.png"
+
+await engine.run()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, WebSocketException
+from websockets.typing import Subprotocol
+
+from tenure.engines.protocol import (
+    SUBPROTOCOL,
+    AckMessage,
+    CancelJob,
+    EngineDrain,
+    EngineError,
+    EngineHeartbeat,
+    EngineMessage,
+    ErrorMessage,
+    FailedAction,
+    GatewayDrain,
+    HeldJob,
+    Hello,
+    JobAck,
+    JobComplete,
+    JobDispatch,
+    JobFailedMessage,
+    JobMessage,
+    JobProgress,
+    JobStarted,
+    Welcome,
+    decode_gateway_message,
+    encode_message,
+)
+from tenure.errors import PermanentError, TenureError
+from tenure.seams import SYSTEM, Seams
+from tenure.workers.reconnect import ReconnectBackoff
+
+log = logging.getLogger("tenure.engine")
+
+
+class EngineStopped(TenureError):
+    """The gateway has refused the engine for good, for example because of its token."""
+
+
+class EngineJob:
+    """A dispatched job, as its handler sees it."""
+
+    def __init__(self, engine: Engine, dispatch: JobDispatch) -> None:
+        self._engine, self.dispatch = engine, dispatch
+        self.payload: dict[str, Any] = msgspec.json.decode(dispatch.payload)
+        self.cancel_requested = asyncio.Event()
+
+    @property
+    def id(self) -> UUID:
+        return self.dispatch.job_id
+
+    @property
+    def held(self) -> HeldJob:
+        return HeldJob(self.dispatch.job_id, self.dispatch.claim)
+
+    async def progress(self, percent: int, message: str | None = None) -> None:
+        dispatch, number = self.dispatch, self._engine.next_id()
+        report = JobProgress(id=number, job_id=dispatch.job_id, claim=dispatch.claim, percent=percent, message=message)
+        await self._engine.send(report)
+
+
+Handler = Callable[[EngineJob], Awaitable[Any]]
+
+
+class Engine:
+    """Runs jobs until it is stopped. It connects again after a lost connection and goes on with its jobs."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str,
+        engine_id: str,
+        capacity: int = 4,
+        version: str = "unknown",
+        seams: Seams = SYSTEM,
+    ) -> None:
+        self._url, self._token, self._engine_id, self._capacity = url, token, engine_id, capacity
+        self._version, self._seams = version, seams
+        self._session = f"{seams.random.token().hex}{seams.random.token().hex}"
+        self._handlers: dict[str, Handler] = {}
+        self._ids = count(1)
+        self._epoch = self._claim = 0
+        self._jobs: dict[UUID, EngineJob] = {}
+        self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._unacknowledged: dict[int, JobMessage] = {}
+        """Ends of jobs, which are sent again after a reconnect until the gateway has recorded them."""
+        self._socket: ClientConnection | None = None
+        self._stopping = asyncio.Event()
+        self.draining = False
+
+    def handles(self, kind: str) -> Callable[[Handler], Handler]:
+        def register(handler: Handler) -> Handler:
+            self._handlers[kind] = handler
+            return handler
+
+        return register
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def stop(self) -> None:
+        """Take no more jobs, finish those that run, then disconnect."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        backoff = ReconnectBackoff(self._seams)
+        while not self._is_done():
+            try:
+                await self._connect()
+                backoff.reset()
+            except InvalidHandshake as refusal:
+                raise EngineStopped(f"{self._url} refused the engine: {refusal}") from None
+            except (OSError, WebSocketException) as error:
+                log.info("connection to %s lost, connecting again: %s", self._url, error)
+            if not self._is_done():
+                await backoff.wait()
+
+    def _is_done(self) -> bool:
+        return self._stopping.is_set() and not self._jobs and not self._unacknowledged
+
+    async def _connect(self) -> None:
+        self._epoch += 1
+        headers = {"Authorization": f"Bearer {self._token}"}
+        protocols = [Subprotocol(SUBPROTOCOL)]
+        async with connect(self._url, subprotocols=protocols, additional_headers=headers) as socket:
+            await socket.send(encode_message(self._hello()))
+            welcome = decode_gateway_message(await socket.recv())
+            if isinstance(welcome, ErrorMessage):
+                if welcome.code in ("unknown_kinds", "invalid_message"):
+                    raise EngineStopped(f"{self._url} refused the engine: {welcome.message}")
+                return
+            assert isinstance(welcome, Welcome)
+            await self._welcomed(socket, welcome)
+            await self._serve(socket, welcome.heartbeat_seconds)
+
+    def _hello(self) -> Hello:
+        return Hello(
+            engine_id=self._engine_id,
+            session=self._session,
+            kinds=tuple(self._handlers),
+            capacity=self._capacity,
+            version=self._version,
+            epoch=self._epoch,
+            claim=self._claim,
+            jobs=tuple(job.held for job in self._jobs.values()),
+        )
+
+    async def _welcomed(self, socket: ClientConnection, welcome: Welcome) -> None:
+        kept = {held.job_id for held in welcome.jobs}
+        for job_id in [job_id for job_id in self._tasks if job_id not in kept]:
+            self._abandon(job_id)
+        for message in self._unacknowledged.values():
+            await socket.send(encode_message(message))
+        self._socket = socket
+
+    async def _serve(self, socket: ClientConnection, heartbeat_seconds: float) -> None:
+        spawn = self._seams.spawn.task
+        tasks = {
+            spawn(self._receive(socket), name="engine-receives"),
+            spawn(self._beat(socket, heartbeat_seconds), name="engine-heartbeats"),
+            spawn(self._finish(socket), name="engine-stops"),
+        }
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._socket = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=1.0)
+        for task in done:
+            task.result()
+
+    async def _beat(self, socket: ClientConnection, seconds: float) -> None:
+        while True:
+            await self._seams.clock.sleep(seconds)
+            await socket.send(encode_message(EngineHeartbeat(id=self.next_id())))
+
+    async def _finish(self, socket: ClientConnection) -> None:
+        await self._stopping.wait()
+        await socket.send(encode_message(EngineDrain(id=self.next_id())))
+        while not self._is_done():
+            await self._seams.clock.sleep(0.02)
+
+    async def _receive(self, socket: ClientConnection) -> None:
+        async for text in socket:
+            match decode_gateway_message(text):
+                case JobDispatch() as dispatch:
+                    self._take(dispatch)
+                case CancelJob(job_id=job_id, hard=True):
+                    self._abandon(job_id)
+                case CancelJob(job_id=job_id):
+                    if (job := self._jobs.get(job_id)) is not None:
+                        job.cancel_requested.set()
+                case AckMessage(id=number):
+                    self._unacknowledged.pop(number, None)
+                case GatewayDrain():
+                    self.draining = True
+                case ErrorMessage(code=code, message=message):
+                    log.info("the gateway ends the connection (%s): %s", code, message)
+                    return
+
+    def _take(self, dispatch: JobDispatch) -> None:
+        self._claim = max(self._claim, dispatch.claim)
+        if dispatch.job_id in self._jobs and self._jobs[dispatch.job_id].held.claim == dispatch.claim:
+            return
+        self._abandon(dispatch.job_id)
+        job = self._jobs[dispatch.job_id] = EngineJob(self, dispatch)
+        self._tasks[job.id] = self._seams.spawn.task(self._run(job), name=f"engine-job-{job.id}")
+
+    def _abandon(self, job_id: UUID) -> None:
+        """The lease is lost: stop the local work, and report nothing."""
+        self._jobs.pop(job_id, None)
+        if (task := self._tasks.pop(job_id, None)) is not None:
+            task.cancel()
+
+    async def _run(self, job: EngineJob) -> None:
+        about: dict[str, Any] = {"job_id": job.id, "claim": job.dispatch.claim}
+        await self.send(JobAck(id=self.next_id(), **about))
+        await self.send(JobStarted(id=self.next_id(), **about))
+        end: JobMessage
+        try:
+            result = await self._handlers[job.dispatch.kind](job)
+            end = JobComplete(id=self.next_id(), result=msgspec.Raw(msgspec.json.encode(result)), **about)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is reported
+            text = "".join(traceback.format_exception(error))[-16_000:]
+            facts = EngineError(type(error).__name__, str(error)[:16_000], text)
+            action: FailedAction = "fail" if isinstance(error, PermanentError) else "retry"
+            end = JobFailedMessage(id=self.next_id(), error=facts, action=action, **about)
+        self._unacknowledged[end.id] = end
+        self._jobs.pop(job.id, None)
+        self._tasks.pop(job.id, None)
+        await self.send(end)
+
+    async def send(self, message: EngineMessage) -> None:
+        """Send a message if the engine is connected. Ends of jobs are sent again later."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError, WebSocketException):
+                await self._socket.send(encode_message(message))

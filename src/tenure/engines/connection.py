@@ -1,0 +1,463 @@
+"""One connection of an engine: claims jobs while the engine has capacity, dispatches them, and records its replies.
+
+While the connection lives, the gateway renews the leases of the engine's jobs. A connection that ends renews nothing
+more and ends no job: the engine may have connected again, here or to another gateway. A job that no gateway renews is
+recovered by its policy once its heartbeat deadline has passed by the database's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tenure.engines.outcomes import EngineOutcomes
+from tenure.engines.protocol import (
+    AckMessage,
+    CancelJob,
+    EngineDrain,
+    EngineHeartbeat,
+    ErrorCode,
+    ErrorMessage,
+    FromEngine,
+    GatewayDrain,
+    GatewayMessage,
+    HeldJob,
+    Hello,
+    JobComplete,
+    JobDispatch,
+    JobFailedMessage,
+    JobMessage,
+    Welcome,
+    decode_engine_message,
+    encode_message,
+)
+from tenure.engines.session import EngineLease, SessionKeys, resume_lease, unheld_lease
+from tenure.engines.settings import GatewaySettings
+from tenure.errors import InvalidInput, RequestIdReused, StoreUnavailable, TenureError
+from tenure.lifecycle.records import Job, Role
+from tenure.lifecycle.statuses import CLAIMED, LEASED
+from tenure.observe.log_context import job_fields
+from tenure.observe.log_format import counted
+from tenure.seams import Seams
+from tenure.stores.contract import ClaimRequest, Store, Subscription
+from tenure.workers.leases import Interruption, Lease, LeaseRegistry
+from tenure.workers.maintenance.lease_renewer import LeaseRenewer
+from tenure.workers.maintenance.recovery import RecoveryWorker
+from tenure.workers.reconnect import ReconnectBackoff
+
+CLAIM_BATCH_MAX = 100
+REPLIES_AT_ONCE = 64
+"""How many messages of one engine are recorded at a time. The others wait in its socket."""
+OUTGOING_MARGIN = 100
+
+log = logging.getLogger("tenure.engines")
+
+
+class SocketClosed(Exception):
+    """The other side has closed the socket."""
+
+
+class Socket(Protocol):
+    """The transport of a connection: text messages in both directions."""
+
+    async def receive(self) -> str:
+        """The next message. SocketClosed: there is none any more. InvalidInput: it is not a text message."""
+        ...
+
+    async def send(self, text: str) -> None: ...
+
+    async def close(self, code: int, reason: str) -> None: ...
+
+
+class ConnectionServices:
+    """What all connections of a gateway share."""
+
+    def __init__(
+        self,
+        store: Store,
+        seams: Seams,
+        *,
+        settings: GatewaySettings,
+        outcomes: EngineOutcomes,
+        recovery: RecoveryWorker,
+        name: str,
+        code_version: str | None,
+    ) -> None:
+        self.store, self.seams, self.settings, self.name = store, seams, settings, name
+        self.outcomes, self.recovery, self.code_version = outcomes, recovery, code_version
+
+
+class ConnectionEnded(Exception):
+    """The gateway ends the connection, for this reason."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code: ErrorCode = code
+
+
+class EngineConnection:
+    """One socket of one engine, after its hello."""
+
+    def __init__(
+        self, services: ConnectionServices, socket: Socket, hello: Hello, *, keys: SessionKeys, kinds: tuple[str, ...]
+    ) -> None:
+        self._services, self._socket, self._hello, self.keys, self._kinds = services, socket, hello, keys, kinds
+        self._store, self._seams = services.store, services.seams
+        self.leases = LeaseRegistry()
+        self._held: dict[UUID, EngineLease] = {}
+        self._claim = hello.claim
+        self._outgoing: asyncio.Queue[GatewayMessage] = asyncio.Queue(2 * hello.capacity + OUTGOING_MARGIN)
+        self._credit_changed = asyncio.Event()
+        self._ended: asyncio.Future[ConnectionEnded] = asyncio.get_running_loop().create_future()
+        self._replies: set[asyncio.Task[None]] = set()
+        self._reply_slots = asyncio.Semaphore(REPLIES_AT_ONCE)
+        self._job_locks: dict[UUID, asyncio.Lock] = {}
+        self._heard_at_seconds = self._seams.clock.monotonic_seconds()
+        self.draining = False
+        self.retired = False
+
+    @property
+    def engine_id(self) -> str:
+        return self.keys.engine_id
+
+    @property
+    def epoch(self) -> int:
+        return self._hello.epoch
+
+    @property
+    def capacity(self) -> int:
+        return self._hello.capacity
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs the engine holds and has not finished."""
+        return len(self._held)
+
+    @property
+    def credit(self) -> int:
+        """How many more jobs the engine can take."""
+        return 0 if self.draining or self.retired else self._hello.capacity - len(self._held)
+
+    def drain(self, reason: str) -> None:
+        """Dispatch nothing more. Leases are renewed and outcomes recorded until the engine has none left."""
+        if not self.draining:
+            self.draining = True
+            self._send(GatewayDrain(reason=reason))
+        self._credit_changed.set()
+
+    def retire(self, code: ErrorCode, message: str) -> None:
+        """End the connection. From now on it dispatches and records nothing."""
+        self.retired = True
+        if not self._ended.done():
+            self._ended.set_result(ConnectionEnded(code, message))
+
+    async def run(self) -> None:
+        """Serve the engine until its socket closes, it is silent, or the gateway ends the connection."""
+        await self._welcome()
+        renewer = LeaseRenewer(self._store, self.leases, self._seams, worker=self.engine_id)
+        spawn = self._seams.spawn.task
+        tasks: set[asyncio.Task[None]] = {
+            spawn(renewer.run(), name="tenure-engine-renewer"),
+            spawn(renewer.check_deadlines(), name="tenure-engine-deadlines"),
+            spawn(renewer.watch_changes(), name="tenure-engine-changes"),
+            spawn(self._claim_jobs(), name="tenure-engine-claims"),
+            spawn(self._receive(), name="tenure-engine-receives"),
+            spawn(self._write(), name="tenure-engine-sends"),
+            spawn(self._watch_silence(), name="tenure-engine-silence"),
+        }
+        waited: set[asyncio.Future[object]] = {*tasks, self._ended}  # type: ignore[arg-type]
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.retired = True
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=5.0)
+            await self._finish(tasks)
+
+    async def _finish(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Log why the connection ended. Replies that were received are recorded."""
+        if self._replies:
+            await asyncio.wait(self._replies, timeout=self._services.settings.silence_seconds)
+        if self._ended.done():
+            ended = self._ended.result()
+            await self._close(4000, ErrorMessage(code=ended.code, message=str(ended)))
+            reason = str(ended)
+        else:
+            failures = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+            reason = next((str(one) for one in failures if isinstance(one, SocketClosed)), "")
+            for error in failures:
+                if not isinstance(error, SocketClosed):
+                    log.error("connection of engine %s failed", self.engine_id, exc_info=error)
+            await self._close(1011, None)
+        left = counted(self.unfinished, "unfinished job")
+        log.info("engine %s disconnected (%s) with %s", self.engine_id, reason or "socket closed", left)
+
+    async def _close(self, code: int, last: ErrorMessage | None) -> None:
+        try:
+            async with asyncio.timeout(1.0):
+                if last is not None:
+                    await self._socket.send(encode_message(last))
+                await self._socket.close(code, "" if last is None else last.code)
+        except (SocketClosed, TimeoutError, RuntimeError):
+            return
+
+    async def _welcome(self) -> None:
+        kept = [held for held in self._hello.jobs if await self._resume(held)]
+        settings = self._services.settings
+        self._send(
+            Welcome(
+                gateway=self._services.name,
+                epoch=self.epoch,
+                heartbeat_seconds=settings.heartbeat_seconds,
+                silence_seconds=settings.silence_seconds,
+                jobs=tuple(kept),
+            )
+        )
+        facts = (self.engine_id, ", ".join(self._kinds), self._hello.capacity, counted(len(kept), "resumed job"))
+        log.info("engine %s connected for %s, capacity %s, %s", *facts)
+
+    async def _resume(self, held: HeldJob) -> bool:
+        lease = await resume_lease(
+            self._store,
+            self._seams,
+            keys=self.keys,
+            job_id=held.job_id,
+            claim=held.claim,
+            epoch=self.epoch,
+            on_interrupt=self._interrupted,
+        )
+        if lease is not None:
+            self._hold(lease)
+        return lease is not None
+
+    # From the engine.
+
+    async def _receive(self) -> None:
+        while True:
+            text = await self._socket.receive()
+            self._heard_at_seconds = self._seams.clock.monotonic_seconds()
+            try:
+                message = decode_engine_message(text)
+            except InvalidInput as problem:
+                self.retire("invalid_message", str(problem))
+                return
+            await self._reply_slots.acquire()
+            reply = self._seams.spawn.task(self._reply(message), name="tenure-engine-reply")
+            self._replies.add(reply)
+            reply.add_done_callback(self._replied)
+
+    def _replied(self, reply: asyncio.Task[None]) -> None:
+        self._replies.discard(reply)
+        self._reply_slots.release()
+        if not reply.cancelled() and (error := reply.exception()) is not None:
+            log.error("message of engine %s not recorded", self.engine_id, exc_info=error)
+
+    async def _reply(self, message: FromEngine) -> None:
+        match message:
+            case Hello():
+                self.retire("invalid_message", "a connection has one hello")
+            case EngineHeartbeat(id=number):
+                self._send(AckMessage(id=number))
+            case EngineDrain(id=number):
+                self.draining = True
+                self._send(AckMessage(id=number))
+            case JobMessage():
+                # Messages about one job are recorded in their order.
+                async with self._job_locks.setdefault(message.job_id, asyncio.Lock()):
+                    self._send(await self._record(message))
+                if message.job_id not in self._held:
+                    self._job_locks.pop(message.job_id, None)
+
+    async def _record(self, message: JobMessage) -> AckMessage:
+        lease = self._held.get(message.job_id)
+        if lease is None or lease.claim != message.claim:
+            return await self._record_unheld(message)
+        ack = await self._services.outcomes.record(lease, message)
+        if lease.lost or lease.job.status not in LEASED or _ends(message, ack):
+            self._drop(lease)
+        else:
+            self.leases.deadline_timer.end_before(lease.overdue_at_seconds)
+        return ack
+
+    async def _record_unheld(self, message: JobMessage) -> AckMessage:
+        """A message about a job that this connection does not hold: sent again after a reconnect, or too late."""
+        job = (await self._store.read([message.job_id])).get(message.job_id)
+        if job is None:
+            return AckMessage(id=message.id, outcome="lost", reason=f"there is no job {message.job_id}")
+        lease = unheld_lease(job, keys=self.keys, claim=message.claim, epoch=self.epoch)
+        return await record_unheld(self._services, lease, message)
+
+    async def _watch_silence(self) -> None:
+        limit = self._services.settings.silence_seconds
+        while True:
+            silent_seconds = self._seams.clock.monotonic_seconds() - self._heard_at_seconds
+            if silent_seconds >= limit:
+                self.retire("silent", f"no message for {limit} s; connect again")
+                return
+            await self._seams.clock.sleep(limit - silent_seconds)
+
+    # To the engine.
+
+    def _send(self, message: GatewayMessage) -> None:
+        try:
+            self._outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            self.retire("too_slow", f"{self._outgoing.qsize()} messages are unread; connect again")
+
+    async def _write(self) -> None:
+        while True:
+            await self._socket.send(encode_message(await self._outgoing.get()))
+
+    async def _claim_jobs(self) -> None:
+        settings, backoff = self._services.settings, ReconnectBackoff(self._seams)
+        while True:
+            try:
+                async with self._store.wakeups(settings.queues) as wakeups:
+                    while True:
+                        await self._claim_or_wait(wakeups)
+                        backoff.reset()
+            except TenureError as error:
+                await self._seams.clock.sleep(backoff.failed("claim for an engine", error))
+
+    async def _claim_or_wait(self, wakeups: Subscription) -> None:
+        self._credit_changed.clear()
+        if self.credit <= 0:
+            await self._credit_changed.wait()
+        elif not await self._claim_once():
+            await wakeups.wait(self._services.settings.poll_seconds)
+
+    async def _claim_once(self) -> int:
+        """Claim up to the engine's credit, and dispatch. Sent again under the same number until the store replies."""
+        number = self._claim + 1
+        request = ClaimRequest(
+            queues=self._services.settings.queues,
+            kinds=self._kinds,
+            limit=min(self.credit, CLAIM_BATCH_MAX),
+            worker=self.engine_id,
+            token=self.keys.lease_token(number),
+            request_id=self.keys.claim_request_id(number),
+            start=False,
+            role=Role.GATEWAY,
+            code_version=self._services.code_version,
+        )
+        sent_at_seconds = self._seams.clock.monotonic_seconds()
+        try:
+            jobs = await self._claimed(request)
+        except RequestIdReused:
+            # An earlier gateway claimed for this session under this number, with another credit.
+            self._claim = number
+            return 1
+        if not jobs:
+            return 0
+        self._claim = number
+        for job in jobs:
+            if job.token == request.token and job.status is CLAIMED and job.id not in self._held:
+                self._dispatch(job, number, sent_at_seconds)
+        return len(jobs)
+
+    async def _claimed(self, request: ClaimRequest) -> list[Job]:
+        backoff = ReconnectBackoff(self._seams)
+        while True:
+            try:
+                return await self._store.claim(request)
+            except StoreUnavailable as error:
+                await self._seams.clock.sleep(backoff.failed("claim for an engine", error))
+
+    def _dispatch(self, job: Job, claim: int, sent_at_seconds: float) -> None:
+        lease = EngineLease(
+            job,
+            keys=self.keys,
+            claim=claim,
+            epoch=self.epoch,
+            sent_at_seconds=sent_at_seconds,
+            on_interrupt=self._interrupted,
+        )
+        lease.restart_timeout(self._seams.clock.monotonic_seconds())
+        self._hold(lease)
+        self._send(dispatch_message(job, claim))
+
+    def _hold(self, lease: EngineLease) -> None:
+        self._held[lease.job.id] = lease
+        self.leases.add(lease)
+
+    def _drop(self, lease: EngineLease) -> None:
+        """The engine no longer holds the job: it has finished it, or lost it."""
+        if self._held.get(lease.job.id) is lease:
+            del self._held[lease.job.id]
+            self.leases.remove(lease)
+            self._credit_changed.set()
+
+    # Interruptions of leases.
+
+    def _interrupted(self, lease: Lease, reason: Interruption) -> None:
+        assert isinstance(lease, EngineLease)
+        if self.retired:
+            return
+        match reason:
+            case Interruption.CANCEL_REQUESTED:
+                self._cancel(lease, hard=False, reason=lease.job.cancel_reason or "requested")
+            case Interruption.OVERDUE:
+                task = self._seams.spawn.task(self._time_out(lease), name="tenure-engine-timeout")
+                self._replies.add(task)
+                task.add_done_callback(self._replies.discard)
+            case _:
+                self._cancel(lease, hard=True, reason="the lease is lost; another attempt continues the job")
+                self._drop(lease)
+
+    def _cancel(self, lease: EngineLease, *, hard: bool, reason: str) -> None:
+        self._send(CancelJob(job_id=lease.job.id, claim=lease.claim, hard=hard, reason=reason))
+
+    async def _time_out(self, lease: EngineLease) -> None:
+        """End an attempt whose timeout has passed: by the job's owner if it runs, and by recovery if it never
+        started."""
+        job = lease.job
+        async with self._job_locks.setdefault(job.id, asyncio.Lock()):
+            if self._held.get(job.id) is not lease or lease.job.status is not job.status:
+                return
+            try:
+                if job.status is CLAIMED:
+                    await self._services.recovery.recover([job])
+                else:
+                    await self._services.outcomes.time_out(lease)
+            except TenureError as error:
+                template = "job %s (%s) timeout not recorded; recovery takes it over: %s"
+                log.warning(template, job.id, job.kind, error, extra=job_fields(job))
+            self._cancel(lease, hard=True, reason=f"it was {job.status} for too long")
+            self._drop(lease)
+
+
+async def record_unheld(services: ConnectionServices, lease: EngineLease, message: JobMessage) -> AckMessage:
+    """Record a message under a lease that the gateway has not kept. An end that was recorded before stays so."""
+    log_of_job = (await services.store.history([lease.job.id]))[lease.job.id]
+    earlier = services.outcomes.recorded_before(lease, message, log_of_job)
+    return earlier or await services.outcomes.record(lease, message)
+
+
+def dispatch_message(job: Job, claim: int) -> JobDispatch:
+    """The message that hands a claimed job to its engine."""
+    origin, timeouts = job.origin, job.policy.timeouts
+    return JobDispatch(
+        job_id=job.id,
+        claim=claim,
+        kind=job.kind,
+        attempt=job.attempt,
+        payload=msgspec.Raw(origin.payload.encode()),
+        correlation_id=job.correlation_id,
+        trace=origin.trace,
+        submitted_by=origin.submitted_by,
+        claimed_seconds=timeouts.claimed_seconds,
+        running_seconds=timeouts.running_seconds,
+        lease_seconds=job.policy.lease_seconds,
+        heartbeat_seconds=job.policy.heartbeat_ms / 1000,
+    )
+
+
+def _ends(message: JobMessage, ack: AckMessage) -> bool:
+    """Whether the engine has finished the job by this message, or the gateway no longer holds it."""
+    return ack.outcome == "lost" or (ack.outcome == "recorded" and isinstance(message, JobComplete | JobFailedMessage))

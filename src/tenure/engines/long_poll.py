@@ -1,0 +1,134 @@
+"""The protocol over plain HTTP, for engines that cannot keep a socket: claim with a wait, renew, and report.
+
+The gateway keeps nothing between two requests. The engine numbers its claims and renews its leases itself: by `renew`
+at least every `heartbeat_seconds` of the job.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tenure.engines.connection import ConnectionServices, dispatch_message, record_unheld
+from tenure.engines.outcomes import Definitions
+from tenure.engines.protocol import (
+    CAPACITY_MAX,
+    KINDS_MAX,
+    AckMessage,
+    HeldJob,
+    JobDispatch,
+    JobMessage,
+    Name,
+    SessionSecret,
+)
+from tenure.engines.session import SessionKeys, resume_lease, unheld_lease
+from tenure.errors import InvalidInput
+from tenure.lifecycle.records import Job, Role
+from tenure.lifecycle.statuses import CLAIMED
+from tenure.stores.contract import ClaimRequest
+
+WAIT_SECONDS_MAX = 55.0
+POLL_EPOCH = 1
+
+
+class PollRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What every request has: the engine, and the secret of its session."""
+
+    engine_id: Name
+    session: SessionSecret
+
+
+class PollClaim(PollRequest, frozen=True, kw_only=True):
+    """Claim up to `capacity` jobs, and wait for one. The same claim number returns the same jobs."""
+
+    kinds: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=KINDS_MAX)]
+    claim: Annotated[int, Meta(ge=1, le=2**31)]
+    capacity: Annotated[int, Meta(ge=1, le=CAPACITY_MAX)] = 1
+    wait_seconds: Annotated[float, Meta(ge=0, le=WAIT_SECONDS_MAX)] = 20.0
+
+
+class PollJobs(msgspec.Struct, frozen=True):
+    """The reply to a claim."""
+
+    jobs: tuple[JobDispatch, ...]
+
+
+class PollRenew(PollRequest, frozen=True, kw_only=True):
+    """Renew the leases of these jobs."""
+
+    jobs: Annotated[tuple[HeldJob, ...], Meta(min_length=1, max_length=CAPACITY_MAX)]
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """Whether the engine still holds a job, and whether its end was requested."""
+
+    job_id: str
+    outcome: Literal["renewed", "lost"]
+    cancel_requested: bool = False
+
+
+class PollRenewals(msgspec.Struct, frozen=True):
+    """The reply to a renewal, in its order."""
+
+    jobs: tuple[Renewal, ...]
+
+
+class LongPoll:
+    """Serves the requests of one gateway."""
+
+    def __init__(self, services: ConnectionServices, definitions: Definitions) -> None:
+        self._services, self._definitions = services, definitions
+        self._store, self._seams = services.store, services.seams
+
+    async def claim(self, request: PollClaim, *, token_id: str) -> PollJobs:
+        unknown = sorted(set(request.kinds) - set(self._definitions))
+        if unknown:
+            raise InvalidInput("kinds", f"not declared as remote jobs of this app: {', '.join(unknown)}")
+        keys = SessionKeys(request.engine_id, request.session, token_id)
+        settings = self._services.settings
+        wanted = ClaimRequest(
+            queues=settings.queues,
+            kinds=tuple(sorted(set(request.kinds))),
+            limit=request.capacity,
+            worker=request.engine_id,
+            token=keys.lease_token(request.claim),
+            request_id=keys.claim_request_id(request.claim),
+            start=False,
+            role=Role.GATEWAY,
+            code_version=self._services.code_version,
+        )
+        deadline = self._seams.clock.monotonic_seconds() + request.wait_seconds
+        async with self._store.wakeups(settings.queues) as wakeups:
+            while True:
+                claimed = await self._store.claim(wanted)
+                left = deadline - self._seams.clock.monotonic_seconds()
+                if claimed or left <= 0:
+                    return _dispatched(claimed, wanted, request.claim)
+                await wakeups.wait(min(left, settings.poll_seconds))
+
+    async def renew(self, request: PollRenew, *, token_id: str) -> PollRenewals:
+        keys = SessionKeys(request.engine_id, request.session, token_id)
+        return PollRenewals(tuple([await self._renew_one(keys, held) for held in request.jobs]))
+
+    async def _renew_one(self, keys: SessionKeys, held: HeldJob) -> Renewal:
+        lease = await resume_lease(
+            self._store, self._seams, keys=keys, job_id=held.job_id, claim=held.claim, epoch=POLL_EPOCH
+        )
+        if lease is None:
+            return Renewal(str(held.job_id), "lost")
+        return Renewal(str(held.job_id), "renewed", lease.job.cancel_requested)
+
+    async def report(self, message: JobMessage, *, keys: SessionKeys) -> AckMessage:
+        """Record a message about a job, as over a socket."""
+        job = (await self._store.read([message.job_id])).get(message.job_id)
+        if job is None:
+            return AckMessage(id=message.id, outcome="lost", reason=f"there is no job {message.job_id}")
+        lease = unheld_lease(job, keys=keys, claim=message.claim, epoch=POLL_EPOCH)
+        return await record_unheld(self._services, lease, message)
+
+
+def _dispatched(claimed: list[Job], request: ClaimRequest, number: int) -> PollJobs:
+    held = [job for job in claimed if job.token == request.token and job.status is CLAIMED]
+    return PollJobs(tuple(dispatch_message(job, number) for job in held))

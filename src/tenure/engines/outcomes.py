@@ -1,0 +1,172 @@
+"""Records what an engine reports about a job, through the completer that workers use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tenure.engines.protocol import (
+    AckMessage,
+    JobAck,
+    JobComplete,
+    JobFailedMessage,
+    JobMessage,
+    JobProgress,
+    JobStarted,
+    error_json,
+)
+from tenure.engines.session import EngineLease
+from tenure.errors import InvalidInput, JobNotFound, LeaseLost, ResultRefused, TenureError
+from tenure.jobs.definition import JobDefinition
+from tenure.lifecycle.json_text import digest, encode, parse
+from tenure.lifecycle.operations import Ack, Operation, Progress, Start
+from tenure.lifecycle.records import Event, EventType, Job
+from tenure.lifecycle.statuses import CLAIMED
+from tenure.seams import Seams
+from tenure.workers.completer import Completer, Written
+from tenure.workers.execution.outcome_log import OutcomeLog, log_unrecorded
+from tenure.workers.execution.outcomes import (
+    Cancelled,
+    ErrorAction,
+    ErrorPolicy,
+    Outcome,
+    Raised,
+    Returned,
+    Snoozed,
+    Stopped,
+    TimedOut,
+    operation_for,
+    outcome_of_error,
+)
+
+Definitions = Mapping[str, JobDefinition[..., Any]]
+ENGINE_STOPS = "engine_stops"
+"""The cause of a release that an engine asked for."""
+
+
+class EngineOutcomes:
+    """Writes the operations of engine messages, and logs how attempts ended."""
+
+    def __init__(self, completer: Completer, definitions: Definitions, seams: Seams) -> None:
+        self._completer, self._definitions, self._seams = completer, definitions, seams
+        self._log = OutcomeLog(seams.clock, asyncio.get_running_loop())
+
+    def close(self) -> None:
+        self._log.flush()
+
+    async def record(self, lease: EngineLease, message: JobMessage) -> AckMessage:
+        """Apply a message about the job of this lease. The ack says whether it was recorded."""
+        try:
+            job = await self._apply(lease, message)
+        except (LeaseLost, JobNotFound) as refusal:
+            return AckMessage(id=message.id, outcome="lost", reason=str(refusal))
+        except TenureError as refusal:
+            return AckMessage(id=message.id, outcome="refused", reason=str(refusal))
+        return AckMessage(id=message.id, status=job.status.value)
+
+    def recorded_before(self, lease: EngineLease, message: JobMessage, log: Sequence[Event]) -> AckMessage | None:
+        """The ack of an end that this attempt reported before, by the job's log. None: it reported none."""
+        request_id = lease.request_id("end")
+        end = next((event for event in log if event.request_id == request_id), None)
+        if end is None or not isinstance(message, JobComplete | JobFailedMessage):
+            return None
+        if isinstance(message, JobComplete):
+            outcome = self._returned(lease.job, message)
+            same = isinstance(outcome, Returned) == (end.type is EventType.SUCCEEDED)
+            same = same and (not isinstance(outcome, Returned) or end.digest == digest(outcome.result))
+        else:
+            same = end.type is not EventType.SUCCEEDED
+        if same:
+            return AckMessage(id=message.id, status=end.to_status.value)
+        return AckMessage(id=message.id, outcome="refused", reason=f"the attempt ended before: it is {end.to_status}")
+
+    async def time_out(self, lease: EngineLease) -> None:
+        """End the attempt of a job that ran for longer than its policy allows."""
+        await self._end(lease, TimedOut())
+
+    async def release(self, lease: EngineLease, cause: str) -> None:
+        await self._end(lease, Stopped(cause))
+
+    async def _apply(self, lease: EngineLease, message: JobMessage) -> Job:
+        match message:
+            case JobAck():
+                return await self._ack(lease)
+            case JobStarted():
+                return await self._start(lease)
+            case JobProgress(percent=percent, message=text):
+                await self._start(lease)
+                progress = Progress(percent, text or None)
+                return await self._completer.write(lease, "progress", lambda _: progress)
+            case JobComplete():
+                outcome = self._returned(lease.job, message)
+            case JobFailedMessage(action="release" | "cancel"):
+                return (await self._end(lease, failed_outcome(message))).job
+            case JobFailedMessage():
+                outcome = failed_outcome(message)
+            case _:
+                raise InvalidInput("message", f"{type(message).__name__} is not about a job")
+        await self._start(lease)
+        return (await self._end(lease, outcome)).job
+
+    async def _ack(self, lease: EngineLease) -> Job:
+        if lease.job.status is not CLAIMED:
+            return lease.job
+        job = await self._completer.write(lease, "ack", lambda _: Ack())
+        lease.restart_timeout(self._seams.clock.monotonic_seconds())
+        return job
+
+    async def _start(self, lease: EngineLease) -> Job:
+        if lease.job.status is not CLAIMED:
+            return lease.job
+        job = await self._completer.write(lease, "start", lambda _: Start())
+        lease.restart_timeout(self._seams.clock.monotonic_seconds())
+        return job
+
+    async def _end(self, lease: EngineLease, outcome: Outcome) -> Written:
+        before = lease.job
+        lease.completing = True
+        try:
+            written = await self._completer.record(lease, "end", lambda job: _operation(job, outcome))
+        except Exception as error:
+            log_unrecorded(before, error)
+            raise
+        finally:
+            lease.completing = False
+        self._log.ended(before, outcome, written)
+        return written
+
+    def _returned(self, job: Job, message: JobComplete) -> Outcome:
+        """The result as it is stored, or the error of a result that breaks the declaration."""
+        text = bytes(message.result).decode()
+        definition = self._definitions.get(job.kind)
+        try:
+            value = parse(text, where="result")
+            if definition is not None:
+                definition.decode_result(text, job_id=job.id)
+            return Returned(encode(value, where="result"))
+        except (InvalidInput, ResultRefused) as refusal:
+            problem = ResultRefused(refusal.where, refusal.problem)
+            return outcome_of_error(problem, ErrorPolicy())
+
+
+def failed_outcome(message: JobFailedMessage) -> Outcome:
+    error = error_json(message.error)
+    match message.action:
+        case "cancel":
+            return Cancelled()
+        case "release" if message.delay_seconds is not None:
+            return Snoozed(message.delay_seconds, ENGINE_STOPS)
+        case "release":
+            return Stopped(ENGINE_STOPS)
+        case "fail":
+            return Raised(error, ErrorAction.FAIL)
+        case _:
+            return Raised(error, delay_seconds=message.delay_seconds)
+
+
+def _operation(job: Job, outcome: Outcome) -> Operation:
+    operation = operation_for(job, outcome)
+    if operation is None:
+        raise LeaseLost(job, "end")
+    return operation

@@ -1,0 +1,151 @@
+"""The session of an engine: what its leases and claims are derived from, and the leases that a gateway holds for it.
+
+Lease tokens and request ids follow from the secret of the session and the number of the claim. Another gateway derives
+the same ones, so that an engine resumes its jobs there and an outcome that is sent twice is applied once. No gateway
+keeps a session in the database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import RevisionConflict
+from tenure.lifecycle.json_text import digest
+from tenure.lifecycle.operations import Heartbeat
+from tenure.lifecycle.records import Actor, Job, Role
+from tenure.lifecycle.statuses import CLAIMED, RUNNING
+from tenure.seams import Seams
+from tenure.stores.contract import Applied, ApplyStore, Busy, Failure
+from tenure.workers.leases import Lease, OnInterrupt
+
+RESUME_TRIES = 5
+RESUME_PAUSE_SECONDS = 0.05
+ONCE = frozenset({"ack", "start", "end"})
+"""What happens once in an attempt. A gateway that repeats it sends the same request id."""
+
+
+class SessionKeys(msgspec.Struct, frozen=True):
+    """Derives the tokens and request ids of one engine session. `token_id` is that of the engine's access token."""
+
+    engine_id: str
+    secret: str
+    token_id: str
+
+    def lease_token(self, claim: int) -> UUID:
+        """The secret token of all leases of one claim."""
+        return UUID(bytes=self._derive(f"lease/{claim}")[:16], version=4)
+
+    def claim_request_id(self, claim: int) -> str:
+        return f"{digest(self._derive('claims').hex())[:16]}.{claim}"
+
+    @property
+    def public_id(self) -> str:
+        """Identifies the session without revealing its secret."""
+        return digest(self._derive("session").hex())
+
+    def _derive(self, purpose: str) -> bytes:
+        message = f"{self.token_id}/{self.engine_id}/{purpose}"
+        return hmac.new(self.secret.encode(), message.encode(), hashlib.sha256).digest()
+
+
+class EngineLease(Lease):
+    """The lease of a job that an engine runs. The gateway owns it on the engine's behalf."""
+
+    __slots__ = ("_epoch", "claim")
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        keys: SessionKeys,
+        claim: int,
+        epoch: int,
+        sent_at_seconds: float,
+        on_interrupt: OnInterrupt | None = None,
+    ) -> None:
+        token = keys.lease_token(claim)
+        super().__init__(
+            job, worker=keys.engine_id, token=token, sent_at_seconds=sent_at_seconds, on_interrupt=on_interrupt
+        )
+        self.actor = Actor(Role.GATEWAY, keys.engine_id, token)
+        self.claim, self._epoch = claim, epoch
+        self.overdue_at_seconds = float("inf")
+
+    def request_id(self, verb: str) -> str:
+        if verb in ONCE:
+            return f"{self._request_prefix}.{verb}"
+        return f"{super().request_id(verb)}.{self._epoch}"
+
+    def restart_timeout(self, now_seconds: float) -> None:
+        """Measure the timeout of the job's status from now: after the claim, the ack, and the start."""
+        policy = self.job.policy
+        limit_ms = {CLAIMED: policy.claimed_ms, RUNNING: policy.running_ms}.get(self.job.status)
+        self.overdue_at_seconds = float("inf") if limit_ms is None else now_seconds + limit_ms / 1000
+
+    def continue_timeout(self, now_seconds: float) -> None:
+        """Go on with the timeout that the job has by the database's clock, right after a write."""
+        timeout_at = self.job.timeout_at
+        left = float("inf") if timeout_at is None else (timeout_at - self.job.updated_at).total_seconds()
+        self.overdue_at_seconds = now_seconds + left
+
+
+class LeaseReader(ApplyStore, Protocol):
+    """The part of a store that resumes leases."""
+
+    async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
+
+
+async def resume_lease(
+    store: LeaseReader,
+    seams: Seams,
+    *,
+    keys: SessionKeys,
+    job_id: UUID,
+    claim: int,
+    epoch: int,
+    on_interrupt: OnInterrupt | None = None,
+) -> EngineLease | None:
+    """The lease of a job that the session claimed, renewed by a heartbeat. None: the session does not hold the job."""
+    job = (await store.read([job_id])).get(job_id)
+    for attempt in range(RESUME_TRIES):
+        if job is None or not job.leased:
+            return None
+        sent_at_seconds = seams.clock.monotonic_seconds()
+        # Unless the heartbeat renews the lease, at least half of it remains.
+        lease = EngineLease(
+            msgspec.structs.replace(job, token=keys.lease_token(claim)),
+            keys=keys,
+            claim=claim,
+            epoch=epoch,
+            sent_at_seconds=sent_at_seconds - job.policy.lease_seconds / 2,
+            on_interrupt=on_interrupt,
+        )
+        request_id = f"{lease.request_id('resume')}.{seams.random.name()}"
+        [outcome] = await store.apply([lease.request(Heartbeat(), request_id)])
+        match outcome:
+            case Applied(renewed=renewed):
+                lease.adopt(outcome.job)
+                if renewed:
+                    lease.renewal_sent(sent_at_seconds)
+                lease.continue_timeout(sent_at_seconds)
+                return lease
+            case Failure(RevisionConflict(current=Job() as current)):
+                job = current
+            case Busy():
+                await seams.clock.sleep(RESUME_PAUSE_SECONDS * 2**attempt)
+            case _:
+                return None
+    return None
+
+
+def unheld_lease(job: Job, *, keys: SessionKeys, claim: int, epoch: int) -> EngineLease:
+    """A lease of a job that the session may no longer hold. The store refuses what it does not, and recognises a
+    request that was applied before."""
+    held = msgspec.structs.replace(job, token=keys.lease_token(claim))
+    return EngineLease(held, keys=keys, claim=claim, epoch=epoch, sent_at_seconds=0.0)
