@@ -233,8 +233,9 @@ class BaseStore(ABC):
         return [*await self._findings(), *await self._undelivered(), *self._quarantine.findings()]
 
     async def _undelivered(self) -> list[Finding]:
-        """Messages that are not delivered. None of a database whose schema does not fit."""
-        if not (await self.schema()).current:
+        """Messages that are not delivered. None of a database whose schema does not fit: its store is not open."""
+        schema = await self.schema()
+        if not schema.current or schema.changed:
             return []
         return undelivered(await self.outbox.depth(), await self.outbox.endpoints())
 
