@@ -2,7 +2,7 @@
 
     with PostgresServer() as server:                  # PostgreSQL 18, in a temporary folder, on a free port
         dsn = server.create_database()                # an empty one; template=… clones another
-        server.kill9()                                # as when the machine dies: nobody gets to say goodbye
+        server.kill9()                                # as when the machine dies: no session is closed
         server.restart()                              # crash recovery, same address, same databases
 
 PostgreSQL refuses to run as root, so root hands it to an unprivileged account. Neither program outlives the process

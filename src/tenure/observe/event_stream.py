@@ -60,6 +60,6 @@ class EventStream:
 
 
 def _log_unreadable(page: EventPage) -> None:
-    """An event that cannot be decoded is passed over: the stream would otherwise end there for ever."""
+    """An event that cannot be decoded is skipped: the stream would otherwise end there for ever."""
     for row in page.unreadable:
-        log.error("event passed over: %s; run `tenure verify`", row)
+        log.error("event skipped: %s; run `tenure verify`", row)

@@ -1,4 +1,4 @@
-"""Connections are lent to one at a time, never more than there may be, and none that is not fit for it."""
+"""Each acquired connection belongs to one caller; there are never more than the limit, and none that is broken."""
 
 from __future__ import annotations
 
@@ -62,33 +62,33 @@ def pool_of(server: Server, size: int = 2) -> ConnectionPool:
 
 async def test_the_connection_released_last_is_acquired_first(server: Server) -> None:
     pool = pool_of(server)
-    one, other = await pool.take(), await pool.take()
-    pool.give_back(other)
-    pool.give_back(one)
-    assert await pool.take() is one
-    assert await pool.take() is other
+    one, other = await pool.acquire(), await pool.acquire()
+    pool.release(other)
+    pool.release(one)
+    assert await pool.acquire() is one
+    assert await pool.acquire() is other
     assert len(server.made) == 2
 
 
 async def test_no_more_connections_than_the_limit_are_acquired_and_the_next_waits(server: Server) -> None:
     pool = pool_of(server, size=1)
-    first = await pool.take()
-    waiting = [asyncio.create_task(pool.take()) for _ in range(2)]
+    first = await pool.acquire()
+    waiting = [asyncio.create_task(pool.acquire()) for _ in range(2)]
     await asyncio.sleep(0.01)
     assert not any(task.done() for task in waiting)
-    pool.give_back(first)
+    pool.release(first)
     assert await asyncio.wait_for(waiting[0], PLENTY_SECONDS) is first
     assert not waiting[1].done()
-    pool.give_back(first)
+    pool.release(first)
     assert await asyncio.wait_for(waiting[1], PLENTY_SECONDS) is first
 
 
 async def test_a_cancelled_waiter_leaves_its_connection_to_the_next(server: Server) -> None:
     pool = pool_of(server, size=1)
-    first = await pool.take()
-    gone, next_ = asyncio.create_task(pool.take()), asyncio.create_task(pool.take())
+    first = await pool.acquire()
+    gone, next_ = asyncio.create_task(pool.acquire()), asyncio.create_task(pool.acquire())
     await asyncio.sleep(0.01)
-    pool.give_back(first)
+    pool.release(first)
     gone.cancel()
     assert await asyncio.wait_for(next_, PLENTY_SECONDS) is first
     with pytest.raises(asyncio.CancelledError):
@@ -98,44 +98,44 @@ async def test_a_cancelled_waiter_leaves_its_connection_to_the_next(server: Serv
 @pytest.mark.parametrize("fault", ["closed", "in_transaction"])
 async def test_a_broken_connection_is_not_acquired_again(server: Server, fault: str) -> None:
     pool = pool_of(server, size=1)
-    spoilt: Any = await pool.take()
-    waiting = asyncio.create_task(pool.take())
+    spoilt: Any = await pool.acquire()
+    waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0.01)
     setattr(spoilt, fault, True)
-    pool.give_back(spoilt)
+    pool.release(spoilt)
     assert await asyncio.wait_for(waiting, PLENTY_SECONDS) is not spoilt
     assert spoilt.closed
 
 
 async def test_a_connection_that_broke_while_idle_is_not_acquired(server: Server) -> None:
     pool = pool_of(server)
-    broken: Any = await pool.take()
-    pool.give_back(broken)
+    broken: Any = await pool.acquire()
+    pool.release(broken)
     broken.closed = True
-    assert await pool.take() is not broken
+    assert await pool.acquire() is not broken
 
 
 async def test_a_refused_connection_fails_all_waiters(server: Server) -> None:
     pool = pool_of(server, size=1)
     server.refuses = True
-    asked = [asyncio.create_task(pool.take()) for _ in range(3)]
+    asked = [asyncio.create_task(pool.acquire()) for _ in range(3)]
     async with asyncio.timeout(PLENTY_SECONDS):
         for task in asked:
             with pytest.raises(ConnectionRefusedError):
                 await task
     server.refuses = False
-    await pool.take()
+    await pool.acquire()
 
 
 @pytest.mark.requirement("WC-05")
 async def test_a_pool_that_cannot_grow_continues_with_the_connections_that_it_has(server: Server) -> None:
     server.connections_max = 1
     pool = pool_of(server, size=10)
-    only = await pool.take()
-    waiting = [asyncio.create_task(pool.take()) for _ in range(5)]
+    only = await pool.acquire()
+    waiting = [asyncio.create_task(pool.acquire()) for _ in range(5)]
     async with asyncio.timeout(PLENTY_SECONDS):
         for task in waiting:
-            pool.give_back(only)
+            pool.release(only)
             assert await task is only
     assert server.tries <= 1 + len(waiting)
 
@@ -144,12 +144,12 @@ async def test_a_pool_that_cannot_grow_continues_with_the_connections_that_it_ha
 async def test_a_pool_without_a_connection_reports_that_there_are_too_many(server: Server) -> None:
     server.connections_max = 1
     pool = pool_of(server, size=10)
-    broken = await pool.take()
-    waiting = [asyncio.create_task(pool.take()) for _ in range(2)]
+    broken = await pool.acquire()
+    waiting = [asyncio.create_task(pool.acquire()) for _ in range(2)]
     await asyncio.sleep(0.01)
     server.connections_max = 0
     broken.terminate()
-    pool.give_back(broken)
+    pool.release(broken)
     async with asyncio.timeout(PLENTY_SECONDS):
         for task in waiting:
             with pytest.raises(TooManyConnections):
@@ -161,45 +161,45 @@ async def test_a_pool_grows_again_once_the_limit_is_raised(server: Server, monke
     monkeypatch.setattr(connection_pool, "GROW_SECONDS", 0.0)
     server.connections_max = 1
     pool = pool_of(server, size=2)
-    only = await pool.take()
+    only = await pool.acquire()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(pool.take(), 0.01)
+        await asyncio.wait_for(pool.acquire(), 0.01)
     server.connections_max = 2
-    assert await asyncio.wait_for(pool.take(), PLENTY_SECONDS) is not only
+    assert await asyncio.wait_for(pool.acquire(), PLENTY_SECONDS) is not only
 
 
 async def test_a_connection_that_was_idle_for_long_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of(server, size=3)
-    taken = [await pool.take() for _ in range(3)]
-    for connection in taken:
-        pool.give_back(connection)
+    connections = [await pool.acquire() for _ in range(3)]
+    for connection in connections:
+        pool.release(connection)
     monkeypatch.setattr(connection_pool, "IDLE_SECONDS_MAX", -1.0)
-    assert await pool.take() is taken[2]
+    assert await pool.acquire() is connections[2]
     assert [made.told for made in server.made] == [True, False, False]
 
 
 async def test_closing_a_pool_waits_for_acquired_connections_and_refuses_new_ones(server: Server) -> None:
     pool = pool_of(server, size=2)
-    lent, idle = await pool.take(), await pool.take()
-    pool.give_back(idle)
-    another = await pool.take()
-    waiting = asyncio.create_task(pool.take())
+    acquired, idle = await pool.acquire(), await pool.acquire()
+    pool.release(idle)
+    another = await pool.acquire()
+    waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0.01)
     closing = asyncio.create_task(pool.close())
     with pytest.raises(StoreError, match="closed"):
         await asyncio.wait_for(waiting, PLENTY_SECONDS)
-    pool.give_back(another)
+    pool.release(another)
     assert not closing.done()
-    pool.give_back(lent)
+    pool.release(acquired)
     await asyncio.wait_for(closing, PLENTY_SECONDS)
     assert all(made.closed for made in server.made)
     with pytest.raises(StoreError, match="closed"):
-        await pool.take()
+        await pool.acquire()
 
 
 async def test_a_connection_requested_before_the_close_is_not_acquired_after_it(server: Server) -> None:
     pool = pool_of(server)
-    asked = asyncio.create_task(pool.take())
+    asked = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
     await pool.close()
     with pytest.raises(StoreError, match="closed"):
@@ -209,7 +209,7 @@ async def test_a_connection_requested_before_the_close_is_not_acquired_after_it(
 
 async def test_terminating_a_pool_waits_for_no_connection(server: Server) -> None:
     pool = pool_of(server, size=2)
-    await pool.take()
-    pool.give_back(await pool.take())
+    await pool.acquire()
+    pool.release(await pool.acquire())
     pool.terminate()
     assert all(made.closed for made in server.made)

@@ -189,10 +189,10 @@ def test_a_claim_of_chosen_jobs_reads_those_alone(crowded: str, analysed: bool) 
 
 WITHIN_LIMITS = {
     "jobs/select_due_candidates": ("jobs_ready", 4 * 3 + 4 * 100),
-    "jobs/select_partitions": ("jobs_keyed", 200),
-    "jobs/select_due_of_partitions": ("jobs_keyed", 300),
-    "jobs/count_leased_by_partition": ("jobs_held", 0),
-    "jobs/select_recoverable": ("jobs_held", 0),
+    "jobs/select_partitions": ("jobs_partitioned", 200),
+    "jobs/select_due_of_partitions": ("jobs_partitioned", 300),
+    "jobs/count_leased_by_partition": ("jobs_leased", 0),
+    "jobs/select_recoverable": ("jobs_leased", 0),
 }
 """The index by which each of these finds what it looks for, and how many rows it reads at most."""
 

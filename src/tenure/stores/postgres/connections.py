@@ -139,7 +139,7 @@ class Connections:
                 return
             pool = ConnectionPool(self._connect, size=self.size)
             # The first connect reports an unreachable server here, and not at the first statement.
-            pool.give_back(await pool.take())
+            pool.release(await pool.acquire())
             self._pool = pool
 
     async def _connect(self) -> Connection:
@@ -299,7 +299,7 @@ class _PooledSession:
         self._pool, self._address = pool, address
 
     async def __aenter__(self) -> Session:
-        self._connection = await self._pool.take()
+        self._connection = await self._pool.acquire()
         return self._connection
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
@@ -307,7 +307,7 @@ class _PooledSession:
             # The state of the connection is unknown, so that it is not used again. After an abandoned query the next
             # one would wait until the server has answered.
             self._connection.terminate()
-        self._pool.give_back(self._connection)
+        self._pool.release(self._connection)
         if error is not None and (ours := translation(self._address, error)) is not None:
             raise ours from error
 

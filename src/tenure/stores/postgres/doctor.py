@@ -104,7 +104,7 @@ async def _paused(connection: Session) -> list[Finding]:
 
 async def _finished(connection: Session) -> list[Finding]:
     """Finished jobs that no worker removes."""
-    if await connection.fetchval("select to_regclass('tenure.jobs_held')") is None:
+    if await connection.fetchval("select to_regclass('tenure.jobs_leased')") is None:
         return []
     [row] = await fetch(connection, "jobs/estimate_finished", {"seen_seconds": SEEN_SECONDS})
     return finished_jobs(row["jobs"], pruned=row["pruned"])

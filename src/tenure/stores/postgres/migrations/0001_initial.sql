@@ -188,9 +188,9 @@ create index jobs_ready on tenure.jobs (queue, priority, due_at, id)
 create index jobs_pinned on tenure.jobs (pinned_version, queue, priority desc, due_at, id)
     where pinned_version is not null and status in ('queued', 'retry', 'waiting', 'stalled');
 -- Without the end of the lease, so that a renewal does not update the index. By queue, so that limits can count.
-create index jobs_held on tenure.jobs (queue, id) where status in ('claimed', 'running', 'stalled');
+create index jobs_leased on tenure.jobs (queue, id) where status in ('claimed', 'running', 'stalled');
 -- Only jobs with a partition key: limits per partition search it for jobs that may be claimed.
-create index jobs_keyed on tenure.jobs (queue, partition_key, priority desc, due_at, id)
+create index jobs_partitioned on tenure.jobs (queue, partition_key, priority desc, due_at, id)
     where partition_key is not null and status in ('queued', 'retry', 'waiting', 'stalled') and due_at is not null
       and pinned_version is null;
 create index jobs_unleased_timeout on tenure.jobs (timeout_at)
