@@ -360,7 +360,8 @@ class App:
     async def enqueue_many(self, requests: Iterable[PreparedCall[R]]) -> list[Handle[R]]:
         """Enqueue many calls in batches of a thousand, each in one transaction.
 
-        A generator makes the next batch while the previous one is written.
+        A generator makes the next batch while the previous one is written. KeyUsed: one of the calls refuses its used
+        key; the others of its batch are enqueued.
         """
         store = await self.store()
         remaining = iter(requests)
@@ -397,6 +398,8 @@ class App:
             raise
 
     def _handles(self, batch: Sequence[PreparedCall[R]], added: Sequence[EnqueueResult]) -> list[Handle[R]]:
+        for result, prepared in zip(added, batch, strict=True):
+            prepared.require_unused(result)
         return [Handle(self, a.job, p.definition, created=a.created) for a, p in zip(added, batch, strict=True)]
 
     def _handle(self, job: Job, *, created: bool) -> Handle[Any]:

@@ -11,6 +11,7 @@ TenureError
 │   │   └── AlreadyCommitted  the job has committed; it can only be finished
 │   ├── NotYet                legal, but not before a time that the database's clock has not reached
 │   ├── RequestIdReused       the request id was used before with another body
+│   ├── KeyUsed               the key belongs to an earlier job
 │   └── DedupeKeyConflict     a live job of another kind has the dedupe key
 ├── InvalidInput              a value that no store accepts; also a ValueError
 │   ├── UnknownKind           the app declares no job of this kind
@@ -147,6 +148,18 @@ class RequestIdReused(Refused):
         self.request_id = request_id
         super().__init__(
             f"request id {request_id!r} was used before with another body; use a new id for a new request",
+            current=current,
+        )
+
+
+class KeyUsed(Refused):
+    """The key was used before, by job `current`, and the enqueue refuses a used key. Nothing was enqueued for it."""
+
+    def __init__(self, key: str, *, current: Job) -> None:
+        self.key = key
+        super().__init__(
+            f"key {key!r} of kind {current.kind!r} was used before, by job {current.id}, which is {current.status}; "
+            f'use another key, or if_used="return" to get that job',
             current=current,
         )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +16,7 @@ import tenure
 from tenure.errors import IllegalTransition
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import CANCELLED, SUCCEEDED, WAITING
+from tenure.workflow import engine
 from tests.support.in_process_worker import working
 from tests.support.waiting import eventually
 
@@ -323,3 +326,68 @@ async def test_a_worker_that_stops_hands_a_run_over_without_a_failure(app: tenur
             assert await handle.result(timeout_seconds=60) == 3
         assert (await handle.refresh()).status is SUCCEEDED
     assert executed == [1, 2]
+
+
+@pytest.mark.requirement("WF-10")
+async def test_a_step_in_a_thread_finds_that_it_is_cancelled(app: tenure.App) -> None:
+    started, noticed = threading.Event(), threading.Event()
+
+    def poll() -> None:
+        started.set()
+        step = tenure.current_step()
+        until = time.monotonic() + 60
+        while not step.cancelled and time.monotonic() < until:
+            time.sleep(0.01)
+        if step.cancelled:
+            noticed.set()
+
+    @app.workflow()
+    async def wait(run: tenure.Run) -> None:
+        await run.step(poll)
+
+    async with app, working(app):
+        handle = await wait.enqueue()
+
+        async def has_started() -> bool:
+            return started.is_set()
+
+        await eventually(has_started, seconds=60)
+        await handle.cancel()
+        assert (await handle.wait(60)).status is CANCELLED
+
+        async def has_noticed() -> bool:
+            return noticed.is_set()
+
+        await eventually(has_noticed, seconds=60)
+
+
+@pytest.mark.requirement("WF-10")
+async def test_a_swallowed_cancellation_is_logged(
+    app: tenure.App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "SWALLOWED_SECONDS", 0.05)
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        started.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    @app.workflow()
+    async def wait(run: tenure.Run) -> None:
+        await run.step(stubborn)
+
+    async with app, working(app):
+        handle = await wait.enqueue()
+        await asyncio.wait_for(started.wait(), 60)
+        await handle.cancel()
+
+        async def is_logged() -> bool:
+            return any("which its code swallows" in record.getMessage() for record in caplog.records)
+
+        await eventually(is_logged, seconds=60)
+        release.set()
+        assert (await handle.wait(60)).status is CANCELLED

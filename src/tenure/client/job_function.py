@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.client.handle import Handle
 from tenure.client.job_id import JobId
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, KeyUsed
 from tenure.jobs.context import current_context
 from tenure.jobs.middleware import around_enqueue
 from tenure.lifecycle.json_text import check_datetime, check_seconds, check_text
@@ -29,6 +29,10 @@ DedupeScope = Literal["kind", "global"]
 """Whether a dedupe key belongs to the kind of its job, or is shared by all kinds."""
 
 
+IfUsed = Literal["return", "refuse"]
+"""What an enqueue does with a key that was used before: return its job, or raise KeyUsed."""
+
+
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one enqueue. None leaves the value of the declaration."""
 
@@ -40,6 +44,8 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_key: str | None = None
     scope: DedupeScope = "kind"
     request_id: str | None = None
+    key: str | None = None
+    if_used: IfUsed = "return"
     correlation_id: str | None = None
     trace: str | None = None
     submitted_by: str | None = None
@@ -52,6 +58,13 @@ class PreparedCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
 
     enqueue: EnqueueRequest
     definition: Any
+    unused_key: str | None = None
+    """A key that no earlier job may have."""
+
+    def require_unused(self, result: EnqueueResult) -> None:
+        """Raise KeyUsed if the result is an earlier job, and not one that a repetition of this call has found."""
+        if self.unused_key is not None and not result.created and result.job.id != self.enqueue.origin.id:
+            raise KeyUsed(self.unused_key, current=result.job)
 
 
 class Enqueuer(Generic[P, R]):
@@ -98,6 +111,7 @@ class Enqueuer(Generic[P, R]):
     def handle(self, prepared: PreparedCall[R], results: Sequence[EnqueueResult]) -> Handle[R]:
         """Return the handle of a call that was enqueued alone."""
         [one] = results
+        prepared.require_unused(one)
         return Handle(self._app, one.job, prepared.definition, created=one.created)
 
     def _prepare(self, payload: str) -> PreparedCall[R]:
@@ -108,7 +122,9 @@ class Enqueuer(Generic[P, R]):
             origin = _inherit(context.job, origin)
         if self._app.middleware:
             origin = around_enqueue(self._app.middleware, origin)
-        return PreparedCall(EnqueueRequest(origin, self._app.client, delay_ms, self._options.at), self._definition)
+        request = EnqueueRequest(origin, self._app.client, delay_ms, self._options.at)
+        unused_key = self._options.key if self._options.if_used == "refuse" else None
+        return PreparedCall(request, self._definition, unused_key)
 
     def _origin_template(self) -> tuple[Origin, int]:
         """Return the fields and the delay that all calls with these options share. Made with the first call."""
@@ -122,7 +138,7 @@ class Enqueuer(Generic[P, R]):
                 queue=declared.queue if options.queue is None else options.queue,
                 priority=declared.priority if options.priority is None else options.priority,
                 dedupe_key=stored_dedupe_key(self._definition.name, options.dedupe_key, options.scope),
-                request_id=options.request_id,
+                request_id=_request_id(self._definition.name, options),
                 correlation_id=options.correlation_id,
                 trace=options.trace,
                 submitted_by=options.submitted_by,
@@ -147,6 +163,24 @@ def _delay_ms(options: EnqueueOptions) -> int:
     return milliseconds(check_seconds(options.delay_seconds, "delay_seconds"))
 
 
+def _request_id(kind: str, options: EnqueueOptions) -> str | None:
+    """The request id: the one that is given, or `kind:key`."""
+    if options.if_used not in get_args(IfUsed):
+        raise InvalidInput("if_used", f"is {options.if_used!r}, and must be one of {', '.join(get_args(IfUsed))}")
+    if options.key is None:
+        if options.if_used != "return":
+            raise InvalidInput("if_used", "belongs to a key, which is missing")
+        return options.request_id
+    if options.request_id is not None:
+        raise InvalidInput("key", "and request_id exclude each other; give one of them")
+    check_text(options.key, "key")
+    return _of_kind(kind, options.key)
+
+
+def _of_kind(kind: str, key: str) -> str:
+    return f"{kind.replace('%', '%25').replace(':', '%3A')}:{key}"
+
+
 def stored_dedupe_key(kind: str, key: str | None, scope: DedupeScope) -> str | None:
     """The key as it is stored, which is unique among live jobs of all kinds.
 
@@ -162,7 +196,7 @@ def stored_dedupe_key(kind: str, key: str | None, scope: DedupeScope) -> str | N
             raise InvalidInput("scope", "belongs to a dedupe_key, which is missing")
         return None
     check_text(key, "dedupe_key")
-    return key if scope == "global" else f"{kind.replace('%', '%25').replace(':', '%3A')}:{key}"
+    return key if scope == "global" else _of_kind(kind, key)
 
 
 def _inherit(job: Job, origin: Origin) -> Origin:
@@ -257,6 +291,8 @@ class JobFunction(Enqueuer[P, R]):
         dedupe_key: str | None = None,
         scope: DedupeScope = "kind",
         request_id: str | None = None,
+        key: str | None = None,
+        if_used: IfUsed = "return",
         correlation_id: str | None = None,
         trace: str | None = None,
         submitted_by: str | None = None,
@@ -279,6 +315,10 @@ class JobFunction(Enqueuer[P, R]):
 
         While a job with the `dedupe_key` is live, another enqueue with it returns that job. With `scope="global"` the
         key is shared by all kinds, and a live job of another kind is a DedupeKeyConflict.
+
+        A `key` names one job of the kind for as long as it is kept: used again, also after its end, the enqueue returns
+        that job, or raises KeyUsed with `if_used="refuse"`. With other arguments or options it is RequestIdReused. To
+        run again after the end, use the dedupe key.
         """
         options = EnqueueOptions(
             queue=queue,
@@ -289,6 +329,8 @@ class JobFunction(Enqueuer[P, R]):
             dedupe_key=dedupe_key,
             scope=scope,
             request_id=request_id,
+            key=key,
+            if_used=if_used,
             correlation_id=correlation_id,
             trace=trace,
             submitted_by=submitted_by,

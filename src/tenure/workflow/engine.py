@@ -43,6 +43,8 @@ STEPS_MAX = 100_000
 """How many steps a run may record."""
 WATCH_SECONDS = 1.0
 """How often a run that waits, and is not suspended since it also works, looks for what it waits for."""
+SWALLOWED_SECONDS = 5.0
+"""After this time a warning names a run that was cancelled and goes on."""
 WARNING_SECONDS = 10.0
 """After this time a warning names what keeps a waiting run on its worker."""
 CODE_MISMATCH, CHECKPOINT_SAVE_FAILED = "code_mismatch", "checkpoint-save-failed"
@@ -127,6 +129,7 @@ class WorkflowEngine:
         self._outcome: Outcome | None = None
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._signals: list[SignalRecord] | None = None
         self._consumed = {record.signal_rev for record in records if record.signal_rev is not None}
         self._live_children: set[UUID] = set()
@@ -154,6 +157,8 @@ class WorkflowEngine:
         try:
             await asyncio.wait({main})
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
             ended = self._outcome is not None
             self._outcome = self._outcome or Cancelled()
             await self._stop_tasks()
@@ -187,12 +192,20 @@ class WorkflowEngine:
                 task.cancel()
             await asyncio.wait(tasks)
 
+    def _warn_if_swallowed(self, main: asyncio.Task[Any]) -> None:
+        if main.done():
+            return
+        job, awaited = self.job, undurable_wait(main)
+        template = "run %s (%s) still runs %s s after its cancellation, which its code swallows; it awaits %s"
+        log.warning(template, job.id, job.kind, SWALLOWED_SECONDS, awaited, extra=job_fields(job))
+
     def end(self, outcome: Outcome) -> None:
         """End the attempt with this outcome. Its tasks are cancelled."""
         if self._outcome is None:
             self._outcome = outcome
             if self.main.task is not None:
                 self.main.task.cancel()
+                self._timer = self.services.loop.call_later(SWALLOWED_SECONDS, self._warn_if_swallowed, self.main.task)
 
     def end_here(self, outcome: Outcome) -> NoReturn:
         """End the attempt in the call that is being made."""

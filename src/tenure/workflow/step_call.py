@@ -55,12 +55,28 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.max_attempts if self.on_error == "retry" else 1
 
 
+class CancelFlag:
+    """Set by the event loop, and read by the thread of the step."""
+
+    __slots__ = ("is_set",)
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+
 class CurrentStep(msgspec.Struct, frozen=True):
     """The step that this code is part of. `key` is the same in every attempt of it, and of no other step: pass it to
     other systems, so that they recognise a repetition."""
 
     key: str
     attempt: int
+    cancel_flag: CancelFlag = msgspec.field(default_factory=CancelFlag)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this call is cancelled: its run was, or its time is over. A step in a thread cannot be interrupted;
+        if it takes long it should look here now and then, and return. What it returns is ignored."""
+        return self.cancel_flag.is_set
 
 
 _current_step: ContextVar[CurrentStep | None] = ContextVar("tenure_step", default=None)
@@ -170,7 +186,11 @@ class StepExecution(Generic[R]):
                     _current_step.reset(token)
             context = copy_context()
             context.run(_current_step.set, step)
-            value = await self._engine.services.call_in_thread(partial(context.run, self._bound))
+            try:
+                value = await self._engine.services.call_in_thread(partial(context.run, self._bound))
+            except asyncio.CancelledError:
+                step.cancel_flag.is_set = True
+                raise
             # A plain function may return an awaitable: a partial or a callable object around an async function.
             return await value if inspect.isawaitable(value) else value
 
