@@ -466,6 +466,35 @@ class App:
         result = await (await self.admin()).redrive(job_id)
         return self._handle(result.job, created=result.created)
 
+    async def fork(
+        self,
+        job_id: JobId,
+        *,
+        from_step: str | None = None,
+        replace: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> Handle[Any]:
+        """Go on with an ended or parked run as a new run, which reuses its recorded steps and pays for none again.
+
+        The steps that were recorded before `from_step`, a key or a name, are reused; it and all later ones are
+        executed. By default the new run goes on where the old one ended: from the step that failed, or was undone.
+        `replace` has other results for recorded steps; by default all steps after the first of them are executed. The
+        old run stays as it is: cancel one that is parked.
+        """
+        from tenure.client.forks import fork_run
+
+        job, store = await (await self.admin()).job(job_id), await self.store()
+        result = await fork_run(
+            store,
+            job,
+            actor=self.client,
+            seams=self.seams,
+            from_step=from_step,
+            replace=replace,
+            request_id=request_id,
+        )
+        return self._handle(result.job, created=result.created)
+
     async def retry_many(self, wanted: JobFilter, *, limit: int = MANY) -> RedriveReport:
         """Retry every failed, dead-lettered or halted job that matches, except discarded dead letters."""
         return await (await self.admin()).retry_many(wanted, limit=limit)

@@ -18,7 +18,7 @@ import msgspec
 
 from tenure.lifecycle.operations import Commit, Complete, Stall
 from tenure.lifecycle.records import Job
-from tenure.stores.contract import ClaimRequest, Outcome, Request, Store, Transaction
+from tenure.stores.contract import ClaimRequest, Outcome, Request, Store, StoreTransaction
 from tests.chaos.process_options import Point, ProcessOptions
 
 AMID_SECONDS = 0.01
@@ -87,11 +87,11 @@ class FaultyStore:
             notes.leave(f"read-by-{self._options.name}")
             await asyncio.to_thread(notes.wait_for, "read-by-", count=self._options.recovers_after_readers)
 
-    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
         return self._transaction(deadline_seconds)
 
     @asynccontextmanager
-    async def _transaction(self, deadline_seconds: float) -> AsyncIterator[Transaction]:
+    async def _transaction(self, deadline_seconds: float) -> AsyncIterator[StoreTransaction]:
         async with self._store.transaction(deadline_seconds=deadline_seconds) as inner:
             yield FaultyTransaction(inner, self._options)
         if self._options.killed_at is Point.AFTER_COMMIT:
@@ -101,7 +101,7 @@ class FaultyStore:
 class FaultyTransaction:
     """The same for the points inside a commit block."""
 
-    def __init__(self, inner: Transaction, options: ProcessOptions) -> None:
+    def __init__(self, inner: StoreTransaction, options: ProcessOptions) -> None:
         self._inner, self._options = inner, options
 
     def __getattr__(self, name: str) -> Any:

@@ -241,3 +241,31 @@ async def test_a_plan_in_a_file_is_started_once_and_a_wrong_one_is_not(database:
     assert (started.code, again.code) == (0, 0)
     assert started.json["job"]["payload"]["goal"] == "read"
     assert (started.json["created"], again.json["created"]) == (True, False)
+
+
+@pytest.mark.requirement("WF-17")
+async def test_a_run_is_forked_from_a_step(app: library.App, database: Database) -> None:
+    executed: list[str] = []
+
+    def search(topic: str) -> str:
+        executed.append("search")
+        return topic
+
+    def write(text: str) -> str:
+        executed.append("write")
+        return f"on {text}"
+
+    @app.workflow
+    async def report(run: library.Run, topic: str) -> str:
+        return await run.step(write, await run.step(search, topic))
+
+    async with app, working(app):
+        handle = await report.enqueue("cats")
+        await handle.result(timeout_seconds=60)
+        refused = runs(database, "fork", str(handle.id))
+        forked = runs(database, "fork", str(handle.id), "--replace", 'search="dogs"', "--json")
+        fork = await app.get(forked.json["job"]["id"])
+        assert await fork.result(timeout_seconds=60) == "on dogs"
+    assert (refused.code, "it has succeeded" in refused.err) == (1, True)
+    assert forked.json["forked_from"] == str(handle.id)
+    assert executed == ["search", "write", "write"]

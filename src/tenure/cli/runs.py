@@ -31,12 +31,14 @@ from tenure.cli.run_output import (
     waits_for,
 )
 from tenure.client.admin import JobAdmin
+from tenure.client.forks import fork_run
 from tenure.lifecycle.json_text import parse
 from tenure.lifecycle.provenance import unread_signals
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE
 from tenure.lifecycle.steps import StepRecord
-from tenure.stores.contract import JobFilter, ReadStore
+from tenure.seams import SYSTEM
+from tenure.stores.contract import EnqueueResult, JobFilter, ReadStore
 from tenure.stores.contract.steps import all_steps
 from tenure.views.jobs import job_view, record_view
 from tenure.views.runs import RunVersions, distinct_facts, run_versions
@@ -165,6 +167,31 @@ def _view(details: RunDetails) -> dict[str, Any]:
         "children": [job_view(child, content=False) for child in details.children],
         "unread_signals": details.unread_signals,
     }
+
+
+@runs.command()
+@common_options
+@click.argument("wanted", metavar="ID", type=job_id)
+@click.option("--from", "from_step", metavar="STEP", help="The key or name of the first step that is executed again.")
+@click.option("--replace", multiple=True, metavar="STEP=JSON", help="Another result for a recorded step.")
+@click.option("--request-id", metavar="ID", help="Repeated with the same id, the command starts one run.")
+def fork(*, database: str, as_json: bool, wanted: GivenId, replace: tuple[str, ...], **given: Any) -> int:
+    """Go on with an ended or parked run as a new run that reuses its recorded steps."""
+    results = {key: parse(value, where=f"replace {key}") for key, _, value in (one.partition("=") for one in replace)}
+    old, enqueued = run(_fork(database, wanted, replace=results, **given))
+    if as_json:
+        print_json({"job": job_view(enqueued.job), "created": enqueued.created, "forked_from": old.id})
+    else:
+        print_line(f"{enqueued.job.id} forked from {old.id}")
+        if old.live:
+            print_line(f"{old.id} is still parked; tenure jobs cancel {old.id} ends it")
+    return Exit.OK
+
+
+async def _fork(database: str, wanted: GivenId, **given: Any) -> tuple[Job, EnqueueResult]:
+    async with opened(database) as store:
+        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
+        return job, await fork_run(store, job, actor=operator(), seams=SYSTEM, **given)
 
 
 @runs.command("start-plan")

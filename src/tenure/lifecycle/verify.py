@@ -167,7 +167,8 @@ def step_problems(job: Job, events: Sequence[Event], stored: Sequence[StoredStep
     early = [
         Problem(job.id, ProblemType.STEP, f"step {step.key!r} is of attempt {step.attempt}, which the job never had")
         for step in stored
-        if not 1 <= step.attempt <= job.attempt
+        # A fork has its copied steps before its first attempt, as steps of that attempt.
+        if not 1 <= step.attempt <= max(job.attempt, int(job.origin.redrive_of is not None))
     ]
     return [*changed, *emptied, *early, *_recorded_step_problems(job, events, stored)]
 

@@ -55,8 +55,8 @@ from tenure.stores.contract import (
     SignalRecord,
     Stats,
     StepOutcome,
+    StoreTransaction,
     Subscription,
-    Transaction,
     WorkerRecord,
     is_homogeneous,
     released_queues,
@@ -211,7 +211,7 @@ class BaseStore(ABC):
     async def migrate(self) -> list[MigrationRecord]: ...
 
     @abstractmethod
-    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]: ...
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]: ...
 
     @abstractmethod
     def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]: ...

@@ -20,6 +20,7 @@ from tenure.errors import AlreadyCommitted, DeadlinePassed, InvalidInput, StoreE
 from tenure.lifecycle.content import ContentDigests
 from tenure.lifecycle.json_text import check_seconds
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.steps import StepRecord
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import Clock
 from tenure.stores.contract import (
@@ -132,6 +133,11 @@ class BaseCommitBlock(ABC):
     @abstractmethod
     async def _save_step(self, request: SaveStep) -> StepOutcome: ...
 
+    @abstractmethod
+    async def _write_steps(self, job: Job, steps: Sequence[StepRecord]) -> int:
+        """Returns how many were written: all, or none if the job is not at its first revision."""
+        ...
+
     # The transaction.
 
     async def execute(self, sql: str, *values: Any) -> int:
@@ -214,6 +220,17 @@ class BaseCommitBlock(ABC):
             return outcome
 
         return await self._run(save)
+
+    async def write_steps(self, job: Job, steps: Sequence[StepRecord]) -> None:
+        """Write copies of steps for a job that this transaction has enqueued. InvalidInput: it is not new."""
+
+        async def write() -> None:
+            if any(step.job_id != job.id for step in steps):
+                raise InvalidInput("steps", f"are not all of job {job.id}")
+            if steps and await self._write_steps(job, steps) != len(steps):
+                raise InvalidInput("job", f"{job.id} was not enqueued by this transaction")
+
+        await self._run(write)
 
     def _digests_of(self, job: Job, asked: str) -> ContentDigests:
         """The digests that the job's commit will carry; AlreadyCommitted if its event is written."""

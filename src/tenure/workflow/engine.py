@@ -27,6 +27,7 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.jobs.step_codec import decode_result
+from tenure.lifecycle.forks import FORK_KEY, fork_origin
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepStatus
@@ -122,7 +123,12 @@ class WorkflowEngine:
         """The keys of the calls that this attempt has made."""
         self._dropped: list[str] = []
         """The branches whose calls need not all be made again: another branch was first."""
-        self.main = Branch("", seed=str(attempt.job.id), began_at=attempt.job.created_at)
+        forked = fork_origin(self._records)
+        self.main = Branch(
+            "",
+            seed=str(attempt.job.id if forked is None else forked.seed_id),
+            began_at=attempt.job.created_at if forked is None else forked.began_at,
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waits: set[DurableWait] = set()
         self._executing = 0
@@ -239,7 +245,7 @@ class WorkflowEngine:
     def require_all_made(self) -> None:
         """After the function has returned, every recorded call must have been made again. Else the run is parked."""
         for key, record in self._records.items():
-            made = call_key(key) in self._used or record.kind is StepKind.PATCH
+            made = call_key(key) in self._used or record.kind is StepKind.PATCH or key == FORK_KEY
             if not made and not any(key.startswith(prefix) for prefix in self._dropped):
                 recorded = _described(record.kind, record.name)
                 self.park(key, f"recorded is {recorded}, but the function returned before it")

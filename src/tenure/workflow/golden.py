@@ -265,7 +265,7 @@ class ReplayEngine(WorkflowEngine):
 
 def _is_call(record: StepRecord) -> bool:
     """Whether the record is that of a call, and not of a retry, a deadline, a patch or an undo."""
-    if record.kind in (StepKind.UNDO, StepKind.PATCH) or record.key.startswith("undo:"):
+    if record.kind in (StepKind.UNDO, StepKind.PATCH) or record.key.startswith(("undo:", "fork:")):
         return False
     return call_key(record.key) == record.key or record.kind is StepKind.DECISION
 

@@ -128,6 +128,15 @@ class Transaction(Protocol):
         ...
 
 
+class StoreTransaction(Transaction, Protocol):
+    """A transaction that the store itself has opened."""
+
+    async def write_steps(self, job: Job, steps: Sequence[StepRecord]) -> None:
+        """Write copies of steps for a job that this transaction has enqueued, in this order. Their numbers are given
+        by the store. Refused with InvalidInput once the job was claimed."""
+        ...
+
+
 class TransactionStore(Protocol):
     """The runner's part for commits that write more than an outcome."""
 
@@ -136,7 +145,7 @@ class TransactionStore(Protocol):
         """The database, without secrets. `StoreUnavailable.where` names the same."""
         ...
 
-    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
         """A transaction that is rolled back after the deadline, by the database itself where it can."""
         ...
 

@@ -20,6 +20,7 @@ import asyncpg
 
 from tenure.errors import GuardViolated, InvalidInput, StoreError, StoreUnavailable
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Clock
 from tenure.stores.commit_block import BaseCommitBlock, WakingStore
 from tenure.stores.contract import (
@@ -48,7 +49,7 @@ from tenure.stores.postgres.connections import (
 from tenure.stores.postgres.enqueue import enqueue
 from tenure.stores.postgres.messages import insert_messages
 from tenure.stores.postgres.policies import PostgresPolicies
-from tenure.stores.postgres.steps import PostgresSteps
+from tenure.stores.postgres.steps import PostgresSteps, copy_parameters
 
 T = TypeVar("T")
 
@@ -229,6 +230,9 @@ class PostgresCommitBlock(BaseCommitBlock):
             await self._statements.fetch("steps/lock_job", {"id": request.job.id})
             [outcome] = await self._steps.save([request])
         return outcome
+
+    async def _write_steps(self, job: Job, steps: Sequence[StepRecord]) -> int:
+        return len(await self._statements.fetch("steps/insert_copies", copy_parameters(job.id, steps)))
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
         await insert_messages(self._statements, messages)

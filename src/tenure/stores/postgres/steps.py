@@ -27,6 +27,12 @@ _STEP = (
     "results", "errors",
 )  # fmt: skip
 
+_COPY = (
+    "keys", "kinds", "names", "branches", "ordinals", "attempts", "argument_digests", "statuses", "code_versions",
+    "started_ats", "finished_ats", "child_ids", "signal_revs", "content_digests", "digests", "spends", "undos",
+    "results", "errors",
+)  # fmt: skip
+
 Place = tuple[UUID, str]
 
 log = logging.getLogger("tenure.stores.postgres")
@@ -143,3 +149,16 @@ def step_parameters(requests: Sequence[SaveStep]) -> dict[str, Any]:
         for step in (request.step,)
     ]
     return arrays(rows, _STEP)
+
+
+def copy_parameters(job_id: UUID, steps: Sequence[StepRecord]) -> dict[str, Any]:
+    """The arrays of `steps/insert_copies.sql`."""
+    rows = [
+        (
+            step.key, step.kind, step.name, step.branch, step.ordinal, step.attempt, step.arguments_digest, step.status,
+            step.code_version, step.started_at, step.finished_at, step.child_id, step.signal_rev, step.content_digest,
+            step.digest, step.spend, step.undo, step.result, step.error,
+        )
+        for step in steps
+    ]  # fmt: skip
+    return {**arrays(rows, _COPY), "job_id": job_id}

@@ -19,8 +19,8 @@ from tenure.stores.contract import (
     SaveStep,
     SchemaState,
     StepOutcome,
+    StoreTransaction,
     Subscription,
-    Transaction,
 )
 from tenure.stores.database_url import shown_url
 from tenure.stores.postgres.apply import PostgresApplier
@@ -131,7 +131,7 @@ class PostgresStore(BaseStore):
     async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
         return await self._steps.save(requests)
 
-    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
         """A transaction on a connection of its own. The server also ends it after the deadline."""
         return PostgresCommitBlock(
             self, self._connections, self._policies, clock=self._seams.clock, deadline_seconds=deadline_seconds

@@ -18,6 +18,7 @@ import msgspec
 
 from tenure.errors import StoreError, TenureError
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
 from tenure.stores.commit_block import BaseCommitBlock, WakingStore
 from tenure.stores.contract import (
@@ -38,7 +39,7 @@ from tenure.stores.sqlite.file_lock import WriteLock
 from tenure.stores.sqlite.messages import post
 from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.session import Session
-from tenure.stores.sqlite.steps import save_steps
+from tenure.stores.sqlite.steps import save_steps, write_copies
 from tenure.stores.sqlite.transactions import Work, begin_with_retries
 from tenure.stores.sqlite.user_sql import Result, UserSqlError, run, user_sql_errors
 from tenure.stores.sqlite.writer_thread import ConnectionRunner
@@ -214,6 +215,9 @@ class SqliteCommitBlock(BaseCommitBlock):
     async def _save_step(self, request: SaveStep) -> StepOutcome:
         [outcome] = await self._run_as_store(save_steps, [request])
         return outcome
+
+    async def _write_steps(self, job: Job, steps: Sequence[StepRecord]) -> int:
+        return await self._run_as_store(write_copies, job, steps)
 
     async def _run_as_store(
         self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs

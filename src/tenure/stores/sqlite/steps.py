@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+import msgspec
+
 from tenure.errors import RowPoisoned
 from tenure.lifecycle.decide import effective_at
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import (
     Failure,
@@ -72,6 +75,16 @@ def _write(session: Session, steps: Sequence[StepRecord]) -> dict[int, RowPoison
         else:
             session.release("steps")
     return problems
+
+
+def write_copies(session: Session, job: Job, steps: Sequence[StepRecord]) -> int:
+    """Write copies of steps for a job at its first revision. Returns how many."""
+    if session.job(text(job.id)).rev != 1:
+        return 0
+    [number] = session.execute("steps/select_last_number").fetchone()
+    numbered = (msgspec.structs.replace(step, number=number + place) for place, step in enumerate(steps, 1))
+    session.write_rows("steps/insert", [encode_step(step) for step in numbered])
+    return len(steps)
 
 
 def _recorded(session: Session, requests: Sequence[SaveStep]) -> dict[tuple[UUID, str], StepRecord]:

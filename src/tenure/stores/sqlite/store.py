@@ -22,8 +22,8 @@ from tenure.stores.contract import (
     SaveStep,
     SchemaState,
     StepOutcome,
+    StoreTransaction,
     Subscription,
-    Transaction,
 )
 from tenure.stores.database_url import shown_url
 from tenure.stores.sqlite import doctor, migrate
@@ -142,13 +142,13 @@ class SqliteStore(BaseStore):
     async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
         return await self._connections.write(save_steps, requests)
 
-    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
         """A transaction that holds the write lock. It is rolled back after the deadline, or earlier: after a share of
         the busy timeout (`BLOCK_SHARE`), since all other writers wait for it."""
         return self._block(deadline_seconds)
 
     @asynccontextmanager
-    async def _block(self, deadline_seconds: float) -> AsyncIterator[Transaction]:
+    async def _block(self, deadline_seconds: float) -> AsyncIterator[StoreTransaction]:
         require_no_open_block(self)
         blocks = await self._connections.blocks()
         async with SqliteCommitBlock(self, blocks, deadline_seconds=deadline_seconds) as block:

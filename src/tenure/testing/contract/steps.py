@@ -24,6 +24,7 @@ from tenure.errors import (
 )
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
+from tenure.lifecycle.forks import forked_steps
 from tenure.lifecycle.operations import (
     Cancel,
     Commit,
@@ -43,7 +44,7 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import Actor, Job, Role, Timeouts
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepsDigest, new_step_digests
 from tenure.lifecycle.verify import ProblemType, content_problems
-from tenure.stores.contract import Failure, SaveStep, StepExists, StepOutcome, StepSaved, Store
+from tenure.stores.contract import EnqueueRequest, Failure, SaveStep, StepExists, StepOutcome, StepSaved, Store
 from tenure.stores.validation import STEP_BYTES_MAX
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.outbox_and_artifacts import LONG_SECONDS, of_another_job
@@ -365,6 +366,40 @@ class StepContract:
         assert content_problems(await drive.job(job.id), await drive.events_of(job.id), stored) == []
 
     @pytest.mark.requirement("SM-20")
+    async def test_copies_of_steps_are_written_with_the_enqueue_of_their_job(self, drive: Driver) -> None:
+        old = await drive.running()
+        steps = await save(drive.store, save_request(old, "a"), save_request(old, "b", signal_rev=1))
+        origin = msgspec.structs.replace(old.origin, id=drive.random.job_id(), redrive_of=old.id)
+        copies = forked_steps(old, steps, origin.id, from_step=None, replace={"b": "7"}, succeeded_children=())
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            [new] = await tx.enqueue([EnqueueRequest(origin, CLIENT)])
+            await tx.write_steps(new.job, copies)
+        read = await drive.store.steps(origin.id)
+        assert [(one.key, one.result, one.attempt, one.signal_rev) for one in read[1:]] == [
+            ("a", '"paid"', 1, None),
+            ("b", "7", 1, None),
+        ]
+        assert [one.finished_at for one in read[1:]] == [one.finished_at for one in steps]
+        stored = (await drive.store.content([origin.id]))[origin.id]
+        assert content_problems(new.job, await drive.events_of(origin.id), stored) == []
+
+    async def test_copies_of_steps_are_refused_for_a_job_that_has_begun_and_roll_back_with_their_job(
+        self, drive: Driver
+    ) -> None:
+        old = await drive.running()
+        steps = await save(drive.store, save_request(old, "a"))
+        origin = msgspec.structs.replace(old.origin, id=drive.random.job_id(), redrive_of=old.id)
+        with pytest.raises(InvalidInput, match="was not enqueued by this transaction"):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.enqueue([EnqueueRequest(origin, CLIENT)])
+                await tx.write_steps(old, [msgspec.structs.replace(steps[0], key="c")])
+        with pytest.raises(InvalidInput, match="are not all of job"):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                [new] = await tx.enqueue([EnqueueRequest(origin, CLIENT)])
+                await tx.write_steps(new.job, steps)
+        assert await drive.store.read([origin.id]) == {}
+        assert [one.key for one in await drive.store.steps(old.id)] == ["a"]
+
     async def test_verify_finds_what_the_end_of_an_attempt_has_not_recorded(self, drive: Driver) -> None:
         job = await drive.running()
         await save(drive.store, save_request(job, "a"), save_request(job, "b"))

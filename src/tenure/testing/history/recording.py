@@ -19,7 +19,7 @@ from tenure.stores.contract import (
     Outcome,
     Request,
     Store,
-    Transaction,
+    StoreTransaction,
 )
 from tenure.testing.history.records import Call, History
 
@@ -69,13 +69,13 @@ class _Recorded:
         return outcomes
 
     @asynccontextmanager
-    async def transaction(self, *, deadline_seconds: float) -> AsyncIterator[Transaction]:
+    async def transaction(self, *, deadline_seconds: float) -> AsyncIterator[StoreTransaction]:
         """Requests inside get their result at the end of the transaction."""
         block = _RecordedBlock(self)
         try:
             async with self._store.transaction(deadline_seconds=deadline_seconds) as tx:
                 try:
-                    yield cast("Transaction", block.around(tx))
+                    yield cast("StoreTransaction", block.around(tx))
                 except BaseException:
                     block.refuse("rolled back")
                     raise
@@ -98,13 +98,13 @@ class _RecordedBlock:
 
     def __init__(self, outer: _Recorded) -> None:
         self._outer = outer
-        self._tx: Transaction | None = None
+        self._tx: StoreTransaction | None = None
         self._promised: list[tuple[Call, Settle]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tx, name)
 
-    def around(self, tx: Transaction) -> _RecordedBlock:
+    def around(self, tx: StoreTransaction) -> _RecordedBlock:
         self._tx = tx
         return self
 
@@ -121,7 +121,7 @@ class _RecordedBlock:
         self._promised.append((call, lambda: _settle(call, outcome)))
         return outcome
 
-    async def _asking(self, calls: list[Call], ask: Callable[[Transaction], Awaitable[Any]]) -> Any:
+    async def _asking(self, calls: list[Call], ask: Callable[[StoreTransaction], Awaitable[Any]]) -> Any:
         assert self._tx is not None, "a block is used only inside its transaction"
         with _answering(calls):
             return await ask(self._tx)

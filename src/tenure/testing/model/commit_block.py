@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.errors import StoreError
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.steps import StepRecord
 from tenure.seams import SYSTEM
 from tenure.stores.commit_block import BaseCommitBlock
 from tenure.stores.contract import (
@@ -84,6 +85,9 @@ class ModelCommitBlock(BaseCommitBlock):
             return outcome
 
         return await self._ask(save)
+
+    async def _write_steps(self, job: Job, steps: Sequence[StepRecord]) -> int:
+        return await self._ask(lambda model: model.write_copies(job.id, steps))
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
         await self._ask(lambda model: model.post(messages))

@@ -177,6 +177,15 @@ class Belongings:
         self._steps.setdefault(job.id, []).append(step)
         return StepSaved(step)
 
+    async def write_copies(self, job_id: UUID, steps: Sequence[StepRecord]) -> int:
+        """Copies of steps for a job at its first revision. Returns how many."""
+        if self._rows[job_id].rev != 1:
+            return 0
+        kept = self._steps.setdefault(job_id, [])
+        for step in steps:
+            kept.append(msgspec.structs.replace(step, number=self._next_step_number()))
+        return len(steps)
+
     def _next_step_number(self) -> int:
         return 1 + max((step.number for steps in self._steps.values() for step in steps), default=0)
 

@@ -43,8 +43,8 @@ from tenure.stores.contract import (
     SchemaState,
     SignalRecord,
     Stats,
+    StoreTransaction,
     Subscription,
-    Transaction,
     decide_request,
     redacted,
     without_token,
@@ -254,7 +254,7 @@ class ModelStore(Forgetting):
         rows = [self._rows[job_id] for job_id in sorted(job_ids) if job_id in self._rows]
         return [job for job in rows if waits_in_vain(job, self._rows.values(), self._clock.now())]
 
-    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
         return ModelCommitBlock(self, deadline_seconds=deadline_seconds)
 
     def _perform(self, request: Request) -> Outcome:
