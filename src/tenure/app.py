@@ -628,10 +628,10 @@ class App:
         )
 
     def _outbox_roles(self) -> list[WorkerRole]:
-        """What a worker runs beside its jobs: it publishes events, and delivers to the endpoints of this app."""
+        """What a worker runs beside its jobs: it publishes events and delivers messages."""
         from tenure.outbox.event_publisher import publisher_role
 
-        return [publisher_role(self.seams), *([self.outbox_role()] if self.endpoints else [])]
+        return [publisher_role(self.seams), self.outbox_role()]
 
     def outbox_role(self, options: ProcessorOptions | None = None) -> WorkerRole:
         """Return what delivers messages to the endpoints of this app, beside a worker or on its own."""

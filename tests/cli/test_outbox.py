@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
 
+import pytest
+from aiohttp import web
+
+from tenure import App, Context
+from tenure.inbox import verify
 from tenure.stores.contract.outbox import SubscriptionRecord
 from tenure.testing.contract.outbox import claim, endpoint, post, settlement
 from tenure.testing.driver import OPERATOR, Driver
 from tests.support.command import tenure
 from tests.support.databases import Database
+from tests.support.webhook_receiver import running_receiver
+
+KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 @pytest.mark.requirement("EH-06", "WC-07")
@@ -55,3 +63,68 @@ async def test_doctor_reports_messages_that_nothing_delivers(database: Database)
         await store.outbox.mark_seen(["crm"])
         await store.outbox.disable("crm", because="gone", actor=OPERATOR)
         assert "endpoint 'crm' is disabled and has 1 pending message" in [one.message for one in await store.doctor()]
+
+
+@pytest.mark.requirement("WC-07")
+async def test_a_webhook_is_created_tried_and_served_by_a_worker(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with database.opened():
+        pass
+    monkeypatch.setenv("BILLING_KEY", KEY)
+    monkeypatch.setenv("TENURE_WEBHOOK_NETWORKS", "127.0.0.0/8")
+    there = ("--database", database.url, "--json")
+    app = App(database.url)
+
+    @app.job
+    async def pay(ctx: Context) -> str:
+        async with ctx.commit(result="paid") as tx:
+            tx.outbox("payment.booked", {"cents": 1200}, aggregate="ada")
+        return "paid"
+
+    async with running_receiver() as receiver, app:
+        add = ("outbox", "add", "billing", receiver.url, "--topic", "payment.*", "--secret", "env:BILLING_KEY", *there)
+        assert (await asyncio.to_thread(tenure, *add)).code == 0
+        allowed = {"TENURE_WEBHOOK_NETWORKS": "127.0.0.0/8"}
+        tried = await asyncio.to_thread(tenure, "outbox", "test", "billing", *there, env=allowed)
+        assert tried.json == {"endpoint": "billing", "delivered": True, "status": 204, "reason": None}
+        receiver.respond = lambda _: web.Response(status=500)
+        refused = await asyncio.to_thread(tenure, "outbox", "test", "billing", *there, env=allowed)
+        assert (refused.code, refused.json["reason"]) == (1, "HTTP 500 Internal Server Error")
+        receiver.respond = lambda _: web.Response(status=204)
+        receiver.received.clear()
+        await pay.enqueue()
+        worker = app.worker()
+        working = asyncio.create_task(worker.run())
+        async with asyncio.timeout(60):
+            while not receiver.received:  # noqa: ASYNC110 - the receiver has no event to wait for
+                await asyncio.sleep(0.02)
+        worker.stop()
+        await working
+    [received] = receiver.received
+    assert verify(received.headers, received.body, [KEY]).data == {"cents": 1200}
+    assert tenure("outbox", "remove", "billing", *there).code == 0
+    assert tenure("outbox", "remove", "billing", *there).code == 1
+    assert tenure("outbox", "test", "billing", *there).code == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "field"),
+    [
+        ("ftp://example.org", "env:KEY", "url"),
+        ("https://ada:s3cret@example.org", "env:KEY", "url"),
+        ("https://example.org", "whsec_plain", "secret"),
+    ],
+)
+async def test_a_webhook_with_a_bad_address_or_a_plain_key_is_refused(
+    database: Database, url: str, secret: str, field: str
+) -> None:
+    async with database.opened() as store:
+        refused = tenure(
+            "outbox", "add", "billing", url, "--topic", "*", "--secret", secret, "--database", database.url
+        )
+        assert refused.code == 2
+        assert field in refused.err
+        assert "s3cret" not in refused.err
+        assert "whsec_plain" not in refused.err
+        assert await store.outbox.endpoints() == []

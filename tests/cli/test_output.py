@@ -17,7 +17,7 @@ from tenure.stores.database_url import shown_url
         ("sqlite://:memory:", "sqlite://:memory:"),
         ("postgresql://ada@db/jobs", "postgresql://ada@db/jobs"),
         ("postgresql://ada:s3cret@db:5432/jobs", "postgresql://ada:***@db:5432/jobs"),
-        ("postgresql://ada:s3:c@ret@db/jobs", "postgresql://ada:***@db/jobs"),
+        ("postgresql://ada:s3:c@ret@db/jobs", "postgresql://…"),
         ("postgresql://db/jobs?user=ada&password=s3cret", "postgresql://db/jobs?user=ada&password=***"),
         (
             "postgresql://db/jobs?sslpassword=s3cret&sslmode=require",

@@ -273,5 +273,5 @@ def run_pytest(folder: Path, source: str, *arguments: str) -> subprocess.Complet
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )

@@ -13,6 +13,7 @@ import click
 from tenure.cli.app_loader import load_app
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import operator
+from tenure.cli.outbox_webhooks import add, remove, test
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.cli.tables import Column
 from tenure.stores.contract.outbox import MessageFilter
@@ -51,6 +52,10 @@ DELIVERIES = (
 @click.group()
 def outbox() -> None:
     """List, show, replay and redrive messages of the outbox; deliver them."""
+
+
+for command in (add, remove, test):
+    outbox.add_command(command)
 
 
 @outbox.command()

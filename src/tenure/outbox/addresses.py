@@ -138,7 +138,7 @@ class AddressGuard:
         if not is_allowed(address, self._allowed):
             raise AddressRefused(
                 f"host {target.host} has the address {address}, which is not public; "
-                f"add its network to the allowed networks if webhooks may connect to it"
+                "add its network to TENURE_WEBHOOK_NETWORKS if webhooks may connect to it"
             )
         if target.scheme == "http" and not _is_within(_embedded(address) or address, self._allowed):
             raise AddressRefused(f"host {target.host} is in no allowed network, so use https instead of http")

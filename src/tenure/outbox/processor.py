@@ -35,6 +35,8 @@ LEASE_SHARE = 0.5
 """How much of a lease may pass before the processor begins no further delivery under it."""
 THROTTLE_SECONDS = 60.0
 SEEN_SECONDS = 15.0
+REFRESH_SECONDS = 5.0
+"""How often endpoints are read while there is none to serve."""
 
 log = logging.getLogger("tenure.outbox")
 
@@ -91,6 +93,7 @@ class OutboxProcessor:
         self._freed = asyncio.Event()
         self._stop = asyncio.Event()
         self._seen_at_seconds = float("-inf")
+        self._serves = False
         self.counts: Counter[str] = Counter()
 
     def stop(self) -> None:
@@ -132,6 +135,9 @@ class OutboxProcessor:
             for name in self._endpoints
             if self._sink(name) is not None and self._running[name] < most
         }
+        self._serves = any(self._sink(name) is not None for name in self._endpoints)
+        if not limits:
+            return 0
         request = ClaimDeliveries(
             owner=self._name,
             token=self._seams.random.token(),
@@ -172,12 +178,13 @@ class OutboxProcessor:
 
     async def _wait(self) -> None:
         """Until a stream has ended, new messages are announced, or the poll time has passed."""
+        seconds = self._options.poll_seconds if self._serves else max(self._options.poll_seconds, REFRESH_SECONDS)
         waiting: list[asyncio.Task[bool]] = [self._seams.spawn.task(self._is_freed(), name="tenure-outbox-idle")]
         if self._wakeups is not None:
-            wakeup = self._wakeups.wait(self._options.poll_seconds)
+            wakeup = self._wakeups.wait(seconds)
             waiting.append(self._seams.spawn.task(wakeup, name="tenure-outbox-wakeup"))
         try:
-            await asyncio.wait(waiting, timeout=self._options.poll_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in waiting:
                 task.cancel()

@@ -80,7 +80,8 @@ def outbox_role(
         async with store.wakeups([OUTBOX_WAKEUP]) as wakeups:
             processor = OutboxProcessor(store.outbox, sink_for, seams, name=name, options=options, wakeups=wakeups)
             task = seams.spawn.task(processor.run(), name="tenure-outbox")
-            log.info("outbox processor %s delivers to %s", name, ", ".join(sorted(endpoints)) or "no endpoint")
+            if endpoints:
+                log.info("outbox processor %s delivers to %s", name, ", ".join(sorted(endpoints)))
             try:
                 yield processor
             finally:

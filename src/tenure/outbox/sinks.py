@@ -24,8 +24,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to deliver one message to one endpoint.
 
     All fields but `attempt` and `previous` are those of the stored message, so that a receiver can deduplicate by `id`.
-    `body` is JSON text. `previous` is the sequence of the message of this aggregate that the endpoint received last,
-    None for the first one. A receiver whose own last sequence is another one has missed messages.
+    `body` is JSON text. `previous` is the sequence of the message of this aggregate that was attempted before this one,
+    delivered or not; None for the first one. A receiver whose own last sequence is another one has missed messages.
     """
 
     id: UUID
