@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from simulation import sample_jobs
+from simulation.budgets import SimulatedBudgets
 from simulation.children import SimulatedChildren
 from simulation.faults import Fault, Options
 from simulation.invariants import WAKE_UPS, InvariantViolated, LogInvariants
@@ -88,6 +89,9 @@ class SimulatedCluster:
         self._ticks = SimulatedSchedules(self.chance.of("schedules"))
         self._limits = Limits(self.chance.of("limits"))
         self._waits = SimulatedWaits(self.chance.of("waits"), self.clock.sleep, dies=Fault.CRASH not in options.without)
+        self._budgets = SimulatedBudgets(
+            self.chance.of("budgets"), self.clock.sleep, dies=Fault.CRASH not in options.without
+        )
         self._scheduled = 0
         self.retention = SimulatedRetention()
         self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
@@ -137,6 +141,8 @@ class SimulatedCluster:
                     self._break(broken)
             try:
                 await self._watches.check_waits(self.store, events)
+                if self._budgets.problem is not None:
+                    raise self._budgets.problem
             except InvariantViolated as broken:
                 self._break(broken)
 
@@ -360,15 +366,26 @@ class SimulatedCluster:
         in_node(parent, lambda: self.loop.create_task(family.run(self._wired_as(parent, "parent"))))
         waiter = Node("waiter", self.loop)
         in_node(waiter, lambda: self.loop.create_task(self._waits.run(self._wired_as(waiter, "waiter"))))
+        clients = [calls, wakes, parents]
+        if self._budgets.happens:
+            wired = self._wired_as(client, "budgets")
+            clients.append(in_node(client, lambda: self.loop.create_task(self._budgets.enqueue(wired))))
+            for name in ("spender 1", "spender 2"):
+                self._start_spender(name)
         for number in range(self.options.process_faults):
             self.spawn_outside(self._befall(number))
         await self._until(self.options.faulty_seconds)
         self.faulty = False
-        await self._drain(calls, wakes, parents)
+        await self._drain(*clients)
+        await self._budgets.check(self.store)
         if self.chance.of("retention").happens(RETENTION_SHARE):
             await self._until_pruned()
         if self.broken is None:
             await self._last_look()
+
+    def _start_spender(self, name: str) -> None:
+        spender = Node(name, self.loop)
+        in_node(spender, lambda: self.loop.create_task(self._budgets.run(self._wired_as(spender, name))))
 
     async def _until(self, seconds: float) -> None:
         while self.loop.time() < seconds and self.broken is None:

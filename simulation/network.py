@@ -19,6 +19,7 @@ from simulation.faults import OF_REQUESTS, Fault
 from simulation.random_streams import RandomStream
 from simulation.virtual_loop import Node
 from tenure.errors import StoreUnavailable
+from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.records import Event, Job, Role
 from tenure.lifecycle.schedules import Firing
 from tenure.lifecycle.steps import StepRecord
@@ -36,6 +37,8 @@ from tenure.stores.contract import (
     Prunable,
     PrunedBatch,
     Request,
+    Reserve,
+    ReserveOutcome,
     SaveStep,
     SignalRecord,
     Soonest,
@@ -236,6 +239,12 @@ class RemoteStore:
 
     async def save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
         return await self._connection.ask("save steps", lambda: self._store.save_steps(requests))
+
+    async def reserve(self, request: Reserve) -> ReserveOutcome:
+        return await self._connection.ask("reserve", lambda: self._store.reserve(request))
+
+    async def budget(self, root_id: UUID) -> list[BudgetLine]:
+        return await self._connection.ask("budget", lambda: self._store.budget(root_id))
 
     async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
         return await self._connection.ask("steps", lambda: self._store.steps(job_id, after=after, limit=limit))

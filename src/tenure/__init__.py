@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from tenure.jobs.middleware import Middleware
     from tenure.jobs.profiles import STRICT
     from tenure.lifecycle.backoff import Backoff
+    from tenure.lifecycle.budgets import Budget
     from tenure.lifecycle.queue_limits import Rate
     from tenure.lifecycle.records import Job, Timeouts
     from tenure.lifecycle.retention import Retention
     from tenure.lifecycle.statuses import Status
     from tenure.stores.contract import JobFilter
+    from tenure.workflow.policy import PolicyCall, PolicyDecision
     from tenure.workflow.run import First, Run
     from tenure.workflow.step_call import CurrentStep, current_step
     from tenure.workflow.transaction import StepTransaction
@@ -48,6 +50,7 @@ __all__ = [
     "STRICT",
     "App",
     "Backoff",
+    "Budget",
     "CancelRequested",
     "Context",
     "CurrentStep",
@@ -66,6 +69,8 @@ __all__ = [
     "LeaseLost",
     "Middleware",
     "PermanentError",
+    "PolicyCall",
+    "PolicyDecision",
     "PolicyViolation",
     "Rate",
     "Retention",
@@ -89,6 +94,7 @@ _MODULE_OF = {
     "App": "tenure.app",
     "Backoff": "tenure.lifecycle.backoff",
     "CancelRequested": "tenure.errors",
+    "Budget": "tenure.lifecycle.budgets",
     "Context": "tenure.jobs.context",
     "DeadlinePassed": "tenure.errors",
     "DependencyUnavailable": "tenure.errors",
@@ -105,6 +111,8 @@ _MODULE_OF = {
     "Middleware": "tenure.jobs.middleware",
     "PermanentError": "tenure.errors",
     "PolicyViolation": "tenure.errors",
+    "PolicyCall": "tenure.workflow.policy",
+    "PolicyDecision": "tenure.workflow.policy",
     "Rate": "tenure.lifecycle.queue_limits",
     "Retention": "tenure.lifecycle.retention",
     "Snooze": "tenure.errors",

@@ -33,6 +33,7 @@ from tenure.jobs.context import Context, inside_commit
 from tenure.jobs.definition import JobDefinition, check_function
 from tenure.jobs.middleware import Middleware
 from tenure.jobs.settings import database_url
+from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_text, encode
 from tenure.lifecycle.records import Actor, Job, Role
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tenure.testing.harness.mode import HarnessMode
     from tenure.workers.execution.process.child import LoadJob
     from tenure.workers.worker import Worker, WorkerRole
+    from tenure.workflow.policy import RunPolicy
     from tenure.workflow.run import Run
     from tenure.workflow.skills import Skill
 
@@ -211,7 +213,13 @@ class App:
     def workflow(self, function: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
     @overload
     def workflow(
-        self, /, *, errors: Iterable[type[Exception]] = (), **options: Unpack[JobOptions]
+        self,
+        /,
+        *,
+        errors: Iterable[type[Exception]] = (),
+        budget: Budget | None = None,
+        policy: RunPolicy | None = None,
+        **options: Unpack[JobOptions],
     ) -> WorkflowDecorator: ...
     def workflow(
         self,
@@ -219,6 +227,8 @@ class App:
         /,
         *,
         errors: Iterable[type[Exception]] = (),
+        budget: Budget | None = None,
+        policy: RunPolicy | None = None,
         **options: Any,
     ) -> Any:
         """Declare a workflow: an async function whose steps are recorded (`Run`). It is enqueued like a job.
@@ -231,15 +241,20 @@ class App:
         The options are those of a job. `max_attempts` and `backoff` apply to errors of the function itself; a step has
         its own (`run.using`). A step's recorded error is raised again as its own class if that is one of `errors`, and
         else as StepFailed.
+
+        `budget` limits what a run may spend together with its children; beyond a limit it is halted. `policy` is called
+        with each step before it is executed, and returns a PolicyDecision: allow, halt, or require a signal.
         """
         from tenure.workflow.definition import WorkflowDefinition
 
         declared = declaration(cast(JobOptions, options))
+        if budget is not None:
+            declared = msgspec.structs.replace(declared, policy=msgspec.structs.replace(declared.policy, budget=budget))
 
         def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
             check_function(function)
             definition: WorkflowDefinition[..., Any] = WorkflowDefinition(
-                function, name=options.get("kind") or function.__name__, options=declared, errors=errors
+                function, name=options.get("kind") or function.__name__, options=declared, errors=errors, policy=policy
             )
             self._register(definition)
             return JobFunction(self, definition)

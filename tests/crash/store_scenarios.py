@@ -24,6 +24,7 @@ from tenure.stores.queue_groups import GROUP_QUEUES_MAX
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, blank_verbose, runner
 from tests.crash.archive_scenarios import ARCHIVE_SCENARIOS
+from tests.crash.budget_scenarios import BUDGET_SCENARIOS
 from tests.crash.log_cursor_scenarios import LOG_CURSOR_SCENARIOS
 from tests.crash.operation_scenarios import DEAD_LETTER, OPERATION_SCENARIOS
 from tests.crash.queue_scenarios import QUEUE_SCENARIOS
@@ -194,6 +195,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *LOG_CURSOR_SCENARIOS,
     *SCHEDULE_SCENARIOS,
     *ARCHIVE_SCENARIOS,
+    *BUDGET_SCENARIOS,
     *QUEUE_SCENARIOS,
     Scenario("register", register),
     Scenario("unregister", unregister, a_worker),

@@ -9,24 +9,36 @@ CREATE TABLE tenure_artifacts (
     at integer not null,
     primary key (job_id, name)
 );
+CREATE TABLE tenure_budgets (
+    root_id text not null,
+    unit text not null,
+    limit_amount integer not null,
+    spent integer not null,
+    on_lost_spend text not null,
+    primary key (root_id, unit),
+    constraint "tenure: amounts of a budget are not negative" check (
+        typeof(limit_amount) is 'integer' and typeof(spent) is 'integer' and limit_amount >= 0 and spent >= 0
+    ),
+    constraint "tenure: lost spend is charged or released" check (on_lost_spend in ('charge', 'release'))
+) without rowid;
 CREATE TABLE tenure_claims (
     request_id text not null primary key,
     body text not null,
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-3df11a1442','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1efdf-a16f-7120-86ac-2be482488940"]',1795025772920175);
-INSERT INTO "tenure_claims" VALUES('request-12-26760e7024','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a250-765c-8694-9d7d5fc3f6d9"]',1795025773148131);
-INSERT INTO "tenure_claims" VALUES('request-14-d4dc0a0dc7','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a274-7270-a36a-9207e9e560b6"]',1795025773184081);
-INSERT INTO "tenure_claims" VALUES('request-16-a9eb9cf872','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a297-74f0-92ca-8f65d8eff508"]',1795025773219947);
-INSERT INTO "tenure_claims" VALUES('request-18-32c645bb64','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7"]',1795025773264130);
-INSERT INTO "tenure_claims" VALUES('request-2-b7e658d3f4','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1efdf-a190-72e2-b0b1-6442f56d9b9e"]',1795025772949243);
-INSERT INTO "tenure_claims" VALUES('request-20-629d642919','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a2e7-71ef-ae7c-7e059187de6d"]',1795025773301979);
-INSERT INTO "tenure_claims" VALUES('request-23-de3520c423','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a324-76dd-8384-c2a898b65e6d"]',1795025773361378);
-INSERT INTO "tenure_claims" VALUES('request-3-a2686207bb','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a1a6-77bb-abd7-fb505258508c"]',1795025772976306);
-INSERT INTO "tenure_claims" VALUES('request-4-853a031a2d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a1bc-71d0-b4e1-1042e4ca274f"]',1795025773004144);
-INSERT INTO "tenure_claims" VALUES('request-7-3711eef043','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a1f3-74e6-bdf0-722532b63f5a"]',1795025773056137);
-INSERT INTO "tenure_claims" VALUES('request-9-e76c429f0a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efdf-a218-7269-a6ee-a651a437af6e"]',1795025773094213);
+INSERT INTO "tenure_claims" VALUES('request-1-d9b289c64e','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1efe9-434d-7277-b693-bdbd89b3f267"]',1795026404185762);
+INSERT INTO "tenure_claims" VALUES('request-12-46a1262467','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4421-7519-b581-a23675cdd456"]',1795026404400291);
+INSERT INTO "tenure_claims" VALUES('request-14-6f3b2cc859','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4444-70b7-9f4c-8fa82a1488ce"]',1795026404435554);
+INSERT INTO "tenure_claims" VALUES('request-16-9c9839d142','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4469-77ac-a34f-bab3048902e5"]',1795026404468300);
+INSERT INTO "tenure_claims" VALUES('request-18-d91becbae0','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4489-7312-a46f-b63afe2aea52"]',1795026404500358);
+INSERT INTO "tenure_claims" VALUES('request-2-9d708ea37c','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1efe9-436e-741b-9a6b-dd230f71457a"]',1795026404220158);
+INSERT INTO "tenure_claims" VALUES('request-20-3a965627b1','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-44a6-741a-9661-01355c7374a3"]',1795026404533133);
+INSERT INTO "tenure_claims" VALUES('request-23-7abbfe6638','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-44d0-7520-ba3a-3257f27169fc"]',1795026404573975);
+INSERT INTO "tenure_claims" VALUES('request-3-110a4e5ad2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4388-7088-8f81-a933986d89eb"]',1795026404244182);
+INSERT INTO "tenure_claims" VALUES('request-4-1191311f8a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-43a0-731c-82bc-9e34f0880785"]',1795026404265222);
+INSERT INTO "tenure_claims" VALUES('request-7-ff6cfdf24d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-43d3-7371-acd1-d996f6e46592"]',1795026404317094);
+INSERT INTO "tenure_claims" VALUES('request-9-45cf337f5e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-43f8-739c-bc1e-72bc57fee7a6"]',1795026404352245);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -48,7 +60,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1efdf-a324-76dd-8384-c2a898b65e6d','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795025773375538,'worker-1',1795025833361378,'01a1efdf-a324-76dd-8384-c2a898b65e6d',NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1efe9-44d0-7520-ba3a-3257f27169fc','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795026404580020,'worker-1',1795026464573975,'01a1efe9-44d0-7520-ba3a-3257f27169fc',NULL,NULL);
 CREATE TABLE tenure_deduplicated_requests (
     request_id text not null primary key,
     digest text not null,
@@ -157,48 +169,48 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1efdf-a144-7259-be03-bf3edcdfeb19',1,'enqueued',NULL,'queued',1795025772876436,0,'client:ada','01a1efdf-a144-7259-be03-bf3edcdfeb19',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(2,'01a1efdf-a160-731d-a324-dd8cc0bb87f5',1,'enqueued',NULL,'queued',1795025772896603,0,'client:ada','01a1efdf-a160-731d-a324-dd8cc0bb87f5',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(3,'01a1efdf-a166-7039-9163-50d126c465a2',1,'enqueued',NULL,'queued',1795025772902844,0,'client:ada','01a1efdf-a166-7039-9163-50d126c465a2',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(4,'01a1efdf-a16f-7120-86ac-2be482488940',1,'enqueued',NULL,'queued',1795025772912401,0,'client:ada','01a1efdf-a16f-7120-86ac-2be482488940',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(5,'01a1efdf-a16f-7120-86ac-2be482488940',3,'claimed','queued','running',1795025772920175,1,'pool:worker-1','request-1-3df11a1442',NULL,NULL,NULL,1795025832920175,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(6,'01a1efdf-a190-72e2-b0b1-6442f56d9b9e',1,'enqueued',NULL,'queued',1795025772944584,0,'client:ada','01a1efdf-a190-72e2-b0b1-6442f56d9b9e',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(7,'01a1efdf-a190-72e2-b0b1-6442f56d9b9e',2,'claimed','queued','claimed',1795025772949243,1,'pool:worker-1','request-2-b7e658d3f4',NULL,NULL,NULL,1795025832949243,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(8,'01a1efdf-a1a6-77bb-abd7-fb505258508c',1,'enqueued',NULL,'queued',1795025772966330,0,'client:ada','01a1efdf-a1a6-77bb-abd7-fb505258508c',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(9,'01a1efdf-a1a6-77bb-abd7-fb505258508c',3,'claimed','queued','running',1795025772976306,1,'pool:worker-1','request-3-a2686207bb',NULL,NULL,NULL,1795025832976306,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(10,'01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',1,'enqueued',NULL,'queued',1795025772988637,0,'client:ada','01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(11,'01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',3,'claimed','queued','running',1795025773004144,1,'pool:worker-1','request-4-853a031a2d',NULL,NULL,NULL,1795025833004144,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(12,'01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',4,'progress','running','running',1795025773012061,1,'runner:worker-1','request-5-1124a0425e',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(13,'01a1efdf-a1bc-71d0-b4e1-1042e4ca274f',5,'heartbeat','running','running',1795025773036206,1,'runner:worker-1','request-6-5f6539c735',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(14,'01a1efdf-a1f3-74e6-bdf0-722532b63f5a',1,'enqueued',NULL,'queued',1795025773043750,0,'client:ada','01a1efdf-a1f3-74e6-bdf0-722532b63f5a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(15,'01a1efdf-a1f3-74e6-bdf0-722532b63f5a',3,'claimed','queued','running',1795025773056137,1,'pool:worker-1','request-7-3711eef043',NULL,NULL,NULL,1795025833056137,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(16,'01a1efdf-a1f3-74e6-bdf0-722532b63f5a',4,'suspended','running','waiting',1795025773063965,1,'runner:worker-1','request-8-b72d980b6e',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(17,'01a1efdf-a218-7269-a6ee-a651a437af6e',1,'enqueued',NULL,'queued',1795025773080367,0,'client:ada','01a1efdf-a218-7269-a6ee-a651a437af6e',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(18,'01a1efdf-a218-7269-a6ee-a651a437af6e',3,'claimed','queued','running',1795025773094213,1,'pool:worker-1','request-9-e76c429f0a',NULL,NULL,NULL,1795025833094213,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(19,'01a1efdf-a218-7269-a6ee-a651a437af6e',4,'retry_scheduled','running','retry',1795025773108161,1,'runner:worker-1','request-10-ca3e5dacc9','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795029373108161,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(20,'01a1efdf-a16f-7120-86ac-2be482488940',4,'released','running','stalled',1795025773124375,1,'runner:worker-1','request-11-ed2c15e304',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(21,'01a1efdf-a250-765c-8694-9d7d5fc3f6d9',1,'enqueued',NULL,'queued',1795025773136846,0,'client:ada','01a1efdf-a250-765c-8694-9d7d5fc3f6d9',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(22,'01a1efdf-a250-765c-8694-9d7d5fc3f6d9',3,'claimed','queued','running',1795025773148131,1,'pool:worker-1','request-12-26760e7024',NULL,NULL,NULL,1795025833148131,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(23,'01a1efdf-a250-765c-8694-9d7d5fc3f6d9',4,'succeeded','running','succeeded',1795025773160563,1,'runner:worker-1','request-13-e8a29c33c8',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(24,'01a1efdf-a274-7270-a36a-9207e9e560b6',1,'enqueued',NULL,'queued',1795025773172286,0,'client:ada','01a1efdf-a274-7270-a36a-9207e9e560b6',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(25,'01a1efdf-a274-7270-a36a-9207e9e560b6',3,'claimed','queued','running',1795025773184081,1,'pool:worker-1','request-14-d4dc0a0dc7',NULL,NULL,NULL,1795025833184081,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(26,'01a1efdf-a274-7270-a36a-9207e9e560b6',4,'committed','running','running',1795025773200057,1,'runner:worker-1','request-15-3c85af7ef0',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(27,'01a1efdf-a297-74f0-92ca-8f65d8eff508',1,'enqueued',NULL,'queued',1795025773208086,0,'client:ada','01a1efdf-a297-74f0-92ca-8f65d8eff508',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(28,'01a1efdf-a297-74f0-92ca-8f65d8eff508',3,'claimed','queued','running',1795025773219947,1,'pool:worker-1','request-16-a9eb9cf872',NULL,NULL,NULL,1795025833219947,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(29,'01a1efdf-a297-74f0-92ca-8f65d8eff508',4,'committed','running','running',1795025773237195,1,'runner:worker-1','request-17-e2aa5977ca',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(30,'01a1efdf-a297-74f0-92ca-8f65d8eff508',5,'succeeded','running','succeeded',1795025773237195,1,'runner:worker-1','request-17-e2aa5977ca',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(31,'01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7',1,'enqueued',NULL,'queued',1795025773252741,0,'client:ada','01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(32,'01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7',3,'claimed','queued','running',1795025773264130,1,'pool:worker-1','request-18-32c645bb64',NULL,NULL,NULL,1795025833264130,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(33,'01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7',4,'failed','running','failed',1795025773277860,1,'runner:worker-1','request-19-c6e38f2769',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(34,'01a1efdf-a2e7-71ef-ae7c-7e059187de6d',1,'enqueued',NULL,'queued',1795025773288205,0,'client:ada','01a1efdf-a2e7-71ef-ae7c-7e059187de6d',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(35,'01a1efdf-a2e7-71ef-ae7c-7e059187de6d',3,'claimed','queued','running',1795025773301979,1,'pool:worker-1','request-20-629d642919',NULL,NULL,NULL,1795025833301979,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(36,'01a1efdf-a2e7-71ef-ae7c-7e059187de6d',4,'halted','running','halted',1795025773320122,1,'runner:worker-1','request-21-d15b33bac2','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(37,'01a1efdf-a160-731d-a324-dd8cc0bb87f5',2,'cancelled','queued','cancelled',1795025773336198,0,'client:ada','request-22-2efe0ab861',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(38,'01a1efdf-a324-76dd-8384-c2a898b65e6d',1,'enqueued',NULL,'queued',1795025773349233,0,'client:ada','01a1efdf-a324-76dd-8384-c2a898b65e6d',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(39,'01a1efdf-a324-76dd-8384-c2a898b65e6d',3,'claimed','queued','running',1795025773361378,1,'pool:worker-1','request-23-de3520c423',NULL,NULL,NULL,1795025833361378,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(40,'01a1efdf-a324-76dd-8384-c2a898b65e6d',4,'dead_lettered','running','dead_lettered',1795025773375538,1,'runner:worker-1','request-24-65897751fd','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(41,'01a1efdf-a166-7039-9163-50d126c465a2',2,'signalled','queued','queued',1795025773404419,0,'client:ada','request-25-984f7ae7ab',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(42,'01a1efdf-a166-7039-9163-50d126c465a2',3,'cancel_requested','queued','queued',1795025773404419,0,'client:ada','request-25-984f7ae7ab',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(1,'01a1efe9-4324-73c7-9afe-e5c089d0b7bb',1,'enqueued',NULL,'queued',1795026404133471,0,'client:ada','01a1efe9-4324-73c7-9afe-e5c089d0b7bb',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(2,'01a1efe9-4339-7004-a8f0-fa1c2f7d3cc5',1,'enqueued',NULL,'queued',1795026404153611,0,'client:ada','01a1efe9-4339-7004-a8f0-fa1c2f7d3cc5',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(3,'01a1efe9-4344-774e-b572-ea3842c0cfd0',1,'enqueued',NULL,'queued',1795026404165034,0,'client:ada','01a1efe9-4344-774e-b572-ea3842c0cfd0',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(4,'01a1efe9-434d-7277-b693-bdbd89b3f267',1,'enqueued',NULL,'queued',1795026404173492,0,'client:ada','01a1efe9-434d-7277-b693-bdbd89b3f267',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(5,'01a1efe9-434d-7277-b693-bdbd89b3f267',3,'claimed','queued','running',1795026404185762,1,'pool:worker-1','request-1-d9b289c64e',NULL,NULL,NULL,1795026464185762,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(6,'01a1efe9-436e-741b-9a6b-dd230f71457a',1,'enqueued',NULL,'queued',1795026404212468,0,'client:ada','01a1efe9-436e-741b-9a6b-dd230f71457a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(7,'01a1efe9-436e-741b-9a6b-dd230f71457a',2,'claimed','queued','claimed',1795026404220158,1,'pool:worker-1','request-2-9d708ea37c',NULL,NULL,NULL,1795026464220158,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(8,'01a1efe9-4388-7088-8f81-a933986d89eb',1,'enqueued',NULL,'queued',1795026404233295,0,'client:ada','01a1efe9-4388-7088-8f81-a933986d89eb',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(9,'01a1efe9-4388-7088-8f81-a933986d89eb',3,'claimed','queued','running',1795026404244182,1,'pool:worker-1','request-3-110a4e5ad2',NULL,NULL,NULL,1795026464244182,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(10,'01a1efe9-43a0-731c-82bc-9e34f0880785',1,'enqueued',NULL,'queued',1795026404257262,0,'client:ada','01a1efe9-43a0-731c-82bc-9e34f0880785',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(11,'01a1efe9-43a0-731c-82bc-9e34f0880785',3,'claimed','queued','running',1795026404265222,1,'pool:worker-1','request-4-1191311f8a',NULL,NULL,NULL,1795026464265222,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(12,'01a1efe9-43a0-731c-82bc-9e34f0880785',4,'progress','running','running',1795026404277250,1,'runner:worker-1','request-5-17bd2a5308',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(13,'01a1efe9-43a0-731c-82bc-9e34f0880785',5,'heartbeat','running','running',1795026404292418,1,'runner:worker-1','request-6-0e717586e8',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(14,'01a1efe9-43d3-7371-acd1-d996f6e46592',1,'enqueued',NULL,'queued',1795026404307702,0,'client:ada','01a1efe9-43d3-7371-acd1-d996f6e46592',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(15,'01a1efe9-43d3-7371-acd1-d996f6e46592',3,'claimed','queued','running',1795026404317094,1,'pool:worker-1','request-7-ff6cfdf24d',NULL,NULL,NULL,1795026464317094,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(16,'01a1efe9-43d3-7371-acd1-d996f6e46592',4,'suspended','running','waiting',1795026404329840,1,'runner:worker-1','request-8-30f345c160',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(17,'01a1efe9-43f8-739c-bc1e-72bc57fee7a6',1,'enqueued',NULL,'queued',1795026404344814,0,'client:ada','01a1efe9-43f8-739c-bc1e-72bc57fee7a6',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(18,'01a1efe9-43f8-739c-bc1e-72bc57fee7a6',3,'claimed','queued','running',1795026404352245,1,'pool:worker-1','request-9-45cf337f5e',NULL,NULL,NULL,1795026464352245,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(19,'01a1efe9-43f8-739c-bc1e-72bc57fee7a6',4,'retry_scheduled','running','retry',1795026404358684,1,'runner:worker-1','request-10-90637e1359','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795030004358684,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(20,'01a1efe9-434d-7277-b693-bdbd89b3f267',4,'released','running','stalled',1795026404375725,1,'runner:worker-1','request-11-1c3c4b0696',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(21,'01a1efe9-4421-7519-b581-a23675cdd456',1,'enqueued',NULL,'queued',1795026404385631,0,'client:ada','01a1efe9-4421-7519-b581-a23675cdd456',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(22,'01a1efe9-4421-7519-b581-a23675cdd456',3,'claimed','queued','running',1795026404400291,1,'pool:worker-1','request-12-46a1262467',NULL,NULL,NULL,1795026464400291,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(23,'01a1efe9-4421-7519-b581-a23675cdd456',4,'succeeded','running','succeeded',1795026404408716,1,'runner:worker-1','request-13-e7e3a96d34',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(24,'01a1efe9-4444-70b7-9f4c-8fa82a1488ce',1,'enqueued',NULL,'queued',1795026404421292,0,'client:ada','01a1efe9-4444-70b7-9f4c-8fa82a1488ce',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(25,'01a1efe9-4444-70b7-9f4c-8fa82a1488ce',3,'claimed','queued','running',1795026404435554,1,'pool:worker-1','request-14-6f3b2cc859',NULL,NULL,NULL,1795026464435554,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(26,'01a1efe9-4444-70b7-9f4c-8fa82a1488ce',4,'committed','running','running',1795026404447044,1,'runner:worker-1','request-15-ef41592666',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(27,'01a1efe9-4469-77ac-a34f-bab3048902e5',1,'enqueued',NULL,'queued',1795026404457703,0,'client:ada','01a1efe9-4469-77ac-a34f-bab3048902e5',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(28,'01a1efe9-4469-77ac-a34f-bab3048902e5',3,'claimed','queued','running',1795026404468300,1,'pool:worker-1','request-16-9c9839d142',NULL,NULL,NULL,1795026464468300,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(29,'01a1efe9-4469-77ac-a34f-bab3048902e5',4,'committed','running','running',1795026404484494,1,'runner:worker-1','request-17-47f52eb54b',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(30,'01a1efe9-4469-77ac-a34f-bab3048902e5',5,'succeeded','running','succeeded',1795026404484494,1,'runner:worker-1','request-17-47f52eb54b',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(31,'01a1efe9-4489-7312-a46f-b63afe2aea52',1,'enqueued',NULL,'queued',1795026404491629,0,'client:ada','01a1efe9-4489-7312-a46f-b63afe2aea52',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(32,'01a1efe9-4489-7312-a46f-b63afe2aea52',3,'claimed','queued','running',1795026404500358,1,'pool:worker-1','request-18-d91becbae0',NULL,NULL,NULL,1795026464500358,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(33,'01a1efe9-4489-7312-a46f-b63afe2aea52',4,'failed','running','failed',1795026404507835,1,'runner:worker-1','request-19-c0e1be8a37',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(34,'01a1efe9-44a6-741a-9661-01355c7374a3',1,'enqueued',NULL,'queued',1795026404519311,0,'client:ada','01a1efe9-44a6-741a-9661-01355c7374a3',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(35,'01a1efe9-44a6-741a-9661-01355c7374a3',3,'claimed','queued','running',1795026404533133,1,'pool:worker-1','request-20-3a965627b1',NULL,NULL,NULL,1795026464533133,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(36,'01a1efe9-44a6-741a-9661-01355c7374a3',4,'halted','running','halted',1795026404544618,1,'runner:worker-1','request-21-3729d5ce8b','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(37,'01a1efe9-4339-7004-a8f0-fa1c2f7d3cc5',2,'cancelled','queued','cancelled',1795026404552283,0,'client:ada','request-22-7d5fb5ae5a',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(38,'01a1efe9-44d0-7520-ba3a-3257f27169fc',1,'enqueued',NULL,'queued',1795026404560534,0,'client:ada','01a1efe9-44d0-7520-ba3a-3257f27169fc',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(39,'01a1efe9-44d0-7520-ba3a-3257f27169fc',3,'claimed','queued','running',1795026404573975,1,'pool:worker-1','request-23-7abbfe6638',NULL,NULL,NULL,1795026464573975,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(40,'01a1efe9-44d0-7520-ba3a-3257f27169fc',4,'dead_lettered','running','dead_lettered',1795026404580020,1,'runner:worker-1','request-24-7e78e9da09','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(41,'01a1efe9-4344-774e-b572-ea3842c0cfd0',2,'signalled','queued','queued',1795026404589498,0,'client:ada','request-25-a340cae36c',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(42,'01a1efe9-4344-774e-b572-ea3842c0cfd0',3,'cancel_requested','queued','queued',1795026404589498,0,'client:ada','request-25-a340cae36c',NULL,NULL,NULL,NULL,0,1,NULL);
 CREATE TABLE tenure_jobs (
     id text not null primary key,
     kind text not null,
@@ -365,21 +377,21 @@ CREATE TABLE tenure_jobs (
     constraint "tenure: progress is 0 to 100" check (progress is null or progress between 0 and 100),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and awaited between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a144-7259-be03-bf3edcdfeb19','queued',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795025772876436,1795025772876436,0,0,0,0,1795025772876436,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a160-731d-a324-dd8cc0bb87f5','cancelled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795025772896603,1795025773336198,0,0,0,0,1795025772896603,NULL,NULL,NULL,NULL,NULL,NULL,1795025773336198,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a166-7039-9163-50d126c465a2','signalled',50269682986327,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795025772902844,1795025773404419,0,0,0,0,1795025772902844,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a16f-7120-86ac-2be482488940','released',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795025772912401,1795025773124375,1,0,0,0,1795025772912401,NULL,NULL,NULL,NULL,NULL,1795025772920175,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a190-72e2-b0b1-6442f56d9b9e','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795025772944584,1795025772949243,1,0,0,0,1795025772944584,'worker-1','fa1b3cee-523d-4251-a9c9-0dd03c9c930d',1795025832949243,1795025812949243,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a1a6-77bb-abd7-fb505258508c','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795025772966330,1795025772976306,1,0,0,0,1795025772966330,'worker-1','accf3ea0-6f61-4886-ac26-6a52b16b2c00',1795025832976306,1795025812976306,1795112172976306,1795025772976306,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a1bc-71d0-b4e1-1042e4ca274f','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795025772988637,1795025773036206,1,0,0,0,1795025772988637,'worker-1','c1cc1fce-6b4c-4edf-a090-d157662c2111',1795025833004144,1795025813036206,1795112173004144,1795025773004144,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a1f3-74e6-bdf0-722532b63f5a','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795025773043750,1795025773063965,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795025773056137,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a218-7269-a6ee-a651a437af6e','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795025773080367,1795025773108161,1,1,0,0,1795029373108161,NULL,NULL,NULL,NULL,NULL,1795025773094213,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a250-765c-8694-9d7d5fc3f6d9','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795025773136846,1795025773160563,1,0,0,0,1795025773136846,NULL,NULL,NULL,NULL,NULL,1795025773148131,1795025773160563,1795025773160563,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a274-7270-a36a-9207e9e560b6','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795025773172286,1795025773200057,1,0,0,0,1795025773172286,'worker-1','8d10dab1-9d71-4e0f-97c1-89f3cc3f1e77',1795025833184081,1795025813184081,1795112173184081,1795025773184081,NULL,1795025773200057,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a297-74f0-92ca-8f65d8eff508','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795025773208086,1795025773237195,1,0,0,0,1795025773208086,NULL,NULL,NULL,NULL,NULL,1795025773219947,1795025773237195,1795025773237195,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a2c4-75eb-9b49-47f9a9faf9f7','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795025773252741,1795025773277860,1,1,0,0,1795025773252741,NULL,NULL,NULL,NULL,NULL,1795025773264130,1795025773277860,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a2e7-71ef-ae7c-7e059187de6d','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795025773288205,1795025773320122,1,0,0,0,1795025773288205,NULL,NULL,NULL,NULL,NULL,1795025773301979,1795025773320122,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efdf-a324-76dd-8384-c2a898b65e6d','mail',50269682986327,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795025773349233,1795025773375538,1,1,0,0,1795025773349233,NULL,NULL,NULL,NULL,NULL,1795025773361378,1795025773375538,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-4324-73c7-9afe-e5c089d0b7bb','queued',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795026404133471,1795026404133471,0,0,0,0,1795026404133471,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-4339-7004-a8f0-fa1c2f7d3cc5','cancelled',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795026404153611,1795026404552283,0,0,0,0,1795026404153611,NULL,NULL,NULL,NULL,NULL,NULL,1795026404552283,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-4344-774e-b572-ea3842c0cfd0','signalled',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795026404165034,1795026404589498,0,0,0,0,1795026404165034,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-434d-7277-b693-bdbd89b3f267','released',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795026404173492,1795026404375725,1,0,0,0,1795026404173492,NULL,NULL,NULL,NULL,NULL,1795026404185762,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-436e-741b-9a6b-dd230f71457a','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795026404212468,1795026404220158,1,0,0,0,1795026404212468,'worker-1','a0627219-f1a6-4bac-93b7-79f01fbeb962',1795026464220158,1795026444220158,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-4388-7088-8f81-a933986d89eb','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795026404233295,1795026404244182,1,0,0,0,1795026404233295,'worker-1','68be9681-2669-4006-ab45-043c242c66a0',1795026464244182,1795026444244182,1795112804244182,1795026404244182,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-43a0-731c-82bc-9e34f0880785','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795026404257262,1795026404292418,1,0,0,0,1795026404257262,'worker-1','03ebc7ef-9e52-4f2b-ac08-7c9639697235',1795026464265222,1795026444292418,1795112804265222,1795026404265222,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-43d3-7371-acd1-d996f6e46592','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795026404307702,1795026404329840,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795026404317094,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-43f8-739c-bc1e-72bc57fee7a6','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795026404344814,1795026404358684,1,1,0,0,1795030004358684,NULL,NULL,NULL,NULL,NULL,1795026404352245,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-4421-7519-b581-a23675cdd456','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795026404385631,1795026404408716,1,0,0,0,1795026404385631,NULL,NULL,NULL,NULL,NULL,1795026404400291,1795026404408716,1795026404408716,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-4444-70b7-9f4c-8fa82a1488ce','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795026404421292,1795026404447044,1,0,0,0,1795026404421292,'worker-1','b6a1a0c3-e7d9-49ca-91bf-d6d49a65d6de',1795026464435554,1795026444435554,1795112804435554,1795026404435554,NULL,1795026404447044,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-4469-77ac-a34f-bab3048902e5','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795026404457703,1795026404484494,1,0,0,0,1795026404457703,NULL,NULL,NULL,NULL,NULL,1795026404468300,1795026404484494,1795026404484494,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-4489-7312-a46f-b63afe2aea52','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795026404491629,1795026404507835,1,1,0,0,1795026404491629,NULL,NULL,NULL,NULL,NULL,1795026404500358,1795026404507835,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-44a6-741a-9661-01355c7374a3','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795026404519311,1795026404544618,1,0,0,0,1795026404519311,NULL,NULL,NULL,NULL,NULL,1795026404533133,1795026404544618,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1efe9-44d0-7520-ba3a-3257f27169fc','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795026404560534,1795026404580020,1,1,0,0,1795026404560534,NULL,NULL,NULL,NULL,NULL,1795026404573975,1795026404580020,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_log_cursors (
     name text not null primary key,
     position text,
@@ -402,7 +414,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'initial','026011426cacef8d',1795025772825984);
+INSERT INTO "tenure_migrations" VALUES(1,'initial','6ab8700d497b3d08',1795026404101015);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -450,7 +462,7 @@ CREATE TABLE tenure_policies (
     id integer primary key,
     body text not null unique
 );
-INSERT INTO "tenure_policies" VALUES(50269682986327,'{"backoff":{"base_seconds":0.5,"factor":2.0,"max_seconds":14400.0},"heartbeat_seconds":null,"lease_seconds":60.0,"max_attempts":20,"on_exhausted":"dead_letter","on_lost":"requeue","on_timeout":"retry","timeouts":{"claimed_seconds":null,"queued_seconds":null,"running_seconds":86400.0}}');
+INSERT INTO "tenure_policies" VALUES(222502182939032,'{"backoff":{"base_seconds":0.5,"factor":2.0,"max_seconds":14400.0},"budget":null,"heartbeat_seconds":null,"lease_seconds":60.0,"max_attempts":20,"on_exhausted":"dead_letter","on_lost":"requeue","on_timeout":"retry","timeouts":{"claimed_seconds":null,"queued_seconds":null,"running_seconds":86400.0}}');
 CREATE TABLE tenure_queues (
     name text not null primary key,
     paused_at integer,
@@ -484,6 +496,18 @@ CREATE TABLE tenure_rate_usage (
         case when json_valid(usage) then json_type(usage) is 'object' else 0 end
     ),
     constraint "tenure: times are integers within the years 1 to 9999" check (until_at between -62135510400000000 and 253402128000000000)
+) without rowid;
+CREATE TABLE tenure_reservations (
+    root_id text not null,
+    unit text not null,
+    job_id text not null,
+    attempt integer not null,
+    key text not null,
+    amount integer not null,
+    primary key (root_id, unit, job_id, attempt, key),
+    constraint "tenure: a reservation has an amount and an attempt" check (
+        typeof(amount) is 'integer' and typeof(attempt) is 'integer' and amount > 0 and attempt >= 1
+    )
 ) without rowid;
 CREATE TABLE tenure_schedules (
     name text not null primary key,
@@ -530,7 +554,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1efdf-a166-7039-9163-50d126c465a2',2,'go','7',1795025773404419);
+INSERT INTO "tenure_signals" VALUES('01a1efe9-4344-774e-b572-ea3842c0cfd0',2,'go','7',1795026404589498);
 CREATE TABLE tenure_steps (
     number integer primary key,
     job_id text not null,
@@ -1124,6 +1148,43 @@ CREATE TRIGGER tenure_steps_delete before delete on tenure_steps
 when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes steps, with their job');
+end;
+CREATE TRIGGER tenure_budgets_insert before insert on tenure_budgets
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_budgets where root_id = new.root_id and unit = new.unit)
+begin
+    select raise(abort, 'tenure: only the store writes budgets, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_budgets_update before update on tenure_budgets
+when (select writer from tenure_writer) is not 'store'
+    or new.spent < old.spent
+    or (old.root_id, old.unit, old.limit_amount, old.on_lost_spend)
+    is not (new.root_id, new.unit, new.limit_amount, new.on_lost_spend)
+begin
+    select raise(abort, 'tenure: a budget never changes, and its spend only grows');
+end;
+CREATE TRIGGER tenure_budgets_delete before delete on tenure_budgets
+when (select writer from tenure_writer) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes budgets, with their run');
+end;
+CREATE TRIGGER tenure_reservations_insert before insert on tenure_reservations
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (
+        select 1 from tenure_reservations
+        where (root_id, unit, job_id, attempt, key) = (new.root_id, new.unit, new.job_id, new.attempt, new.key)
+    )
+begin
+    select raise(abort, 'tenure: only the store writes reservations, and nothing replaces one');
+end;
+CREATE TRIGGER tenure_reservations_update before update on tenure_reservations
+begin
+    select raise(abort, 'tenure: a reservation never changes');
+end;
+CREATE TRIGGER tenure_reservations_delete before delete on tenure_reservations
+when not ifnull((select writer from tenure_writer) in ('store', 'retention'), 0)
+begin
+    select raise(abort, 'tenure: only the store removes reservations');
 end;
 CREATE TRIGGER tenure_outbox_insert before insert on tenure_outbox
 when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')

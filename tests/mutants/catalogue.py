@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.mutants import children, policy, postgres_store, queue_limits, sqlite_store, steps, vocabularies, workers
+from tests.mutants import (
+    budgets,
+    children,
+    policy,
+    postgres_store,
+    queue_limits,
+    sqlite_store,
+    steps,
+    vocabularies,
+    workers,
+)
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -11,6 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *sqlite_store.MUTANTS,
     *postgres_store.MUTANTS,
     *steps.MUTANTS,
+    *budgets.MUTANTS,
     *queue_limits.MUTANTS,
     *workers.MUTANTS,
     *vocabularies.MUTANTS,

@@ -37,6 +37,7 @@ PURE = frozenset(
         "bisect",
         "collections",
         "collections.abc",
+        "decimal",
         "datetime",
         "enum",
         "functools",

@@ -49,6 +49,8 @@ GUARDED = (
     "signals",
     "artifacts",
     "steps",
+    "budgets",
+    "reservations",
     "outbox",
     "deliveries",
 )

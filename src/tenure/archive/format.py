@@ -34,6 +34,7 @@ from tenure.stores.contract.archive import (
     QueueState,
     StreamRecord,
 )
+from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.stores.schedule_validation import validate_next, validate_schedule
 from tenure.stores.validation import validate_artifacts, validate_enqueue, validate_message, validate_step_record
 
@@ -102,6 +103,14 @@ class MessageLine(_Line, frozen=True, tag="message"):
     message: MessageRecord
 
 
+class BudgetRecordLine(_Line, frozen=True, tag="budget"):
+    budget: BudgetRecord
+
+
+class ReservationLine(_Line, frozen=True, tag="reservation"):
+    reservation: ReservationRecord
+
+
 class EventLine(_Line, frozen=True, tag="event"):
     event: Event
 
@@ -141,7 +150,17 @@ class Footer(_Line, frozen=True, tag="footer"):
     sha256: str
 
 
-RecordLine = OperatorLine | ClaimLine | QueueLine | RateUsageLine | ScheduleLine | StreamLine | MessageLine
+RecordLine = (
+    OperatorLine
+    | ClaimLine
+    | QueueLine
+    | RateUsageLine
+    | ScheduleLine
+    | StreamLine
+    | MessageLine
+    | BudgetRecordLine
+    | ReservationLine
+)
 Line = Header | RecordLine | EventLine | JobLine | ArtifactLine | StepLine | Footer
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
@@ -154,6 +173,8 @@ ORDER = (
     "schedule",
     "stream",
     "message",
+    "budget",
+    "reservation",
     "event",
     "job",
     "footer",
@@ -362,4 +383,6 @@ _KIND: dict[type[ArchiveRecord], str] = {
     ScheduleRecord: "schedule",
     StreamRecord: "stream",
     MessageRecord: "message",
+    BudgetRecord: "budget",
+    ReservationRecord: "reservation",
 }

@@ -11,6 +11,7 @@ import msgspec
 from tenure.cli.job_output import JOB_HEADINGS, abbreviate, job_row, print_job, print_unread_signals
 from tenure.cli.output import counted, print_line, print_table
 from tenure.cli.tables import Column, format_value
+from tenure.lifecycle.budgets import BudgetLine, shown
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.provenance import UnreadSignal
 from tenure.lifecycle.records import Event, EventType, Job
@@ -52,19 +53,24 @@ PATCH_HEADINGS = (
     Column("undecided", is_number=True),
     Column("removable"),
 )
+BUDGET_HEADINGS = (
+    Column("unit", cut_to=20),
+    *(Column(name, is_number=True) for name in ("limit", "spent", "reserved", "lost", "left")),
+)
 _SEPARATORS = re.compile(r"[/.]")
 
 Position = tuple[tuple[bool, int, str], ...]
 
 
 class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with its steps, children and unread signals. `waits_for` is None unless it is waiting."""
+    """A run with its budget, steps, children and unread signals. `waits_for` is None unless it is waiting."""
 
     job: Job
     steps: list[StepRecord]
     children: list[Job]
     unread_signals: list[UnreadSignal]
     waits_for: str | None
+    budget: list[BudgetLine]
 
 
 def print_run(run: RunDetails) -> None:
@@ -72,6 +78,9 @@ def print_run(run: RunDetails) -> None:
     print_job(run.job)
     if run.waits_for is not None:
         print_line(f"\nwaits for {format_value(run.waits_for)}")
+    if run.budget:
+        print_line("\nbudget")
+        print_table(BUDGET_HEADINGS, [tuple(budget_view(line).values()) for line in run.budget])
     print_line(f"\n{counted(len(run.steps), 'recorded step')}")
     if run.steps:
         print_table(STEP_HEADINGS, list(step_rows(run.steps)))
@@ -89,6 +98,12 @@ def run_row(job: Job) -> tuple[object, ...]:
 def patch_row(use: PatchUse) -> tuple[object, ...]:
     """A row under PATCH_HEADINGS."""
     return use.kind, use.patch, use.new, use.old, use.undecided, "yes" if use.removable else "no"
+
+
+def budget_view(line: BudgetLine) -> dict[str, object]:
+    """One unit of a budget, in units. `lost` is what attempts had reserved that were lost."""
+    amounts = {name: shown(getattr(line, name)) for name in ("limit", "spent", "reserved", "lost", "left")}
+    return {"unit": line.unit, **amounts}
 
 
 def waits_for(job: Job, events: Sequence[Event]) -> str | None:

@@ -25,6 +25,7 @@ from tenure.cli.run_output import (
     RUN_HEADINGS,
     VERSION_HEADINGS,
     RunDetails,
+    budget_view,
     patch_row,
     print_run,
     run_row,
@@ -128,7 +129,7 @@ async def _versions(database: str) -> RunVersions:
 @common_options
 @click.argument("wanted", metavar="ID", type=job_id)
 def show(*, database: str, as_json: bool, wanted: GivenId) -> int:
-    """Show one run: its record, steps, children, unread signals, and what it waits for."""
+    """Show one run: its record, budget, steps, children, unread signals, and what it waits for."""
     details = run(_details(database, wanted))
     if as_json:
         print_json(_view(details))
@@ -147,6 +148,7 @@ async def _details(database: str, wanted: GivenId) -> RunDetails:
             children=await _children(store, job.id),
             unread_signals=list(unread_signals(events, steps)),
             waits_for=waits_for(job, events),
+            budget=await store.budget(job.id),
         )
 
 
@@ -163,6 +165,7 @@ def _view(details: RunDetails) -> dict[str, Any]:
     return {
         "job": job_view(details.job),
         "waits_for": details.waits_for,
+        "budget": [budget_view(line) for line in details.budget],
         "steps": [record_view(step) for step in details.steps],
         "children": [job_view(child, content=False) for child in details.children],
         "unread_signals": details.unread_signals,

@@ -13,6 +13,7 @@ from tenure.client.job_id import JobId
 from tenure.errors import InvalidInput, KeyUsed
 from tenure.jobs.context import current_context
 from tenure.jobs.middleware import around_enqueue
+from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.json_text import check_datetime, check_seconds, check_text
 from tenure.lifecycle.records import Job, Origin, Policy, milliseconds
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
@@ -41,6 +42,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     delay_seconds: float = 0.0
     at: datetime | None = None
     max_attempts: int | None = None
+    budget: Budget | None = None
     dedupe_key: str | None = None
     scope: DedupeScope = "kind"
     request_id: str | None = None
@@ -150,9 +152,12 @@ class Enqueuer(Generic[P, R]):
 
 
 def _policy(declared: Policy, options: EnqueueOptions) -> Policy:
-    if options.max_attempts is None:
-        return declared
-    return msgspec.structs.replace(declared, max_attempts=options.max_attempts)
+    replaced: dict[str, Any] = {}
+    if options.max_attempts is not None:
+        replaced["max_attempts"] = options.max_attempts
+    if options.budget is not None:
+        replaced["budget"] = options.budget
+    return msgspec.structs.replace(declared, **replaced) if replaced else declared
 
 
 def _delay_ms(options: EnqueueOptions) -> int:
@@ -288,6 +293,7 @@ class JobFunction(Enqueuer[P, R]):
         delay_seconds: float = 0.0,
         at: datetime | None = None,
         max_attempts: int | None = None,
+        budget: Budget | None = None,
         dedupe_key: str | None = None,
         scope: DedupeScope = "kind",
         request_id: str | None = None,
@@ -302,7 +308,7 @@ class JobFunction(Enqueuer[P, R]):
         """Return an enqueuer with options for its calls: `send.options(priority=5, delay_seconds=30).enqueue(…)`.
 
         A job is due at once, or after `delay_seconds`, or at the time `at`, which has a time zone; a time that has
-        passed is now. `max_attempts` replaces that of the declaration.
+        passed is now. `max_attempts` and, for a workflow, `budget` replace those of the declaration.
 
         >>> from datetime import UTC, datetime
         >>> from tenure import App
@@ -326,6 +332,7 @@ class JobFunction(Enqueuer[P, R]):
             delay_seconds=delay_seconds,
             at=at,
             max_attempts=max_attempts,
+            budget=budget,
             dedupe_key=dedupe_key,
             scope=scope,
             request_id=request_id,

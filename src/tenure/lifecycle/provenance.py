@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput, NotYet
+from tenure.lifecycle.budgets import decode_spend, plus, shown
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Policy
@@ -74,6 +75,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None = None
     error: str | None = None
     digest: str
+    spend: Mapping[str, float] = {}
 
 
 class SpawnedChild(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +139,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     children: tuple[SpawnedChild, ...] = ()
     unread_signals: tuple[UnreadSignal, ...] = ()
+    spend: Mapping[str, float] = {}
+    """What its own steps have spent, by unit. Children have a provenance of their own."""
     committed_at: datetime | None = None
     erased_at: datetime | None = None
 
@@ -162,6 +166,7 @@ def provenance(job: Job, events: Sequence[Event], steps: Sequence[StepRecord] = 
         tool_calls=tuple(map(_tool_call, steps)),
         children=tuple(_children(steps)),
         unread_signals=tuple(unread_signals(events, steps)),
+        spend=_shown(plus(*(decode_spend(step.spend) for step in steps))),
         committed_at=job.committed_at,
         erased_at=job.erased_at,
     )
@@ -253,7 +258,12 @@ def _tool_call(step: StepRecord) -> ToolCall:
         result=step.result,
         error=step.error,
         digest=step.content_digest,
+        spend=_shown(decode_spend(step.spend)),
     )
+
+
+def _shown(amounts: Mapping[str, int]) -> dict[str, float]:
+    return {unit: shown(amount) for unit, amount in sorted(amounts.items())}
 
 
 def _children(steps: Sequence[StepRecord]) -> Iterator[SpawnedChild]:

@@ -15,6 +15,7 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
+from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.json_text import check_integer, check_seconds, digest
 from tenure.lifecycle.statuses import LEASED, LIVE, STALLED, CoarseState, Status, TextEnum, coarse_state
 
@@ -80,7 +81,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Retries, lease and timeouts of a job. Stored with the job at enqueue; recovery applies it and makes none."""
+    """Retries, lease, timeouts and budget of a job, stored with it at enqueue. Recovery applies it and makes none."""
 
     max_attempts: int = 20
     lease_seconds: float = 60.0
@@ -90,6 +91,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     on_lost: OnLost = "requeue"
     on_exhausted: OnExhausted = "dead_letter"
     on_timeout: OnTimeout = "retry"
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         # Seconds become floats: 45 and 45.0 are one policy and must be stored as one.
@@ -106,6 +108,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise InvalidInput("backoff", f"must be a Backoff, not {self.backoff!r}")
         if not isinstance(self.timeouts, Timeouts):
             raise InvalidInput("timeouts", f"must be Timeouts, not {self.timeouts!r}")
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise InvalidInput("budget", f"must be a Budget, not {self.budget!r}")
 
     @cached_property
     def lease_ms(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -11,7 +12,7 @@ from tenure.errors import RowPoisoned, StoreError
 from tenure.lifecycle.queue_limits import RateUsage
 from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule, ScheduleRecord
-from tenure.stores.contract import UnreadableRow
+from tenure.stores.contract import BudgetRecord, ReservationRecord, UnreadableRow
 from tenure.stores.contract.archive import (
     ArchiveRecord,
     ClaimRecord,
@@ -23,6 +24,8 @@ from tenure.stores.contract.archive import (
 )
 from tenure.stores.limited_claim import LIMIT_COLUMNS, decode_limits, encode_usage, limit_columns
 
+NO_ID = str(UUID(int=0))
+
 FIRST_PAGES: Mapping[type[ArchiveRecord], tuple[str, dict[str, object]]] = {
     OperatorRecord: ("operators_page", {"id": 0}),
     ClaimRecord: ("claims_page", {"request_id": ""}),
@@ -31,6 +34,11 @@ FIRST_PAGES: Mapping[type[ArchiveRecord], tuple[str, dict[str, object]]] = {
     ScheduleRecord: ("schedules_page", {"name": ""}),
     StreamRecord: ("streams_page", {"aggregate": ""}),
     MessageRecord: ("messages_page", {"sequence": 0}),
+    BudgetRecord: ("budgets_page", {"root_id": NO_ID, "unit": ""}),
+    ReservationRecord: (
+        "reservations_page",
+        {"root_id": NO_ID, "unit": "", "job_id": NO_ID, "attempt": 0, "key": ""},
+    ),
 }
 """The statement that reads the pages of each shelf, and the place before the first."""
 
@@ -64,6 +72,8 @@ NAMES: Mapping[type[ArchiveRecord], str] = {
     ScheduleRecord: "schedule {name!r}",
     StreamRecord: "stream {aggregate!r}",
     MessageRecord: "message {sequence}",
+    BudgetRecord: "budget of run {root_id}, unit {unit!r}",
+    ReservationRecord: "reservation {key!r} of job {job_id}, unit {unit!r}",
 }
 """How the row of a record is named."""
 

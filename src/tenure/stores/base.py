@@ -16,7 +16,8 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import JobLocked, RowPoisoned, StoreError, TenureError
+from tenure.errors import InvalidInput, JobLocked, NotAuthorised, RowPoisoned, StoreError, TenureError
+from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_integer, check_text
@@ -48,6 +49,8 @@ from tenure.stores.contract import (
     ReadStore,
     RegistrationStore,
     Request,
+    Reserve,
+    ReserveOutcome,
     Resolution,
     RetentionStore,
     SaveStep,
@@ -62,6 +65,7 @@ from tenure.stores.contract import (
     released_queues,
     wakeups_of,
 )
+from tenure.stores.contract.budgets import validate_reserve
 from tenure.stores.contract.outbox import OutboxPart
 from tenure.stores.contract.retention import PRUNE_BATCH
 from tenure.stores.contract.steps import STEPS_PER_READ
@@ -181,6 +185,9 @@ class BaseStore(ABC):
 
     @abstractmethod
     async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]: ...
+
+    @abstractmethod
+    async def _reserve(self, request: Reserve) -> ReserveOutcome: ...
 
     @abstractmethod
     def wake(self, names: Set[str], *, notified: bool = False) -> None:
@@ -330,6 +337,14 @@ class BaseStore(ABC):
         saved = iter(await self._save_steps(valid) if valid else ())
         return [invalid[index] if index in invalid else next(saved) for index in range(len(requests))]
 
+    async def reserve(self, request: Reserve) -> ReserveOutcome:
+        try:
+            validate_reserve(request)
+        except (InvalidInput, NotAuthorised) as problem:
+            return Failure(problem)
+        require_no_open_block(self)
+        return await self._reserve(request)
+
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
         validate_page(limit)
         validate_after(after)
@@ -392,6 +407,9 @@ class BaseStore(ABC):
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return await self._reads.signals(job_id)
+
+    async def budget(self, root_id: UUID) -> list[BudgetLine]:
+        return await self._reads.budget(root_id)
 
     async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
         validate_page(limit)

@@ -47,6 +47,7 @@ from tenure.stores.contract import (
     SaveStep,
     WorkerRecord,
 )
+from tenure.stores.contract.budgets import validate_amounts
 from tenure.stores.outbox_validation import check_topic
 
 PRIORITY_LEAST, PRIORITY_MOST = -32_768, 32_767
@@ -256,6 +257,9 @@ def validate_step(request: SaveStep) -> None:
     if (step.result is None) is (step.status == "succeeded") or (step.error is None) is (step.status == "failed"):
         raise InvalidInput("result", "a step that succeeded has a result, and one that failed an error")
     check_integer(step.duration_ms, "duration_ms", least=0, most=DURATION_MS_MAX)
+    if request.charge is not None:
+        check_text(request.charge.key, "key")
+        validate_amounts(request.charge.amounts)
 
 
 def validate_step_record(step: StepRecord) -> None:

@@ -13,7 +13,7 @@ from tenure.errors import CheckpointNotSaved, LeaseLost, StoreError, StoreUnavai
 from tenure.jobs.context import current_context
 from tenure.lifecycle.steps import NewStep, StepRecord, StepsDigest
 from tenure.seams import Seams
-from tenure.stores.contract import Busy, Failure, SaveStep, StepExists, StepOutcome, StepSaved, StepStore
+from tenure.stores.contract import Busy, Charge, Failure, SaveStep, StepExists, StepOutcome, StepSaved, StepStore
 from tenure.stores.contract.steps import all_steps
 from tenure.workers.leases import Lease
 from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
@@ -25,10 +25,10 @@ LOCKED_PAUSE_SECONDS = 0.01
 class _Submission:
     """One step to be saved, and the future of its record."""
 
-    __slots__ = ("lease", "saved", "step")
+    __slots__ = ("charge", "lease", "saved", "step")
 
-    def __init__(self, lease: Lease, step: NewStep) -> None:
-        self.lease, self.step = lease, step
+    def __init__(self, lease: Lease, step: NewStep, charge: Charge | None = None) -> None:
+        self.lease, self.step, self.charge = lease, step, charge
         self.saved: asyncio.Future[StepRecord] = asyncio.get_running_loop().create_future()
 
     def fail(self, error: BaseException) -> None:
@@ -62,12 +62,13 @@ class Checkpointer:
         lease.steps = StepsDigest.of(record.digest for record in records)
         return records
 
-    async def save(self, lease: Lease, step: NewStep) -> StepRecord:
-        """Save the step with the next batch. Its key must not be among those that `load` returned.
+    async def save(self, lease: Lease, step: NewStep, charge: Charge | None = None) -> StepRecord:
+        """Save the step with the next batch, and charge a budget with it. Its key must not be among those that
+        `load` returned.
 
         LeaseLost: the lease is not the current one. CheckpointNotSaved: the store refused the step.
         """
-        submission = _Submission(lease, step)
+        submission = _Submission(lease, step, charge)
         if self._closed:
             submission.fail(StoreError(f"the worker has stopped; no step of job {lease.job.id} is saved any more"))
         else:
@@ -119,7 +120,7 @@ class Checkpointer:
                 self._waiting += locked
 
     async def _save(self, batch: list[_Submission]) -> list[StepOutcome]:
-        requests = [SaveStep(one.lease.job, one.step, one.lease.actor) for one in batch]
+        requests = [SaveStep(one.lease.job, one.step, one.lease.actor, one.charge) for one in batch]
         while True:
             try:
                 outcomes = await self._store.save_steps(requests)

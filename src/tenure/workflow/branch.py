@@ -22,10 +22,10 @@ from tenure.seams import SeededRandom, seeded_random
 R = TypeVar("R")
 
 KEY_LENGTH_MAX = 200
-_PART = r"\.(?:deadline|(?:undo\.)?retry\.[0-9]+|order\.[0-9]+|undo)"
+_PART = r"\.(?:deadline|policy|approval|(?:undo\.)?retry\.[0-9]+|order\.[0-9]+|undo)"
 _AUTOMATIC = re.compile(rf"[0-9./]*({_PART})?")
 _PART_OF_CALL = re.compile(rf"(.*?){_PART}")
-_RESERVED = ("patch:", "undo:", "fork:")
+_RESERVED = ("patch:", "undo:", "fork:", "spend:")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -52,6 +52,8 @@ class Branch:
         """Whether this branch ends with the child that it waits for, while others wait for all of its kind."""
         self._seed, self._next, self._last_key = seed, 0, ""
         self._random: tuple[str, SeededRandom] | None = None
+        self.spend: dict[str, int] = {}
+        """What the code has spent since the last executed call of this branch, in millionths."""
         self.now = began_at
         """When the last completed call of this branch was recorded."""
 

@@ -118,12 +118,20 @@ class ChildJobs:
         definition: JobDefinition[..., Any] = prepared.definition
         what = f"run.spawn({definition.name})"
         branch, place = self._engine.place(what, key)
-        call = PlacedCall(place, StepKind.SPAWN, definition.name, digest(prepared.enqueue.origin.payload))
+        call = PlacedCall(
+            place,
+            StepKind.SPAWN,
+            definition.name,
+            digest(prepared.enqueue.origin.payload),
+            self._engine.take_spend(branch),
+        )
 
         async def spawned() -> Child[Any]:
             record = self._engine.recorded(call)
             if record is None:
-                record = await self._enqueue(call, prepared.enqueue, on_parent_end)
+                shares_budget = definition.invoker is not None
+                request = self._with_budget(prepared.enqueue) if shares_budget else prepared.enqueue
+                record = await self._enqueue(call, request, on_parent_end)
             branch.completed(record.finished_at)
             assert record.child_id is not None, "a spawn is recorded with its child"
             self._engine.child_spawned(record.child_id)
@@ -131,9 +139,18 @@ class ChildJobs:
 
         return RunCall(what, spawned)
 
+    def _with_budget(self, request: EnqueueRequest) -> EnqueueRequest:
+        """A child that is a workflow shares the budget of this run, whatever it has declared."""
+        budget = self._engine.meter.budget
+        if budget is None:
+            return request
+        policy = msgspec.structs.replace(request.origin.policy, budget=budget)
+        return msgspec.structs.replace(request, origin=msgspec.structs.replace(request.origin, policy=policy))
+
     async def _enqueue(self, call: PlacedCall, request: EnqueueRequest, on_parent_end: OnParentEnd) -> StepRecord:
         engine = self._engine
-        await engine.begin_execution()
+        await engine.require_allowed(call)
+        await engine.begin_execution(call)
         try:
             origin = msgspec.structs.replace(
                 request.origin,
@@ -144,7 +161,7 @@ class ChildJobs:
             )
             [enqueued] = await engine.services.run_store.enqueue([msgspec.structs.replace(request, origin=origin)])
             result = encode({"on_parent_end": on_parent_end})
-            return await engine.save(call.step(result=result, child_id=enqueued.job.id))
+            return await engine.save_spend(call.step(result=result, child_id=enqueued.job.id), call, {})
         finally:
             engine.end_execution()
 

@@ -19,6 +19,7 @@ from tenure.workers.execution.outcomes import (
     EndsAttempt,
     ErrorAction,
     ErrorPolicy,
+    Halted,
     Outcome,
     Raised,
     TimedOut,
@@ -29,8 +30,10 @@ from tenure.workers.execution.outcomes import (
 )
 from tenure.workers.leases import Interruption
 from tenure.workers.timeouts import timeout_error
+from tenure.workflow.budget import SpendMeter
 from tenure.workflow.children import ChildJobs
 from tenure.workflow.engine import Mode, UndoableStep, WorkflowEngine
+from tenure.workflow.policy import RunPolicy
 from tenure.workflow.run import Run
 from tenure.workflow.undo import RunEnd, undo
 
@@ -48,7 +51,13 @@ class WorkflowDefinition(JobDefinition[P, R]):
     """The class of the object that the function receives."""
 
     def __init__(
-        self, function: Callable[..., Any], *, name: str, options: Options, errors: Iterable[type[Exception]] = ()
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        options: Options,
+        errors: Iterable[type[Exception]] = (),
+        policy: RunPolicy | None = None,
     ) -> None:
         super().__init__(function, name=name, options=options)
         if not self.is_async:
@@ -58,6 +67,9 @@ class WorkflowDefinition(JobDefinition[P, R]):
         if self.isolation != "task":
             raise InvalidInput(self.name, "a workflow runs on the worker's event loop; isolation is for its steps")
         self.errors = {one.__qualname__: one for one in errors}
+        if policy is not None and not callable(policy):
+            raise InvalidInput("policy", f"must be a function that returns a PolicyDecision, not {policy!r}")
+        self._policy = policy
         self.invoker = self._invoke
 
     async def _invoke(self, attempt: RunningAttempt, arguments: Mapping[str, Any]) -> Any:
@@ -69,6 +81,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         if end is not None:
             await self._end(attempt, records, end, arguments)
         engine = WorkflowEngine(attempt, records)
+        engine.policy, engine.meter = self._policy, await SpendMeter.of(attempt)
         children = ChildJobs(engine, self.errors)
         try:
             result = await engine.run(self._run_to_end(engine, children, arguments))
@@ -110,16 +123,21 @@ class WorkflowDefinition(JobDefinition[P, R]):
             if failed_step(error) is not None:
                 await children.finish()
             raise
+        engine.use("spend:end")
+        engine.use("spend:halt")
         engine.require_all_made()
         await children.finish()
+        if engine.meter.budget is not None or engine.main.spend:
+            await engine.settle(self.encode_result(result, job_id=engine.job.id))
         return result
 
     # Compensation.
 
     async def _undo_after(self, engine: WorkflowEngine, children: ChildJobs, outcome: Outcome) -> None:
         """Undo the steps if the run ends with this outcome and has any to undo."""
-        if isinstance(outcome, Cancelled):
-            await children.cancel_live("its parent was cancelled")
+        if isinstance(outcome, Cancelled | Halted):
+            how = "halted" if isinstance(outcome, Halted) else "cancelled"
+            await children.cancel_live(f"its parent was {how}")
         end, records = RunEnd.after(engine.job, outcome), engine.records()
         if end is not None and steps_to_undo(records):
             await self._undo(engine.attempt, records, engine.undoable, end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -27,15 +27,27 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.jobs.step_codec import decode_result
+from tenure.lifecycle.budgets import plus
 from tenure.lifecycle.forks import FORK_KEY, fork_origin
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepStatus
 from tenure.observe.log_context import job_fields
-from tenure.stores.contract import SignalRecord
+from tenure.stores.contract import Charge, SignalRecord
 from tenure.workers.execution.attempt import RunningAttempt
-from tenure.workers.execution.outcomes import Cancelled, EndsAttempt, Lost, Outcome, Raised, Suspended, UndoUnfinished
+from tenure.workers.execution.outcomes import (
+    Cancelled,
+    EndsAttempt,
+    Halted,
+    Lost,
+    Outcome,
+    Raised,
+    Suspended,
+    UndoUnfinished,
+)
 from tenure.workflow.branch import Branch, Place, call_key, current_branch, require_own_task
+from tenure.workflow.budget import SpendMeter
+from tenure.workflow.policy import RunPolicy, check_policy
 from tenure.workflow.waits import DurableWait, undurable_wait, waits_durably
 
 T = TypeVar("T")
@@ -64,6 +76,8 @@ class PlacedCall(msgspec.Struct, frozen=True):
     kind: StepKind
     name: str
     arguments_digest: str | None = None
+    spend: Mapping[str, int] = {}
+    """What the code has spent before this call, which is charged with it."""
 
     def step(self, *, status: StepStatus = "succeeded", **facts: Any) -> NewStep:
         """The step that records this call."""
@@ -132,6 +146,13 @@ class WorkflowEngine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._waits: set[DurableWait] = set()
         self._executing = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._halt_reason: str | None = None
+        self.meter = SpendMeter(attempt)
+        self.policy: RunPolicy | None = None
+        self.partial_result = "null"
+        """What the run is halted with, if it is."""
         self._outcome: Outcome | None = None
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -316,7 +337,21 @@ class WorkflowEngine:
         if record.undo is not None and compensation is not None:
             self.undoable[record.key] = UndoableStep(record, compensation, result)
 
-    async def save(self, step: NewStep) -> StepRecord:
+    def placed(self, place: Place, kind: StepKind, name: str) -> PlacedCall:
+        """A record that belongs to another call."""
+        return PlacedCall(place, kind, name)
+
+    def take_spend(self, branch: Branch) -> dict[str, int]:
+        """What the code of this branch has spent since its last executed call. A recorded call was charged with it."""
+        spend, branch.spend = branch.spend, {}
+        return spend
+
+    async def save_spend(self, step: NewStep, call: PlacedCall, reported: Mapping[str, int]) -> StepRecord:
+        """Record a step, with what was spent for it: charged to the budget in the same transaction."""
+        charged, charge = self.meter.charged(step, call.place.key, plus(call.spend, reported))
+        return await self.save(charged, charge)
+
+    async def save(self, step: NewStep, charge: Charge | None = None) -> StepRecord:
         """Record a step. Returns the record, which counts from now on."""
         await self._require_executing()
         if len(self._records) >= STEPS_MAX:
@@ -326,7 +361,7 @@ class WorkflowEngine:
             )
         step = msgspec.structs.replace(step, code_version=self.services.code_version)
         try:
-            return self.adopt(await self.services.checkpointer.save(self.attempt.lease, step))
+            return self.adopt(await self.services.checkpointer.save(self.attempt.lease, step, charge))
         except (LeaseLost, StoreUnavailable):
             self.end_here(Lost())
         except CheckpointNotSaved as error:
@@ -339,13 +374,34 @@ class WorkflowEngine:
             self._clock_base = record.finished_at, self.services.seams.clock.monotonic_seconds()
         return record
 
-    async def begin_execution(self) -> None:
-        """A call is executed from now on. A run that was asked to cancel executes no further call."""
+    async def require_allowed(self, call: PlacedCall, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> None:
+        """Ask the policy of the run about a call that is not recorded."""
+        if self.policy is None or self._mode is Mode.UNDO:
+            return
+        await self._require_executing()
+        reason = await check_policy(self, self.policy, call, tuple(args), kwargs)
+        if reason is not None:
+            await self.halt(reason)
+
+    async def begin_execution(self, call: PlacedCall, spend_max: Mapping[str, int] | None = None) -> None:
+        """A call is executed from now on. A run that was asked to cancel executes no further call, and one whose budget
+        does not allow the call is halted."""
         await self._require_executing()
         if self.job.cancel_requested and self._mode is Mode.RUN:
             self.end_here(Cancelled())
         self.require_open()
+        if self._halt_reason is not None:
+            await self.halt(self._halt_reason)
+        try:
+            reason = await self.meter.reserve(call, spend_max or {})
+        except (LeaseLost, StoreUnavailable):
+            self.end_here(Lost())
+        if reason is not None:
+            await self._record_spend(call.spend, "spend:halt")
+            await self.halt(reason)
+        self.require_open()
         self._executing += 1
+        self._idle.clear()
 
     async def _require_executing(self) -> None:
         """In a replay, a call that is not recorded waits until the replay is over."""
@@ -355,6 +411,34 @@ class WorkflowEngine:
     def end_execution(self) -> None:
         self._executing -= 1
         self._changed.set()
+        if not self._executing:
+            self._idle.set()
+
+    async def halt(self, reason: str) -> NoReturn:
+        """End the run at a limit. Calls in progress end first and are recorded; no further one begins."""
+        self._halt_reason = self._halt_reason or reason
+        await self._idle.wait()
+        self.end_here(Halted(self._halt_reason, self.partial_result))
+
+    async def settle(self, result: str) -> None:
+        """The function has returned: record what it has spent since its last call. Beyond a limit the run is halted,
+        and keeps the result as its partial one."""
+        try:
+            await self._record_spend(self.take_spend(self.main), "spend:end")
+            reason = await self.meter.exceeded("spend:end")
+        except (LeaseLost, StoreUnavailable):
+            self.end_here(Lost())
+        if reason is not None:
+            self.partial_result = result
+            await self.halt(reason)
+
+    async def _record_spend(self, amounts: Mapping[str, int], key: str) -> None:
+        self._used.add(key)
+        if amounts and key not in self._records:
+            if not self.meter.is_open:
+                await self.meter.exceeded(key)
+            step = NewStep(key=key, kind=StepKind.DECISION, name="spend", result="null")
+            await self.save(*self.meter.charged(step, key, amounts, executed=False))
 
     # Waits.
 

@@ -20,7 +20,7 @@ from tenure.jobs.definition import JobDefinition
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.seams import Seams
-from tenure.stores.contract import SignalRecord
+from tenure.stores.contract import Charge, SignalRecord
 from tenure.workers.execution.attempt import AttemptServices, RunningAttempt
 from tenure.workers.execution.outcomes import Cancelled, EndsAttempt, describe_error
 from tenure.workers.leases import Lease
@@ -232,7 +232,7 @@ class ReplayEngine(WorkflowEngine):
             self.unreadable.append(Difference("result_type", record.key, text, name=record.name))
             raise
 
-    async def save(self, step: NewStep) -> StepRecord:
+    async def save(self, step: NewStep, charge: Charge | None = None) -> StepRecord:
         """Nothing is saved: the call waits for the end of the replay. The recorded run had passed each patch that is
         new before it was made."""
         is_patch = step.kind is StepKind.PATCH
@@ -264,8 +264,10 @@ class ReplayEngine(WorkflowEngine):
 
 
 def _is_call(record: StepRecord) -> bool:
-    """Whether the record is that of a call, and not of a retry, a deadline, a patch or an undo."""
-    if record.kind in (StepKind.UNDO, StepKind.PATCH) or record.key.startswith(("undo:", "fork:")):
+    """Whether the record is that of a call, and not of a retry, a deadline, a patch, an undo, spend or a policy."""
+    if record.kind in (StepKind.UNDO, StepKind.PATCH) or record.key.startswith(("undo:", "fork:", "spend:")):
+        return False
+    if record.key != call_key(record.key) and record.key.endswith(".policy"):
         return False
     return call_key(record.key) == record.key or record.kind is StepKind.DECISION
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
@@ -12,16 +12,17 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.jobs.context import Context
-from tenure.jobs.step_codec import Errors, arguments_digest, decode
+from tenure.jobs.step_codec import Errors, arguments_digest, decode, encode_result
 from tenure.lifecycle.backoff import Backoff
+from tenure.lifecycle.budgets import Amount, amounts_of, plus
 from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, encode, load
 from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import StepKind, StepRecord
 from tenure.seams import SeededRandom
-from tenure.workflow.branch import Branch, Place, RunCall
+from tenure.workflow.branch import Branch, Place, RunCall, current_branch
 from tenure.workflow.children import Child, ChildJobs, OnParentEnd, Spawnable
 from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine, name_of
-from tenure.workflow.step_call import OnError, StepExecution, StepOptions, sleep_until_recorded
+from tenure.workflow.step_call import OnError, StepExecution, StepOptions, report_spend, sleep_until_recorded
 from tenure.workflow.transaction import StepTransaction, TransactionStep
 from tenure.workflow.waits import DurableWait, Join
 
@@ -98,6 +99,7 @@ class Run:
         backoff: Backoff | None = None,
         timeout_seconds: float | None = None,
         compensate: Callable[[Any], Any] | None = None,
+        spend_max: Mapping[str, Amount] | None = None,
         on_parent_end: OnParentEnd = "cancel",
     ) -> Run:
         """The run with other options for its steps: `run.using(on_error="retry", max_attempts=5).step(search, topic)`.
@@ -108,6 +110,8 @@ class Run:
         `compensate` undoes the step if the run fails, becomes a dead letter or is cancelled by request. It is called
         with the step's result, after what undoes later steps, and retried as the run's policy says.
         `on_parent_end` is for children: whether a live one is cancelled when this run ends, goes on, or is waited for.
+        `spend_max` is what an attempt of the step may spend at most, such as `{"cost": 0.5}`: it is reserved from the
+        budget before the attempt begins, so that parallel steps do not pass a limit together.
         Options can be changed while runs are live, except for the key.
         """
         other = Run(self._engine, self._context, self._children, self._errors)
@@ -118,6 +122,7 @@ class Run:
             backoff=backoff or Backoff(),
             timeout_seconds=timeout_seconds,
             compensation=None if compensate is None else Compensation(compensate, timeout_seconds),
+            spend_max=amounts_of(spend_max or {}),
         )
         other._on_parent_end = on_parent_end
         return other
@@ -137,12 +142,19 @@ class Run:
         """
         name = name_of(function)
         branch, place = self._engine.place(f"run.step({name})", self._options.key)
-        return self._step_call(branch, place, name, function, args, kwargs)
+        return self._step_call(branch, place, name, function, args, kwargs, self._engine.take_spend(branch))
 
     def _step_call(
-        self, branch: Branch, place: Place, name: str, function: Callable[..., Any], args: Any, kwargs: Any
+        self,
+        branch: Branch,
+        place: Place,
+        name: str,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        spend: Mapping[str, int],
     ) -> RunCall[Any]:
-        call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs))
+        call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs), spend)
         options, errors = self._options, self._errors
         step: StepExecution[Any] = StepExecution(
             self._engine, branch, call, function, args, kwargs, options=options, errors=errors
@@ -168,7 +180,8 @@ class Run:
         """
         name = name_of(function)
         branch, place = self._engine.place(f"run.transaction({name})", self._options.key)
-        call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs))
+        spend = self._engine.take_spend(branch)
+        call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs), spend)
         step: TransactionStep[R] = TransactionStep(
             self._engine,
             branch,
@@ -178,6 +191,7 @@ class Run:
             kwargs,
             errors=self._errors,
             compensation=self._options.compensation,
+            spend_max=self._options.spend_max,
         )
         return RunCall(f"transaction {name}", step.result)
 
@@ -200,7 +214,7 @@ class Run:
         name = name_of(function)
         branch, place = self._engine.place(f"run.map({name})", self._options.key)
         inner = branch.sub_branch(place)
-        calls = [self._step_call(inner, self._taken(inner), name, function, (item,), {}) for item in items]
+        calls = [self._step_call(inner, self._taken(inner), name, function, (item,), {}, {}) for item in items]
 
         async def map_all() -> list[Any]:
             results: list[_Settled] = [_Settled()] * len(calls)
@@ -220,6 +234,39 @@ class Run:
         place = branch.take()
         self._engine.use(place.key)
         return place
+
+    # Budget.
+
+    def spend(self, **amounts: Amount) -> None:
+        """Report what the run spends: `run.spend(cost=0.12, tokens=830)`, with any names of units.
+
+        Within a step it is part of the step's record, and attempts of the step that fail pay, too. Between steps it is
+        recorded with the next step of this branch, or with the end of the run. A replay does not pay again. Beyond a
+        limit of the budget the run is halted at its next step, or at its end.
+        """
+        spent = amounts_of(amounts)
+        if not report_spend(spent):
+            branch = current_branch.get() or self._engine.main
+            branch.spend = plus(branch.spend, spent)
+
+    def budget(self) -> RunCall[dict[str, float]]:
+        """What is left of each limited unit: `left = await run.budget()`. It is recorded, so that a replay sees the
+        same. Empty without a budget."""
+        branch, place = self._engine.place("run.budget()", self._options.key)
+        call = PlacedCall(place, StepKind.DECISION, "budget")
+
+        async def left() -> dict[str, float]:
+            record = self._engine.recorded(call)
+            if record is None:
+                record = await self._engine.save(call.step(result=encode(await self._engine.meter.left())))
+            branch.completed(record.finished_at)
+            return cast(dict[str, float], load(record.result or "{}"))
+
+        return RunCall("budget", left)
+
+    def partial_result(self, value: Any) -> None:
+        """Set what the run is halted with, if it is halted: its `partial_result`. Recorded steps are kept anyway."""
+        self._engine.partial_result = encode_result(value, step="partial_result")
 
     # Children.
 
@@ -517,6 +564,8 @@ class _Branches:
         """The branches are over: the time of the branch that started them is theirs."""
         for inner, _ in self._started.values():
             self._branch.completed(inner.now)
+            self._branch.spend = plus(self._branch.spend, inner.spend)
+            inner.spend = {}
 
 
 class _Settled(msgspec.Struct, frozen=True):

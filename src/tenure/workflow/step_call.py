@@ -17,6 +17,7 @@ import msgspec
 from tenure.errors import InvalidInput, PermanentError, TransientError, ValidationError
 from tenure.jobs.step_codec import Errors, encode_result, error_facts, recorded_error
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
+from tenure.lifecycle.budgets import Amount, amounts_of
 from tenure.lifecycle.json_text import check_integer, check_seconds, encode, load
 from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
@@ -40,6 +41,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = Backoff()
     timeout_seconds: float | None = None
     compensation: Compensation | None = None
+    spend_max: Mapping[str, int] = {}
 
     def __post_init__(self) -> None:
         if self.key is not None:
@@ -78,6 +80,24 @@ class CurrentStep(msgspec.Struct, frozen=True):
         if it takes long it should look here now and then, and return. What it returns is ignored."""
         return self.cancel_flag.is_set
 
+    def spend(self, **amounts: Amount) -> None:
+        """Report what this attempt of the step spends: `current_step().spend(cost=0.12, tokens=830)`. It is part of the
+        record of the step; attempts that fail pay, too."""
+        report_spend(amounts_of(amounts))
+
+
+_step_spend: ContextVar[dict[str, int] | None] = ContextVar("tenure_step_spend", default=None)
+
+
+def report_spend(amounts: Mapping[str, int]) -> bool:
+    """Add to the spend of the step that calls this. False outside of a step."""
+    spend = _step_spend.get()
+    if spend is None:
+        return False
+    for unit, amount in amounts.items():
+        spend[unit] = spend.get(unit, 0) + amount
+    return True
+
 
 _current_step: ContextVar[CurrentStep | None] = ContextVar("tenure_step", default=None)
 
@@ -112,6 +132,9 @@ class StepExecution(Generic[R]):
         self._engine, self._branch, self._call, self._function = engine, branch, call, function
         self._bound = partial(function, *args, **kwargs)
         self._options, self._errors = options, errors
+        self._args, self._kwargs = args, kwargs
+        self._reported: dict[str, int] = {}
+        """What the attempt of the step in progress has spent."""
 
     async def result(self) -> R:
         """The result, or the error that the step ended with."""
@@ -142,8 +165,10 @@ class StepExecution(Generic[R]):
             engine.use(waited.key)
         if attempt > 1:
             await self._wait_for_retry(attempt - 1)
+        await engine.require_allowed(self._call, self._args, self._kwargs)
         while True:
-            await engine.begin_execution()
+            await engine.begin_execution(self._call, self._options.spend_max)
+            self._reported = {}
             began_at_seconds = clock.monotonic_seconds()
             try:
                 value = await self._invoke(attempt)
@@ -162,7 +187,8 @@ class StepExecution(Generic[R]):
                 raise
             try:
                 duration_ms = milliseconds(max(0.0, clock.monotonic_seconds() - began_at_seconds))
-                return await engine.save(msgspec.structs.replace(step, duration_ms=duration_ms))
+                timed = msgspec.structs.replace(step, duration_ms=duration_ms)
+                return await engine.save_spend(timed, self._call, self._reported)
             finally:
                 engine.end_execution()
 
@@ -179,13 +205,15 @@ class StepExecution(Generic[R]):
         timeout_seconds = self._options.timeout_seconds
         async with asyncio.timeout(timeout_seconds):
             if inspect.iscoroutinefunction(self._function):
-                token = _current_step.set(step)
+                tokens = _current_step.set(step), _step_spend.set(self._reported)
                 try:
                     return await self._bound()
                 finally:
-                    _current_step.reset(token)
+                    _current_step.reset(tokens[0])
+                    _step_spend.reset(tokens[1])
             context = copy_context()
             context.run(_current_step.set, step)
+            context.run(_step_spend.set, self._reported)
             try:
                 value = await self._engine.services.call_in_thread(partial(context.run, self._bound))
             except asyncio.CancelledError:
@@ -215,7 +243,7 @@ class StepExecution(Generic[R]):
             ordinal=self._call.place.ordinal,
             result=encode({"milliseconds": delay_ms, "error": load(described)}),
         )
-        await self._engine.save(step)
+        await self._engine.save_spend(step, _unspent(self._call), self._reported)
         await self._wait_for_retry(attempt)
 
     async def _wait_for_retry(self, attempt: int) -> None:
@@ -237,6 +265,11 @@ async def sleep_until_recorded(engine: WorkflowEngine, record: StepRecord) -> No
     deadline = record.finished_at + duration
     if deadline > engine.now:
         await engine.wait(DurableWait(deadline=deadline))
+
+
+def _unspent(call: PlacedCall) -> PlacedCall:
+    """The call without what was spent before it, which is charged with its own record."""
+    return msgspec.structs.replace(call, spend={})
 
 
 def _outside_key(job_id: UUID, call: PlacedCall) -> str:

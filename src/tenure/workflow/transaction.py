@@ -56,10 +56,11 @@ class TransactionStep(Generic[R]):
         *,
         errors: Errors,
         compensation: Compensation | None = None,
+        spend_max: Mapping[str, int] | None = None,
     ) -> None:
         self._engine, self._branch, self._call, self._function = engine, branch, call, function
         self._args, self._kwargs, self._errors = args, kwargs, errors
-        self._compensation = compensation
+        self._compensation, self._spend_max = compensation, spend_max
         self._committing = False
 
     async def result(self) -> R:
@@ -78,14 +79,15 @@ class TransactionStep(Generic[R]):
 
     async def _execute(self) -> StepRecord:
         engine = self._engine
-        await engine.begin_execution()
+        await engine.require_allowed(self._call, self._args, self._kwargs)
+        await engine.begin_execution(self._call, self._spend_max)
         try:
             return await self._commit()
         except (LeaseLost, StoreUnavailable):
             engine.end_here(Lost())
         except Exception as error:  # noqa: BLE001 - whatever the function raises is the step's outcome
             described = error_facts(error, describe_error(error), self._errors)
-            return await engine.save(self._call.step(status="failed", error=described))
+            return await engine.save_spend(self._call.step(status="failed", error=described), self._call, {})
         finally:
             engine.end_execution()
 
@@ -129,7 +131,8 @@ class TransactionStep(Generic[R]):
                 code_version=attempt.services.code_version,
                 undo=None if self._compensation is None else self._compensation.recorded,
             )
-            outcome = await inner.save_step(SaveStep(attempt.job, step, attempt.lease.actor))
+            step, charge = self._engine.meter.charged(step, self._call.place.key, self._call.spend)
+            outcome = await inner.save_step(SaveStep(attempt.job, step, attempt.lease.actor, charge))
             match outcome:
                 case StepSaved(saved):
                     record = saved

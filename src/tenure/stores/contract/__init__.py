@@ -7,6 +7,18 @@ elsewhere, proves itself with `tenure.testing.contract.StoreContract`.
 from __future__ import annotations
 
 from tenure.stores.contract.archive import ArchiveStore, NotEmpty, NotRestored, Restore, Snapshot
+from tenure.stores.contract.budgets import (
+    BudgetRecord,
+    BudgetStore,
+    Charge,
+    NotReserved,
+    ReservationRecord,
+    Reserve,
+    Reserved,
+    ReserveOutcome,
+    budget_lines,
+    decide_reserve,
+)
 from tenure.stores.contract.protocols import (
     ApplyStore,
     ClaimStore,
@@ -98,7 +110,10 @@ __all__ = [
     "ArchiveStore",
     "Artifact",
     "ArtifactRecord",
+    "BudgetRecord",
+    "BudgetStore",
     "Busy",
+    "Charge",
     "ClaimRequest",
     "ClaimStore",
     "DeadLetterFilter",
@@ -120,6 +135,7 @@ __all__ = [
     "JobPage",
     "MigrationRecord",
     "NotEmpty",
+    "NotReserved",
     "NotRestored",
     "OutboxMessage",
     "Outcome",
@@ -134,6 +150,10 @@ __all__ = [
     "RegistrationStore",
     "Repeated",
     "Request",
+    "ReservationRecord",
+    "Reserve",
+    "ReserveOutcome",
+    "Reserved",
     "Resolution",
     "Restore",
     "RetentionStore",
@@ -159,7 +179,9 @@ __all__ = [
     "VerboseEvents",
     "WakeupStore",
     "WorkerRecord",
+    "budget_lines",
     "decide_request",
+    "decide_reserve",
     "decide_save",
     "digest_artifacts",
     "digest_messages",

@@ -17,6 +17,7 @@ from tenure.lifecycle.queue_limits import QueueLimits, RateUsage
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.lifecycle.steps import StepRecord
+from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 
 RUN_LENGTH_MAX = 1000
@@ -94,7 +95,17 @@ class KeyRateUsage(msgspec.Struct, frozen=True, kw_only=True):
     until_at: datetime
 
 
-ArchiveRecord = OperatorRecord | ClaimRecord | QueueState | KeyRateUsage | ScheduleRecord | StreamRecord | MessageRecord
+ArchiveRecord = (
+    OperatorRecord
+    | ClaimRecord
+    | QueueState
+    | KeyRateUsage
+    | ScheduleRecord
+    | StreamRecord
+    | MessageRecord
+    | BudgetRecord
+    | ReservationRecord
+)
 """The records beside jobs and events. Each type has its own order, the same in every store."""
 
 ARCHIVE_RECORDS: tuple[type[ArchiveRecord], ...] = (
@@ -105,6 +116,8 @@ ARCHIVE_RECORDS: tuple[type[ArchiveRecord], ...] = (
     ScheduleRecord,
     StreamRecord,
     MessageRecord,
+    BudgetRecord,
+    ReservationRecord,
 )
 
 

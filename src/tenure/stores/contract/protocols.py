@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Actor, Event, Execution, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract.archive import ArchiveStore
+from tenure.stores.contract.budgets import BudgetStore
 from tenure.stores.contract.log_cursors import LogCursorStore
 from tenure.stores.contract.outbox import OutboxPart
 from tenure.stores.contract.queues import QueueStore
@@ -231,6 +233,10 @@ class ReadStore(Protocol):
         """The steps of a job after this number, in the order of completion."""
         ...
 
+    async def budget(self, root_id: UUID) -> list[BudgetLine]:
+        """The state of a run's budget, by unit. Empty before its first call."""
+        ...
+
     async def now(self) -> datetime:
         """The time of the database's clock, by which leases and due times are decided."""
         ...
@@ -259,6 +265,7 @@ class Store(
     RecoverableStore,
     TransactionStore,
     StepStore,
+    BudgetStore,
     RegistrationStore,
     ReadStore,
     RetentionStore,

@@ -13,6 +13,7 @@ from tenure.errors import JobNotFound
 from tenure.lifecycle.decide import effective_at
 from tenure.lifecycle.records import Actor, Job
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, new_step_digests, save_refusal, steps_to_undo
+from tenure.stores.contract.budgets import Charge
 from tenure.stores.contract.results import Busy, Failure, without_token
 
 STEPS_PER_READ = 10_000
@@ -24,6 +25,8 @@ class SaveStep(msgspec.Struct, frozen=True, gc=False):
     job: Job
     step: NewStep
     actor: Actor
+    charge: Charge | None = None
+    """What the step charges to a budget, in the same transaction. A step that exists is not charged again."""
 
     @property
     def place(self) -> tuple[UUID, str]:

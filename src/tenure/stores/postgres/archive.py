@@ -43,6 +43,7 @@ from tenure.stores.contract.archive import (
     StreamRecord,
     Totals,
 )
+from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.connections import (
     ABOUT_A_ROW,
@@ -78,6 +79,8 @@ _TABLES: Mapping[type[msgspec.Struct], str] = {
     ScheduleRecord: "schedules",
     StreamRecord: "streams",
     MessageRecord: "outbox",
+    BudgetRecord: "budgets",
+    ReservationRecord: "reservations",
     DeadLetterRecord: "dead_letters",
     SignalRecord: "signals",
     DeduplicatedRequest: "deduplicated_requests",

@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from tenure.errors import InvalidInput, RowPoisoned
+from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_datetime, check_text, encode
@@ -30,6 +31,7 @@ from tenure.stores.contract import (
 )
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.postgres import rows as row
+from tenure.stores.postgres.budgets import PostgresBudgets
 from tenure.stores.postgres.connections import Connections, Fetches, is_unreadable
 from tenure.stores.postgres.content import read_content
 from tenure.stores.postgres.policies import PostgresPolicies
@@ -47,8 +49,8 @@ UNUSUAL = frozenset(EventType) - _USUAL
 class PostgresReads:
     """Reads in one database. A token never leaves the store."""
 
-    def __init__(self, connections: Connections, policies: PostgresPolicies) -> None:
-        self._connections, self._policies = connections, policies
+    def __init__(self, connections: Connections, policies: PostgresPolicies, budgets: PostgresBudgets) -> None:
+        self._connections, self._policies, self._budgets = connections, policies, budgets
         self._reached = 0
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
@@ -193,6 +195,9 @@ class PostgresReads:
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return [row.signal_from(a) for a in await self._connections.fetch("signals/select", {"ids": [job_id]})]
+
+    async def budget(self, root_id: UUID) -> list[BudgetLine]:
+        return await self._budgets.budget(root_id)
 
     async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
         values = {"job_id": job_id, "after": after, "limit": limit}

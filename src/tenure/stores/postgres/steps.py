@@ -16,6 +16,7 @@ from tenure.lifecycle.steps import StepRecord, new_step_digests
 from tenure.stores.base import CONFLICTS_MAX, conflicts_exhausted
 from tenure.stores.contract import Busy, Failure, SaveStep, StepOutcome, StepSaved, decide_save, distinct_saves
 from tenure.stores.postgres.apply_batch import POISON, message_of
+from tenure.stores.postgres.budgets import lock_budgets, settle
 from tenure.stores.postgres.connections import Fetches
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.rows import arrays, job_from, step_from
@@ -45,8 +46,10 @@ class PostgresSteps:
         self._fetches, self._policies = fetches, policies
 
     async def save(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
-        """The outcome of each request, in order. Of two with the same key the first wins."""
+        """The outcome of each request, in order. Of two with the same key the first wins. Steps that charge a budget
+        need statements of one transaction."""
         outcomes: dict[int, StepOutcome] = {}
+        await lock_budgets(self._fetches, requests)
         for batch in distinct_saves(requests):
             open_ = dict(batch)
             for _ in range(CONFLICTS_MAX):
@@ -56,6 +59,9 @@ class PostgresSteps:
                     break
             for index, request in open_.items():
                 outcomes[index] = Failure(conflicts_exhausted(request.job.id))
+        for index, request in enumerate(requests):
+            if isinstance(outcomes[index], StepSaved):
+                await settle(self._fetches, request)
         return [outcomes[index] for index in range(len(requests))]
 
     async def _save(self, requests: dict[int, SaveStep], outcomes: dict[int, StepOutcome]) -> None:

@@ -16,6 +16,8 @@ from tenure.stores.contract import (
     MigrationRecord,
     Outcome,
     Request,
+    Reserve,
+    ReserveOutcome,
     SaveStep,
     SchemaState,
     StepOutcome,
@@ -26,9 +28,10 @@ from tenure.stores.database_url import shown_url
 from tenure.stores.postgres.apply import PostgresApplier
 from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.archive import PostgresArchive
+from tenure.stores.postgres.budgets import InTransaction, PostgresBudgets
 from tenure.stores.postgres.claim import PostgresClaims, warm_up
 from tenure.stores.postgres.commit_block import PostgresCommitBlock
-from tenure.stores.postgres.connections import Address, Connections
+from tenure.stores.postgres.connections import Address, Connections, Session
 from tenure.stores.postgres.doctor import examine
 from tenure.stores.postgres.enqueue import PostgresEnqueuer
 from tenure.stores.postgres.log_cursors import PostgresLogCursors
@@ -55,11 +58,12 @@ class PostgresStore(BaseStore):
         self._address, self._seams = address, seams
         self._connections = Connections(address, size=connections)
         self._policies = PostgresPolicies(self._connections)
+        self._budgets = PostgresBudgets(self._connections, self._policies)
         super().__init__(
             where=address.shown,
             url=shown_url(address.dsn),
             seams=seams,
-            reads=PostgresReads(self._connections, self._policies),
+            reads=PostgresReads(self._connections, self._policies, self._budgets),
             registration=PostgresWorkers(self._connections),
             retention=PostgresRetention(self._connections, self._policies, seams.clock),
         )
@@ -129,7 +133,23 @@ class PostgresStore(BaseStore):
         return await self._applier.apply(requests)
 
     async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
-        return await self._steps.save(requests)
+        if not any(request.charge for request in requests):
+            return await self._steps.save(requests)
+        plain = [request for request in requests if request.charge is None]
+        saved = iter(await self._steps.save(plain) if plain else ())
+        return [next(saved) if one.charge is None else await self._save_charged(one) for one in requests]
+
+    async def _save_charged(self, request: SaveStep) -> StepOutcome:
+        """A step that charges a budget, in a transaction of its own."""
+
+        async def save(session: Session) -> StepOutcome:
+            [outcome] = await PostgresSteps(InTransaction(session), self._policies).save([request])
+            return outcome
+
+        return await self._connections.write("store", save)
+
+    async def _reserve(self, request: Reserve) -> ReserveOutcome:
+        return await self._budgets.reserve(request)
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
         """A transaction on a connection of its own. The server also ends it after the deadline."""

@@ -42,6 +42,7 @@ from tenure.stores.contract.archive import (
     StreamRecord,
     Totals,
 )
+from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.stores.sqlite import reads
 from tenure.stores.sqlite.artifacts import read_artifact
 from tenure.stores.sqlite.connect import MEMORY, UnreadableText, connect, read_any_text
@@ -79,6 +80,8 @@ TABLES: Mapping[type[msgspec.Struct], str] = {
     ScheduleRecord: "schedules",
     StreamRecord: "streams",
     MessageRecord: "outbox",
+    BudgetRecord: "budgets",
+    ReservationRecord: "reservations",
     DeadLetterRecord: "dead_letters",
     SignalRecord: "signals",
     DeduplicatedRequest: "deduplicated_requests",

@@ -12,6 +12,7 @@ import msgspec
 
 from tenure.errors import InvalidInput, RowPoisoned
 from tenure.lifecycle import fold
+from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, EventType, Execution, Job
@@ -35,6 +36,7 @@ from tenure.stores.contract import (
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.sqlite.apply import UNREADABLE, read_row
 from tenure.stores.sqlite.artifacts import list_artifacts, read_artifact
+from tenure.stores.sqlite.budgets import read_budget
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.content import read_content
 from tenure.stores.sqlite.rows import (
@@ -115,6 +117,9 @@ class SqliteReads:
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return await self._read(_signals, job_id)
+
+    async def budget(self, root_id: UUID) -> list[BudgetLine]:
+        return await self._read(read_budget, root_id)
 
     async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
         return await self._read(list_steps, job_id, after=after, limit=limit)

@@ -49,6 +49,8 @@ OF_JOBS = (
     "dead_letters/delete",
     "artifacts/delete",
     "steps/delete",
+    "reservations/delete",
+    "budgets/delete",
 )
 
 

@@ -21,6 +21,7 @@ from tenure.stores.contract import (
 )
 from tenure.stores.quarantine import Bisection
 from tenure.stores.sqlite.apply import POISON, read_row
+from tenure.stores.sqlite.budgets import settle
 from tenure.stores.sqlite.rows import decode_step, encode_step, id_of, json_list, text
 from tenure.stores.sqlite.session import Session
 
@@ -34,7 +35,8 @@ def save_steps(session: Session, requests: Sequence[SaveStep]) -> list[StepOutco
 
 
 def _save(session: Session, batch: Sequence[tuple[int, SaveStep]]) -> dict[int, StepOutcome]:
-    requests = [request for _, request in batch]
+    requests_by_index = dict(batch)
+    requests = list(requests_by_index.values())
     ids = {text(request.job.id) for request in requests}
     jobs = {id_of(row[0]): read_row(session, row) for row in session.select_jobs(ids)}
     recorded = _recorded(session, requests)
@@ -56,6 +58,8 @@ def _save(session: Session, batch: Sequence[tuple[int, SaveStep]]) -> dict[int, 
     for index, step in written.items():
         problem = problems.get(step.number)
         outcomes[index] = StepSaved(step) if problem is None else Failure(problem)
+        if problem is None:
+            settle(session, requests_by_index[index])
     return outcomes
 
 

@@ -19,6 +19,8 @@ from tenure.stores.contract import (
     MigrationRecord,
     Outcome,
     Request,
+    Reserve,
+    ReserveOutcome,
     SaveStep,
     SchemaState,
     StepOutcome,
@@ -29,6 +31,7 @@ from tenure.stores.database_url import shown_url
 from tenure.stores.sqlite import doctor, migrate
 from tenure.stores.sqlite.apply_batch import apply_batch
 from tenure.stores.sqlite.archive import SqliteArchive
+from tenure.stores.sqlite.budgets import reserve
 from tenure.stores.sqlite.claim import claim
 from tenure.stores.sqlite.commit_block import SqliteCommitBlock
 from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY, machine_mounts
@@ -141,6 +144,9 @@ class SqliteStore(BaseStore):
 
     async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
         return await self._connections.write(save_steps, requests)
+
+    async def _reserve(self, request: Reserve) -> ReserveOutcome:
+        return await self._connections.write(reserve, request)
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
         """A transaction that holds the write lock. It is rolled back after the deadline, or earlier: after a share of

@@ -37,6 +37,7 @@ import pytest_asyncio
 from tenure.stores.contract import Store
 from tenure.testing.contract.archive import ArchiveContract
 from tenure.testing.contract.batches import BatchContract
+from tenure.testing.contract.budgets import BudgetContract
 from tenure.testing.contract.children import ChildrenContract
 from tenure.testing.contract.claim import ClaimContract
 from tenure.testing.contract.clock import DatabaseClock
@@ -93,6 +94,7 @@ class StoreContract(
     LogCursorContract,
     OutboxContract,
     StepContract,
+    BudgetContract,
     StatementContract,
     DeadLetterContract,
     WorkerContract,

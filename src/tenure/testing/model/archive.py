@@ -38,6 +38,7 @@ from tenure.stores.contract.archive import (
     StreamRecord,
     Totals,
 )
+from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.testing.clock import START
 from tenure.testing.model.queues import RuleBook
 from tenure.testing.model.rows import AnsweredEnqueue, WonClaim
@@ -124,6 +125,10 @@ class ModelSnapshot:
             return [StreamRecord(aggregate=aggregate, at=at) for aggregate, at in last.items()]
         if kind is ScheduleRecord:
             return [*model._schedules.values()]
+        if kind is BudgetRecord:
+            return [*model._budgets.values()]
+        if kind is ReservationRecord:
+            return [*model._reservations.values()]
         if kind is QueueState:
             return [_queue_state(book) for book in model._books.values()]
         if kind is KeyRateUsage:
@@ -170,6 +175,11 @@ class ModelRestore:
                     self._model._senders[record.id] = record.job_id
             elif isinstance(record, ScheduleRecord):
                 self._model._schedules[record.name] = record
+            elif isinstance(record, BudgetRecord):
+                self._model._budgets[record.root_id, record.unit] = record
+            elif isinstance(record, ReservationRecord):
+                place = (record.root_id, record.unit, record.job_id, record.attempt, record.key)
+                self._model._reservations[place] = record
             elif isinstance(record, QueueState):
                 self._model._books[record.name] = _book(record)
             elif isinstance(record, KeyRateUsage):

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import InvalidInput, JobNotFound, LeaseLost
+from tenure.errors import InvalidInput, JobNotFound, LeaseLost, NotAuthorised
+from tenure.lifecycle.budgets import BudgetLine, Reservation
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.decide import effective_at
 from tenure.lifecycle.json_text import check_integer
@@ -18,19 +19,28 @@ from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
     Artifact,
     ArtifactRecord,
+    BudgetRecord,
+    Charge,
     Failure,
     OutboxMessage,
+    ReservationRecord,
+    Reserve,
+    Reserved,
+    ReserveOutcome,
     SaveStep,
     SignalRecord,
     StepOutcome,
     StepSaved,
     WorkerRecord,
+    budget_lines,
+    decide_reserve,
     decide_save,
     digest_artifacts,
     digest_messages,
     message_context,
     without_token,
 )
+from tenure.stores.contract.budgets import validate_reserve
 from tenure.stores.contract.outbox import DeliveryRecord, EndpointRecord, StoredMessage
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.validation import NUMBER_MAX, invalid_steps, validate_page, validate_worker
@@ -57,6 +67,8 @@ class Belongings:
         self._cursors: dict[str, CursorRow] = {}
         self._signals: dict[UUID, list[SignalRecord]] = {}
         self._steps: dict[UUID, list[StepRecord]] = {}
+        self._budgets: dict[tuple[UUID, str], BudgetRecord] = {}
+        self._reservations: dict[tuple[UUID, str, UUID, int, str], ReservationRecord] = {}
         self._workers: dict[str, WorkerRecord] = {}
 
     async def post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
@@ -175,6 +187,8 @@ class Belongings:
             return outcome or Failure(JobNotFound(request.job.id))
         step = request.record(number=self._next_step_number(), at=effective_at(job, now))
         self._steps.setdefault(job.id, []).append(step)
+        if request.charge is not None:
+            self._settle(job, request.charge)
         return StepSaved(step)
 
     async def write_copies(self, job_id: UUID, steps: Sequence[StepRecord]) -> int:
@@ -185,6 +199,63 @@ class Belongings:
         for step in steps:
             kept.append(msgspec.structs.replace(step, number=self._next_step_number()))
         return len(steps)
+
+    def _settle(self, job: Job, charge: Charge) -> None:
+        for unit, amount in charge.amounts.items():
+            if (record := self._budgets.get((charge.root_id, unit))) is not None:
+                spent = record.spent + amount
+                self._budgets[charge.root_id, unit] = msgspec.structs.replace(record, spent=spent)
+            self._reservations.pop((charge.root_id, unit, job.id, job.attempt, charge.key), None)
+        ended = (job.id, job.attempt, charge.key)
+        self._reservations = {key: kept for key, kept in self._reservations.items() if key[2:] != ended}
+
+    async def reserve(self, request: Reserve) -> ReserveOutcome:
+        try:
+            validate_reserve(request)
+        except (InvalidInput, NotAuthorised) as problem:
+            return Failure(problem)
+        require_no_open_block(self)
+        for unit, limit in request.budget.limits.items():
+            opened = BudgetRecord(
+                root_id=request.root_id,
+                unit=unit,
+                limit_amount=limit,
+                spent=0,
+                on_lost_spend=request.budget.on_lost_spend,
+            )
+            self._budgets.setdefault((request.root_id, unit), opened)
+        job, records = self._rows.get(request.job.id), self._budget_records(request.root_id)
+        outcome = decide_reserve(job, request, records, self._reserved(request.root_id), now=self._clock.now())
+        if isinstance(outcome, Reserved):
+            for unit, amount in request.limited_amounts.items():
+                record = ReservationRecord(
+                    root_id=request.root_id,
+                    unit=unit,
+                    job_id=request.job.id,
+                    attempt=request.job.attempt,
+                    key=request.key,
+                    amount=amount,
+                )
+                place = (request.root_id, unit, request.job.id, request.job.attempt, request.key)
+                self._reservations.setdefault(place, record)
+        return outcome
+
+    async def budget(self, root_id: UUID) -> list[BudgetLine]:
+        return budget_lines(self._budget_records(root_id), self._reserved(root_id))
+
+    def _budget_records(self, root_id: UUID) -> list[BudgetRecord]:
+        return [self._budgets[key] for key in sorted(self._budgets, key=str) if key[0] == root_id]
+
+    def _reserved(self, root_id: UUID) -> list[Reservation]:
+        return [
+            Reservation(**msgspec.structs.asdict(record), is_live=self._is_leased(record))
+            for record in self._reservations.values()
+            if record.root_id == root_id
+        ]
+
+    def _is_leased(self, record: ReservationRecord) -> bool:
+        job = self._rows.get(record.job_id)
+        return job is not None and job.token is not None and job.attempt == record.attempt
 
     def _next_step_number(self) -> int:
         return 1 + max((step.number for steps in self._steps.values() for step in steps), default=0)

@@ -123,6 +123,8 @@ class Forgetting(Belongings):
             self._signals.pop(job_id, None)
             self._steps.pop(job_id, None)
         self._drop_artifacts(gone)
+        self._budgets = {key: kept for key, kept in self._budgets.items() if key[0] not in gone}
+        self._reservations = {key: kept for key, kept in self._reservations.items() if key[0] not in gone}
         self._answers = {name: answer for name, answer in self._answers.items() if answer.job_id not in gone}
         self._log = [event for event in self._log if event.job_id not in gone]
 

@@ -12,7 +12,15 @@ from tenure.jobs.definition import JobDefinition
 from tenure.lifecycle.operations import Operation, Progress
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
-from tenure.stores.contract import ApplyStore, Artifact, EnqueueStore, SignalRecord, StepStore, TransactionStore
+from tenure.stores.contract import (
+    ApplyStore,
+    Artifact,
+    BudgetStore,
+    EnqueueStore,
+    SignalRecord,
+    StepStore,
+    TransactionStore,
+)
 from tenure.stores.contract.archive import HistoryReader
 from tenure.stores.user_connections import UserTransaction
 from tenure.workers.checkpointer import Checkpointer
@@ -30,7 +38,7 @@ class RunnerStore(TransactionStore, HistoryReader, Protocol):
     """The part of a store that the runner uses besides the completer."""
 
 
-class RunStore(TransactionStore, EnqueueStore, ApplyStore, StepStore, Protocol):
+class RunStore(TransactionStore, EnqueueStore, ApplyStore, StepStore, BudgetStore, Protocol):
     """The part of a store that runs of workflows use: steps, transactions, and children, which they enqueue, read
     and cancel. They read their own signals."""
 

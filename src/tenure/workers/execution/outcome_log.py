@@ -18,6 +18,7 @@ from tenure.seams import Clock
 from tenure.workers.completer import Result, Written
 from tenure.workers.execution.outcomes import (
     SNOOZE,
+    Halted,
     Outcome,
     Raised,
     Returned,
@@ -107,6 +108,9 @@ def _log_outcome(job: Job, outcome: Outcome, written: Written) -> None:
     elif isinstance(outcome, Suspended) and outcome.note is not None:
         template = "job %s (%s) attempt %s suspended (%s): %s"
         log.warning(template, job.id, job.kind, job.attempt, outcome.cause, outcome.note, extra=job_fields(job))
+    elif isinstance(outcome, Halted):
+        template = "job %s (%s) attempt %s halted: %s"
+        log.warning(template, job.id, job.kind, job.attempt, outcome.reason, extra=job_fields(job))
     elif isinstance(outcome, Returned):
         template = "job %s (%s) returned another result than it committed; the committed result is kept"
         log.error(template, job.id, job.kind, extra=job_fields(job))

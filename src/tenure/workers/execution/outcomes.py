@@ -24,7 +24,7 @@ from tenure.errors import (
 )
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_seconds, clean_text, encode
-from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Operation, Release, Retry, Suspend
+from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Halt, Operation, Release, Retry, Suspend
 from tenure.lifecycle.records import TIMEOUT, Job, WaitingFor
 from tenure.workers.timeouts import timeout_error
 
@@ -114,6 +114,13 @@ class Suspended(msgspec.Struct, frozen=True, tag=True):
     pinned_version: str | None = None
 
 
+class Halted(msgspec.Struct, frozen=True, tag=True):
+    """A limit or a policy has stopped the run. The partial result is JSON text."""
+
+    reason: str
+    partial_result: str
+
+
 class UndoUnfinished(msgspec.Struct, frozen=True, tag=True):
     """The attempt of a run that ends has not undone all steps: the next attempt continues. With an error it is a
     failure; after the last one the run is a dead letter."""
@@ -147,6 +154,7 @@ Outcome = (
     | Stopped
     | TimedOut
     | Suspended
+    | Halted
     | UndoUnfinished
     | UndoFailed
     | Compensated
@@ -259,6 +267,8 @@ def operation_for(job: Job, outcome: Outcome) -> Operation | None:
                 note=outcome.note,
                 pinned_version=outcome.pinned_version,
             )
+        case Halted(reason, partial_result):
+            return Halt(reason, partial_result)
         case Cancelled():
             return Cancel() if job.cancel_requested else _unrequested_cancel(job)
         case Raised():

@@ -376,6 +376,31 @@ create table tenure.steps (
         and tenure.is_readable(started_at) and tenure.is_readable(finished_at))
 );
 
+-- What a run and its children may spend, and have spent, in millionths of each unit. Written when the first call of a run
+-- reserves.
+create table tenure.budgets (
+    root_id uuid not null,
+    unit text collate "C" not null,
+    limit_amount bigint not null,
+    spent bigint not null,
+    on_lost_spend text collate "C" not null,
+    primary key (root_id, unit),
+    constraint budgets_amounts check (limit_amount >= 0 and spent >= 0),
+    constraint budgets_lost check (on_lost_spend in ('charge', 'release'))
+);
+
+-- What calls in progress may spend at most. The attempt identifies the lease; a reservation of an earlier one is lost.
+create table tenure.reservations (
+    root_id uuid not null,
+    unit text collate "C" not null,
+    job_id uuid not null,
+    attempt integer not null,
+    key text collate "C" not null,
+    amount bigint not null,
+    primary key (root_id, unit, job_id, attempt, key),
+    constraint reservations_amounts check (amount > 0 and attempt >= 1)
+);
+
 -- The outbox. A message is stored once. Its writer draws `sequence` at COMMIT, under the lock of its aggregate's row in
 -- `streams`, so that the order of sequences within an aggregate is the order of commits. Until then `sequence` is a
 -- provisional number that orders the messages of the transaction, and `tx` is set.
@@ -1132,6 +1157,26 @@ create trigger steps_kept after delete on tenure.steps
     for each statement execute function tenure.only_the_store('retention');
 create trigger steps_whole before truncate on tenure.steps
     for each statement execute function tenure.refuse('only retention removes steps');
+
+create trigger budgets_written after insert or update on tenure.budgets
+    for each statement execute function tenure.only_the_store('store', 'import');
+create trigger budgets_fixed before update on tenure.budgets for each row
+    when (new.spent < old.spent or (old.root_id, old.unit, old.limit_amount, old.on_lost_spend)
+          is distinct from (new.root_id, new.unit, new.limit_amount, new.on_lost_spend))
+    execute function tenure.refuse('a budget never changes, and its spend only grows');
+create trigger budgets_kept after delete on tenure.budgets
+    for each statement execute function tenure.only_the_store('retention');
+create trigger budgets_whole before truncate on tenure.budgets
+    for each statement execute function tenure.refuse('only retention removes budgets');
+
+create trigger reservations_written after insert on tenure.reservations
+    for each statement execute function tenure.only_the_store('store', 'import');
+create trigger reservations_fixed before update on tenure.reservations
+    for each statement execute function tenure.refuse('a reservation never changes');
+create trigger reservations_kept after delete on tenure.reservations
+    for each statement execute function tenure.only_the_store('store', 'retention');
+create trigger reservations_whole before truncate on tenure.reservations
+    for each statement execute function tenure.refuse('only the store removes reservations');
 
 create trigger outbox_written after insert on tenure.outbox
     for each statement execute function tenure.only_the_store('store', 'import');

@@ -479,6 +479,35 @@ create table tenure_steps (
 
 create unique index tenure_steps_key on tenure_steps (job_id, key);
 
+-- What a run and its children may spend, and have spent, in millionths of each unit. Written when the first call of a run
+-- reserves.
+create table tenure_budgets (
+    root_id text not null,
+    unit text not null,
+    limit_amount integer not null,
+    spent integer not null,
+    on_lost_spend text not null,
+    primary key (root_id, unit),
+    constraint "tenure: amounts of a budget are not negative" check (
+        typeof(limit_amount) is 'integer' and typeof(spent) is 'integer' and limit_amount >= 0 and spent >= 0
+    ),
+    constraint "tenure: lost spend is charged or released" check (on_lost_spend in ('charge', 'release'))
+) without rowid;
+
+-- What calls in progress may spend at most. The attempt identifies the lease; a reservation of an earlier one is lost.
+create table tenure_reservations (
+    root_id text not null,
+    unit text not null,
+    job_id text not null,
+    attempt integer not null,
+    key text not null,
+    amount integer not null,
+    primary key (root_id, unit, job_id, attempt, key),
+    constraint "tenure: a reservation has an amount and an attempt" check (
+        typeof(amount) is 'integer' and typeof(attempt) is 'integer' and amount > 0 and attempt >= 1
+    )
+) without rowid;
+
 -- The outbox. A message is stored once. There is one writer, so the order of sequences is the order of commits, and
 -- AUTOINCREMENT never uses a number twice.
 create table tenure_streams (
@@ -1177,6 +1206,49 @@ create trigger tenure_steps_delete before delete on tenure_steps
 when (select writer from tenure_writer) is not 'retention'
 begin
     select raise(abort, 'tenure: only retention removes steps, with their job');
+end;
+
+create trigger tenure_budgets_insert before insert on tenure_budgets
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (select 1 from tenure_budgets where root_id = new.root_id and unit = new.unit)
+begin
+    select raise(abort, 'tenure: only the store writes budgets, and nothing replaces one');
+end;
+
+create trigger tenure_budgets_update before update on tenure_budgets
+when (select writer from tenure_writer) is not 'store'
+    or new.spent < old.spent
+    or (old.root_id, old.unit, old.limit_amount, old.on_lost_spend)
+    is not (new.root_id, new.unit, new.limit_amount, new.on_lost_spend)
+begin
+    select raise(abort, 'tenure: a budget never changes, and its spend only grows');
+end;
+
+create trigger tenure_budgets_delete before delete on tenure_budgets
+when (select writer from tenure_writer) is not 'retention'
+begin
+    select raise(abort, 'tenure: only retention removes budgets, with their run');
+end;
+
+create trigger tenure_reservations_insert before insert on tenure_reservations
+when ((select writer from tenure_writer) is not 'store' and (select writer from tenure_writer) is not 'import')
+    or exists (
+        select 1 from tenure_reservations
+        where (root_id, unit, job_id, attempt, key) = (new.root_id, new.unit, new.job_id, new.attempt, new.key)
+    )
+begin
+    select raise(abort, 'tenure: only the store writes reservations, and nothing replaces one');
+end;
+
+create trigger tenure_reservations_update before update on tenure_reservations
+begin
+    select raise(abort, 'tenure: a reservation never changes');
+end;
+
+create trigger tenure_reservations_delete before delete on tenure_reservations
+when not ifnull((select writer from tenure_writer) in ('store', 'retention'), 0)
+begin
+    select raise(abort, 'tenure: only the store removes reservations');
 end;
 
 create trigger tenure_outbox_insert before insert on tenure_outbox

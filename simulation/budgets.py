@@ -1,0 +1,151 @@
+"""Runs that share a budget. Each attempt reserves before it pays, and settles with a step; it may die in between.
+
+What was paid is counted here, outside of the store. It never passes the limit, whatever was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from simulation.invariants import InvariantViolated
+from simulation.queue_limits import QUEUE
+from simulation.random_streams import RandomStream
+from tenure.errors import RevisionConflict, StoreUnavailable
+from tenure.lifecycle.budgets import SCALE, Budget
+from tenure.lifecycle.operations import Complete, Halt, Operation
+from tenure.lifecycle.records import Actor, Job, Origin, Policy, Role
+from tenure.lifecycle.steps import NewStep, StepKind, StepsDigest
+from tenure.stores.contract import (
+    Charge,
+    ClaimRequest,
+    EnqueueRequest,
+    Failure,
+    NotReserved,
+    Request,
+    Reserve,
+    Reserved,
+    SaveStep,
+)
+
+SHARE = 0.3
+"""The share of runs of the simulator that have budgets."""
+JOBS, STEPS = 3, 6
+KIND = "spends"
+BUDGET = Budget(cost=5)
+POLICY = Policy(lease_seconds=6.0, max_attempts=1000, budget=BUDGET)
+CLIENT = Actor(Role.CLIENT, "budgets")
+
+
+class SimulatedBudgets:
+    """A root and its children, which spend from one budget."""
+
+    def __init__(self, chance: RandomStream, sleep: Callable[[float], Awaitable[None]], *, dies: bool) -> None:
+        self._chance, self._sleep, self._dies = chance, sleep, dies
+        self._root_id: UUID | None = None
+        self._paid = 0
+        self.problem: InvariantViolated | None = None
+        self.happens = chance.happens(SHARE)
+
+    async def enqueue(self, store: Any) -> None:
+        """The client: enqueues the root, and its children."""
+        for _ in range(JOBS):
+            job_id = self._chance.job_id()
+            origin = Origin(id=job_id, kind=KIND, queue=QUEUE, payload="{}", policy=POLICY, parent_id=self._root_id)
+            await self._until_answered(partial(store.enqueue, [EnqueueRequest(origin, CLIENT)]))
+            self._root_id = self._root_id or job_id
+
+    async def run(self, store: Any) -> None:
+        """A process that runs these jobs. A lease that it loses is recovered."""
+        while True:
+            await self._sleep(self._chance.between(0.1, 1.0))
+            try:
+                for job in await store.claim(self._claim()):
+                    await self._attempt(store, job)
+            except StoreUnavailable:
+                continue
+
+    def _claim(self) -> ClaimRequest:
+        return ClaimRequest(
+            queues=(QUEUE,),
+            kinds=(KIND,),
+            limit=1,
+            worker="spender",
+            token=self._chance.token(),
+            request_id=self._chance.name(),
+        )
+
+    async def _attempt(self, store: Any, job: Job) -> None:
+        actor = Actor(Role.RUNNER, "spender", job.token)
+        recorded = {step.key for step in await store.steps(job.id)}
+        operation: Operation = Complete("null")
+        for number in range(STEPS):
+            if f"step {number}" in recorded:
+                continue
+            outcome = await self._step(store, job, actor, f"step {number}")
+            if isinstance(outcome, NotReserved):
+                if outcome.exceeded.may_fit_later:
+                    return  # The lease expires, and the job is tried again.
+                operation = Halt(outcome.exceeded.reason, "null")
+                break
+            if outcome is None or (self._chance.happens(0.15) and self._dies):
+                return  # The lease is lost, or the process dies here.
+        await self._end(store, job, actor, operation)
+
+    async def _step(self, store: Any, job: Job, actor: Actor, key: str) -> Reserved | NotReserved | None:
+        assert self._root_id is not None
+        most = self._chance.whole(1, 10) * SCALE // 10
+        request = Reserve(job=job, actor=actor, root_id=self._root_id, budget=BUDGET, key=key, amounts={"cost": most})
+        outcome = await self._until_answered(partial(store.reserve, request))
+        if isinstance(outcome, NotReserved):
+            return outcome
+        if isinstance(outcome, Failure):
+            return None
+        await self._sleep(self._chance.between(0.0, 2.0))
+        amount = self._chance.whole(1, most)
+        self._pay(amount)
+        if self._chance.happens(0.15) and self._dies:
+            return None  # The process dies after it has paid.
+        step = NewStep(key=key, kind=StepKind.STEP, name="pay", result="1")
+        charge = Charge(root_id=self._root_id, key=key, amounts={"cost": amount})
+        save = SaveStep(job, step, actor, charge)
+        [saved] = await self._until_answered(partial(store.save_steps, [save]))
+        return None if isinstance(saved, Failure) else outcome
+
+    def _pay(self, amount: int) -> None:
+        self._paid += amount
+        limit = BUDGET.limits["cost"]
+        if self._paid > limit and self.problem is None:
+            self.problem = InvariantViolated(f"{self._paid} of {limit} millionths were paid from one budget")
+
+    async def _end(self, store: Any, job: Job, actor: Actor, operation: Operation) -> None:
+        steps = StepsDigest.of(step.digest for step in await store.steps(job.id)).recorded
+        request = Request(
+            job=job, operations=(operation,), actor=actor, request_id=self._chance.name(), fresh=True, steps=steps
+        )
+        [outcome] = await store.apply([request])
+        if isinstance(outcome, Failure) and isinstance(outcome.error, RevisionConflict):
+            await store.apply([msgspec.structs.replace(request, job=job.id, fresh=False)])
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                await self._sleep(0.5)
+
+    async def check(self, store: Any) -> None:
+        """What the store counts covers what was paid, and is within the limit."""
+        if self.problem is not None:
+            raise self.problem
+        if self._root_id is None or not self._paid:
+            return
+        for line in await store.budget(self._root_id):
+            if not self._paid <= line.used <= line.limit:
+                raise InvariantViolated(
+                    f"of a limit of {line.limit} millionths {self._paid} were paid, and {line.used} are counted"
+                )

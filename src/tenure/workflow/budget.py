@@ -1,0 +1,141 @@
+"""What an attempt of a run spends: reserved before each call that is executed, and charged with the call's record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from tenure.errors import LeaseLost, StoreUnavailable
+from tenure.lifecycle.budgets import ACTIVE_SECONDS, SCALE, STEPS, Budget, encode_spend, plus, shown
+from tenure.lifecycle.records import Job
+from tenure.lifecycle.steps import NewStep
+from tenure.stores.contract import Charge, Failure, NotReserved, Reserve, Reserved, ReserveOutcome
+from tenure.workers.execution.attempt import RunningAttempt
+from tenure.workers.execution.outcomes import EndsAttempt, Halted
+from tenure.workers.reconnect import ReconnectBackoff
+
+if TYPE_CHECKING:
+    from tenure.workflow.engine import PlacedCall
+
+POLL_SECONDS, POLL_SECONDS_MAX = 0.02, 1.0
+"""How soon a call asks again for room that other calls hold."""
+ROOT_REMOVED = "budget exceeded: the run that this one shares its budget with was removed"
+
+
+class SpendMeter:
+    """The spend of one attempt. Without a budget, spend is recorded with the steps and limits nothing."""
+
+    def __init__(self, attempt: RunningAttempt, root_id: UUID | None = None, budget: Budget | None = None) -> None:
+        self._attempt, self.root_id, self.budget = attempt, root_id or attempt.job.id, budget
+        self.is_open = False
+        """Whether this attempt has asked the budget, so that its rows exist."""
+        self._limits = {} if budget is None else budget.limits
+        self._clock = attempt.services.seams.clock
+        self._charged_until_seconds = self._clock.monotonic_seconds()
+
+    @classmethod
+    async def of(cls, attempt: RunningAttempt) -> SpendMeter:
+        """The meter of a run. A child shares the budget of the topmost ancestor that has one."""
+        job = attempt.job
+        if job.policy.budget is None:
+            return cls(attempt)
+        root, store = job, attempt.services.run_store
+        while (parent_id := root.origin.parent_id) is not None:
+            parent: Job | None = (await store.read([parent_id])).get(parent_id)
+            if parent is None and not await store.budget(root.id):
+                raise EndsAttempt(Halted(ROOT_REMOVED, "null"))
+            if parent is None or parent.policy.budget is None:
+                break
+            root = parent
+        return cls(attempt, root.id, root.policy.budget)
+
+    async def reserve(self, call: PlacedCall, spend_max: Mapping[str, int]) -> str | None:
+        """Reserve what a call may spend. Waits while calls in progress hold the room that it needs. Returns the reason
+        to halt the run; None: the call may begin."""
+        if self.budget is None:
+            return None
+        amounts = plus(spend_max, call.spend, {STEPS: SCALE})
+        pause_seconds = POLL_SECONDS
+        while True:
+            outcome = await self._ask(self.budget, call.place.key, amounts)
+            if not isinstance(outcome, NotReserved):
+                return None
+            if not outcome.exceeded.may_fit_later:
+                return outcome.exceeded.reason
+            await self._clock.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, POLL_SECONDS_MAX)
+
+    async def exceeded(self, key: str) -> str | None:
+        """Why a run that returns is halted instead: a limit was passed."""
+        if self.budget is None:
+            return None
+        outcome = await self._ask(self.budget, key, {})
+        return None if not isinstance(outcome, NotReserved) else outcome.exceeded.reason
+
+    async def left(self) -> dict[str, float]:
+        """What is left of each limited unit."""
+        lines = await self._attempt.services.run_store.budget(self.root_id)
+        left = {line.unit: shown(line.left) for line in lines}
+        return {unit: left.get(unit, shown(limit)) for unit, limit in sorted(self._limits.items())}
+
+    def charged(
+        self, step: NewStep, key: str, amounts: Mapping[str, int], *, executed: bool = True
+    ) -> tuple[NewStep, Charge | None]:
+        """The step with its spend, and what it charges. `executed`: the step counts as one."""
+        if self.budget is None:
+            return _with_spend(step, amounts), None
+        spend = plus(amounts, {STEPS: SCALE} if executed and STEPS in self._limits else {}, self._active())
+        charge = Charge(
+            root_id=self.root_id,
+            key=key,
+            amounts={unit: amount for unit, amount in spend.items() if amount and unit in self._limits},
+        )
+        return _with_spend(step, spend), charge
+
+    def _active(self) -> dict[str, int]:
+        """The time since the last charge, where it is limited."""
+        if ACTIVE_SECONDS not in self._limits:
+            return {}
+        now = self._clock.monotonic_seconds()
+        passed = max(0, round((now - self._charged_until_seconds) * SCALE))
+        self._charged_until_seconds = now
+        return {ACTIVE_SECONDS: passed}
+
+    async def _ask(self, budget: Budget, key: str, amounts: Mapping[str, int]) -> Reserved | NotReserved:
+        attempt = self._attempt
+        backoff = ReconnectBackoff(attempt.services.seams)
+        request = Reserve(
+            job=attempt.job,
+            actor=attempt.lease.actor,
+            root_id=self.root_id,
+            budget=budget,
+            key=key,
+            amounts=amounts,
+        )
+        while True:
+            try:
+                outcome = _reserved(await attempt.services.run_store.reserve(request))
+            except LeaseLost:
+                attempt.lease.lose()
+                raise
+            except StoreUnavailable:
+                if attempt.lease.lost:
+                    raise
+                await backoff.wait()
+            else:
+                self.is_open = True
+                return outcome
+
+
+def _reserved(outcome: ReserveOutcome) -> Reserved | NotReserved:
+    if isinstance(outcome, Failure):
+        raise outcome.error
+    return outcome
+
+
+def _with_spend(step: NewStep, amounts: Mapping[str, int]) -> NewStep:
+    spend = encode_spend(amounts)
+    return step if spend is None else msgspec.structs.replace(step, spend=spend)
