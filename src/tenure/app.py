@@ -487,6 +487,7 @@ class App:
         *,
         from_step: str | None = None,
         replace: Mapping[str, Any] | None = None,
+        budget: Budget | None = None,
         request_id: str | None = None,
     ) -> Handle[Any]:
         """Go on with an ended or parked run as a new run, which reuses its recorded steps and pays for none again.
@@ -494,7 +495,8 @@ class App:
         The steps that were recorded before `from_step`, a key or a name, are reused; it and all later ones are
         executed. By default the new run goes on where the old one ended: from the step that failed, or was undone.
         `replace` has other results for recorded steps; by default all steps after the first of them are executed. The
-        old run stays as it is: cancel one that is parked.
+        old run stays as it is: cancel one that is parked. The new run has spent nothing; `budget` replaces the limits
+        of the old one.
         """
         from tenure.client.forks import fork_run
 
@@ -506,6 +508,7 @@ class App:
             seams=self.seams,
             from_step=from_step,
             replace=replace,
+            budget=budget,
             request_id=request_id,
         )
         return self._handle(result.job, created=result.created)

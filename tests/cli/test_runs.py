@@ -263,9 +263,10 @@ async def test_a_run_is_forked_from_a_step(app: library.App, database: Database)
         handle = await report.enqueue("cats")
         await handle.result(timeout_seconds=60)
         refused = runs(database, "fork", str(handle.id))
-        forked = runs(database, "fork", str(handle.id), "--replace", 'search="dogs"', "--json")
+        forked = runs(database, "fork", str(handle.id), "--replace", 'search="dogs"', "--budget", "cost=2", "--json")
         fork = await app.get(forked.json["job"]["id"])
         assert await fork.result(timeout_seconds=60) == "on dogs"
+        assert fork.job.policy.budget == library.Budget(cost=2)
     assert (refused.code, "it has succeeded" in refused.err) == (1, True)
     assert forked.json["forked_from"] == str(handle.id)
     assert executed == ["search", "write", "write"]

@@ -59,6 +59,32 @@ async def test_a_run_beyond_its_limit_is_halted_and_keeps_what_it_has(app: tenur
     assert (cost.spent, cost.reserved, cost.lost) == (1_200_000, 0, 0)
 
 
+@pytest.mark.requirement("WC-04", "WF-19")
+async def test_a_halted_run_goes_on_as_a_fork_with_a_larger_budget(app: tenure.App) -> None:
+    executed: list[int] = []
+
+    async def ask(number: int) -> int:
+        executed.append(number)
+        tenure.current_step().spend(cost=0.4)
+        return number
+
+    @app.workflow(budget=tenure.Budget(cost=1))
+    async def research(run: tenure.Run) -> int:
+        return sum([await run.step(ask, number) for number in range(5)])
+
+    async with app, working(app):
+        handle = await research.enqueue()
+        with pytest.raises(tenure.JobHalted):
+            await handle.result(timeout_seconds=60)
+        same = await app.fork(handle.id)
+        larger = await app.fork(handle.id, budget=tenure.Budget(cost=2))
+        results = [await one.result(timeout_seconds=60) for one in (same, larger)]
+        cost = (await lines(app, larger))["cost"]
+    assert results == [10, 10]
+    assert sorted(executed) == [0, 1, 2, 3, 3, 4, 4], "recorded steps are not paid for again"
+    assert (cost.limit, cost.spent) == (2_000_000, 800_000)
+
+
 @pytest.mark.requirement("WC-06", "WF-19")
 async def test_parallel_steps_with_declared_maxima_never_pass_the_limit(app: tenure.App) -> None:
     active, paid = 0.0, 0.0

@@ -33,6 +33,7 @@ from tenure.cli.run_output import (
 )
 from tenure.client.admin import JobAdmin
 from tenure.client.forks import fork_run
+from tenure.lifecycle.budgets import budget_of
 from tenure.lifecycle.json_text import parse
 from tenure.lifecycle.provenance import unread_signals
 from tenure.lifecycle.records import Job
@@ -177,11 +178,21 @@ def _view(details: RunDetails) -> dict[str, Any]:
 @click.argument("wanted", metavar="ID", type=job_id)
 @click.option("--from", "from_step", metavar="STEP", help="The key or name of the first step that is executed again.")
 @click.option("--replace", multiple=True, metavar="STEP=JSON", help="Another result for a recorded step.")
+@click.option("--budget", multiple=True, metavar="UNIT=AMOUNT", help="A limit of the new run, instead of the old ones.")
 @click.option("--request-id", metavar="ID", help="Repeated with the same id, the command starts one run.")
-def fork(*, database: str, as_json: bool, wanted: GivenId, replace: tuple[str, ...], **given: Any) -> int:
+def fork(
+    *,
+    database: str,
+    as_json: bool,
+    wanted: GivenId,
+    replace: tuple[str, ...],
+    budget: tuple[str, ...],
+    **given: Any,
+) -> int:
     """Go on with an ended or parked run as a new run that reuses its recorded steps."""
     results = {key: parse(value, where=f"replace {key}") for key, _, value in (one.partition("=") for one in replace)}
-    old, enqueued = run(_fork(database, wanted, replace=results, **given))
+    limits = {unit: parse(amount, where=f"budget {unit}") for unit, _, amount in (one.partition("=") for one in budget)}
+    old, enqueued = run(_fork(database, wanted, replace=results, budget=budget_of(limits) if limits else None, **given))
     if as_json:
         print_json({"job": job_view(enqueued.job), "created": enqueued.created, "forked_from": old.id})
     else:

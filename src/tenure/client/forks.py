@@ -10,8 +10,9 @@ import msgspec
 
 from tenure.errors import IllegalTransition
 from tenure.jobs.step_codec import encode_result
+from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.forks import fork_refusal, forked_steps
-from tenure.lifecycle.records import Actor, Job
+from tenure.lifecycle.records import Actor, Job, Origin
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import Seams
@@ -29,6 +30,7 @@ async def fork_run(
     seams: Seams,
     from_step: str | None = None,
     replace: Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
     request_id: str | None = None,
 ) -> EnqueueResult:
     """Enqueue a run that goes on from a step of this one. Job and steps are written in one transaction."""
@@ -46,7 +48,7 @@ async def fork_run(
         replace={key: encode_result(value, step=key) for key, value in (replace or {}).items()},
         succeeded_children={child.id for child in children.values() if child.status is SUCCEEDED},
     )
-    request = EnqueueRequest(_origin(job, new_id, request_id), actor)
+    request = EnqueueRequest(_origin(job, new_id, request_id=request_id, budget=budget), actor)
     async with store.transaction(deadline_seconds=DEADLINE_SECONDS) as transaction:
         [enqueued] = await transaction.enqueue([request])
         if enqueued.created:
@@ -54,8 +56,9 @@ async def fork_run(
     return enqueued
 
 
-def _origin(job: Job, new_id: UUID, request_id: str | None) -> Any:
+def _origin(job: Job, new_id: UUID, *, request_id: str | None, budget: Budget | None) -> Origin:
     """The same work under a new id. The original may be live and have its dedupe key, so a fork has none."""
+    policy = job.origin.policy
     return msgspec.structs.replace(
         job.origin,
         id=new_id,
@@ -65,4 +68,5 @@ def _origin(job: Job, new_id: UUID, request_id: str | None) -> Any:
         awaited=False,
         dedupe_key=None,
         correlation_id=job.correlation_id,
+        policy=policy if budget is None else msgspec.structs.replace(policy, budget=budget),
     )

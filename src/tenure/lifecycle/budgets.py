@@ -74,6 +74,16 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return {unit: _limit(value, unit) for unit, value in {**named, **dict(self.units)}.items()}
 
 
+def budget_of(limits: Mapping[str, Any]) -> Budget:
+    """The budget with these limits, by unit.
+
+    >>> budget_of({"cost": 2, "pages": 100})
+    Budget(cost=2.0, active_seconds=None, steps=None, tokens=None, units=(('pages', 100.0),), on_lost_spend='charge')
+    """
+    named = {unit: limit for unit, limit in limits.items() if unit in _NAMED}
+    return Budget(**named, units={unit: limit for unit, limit in limits.items() if unit not in _NAMED})
+
+
 def check_unit(unit: Any) -> str:
     """The name of a unit."""
     if not isinstance(unit, str) or not _UNIT.fullmatch(unit):

@@ -122,7 +122,7 @@ def _cut(steps: Sequence[StepRecord], from_step: str | None, replaced: Collectio
 
 def _is_of_run_itself(step: StepRecord) -> bool:
     """Whether the record says how the run began or ended."""
-    return step.kind is StepKind.UNDO or step.key.startswith(("fork:", "undo:"))
+    return step.kind is StepKind.UNDO or step.key.startswith(("fork:", "undo:", "spend:"))
 
 
 def _origin_step(job: Job, origin: ForkOrigin, new_id: UUID) -> StepRecord:
