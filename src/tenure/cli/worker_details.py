@@ -19,9 +19,9 @@ def worker_details(app: App, worker: Worker, *, concurrency: int) -> dict[str, A
         "version": f"tenure {__version__}",
         "database": shown_url(app.database),
         "queues": list(worker.queues),
-        "kinds": sorted(app.kinds),
+        "kinds": sorted(app.local_kinds),
         "concurrency": concurrency,
-        "lease": lease_text({kind: one.options.policy.lease_seconds for kind, one in app.kinds.items()}),
+        "lease": lease_text({kind: one.options.policy.lease_seconds for kind, one in app.local_kinds.items()}),
     }
 
 
@@ -31,6 +31,8 @@ def lease_text(leases: dict[str, float]) -> str:
     >>> lease_text({"mail": 60.0, "pay": 30.0, "report": 60.0})
     '60 s; pay 30 s'
     """
+    if not leases:
+        return "none"
     [(usual, _)] = Counter(leases.values()).most_common(1)
     others = [f"{kind} {seconds:g} s" for kind, seconds in sorted(leases.items()) if seconds != usual]
     return "; ".join([f"{usual:g} s", *([", ".join(others)] if others else [])])
