@@ -118,7 +118,8 @@ def _job_fields(job: Job) -> Iterator[tuple[str, object]]:
         elif isinstance(value, msgspec.Raw):
             value = abbreviate(bytes(value).decode(), CONTENT_LENGTH_MAX)
         yield name.replace("_", " "), value
-    yield "policy", msgspec.json.format(msgspec.json.encode(job.policy), indent=0).decode()
+    policy = {name: value for name, value in msgspec.to_builtins(job.policy).items() if value is not None}
+    yield "policy", msgspec.json.format(msgspec.json.encode(policy), indent=0).decode()
 
 
 def _print_traceback(error: str) -> None:
