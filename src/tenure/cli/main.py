@@ -26,7 +26,7 @@ COMMANDS = {
     "import": "Import an export into an empty database: all of it, or nothing.",
     "jobs": "List, show, tail, enqueue, cancel and retry jobs.",
     "migrate": "Apply the pending migrations of a database.",
-    "outbox": "List, show, replay and redrive messages of the outbox; deliver them.",
+    "outbox": "List, deliver and redrive messages of the outbox; add webhooks.",
     "prune": "Remove finished jobs and old details.",
     "queues": "Pause queues, and set their limits.",
     "replay": "Show a job at an earlier time or revision, folded from its events.",

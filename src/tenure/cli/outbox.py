@@ -51,7 +51,7 @@ DELIVERIES = (
 
 @click.group()
 def outbox() -> None:
-    """List, show, replay and redrive messages of the outbox; deliver them."""
+    """List, deliver and redrive messages of the outbox; add webhooks."""
 
 
 for command in (add, remove, test):
