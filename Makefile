@@ -18,10 +18,10 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep check bench bench-peers simulate docs services clean
+.PHONY: help demo test test-deep check bench bench-peers bench-workflows simulate docs services clean
 
 help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Run some hundred jobs, kill a worker in the middle, and show that nothing was lost
 	$(BIN)/tenure demo
@@ -44,6 +44,9 @@ bench: $(STAMP) ## Measure every workload on SQLite and PostgreSQL; results in b
 
 bench-peers: $(STAMP) ## Measure the same work with other libraries, each in an environment of its own
 	$(BIN)/python -m benchmarks.peers
+
+bench-workflows: $(STAMP) ## Measure workflows beside DBOS, Absurd and pgtask, each in an environment of its own
+	$(BIN)/python -m benchmarks.workflows
 
 simulate: $(STAMP) ## Run the workers on virtual time with seeded faults (SEEDS=2000)
 	$(BIN)/python -m simulation --seeds $(SEEDS) --processes 2

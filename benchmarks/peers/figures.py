@@ -53,6 +53,13 @@ MEASURES = (
     Measure("wal_one", "WAL bytes, enqueued singly", "one", "wal_bytes", "less"),
     Measure("wal_bulk", "WAL bytes, enqueued many", "bulk", "wal_bytes", "less"),
     Measure("wal_run", "WAL bytes, run", "drain1", "wal_bytes", "less"),
+    Measure("many", "many runs, steps /s", "many", "per_second"),
+    Measure("long", "one long run, steps /s", "long", "per_second"),
+    Measure("signal_p50", "signal to resumed code p50 ms", "signal", "p50_ms", "less", 1),
+    Measure("signal_p95", "p95 ms", "signal", "p95_ms", "less", 1),
+    Measure("children", "parent with 500 children s", "children", "seconds", "less", 2),
+    Measure("wal_many", "WAL bytes per step, many runs", "many", "wal_bytes", "less"),
+    Measure("wal_long", "WAL bytes per step, long run", "long", "wal_bytes", "less"),
 )
 
 
