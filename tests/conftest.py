@@ -43,7 +43,7 @@ def own_server(config: pytest.Config) -> PostgresServer:
     server = config.stash.get(OWN_SERVER, None)
     if server is None:
         # A test kills processes, never the machine: without fsync they lose nothing, and run much faster.
-        server = PostgresServer(fsync=False).__enter__()
+        server = PostgresServer(fsync=False, in_memory=True).__enter__()
         config.stash[OWN_SERVER] = server
     return server
 

@@ -211,15 +211,21 @@ class PostgresServer(Postgres):
     """A server that can be started, stopped, killed and restarted.
 
     It keeps its address and its databases until `close`. `fsync` is on, as in production, unless it is switched off;
-    without it a killed server still has what was committed, a machine after a power failure does not.
+    without it a killed server still has what was committed, a machine after a power failure does not. `in_memory` puts
+    its files into memory where there is room, since creating a database is copying files.
     """
 
     def __init__(
-        self, version: int | None = None, *, fsync: bool = True, settings: Mapping[str, str] | None = None
+        self,
+        version: int | None = None,
+        *,
+        fsync: bool = True,
+        in_memory: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.account = unprivileged_account()
         self.install = find_install(version).usable_by(self.account)
-        self.folder = temporary_folder(self.account)
+        self.folder = temporary_folder(self.account, in_memory=in_memory)
         self.settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.folder),

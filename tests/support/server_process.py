@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 SOCKET_FOLDER_LENGTH_MAX = 60  # A socket's path may have about 100 characters, its file name included.
+MEMORY_FOLDER = "/dev/shm"
+MEMORY_BYTES_MIN = 4 * 2**30
+"""What must be free in it. The databases of a test run need a few hundred megabytes."""
 
 # It waits on a pipe that only this process holds. A byte means a regular end; the end of the file means that this
 # process has died.
@@ -54,12 +58,24 @@ def unprivileged_account() -> Account:
     return Account(entry.pw_uid, entry.pw_gid)
 
 
-def temporary_folder(account: Account) -> Path:
-    """A folder of the account whose path is short enough for a socket in it."""
+def temporary_folder(account: Account, *, in_memory: bool = False) -> Path:
+    """A folder of the account whose path is short enough for a socket in it.
+
+    With `in_memory` it is on a file system in memory where the machine has one with enough free space.
+    """
     above = tempfile.gettempdir()
+    if in_memory and _free_bytes(MEMORY_FOLDER) >= MEMORY_BYTES_MIN:
+        above = MEMORY_FOLDER
     folder = Path(tempfile.mkdtemp(prefix="tenure-", dir="/tmp" if len(above) > SOCKET_FOLDER_LENGTH_MAX else above))
     os.chown(folder, account.uid, account.gid)
     return folder
+
+
+def _free_bytes(folder: str) -> int:
+    try:
+        return shutil.disk_usage(folder).free if os.access(folder, os.W_OK | os.X_OK) else 0
+    except OSError:
+        return 0
 
 
 def free_port() -> int:
