@@ -142,4 +142,5 @@ if not TYPE_CHECKING:
         return getattr(import_module(_MODULE_OF[name]), name)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        hidden = {"Any", "TYPE_CHECKING", "annotations", "import_module", "_MODULE_OF"}
+        return sorted({*globals(), *__all__} - hidden)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -196,6 +197,7 @@ def test_what_is_not_a_function_of_its_own_is_refused_at_its_declaration() -> No
         (Robot().work, "is not a function"),
         (Robot(), "is not a function"),
         (len, "is not a function"),
+        (lambda n: n, "has no name under which jobs are stored"),
     ]
     for wrong, problem in refused:
         with pytest.raises(InvalidInput, match=problem):
@@ -218,4 +220,6 @@ async def test_a_first_parameter_named_ctx_is_the_context_without_an_annotation(
 
 
 def test_the_package_lists_its_public_names() -> None:
-    assert set(tenure.__all__) <= set(dir(tenure))
+    plain = {name for name in dir(tenure) if not name.startswith("__")}
+    modules = {name for name in plain if isinstance(getattr(tenure, name), ModuleType)}
+    assert plain - modules == set(tenure.__all__)

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from tenure.errors import InvalidInput
 from tenure.jobs.settings import DATABASE_DEFAULT, DATABASE_VARIABLE
 from tenure.stores import store_for
 from tenure.stores.database_url import without_driver
@@ -76,9 +78,17 @@ async def connected(url: str) -> AsyncIterator[Store]:
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Store]:
     """The opened store: its schema fits this code."""
+    _require_named(url)
     async with connected(url) as store:
         await store.open()
         yield store
+
+
+def _require_named(url: str) -> None:
+    """Raise InvalidInput if no database is named, and the default file does not exist."""
+    if url == DATABASE_DEFAULT and not Path(DATABASE_DEFAULT.removeprefix("sqlite:///")).exists():
+        problem = "tenure.db, the default, does not exist; name another by --app MODULE:APP, --database URL or"
+        raise InvalidInput("database", f"{problem} {DATABASE_VARIABLE}, or create it by `tenure migrate`")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,8 @@ def enqueue(*, kind: str, payload: str, target: str, database: str | None, as_js
     if database is not None:
         app.database = database
     app.client = operator()
+    # A refusal is this command's error message; the app's log line would repeat it.
+    logging.getLogger("tenure").addHandler(logging.NullHandler())
     text = sys.stdin.read() if payload == "-" else payload
     options = EnqueueOptions(**{**given, "tags": dict(given["tags"]) or None})
     handle = run(_enqueue(app, kind, text, options))

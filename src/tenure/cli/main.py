@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from difflib import get_close_matches
 from importlib import import_module
 from keyword import iskeyword
 from typing import NoReturn
@@ -63,6 +64,15 @@ class Commands(click.Group):
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         command: click.Command = getattr(import_module(f"tenure.cli.{name}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click suggests only commands that are imported.
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = [repr(name) for name in get_close_matches(args[0], COMMANDS)]
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {' or '.join(close)}?" if close else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -89,7 +89,7 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         return
     indent = max((len(name) for name, _ in shown), default=0) + 2
     for name, text in shown:
-        wrapped = wrap(text, max(20, _width() - indent), break_on_hyphens=False, drop_whitespace=False) or [""]
+        wrapped = wrap(text, max(20, _width() - indent), break_on_hyphens=False) or [""]
         for number, part in enumerate(wrapped):
             print_line(((name if number == 0 else "").ljust(indent) + part).rstrip())
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def retry(
     *, database: str, as_json: bool, ids: tuple[GivenId, ...], every: bool, limit: int, yes: bool, **filters: Any
 ) -> int:
-    """Run failed, dead-lettered and halted jobs again, by id or by filters.
+    """Run failed, dead-lettered and halted jobs again.
 
     Each becomes a new job that is linked to the old one, which stays as it is. Repeating a retry enqueues no second
     job. --all-matching leaves out dead letters that were discarded. Exit code 1 if any retry was refused.

@@ -198,6 +198,8 @@ def check_function(function: Any) -> None:
         raise InvalidInput(name, "is a class, and a job is a function; declare a function that uses it")
     if not inspect.isfunction(function):
         raise InvalidInput(name, "is not a function; declare one with `def` or `async def`")
+    if function.__name__ == "<lambda>":
+        raise InvalidInput("<lambda>", "has no name under which jobs are stored; declare the function with `def`")
     if "." in name.rpartition("<locals>.")[2]:
         raise InvalidInput(
             name, "is a method, whose object no payload holds; declare a function at module level that calls it"

@@ -134,12 +134,19 @@ def translated(where: str) -> Iterator[None]:
     except sqlite3.IntegrityError as problem:
         raise GuardViolated(f"{where} refused a write: {problem}") from problem
     except sqlite3.OperationalError as problem:
-        message = f"{where} did not answer: {problem}; repeat the request with the same id"
-        if "locked" in str(problem):
-            message += "; if a connection of yours has it locked, enqueue on that: job.within(connection).enqueue(…)"
-        raise StoreUnavailable(message, where=where) from problem
+        raise StoreUnavailable(_unavailable(where, problem), where=where) from problem
     except sqlite3.Error as problem:
         raise StoreUnavailable(f"{where} cannot be used: {problem}; run `tenure doctor`", where=where) from problem
+
+
+def _unavailable(where: str, problem: sqlite3.OperationalError) -> str:
+    folder = Path(where).parent
+    if "unable to open" in str(problem) and not folder.is_dir():
+        return f"{where} cannot be created: there is no folder {folder}; create it, or correct the database's URL"
+    message = f"{where} did not answer: {problem}; repeat the request with the same id"
+    if "locked" in str(problem):
+        message += "; if a connection of yours has it locked, enqueue on that: job.within(connection).enqueue(…)"
+    return message
 
 
 class UnreadableText(str):

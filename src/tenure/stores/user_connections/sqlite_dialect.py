@@ -80,11 +80,7 @@ class SqliteDialect:
             began = not connection.in_transaction
             connection.execute("begin immediate" if began else "savepoint tenure_user")
             try:
-                try:
-                    # Before any read: a transaction that has read may not be able to take the write lock later.
-                    set_writer(connection, "store")
-                finally:
-                    require_fit(migrate.state(connection), where=file, url=f"sqlite:///{file}")
+                _admit_writes(connection, file)
                 # The clock is read under the write lock: waiting for the lock counts against the lease. Policies are
                 # cached for this call only: the user may roll back.
                 yield Session(connection, self._clock.now(), SqlitePolicies())
@@ -117,6 +113,23 @@ class SqliteDialect:
             pass  # One of them does not exist.
         problem = f"leads to {file or 'a database in memory'}, and the app's jobs are in {path.resolve()}"
         raise InvalidInput("connection", f"{problem}; one transaction cannot span both, so use one file for both")
+
+
+def _admit_writes(connection: sqlite3.Connection, file: str) -> None:
+    """Let the guards of the schema admit the store's writes. A new file is migrated in the user's transaction."""
+    try:
+        # Before any read: a transaction that has read may not be able to take the write lock later.
+        set_writer(connection, "store")
+        found = migrate.state(connection)
+    except sqlite3.OperationalError:
+        found = migrate.state(connection)
+        if found.applied or found.unknown:
+            require_fit(found, where=file, url=f"sqlite:///{file}")
+            raise
+        migrate.migrate(connection, where=file)
+        set_writer(connection, "store")
+        found = migrate.state(connection)
+    require_fit(found, where=file, url=f"sqlite:///{file}")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -51,6 +52,27 @@ async def count(database: Database) -> int:
 
 def on_sqlite(database: Database, **settings: Any) -> Any:
     return closing(sqlite3.connect(database.path, **settings))
+
+
+# A new SQLite file, which `enqueue` would migrate.
+
+
+@pytest.mark.parametrize("settings", [{}, {"isolation_level": None}], ids=["transaction", "autocommit"])
+async def test_a_new_sqlite_file_is_migrated_in_the_users_transaction(tmp_path: Path, settings: Any) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+    send = declared(database)
+    with on_sqlite(database, **settings) as connection:
+        connection.execute("begin")
+        connection.execute("create table notes (says text)")
+        assert send.within(connection).enqueue_sync("ada").created
+        assert connection.in_transaction
+        connection.rollback()
+        assert connection.execute("select count(*) from sqlite_master").fetchone() == (0,)
+        assert send.within(connection).enqueue_sync("ada").created
+        connection.commit()
+        assert send.within(connection).enqueue_sync("bob").created
+        connection.commit()
+    assert await count(database) == 2
 
 
 # Autocommit: each call is a transaction of its own.

@@ -87,20 +87,6 @@ def test_django_on_a_database_without_the_schema_is_refused(postgres_dsn: str) -
     connections.close_all()
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_sqlite_file_without_our_schema_is_refused_and_left_as_it_was(tmp_path: Path, begun: bool) -> None:
-    path = tmp_path / "plain.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("create table notes (says text)")
-        if begun:
-            connection.execute("insert into notes values ('hello')")
-        with pytest.raises(SchemaMismatch, match="tenure migrate"):
-            declared(f"sqlite:///{path}").within(connection).enqueue_sync("ada")
-        assert connection.in_transaction is begun
-        connection.commit()
-        assert connection.execute("select count(*) from notes").fetchone() == (int(begun),)
-
-
 def test_another_sqlite_file_than_the_apps_is_refused(sqlite: Database, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     for place in (other, ":memory:", ""):
