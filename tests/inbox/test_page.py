@@ -20,7 +20,6 @@ from tenure.outbox.addresses import AddressGuard
 from tenure.outbox.cloud_events import cloud_event
 from tenure.outbox.sinks import Delivered, Delivery, Undelivered
 from tenure.outbox.webhook import WebhookSink
-from tenure.outbox.webhook_config import parse_config
 from tests.outbox.test_webhook import DELIVERY
 from tests.support.server_process import wait_until
 from tests.support.webhook_receiver import LOOPBACK
@@ -111,8 +110,7 @@ def test_the_receiver_of_the_guide_runs(tmp_path: Path) -> None:
 
 
 def test_the_event_that_the_guide_shows_is_the_one_that_is_sent() -> None:
-    shown, config = re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert parse_config(config).url == "https://example.org/webhooks"
+    [shown] = re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     event = msgspec.json.decode(shown)
     assert (event["type"], event["subject"], event["sequence"]) == ("payment.booked", "ada", "7")
     assert set(event) < set(msgspec.json.decode(cloud_event(PAYMENT)))

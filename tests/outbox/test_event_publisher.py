@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +16,14 @@ from tenure.lifecycle.operations import Complete, Fail
 from tenure.lifecycle.records import Job
 from tenure.outbox.event_messages import is_wanted, wanted_vocabularies
 from tenure.outbox.event_publisher import EventPublisher, PublisherStore
+from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
+from tenure.outbox.retry import RetrySchedule
+from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered
+from tenure.seams import SYSTEM
 from tenure.stores.contract import EventFilter, Store
-from tenure.stores.contract.log_cursors import EventMessage, LogCursor
-from tenure.stores.contract.outbox import MessageFilter, StoredMessage, SubscriptionRecord
+from tenure.stores.contract.log_cursors import EventMessage, LogCursor, OperatorEvent
+from tenure.stores.contract.outbox import EndpointRecord, MessageFilter, StoredMessage, SubscriptionRecord
+from tenure.testing.contract.outbox import post
 from tenure.testing.driver import ERROR, OPERATOR, Driver
 from tests.support.databases import Database
 from tests.support.waiting import eventually
@@ -177,10 +182,20 @@ class LosesReplies:
     async def lease(self, name: str, *, owner: str, token: UUID, lease_seconds: float) -> LogCursor | None:
         return await self._cursors.lease(name, owner=owner, token=token, lease_seconds=lease_seconds)
 
+    async def unpublished(self, *, limit: int) -> list[OperatorEvent]:
+        return await self._cursors.unpublished(limit=limit)
+
     async def publish(
-        self, cursor: LogCursor, *, token: UUID, position: str | None, messages: Sequence[EventMessage] = ()
+        self,
+        cursor: LogCursor,
+        *,
+        token: UUID,
+        position: str | None,
+        messages: Sequence[EventMessage] = (),
+        operator_events: Sequence[int] = (),
     ) -> bool:
-        await self._cursors.publish(cursor, token=token, position=position, messages=messages)
+        facts = {"position": position, "messages": messages, "operator_events": operator_events}
+        await self._cursors.publish(cursor, token=token, **facts)  # type: ignore[arg-type]
         self.lost += 1
         raise StoreUnavailable("the connection was cut at the commit")
 
@@ -210,6 +225,53 @@ async def test_a_cursor_set_back_publishes_nothing_twice(store: Store, database:
     table = "tenure_log_cursors" if database.is_sqlite else "tenure.log_cursors"
     database.tamper(f"update {table} set position = null")
     assert await published(store) == first
+
+
+async def test_a_disabled_endpoint_and_a_dead_letter_become_messages_for_another_endpoint(store: Store) -> None:
+    await subscribe(store, "tenure.operator.*", endpoint="pager")
+    await subscribe(store, "mail.*", endpoint="crm")
+    drive, receiver = Driver(store), Refusing()
+    await post(drive, ("mail.sent", "ada"))
+    settings = ProcessorOptions(retry=RetrySchedule(delays_seconds=()))
+    served = OutboxProcessor(store.outbox, receiver.serves("crm"), SYSTEM, name="p", options=settings)
+    await served.drain()
+    assert await store.outbox.disable("crm", because="down", actor=OPERATOR)
+    messages = [one for one in await published(store) if one.topic != "mail.sent"]
+    assert [one.topic for one in messages if one.aggregate == "endpoint/crm"] == [
+        "tenure.operator.put_endpoint",
+        "tenure.operator.dead_letter_message",
+        "tenure.operator.disable_endpoint",
+    ]
+    by_topic = {one.topic: load(one.body) for one in messages}
+    dead = by_topic["tenure.operator.dead_letter_message"]
+    assert (dead["endpoint"], dead["topic"], dead["error"], dead["actor"]) == ("crm", "mail.sent", "no", "outbox:p")
+    disabled = by_topic["tenure.operator.disable_endpoint"]
+    assert (disabled["endpoint"], disabled["because"], disabled["actor"]) == ("crm", "down", str(OPERATOR))
+    assert len(await published(store)) == len(messages) + 1, "each is published once"
+
+
+async def test_a_message_about_a_dead_letter_that_is_a_dead_letter_itself_leads_to_no_further_one(store: Store) -> None:
+    await subscribe(store, "*", "tenure.operator.dead_letter_message", endpoint="pager")
+    await post(Driver(store), ("mail.sent", "ada"))
+    settings = ProcessorOptions(retry=RetrySchedule(delays_seconds=()))
+    topics: list[str] = []
+    for _ in range(4):
+        served = OutboxProcessor(store.outbox, Refusing().serves("pager"), SYSTEM, name="p", options=settings)
+        await served.drain()
+        topics = [one.topic for one in await published(store)]
+    assert topics == ["mail.sent", "tenure.operator.dead_letter_message"]
+
+
+class Refusing:
+    """A receiver that accepts nothing."""
+
+    def serves(self, *names: str) -> Callable[[EndpointRecord], Sink | None]:
+        return lambda endpoint: self if endpoint.name in names else None
+
+    async def deliver(self, delivery: Delivery) -> Delivered | Undelivered:
+        return Undelivered(reason="no")
+
+    async def close(self) -> None: ...
 
 
 def test_a_topic_is_wanted_by_its_name_or_its_beginning() -> None:

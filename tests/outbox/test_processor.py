@@ -19,14 +19,17 @@ from tenure.seams import SYSTEM
 from tenure.stores import Store
 from tenure.stores.contract import OutboxMessage
 from tenure.stores.contract.outbox import MessageFilter, OutboxStore, SubscriptionRecord
+from tenure.testing.clock import ManualClock
 from tenure.testing.contract.outbox import endpoint, post
 from tenure.testing.driver import OPERATOR, Driver
+from tenure.testing.model.store import ModelStore
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
 from tests.support.waiting import eventually
 
 SOON = RetrySchedule(delays_seconds=(0.0,) * 200)
 LIMIT_SECONDS = 60.0
+DAY_SECONDS = 86_400.0
 
 
 class Killed(BaseException):
@@ -227,6 +230,37 @@ async def test_a_receiver_that_is_gone_disables_its_endpoint_and_what_comes_in_i
     assert [one.id for one in receiver.accepted["ada"]] == [*first, *second]
 
 
+async def test_an_endpoint_that_fails_for_long_is_warned_of_then_disabled_and_loses_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    store, answers = ModelStore(clock), [Undelivered(reason="down")]
+    receiver = Receiver(lambda _: answers[-1])
+    await endpoint(store)
+    drive: Any = Driver(store)
+    sent = [*await post(drive, ("t", "ada"))]
+    days = RetrySchedule(delays_seconds=(DAY_SECONDS,) * 20)
+    served = processor(store.outbox, {"crm": receiver}, retry=days)
+    for day in range(8):
+        await served.drain()
+        sent += await post(drive, (f"day {day}", "ada"))
+        clock.advance(1.1 * DAY_SECONDS)
+    [known] = await store.outbox.endpoints()
+    assert known.disabled_because is not None
+    assert "down" in known.disabled_because
+    noted = [one.action for one in await store.log_cursors.unpublished(limit=100)]
+    assert noted == ["warn_endpoint"] * 4 + ["disable_endpoint"]
+    assert sum("to be disabled in" in record.getMessage() for record in caplog.records) == 4
+    attempts = len(receiver.attempts)
+    answers.append(Delivered())  # type: ignore[arg-type]
+    await served.drain()
+    assert len(receiver.attempts) == attempts, "a disabled endpoint gets nothing"
+    assert await store.outbox.enable("crm", actor=OPERATOR)
+    clock.advance(2 * DAY_SECONDS)
+    await served.drain()
+    assert [one.id for one in receiver.accepted["ada"]] == sent
+
+
 async def test_a_receiver_that_asks_for_a_pause_throttles_its_endpoint(store: Store) -> None:
     receiver = Receiver(lambda _: Undelivered(reason="429", throttle=True, retry_after_seconds=600.0))
     await endpoint(store)
@@ -297,7 +331,7 @@ async def test_a_message_in_a_rolled_back_transaction_of_the_user_is_never_deliv
 @pytest.mark.requirement("WC-07")
 def test_the_processors_part_of_the_store_changes_no_job_and_writes_no_message() -> None:
     methods = {name for name in vars(OutboxStore) if not name.startswith("_")}
-    assert methods == {"claim", "disable", "endpoints", "mark_failing", "mark_seen", "settle", "throttle"}
+    assert methods == {"claim", "disable", "endpoints", "mark_failing", "mark_seen", "settle", "throttle", "warn"}
 
 
 def test_the_retry_schedule_is_spread_and_ends() -> None:

@@ -1,7 +1,8 @@
 """Messages about events of the log: their topics, bodies and ids. Pure.
 
 `tenure.job.succeeded` is an event in tenure's own words, `tenure.engine.completed` one in those of the vocabulary
-`engine`. An event has the same message id whenever it is published, so that publishing it again writes nothing.
+`engine`, `tenure.operator.disable_endpoint` a record of the operator log. An event has the same message id
+whenever it is published, so that publishing it again writes nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID, uuid5
 
-from tenure.lifecycle.json_text import encode
+from tenure.lifecycle.json_text import encode, load
 from tenure.lifecycle.records import Event, EventType, Origin
 from tenure.stores.contract import OutboxMessage
-from tenure.stores.contract.log_cursors import EventMessage
+from tenure.stores.contract.log_cursors import EventMessage, OperatorEvent
 from tenure.vocabularies import ALL, TranslatedEvent, Vocabulary
 
 TOPIC_PREFIX = "tenure."
 JOB_PREFIX = "tenure.job."
+OPERATOR_PREFIX = "tenure.operator."
 UNPUBLISHED = frozenset({EventType.HEARTBEAT})
 """Renewed leases, of which a running job has one every few seconds."""
 _NAMESPACE = UUID("5f0c7f0e-8a5c-5d0e-9d65-0d6c3e6f7a11")
@@ -56,6 +58,35 @@ def event_messages(
         for ordinal, (topic, facts) in enumerate(found)
         if is_wanted(topic, patterns)
     ]
+
+
+def operator_message(event: OperatorEvent, *, patterns: Sequence[str]) -> EventMessage | None:
+    """The message about a record of the operator log, if the patterns ask for it.
+
+    A dead letter that is itself such a message has none: each would lead to the next while an endpoint fails.
+    """
+    topic = f"{OPERATOR_PREFIX}{event.action}"
+    detail = {} if event.detail is None else load(event.detail)
+    if not is_wanted(topic, patterns) or str(detail.get("topic")).startswith(OPERATOR_PREFIX):
+        return None
+    job_id = None if event.job_id is None else str(event.job_id)
+    facts = {"action": event.action, "at": event.at.isoformat(), "actor": event.actor, "job_id": job_id}
+    id_ = uuid5(_NAMESPACE, f"operator/{event.id}/{event.at.isoformat()}")
+    message = OutboxMessage(
+        id=id_,
+        topic=topic,
+        body=encode({**detail, **facts}, where="event"),
+        aggregate=f"endpoint/{detail['endpoint']}" if "endpoint" in detail else None,
+    )
+    return EventMessage(message=message, correlation_id=job_id or str(id_))
+
+
+def names_operator_events(patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns can match the topic of a record of the operator log."""
+    return any(
+        pattern.startswith(OPERATOR_PREFIX) or (pattern.endswith("*") and OPERATOR_PREFIX.startswith(pattern[:-1]))
+        for pattern in patterns
+    )
 
 
 def _message(event: Event, topic: str, ordinal: int, facts: dict[str, Any]) -> EventMessage:

@@ -1,4 +1,4 @@
-"""Turns events of the log into messages for the endpoints that subscribe to them.
+"""Turns events of the log, and records of the operator log, into messages for the endpoints that subscribe to them.
 
 It reads the log, so no path that ends a job can leave a message out. One publisher at a time has the lease of the
 cursor; messages and cursor are written in one transaction. It cannot change a job, and delivers nothing.
@@ -17,10 +17,16 @@ from uuid import UUID
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.lifecycle.records import Event, Origin
 from tenure.observe.event_translator import EventTranslator
-from tenure.outbox.event_messages import event_messages, names_events, wanted_vocabularies
+from tenure.outbox.event_messages import (
+    event_messages,
+    names_events,
+    names_operator_events,
+    operator_message,
+    wanted_vocabularies,
+)
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import ReadStore
-from tenure.stores.contract.log_cursors import EventMessage, LogCursor, LogCursorStore
+from tenure.stores.contract.log_cursors import EventMessage, LogCursor, LogCursorStore, OperatorEvent
 from tenure.stores.contract.outbox import EndpointRecord
 from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
 
@@ -93,16 +99,20 @@ class EventPublisher:
         page = await self._store.tail(after=cursor.position, limit=PAGE_EVENTS)
         for row in page.unreadable:
             log.error("event not published: %s; run `tenure verify`", row)
-        if page.position == cursor.position:
+        noted = await self._operator_events()
+        if page.position == cursor.position and not noted:
             return False
-        messages = await self._messages(page.events)
+        messages = [*await self._messages(page.events), *self._operator_messages(noted)]
         # Until the reply arrives it is unknown where the cursor is.
         self._cursor = None
         cursors = self._store.log_cursors
-        if not await cursors.publish(cursor, token=self._token, position=page.position, messages=messages):
+        ids = [one.id for one in noted]
+        if not await cursors.publish(
+            cursor, token=self._token, position=page.position, messages=messages, operator_events=ids
+        ):
             return False
         self._cursor = LogCursor(name=CURSOR, position=page.position)
-        return len(page.events) + len(page.unreadable) >= PAGE_EVENTS
+        return max(len(page.events) + len(page.unreadable), len(noted)) >= PAGE_EVENTS
 
     async def close(self) -> None:
         """Release the cursor, so that another publisher need not wait for the end of the lease."""
@@ -142,6 +152,19 @@ class EventPublisher:
             patterns = [topic for topic, since_at in self._since.items() if since_at <= event.at]
             translated = await self._translator.translate(event) if self._translator and patterns else []
             found += event_messages(event, origins.get(event.job_id), translated, patterns=patterns)
+        return found
+
+    async def _operator_events(self) -> list[OperatorEvent]:
+        if not names_operator_events(self._since):
+            return []
+        return await self._store.log_cursors.unpublished(limit=PAGE_EVENTS)
+
+    def _operator_messages(self, events: Sequence[OperatorEvent]) -> list[EventMessage]:
+        found = []
+        for event in events:
+            patterns = [topic for topic, since_at in self._since.items() if since_at <= event.at]
+            if (message := operator_message(event, patterns=patterns)) is not None:
+                found.append(message)
         return found
 
     async def _origins(self, job_ids: set[UUID]) -> dict[UUID, Origin]:

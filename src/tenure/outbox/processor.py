@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime
 
 import msgspec
 
@@ -34,9 +34,13 @@ from tenure.stores.group_commit import GroupCommit
 LEASE_SHARE = 0.5
 """How much of a lease may pass before the processor begins no further delivery under it."""
 THROTTLE_SECONDS = 60.0
+WARNINGS = 5
+"""Into how many parts warnings divide the time after which a failing endpoint is disabled."""
 SEEN_SECONDS = 15.0
 REFRESH_SECONDS = 5.0
 """How often endpoints are read while there is none to serve."""
+
+REASON_MAX = 500
 
 log = logging.getLogger("tenure.outbox")
 
@@ -54,7 +58,7 @@ class ProcessorOptions(msgspec.Struct, frozen=True, kw_only=True):
     block_seconds: float = 7 * 86_400.0
     """How long a message may hold up its aggregate, unless the subscription says otherwise."""
     disable_after_seconds: float = 5 * 86_400.0
-    """An endpoint that has failed for this long is disabled."""
+    """An endpoint that has failed for this long is disabled. Each fifth of it is a warning in the operator log."""
     retry: RetrySchedule = RetrySchedule()
 
     def __post_init__(self) -> None:
@@ -63,6 +67,8 @@ class ProcessorOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_seconds(self.lease_seconds, "lease_seconds", least=0.001)
         check_seconds(self.poll_seconds, "poll_seconds", least=0.001)
         check_seconds(self.delivery_seconds_max, "delivery_seconds_max", least=0.001)
+        check_seconds(self.block_seconds, "block_seconds")
+        check_seconds(self.disable_after_seconds, "disable_after_seconds")
 
 
 class OutboxProcessor:
@@ -94,6 +100,7 @@ class OutboxProcessor:
         self._stop = asyncio.Event()
         self._seen_at_seconds = float("-inf")
         self._serves = False
+        self._warnings: dict[tuple[str, datetime], int] = {}
         self.counts: Counter[str] = Counter()
 
     def stop(self) -> None:
@@ -235,20 +242,35 @@ class OutboxProcessor:
             return
         if known.failing_since_at is None:
             await self._store.mark_failing(endpoint, failing=True)
-        elif await self._has_failed_too_long(known):
-            await self._disable(endpoint, f"failing since {known.failing_since_at.isoformat()}: {answer.reason}")
+        else:
+            await self._warn_or_disable(known, known.failing_since_at, answer.reason)
         if answer.gone:
             await self._disable(endpoint, answer.reason)
         elif answer.throttle:
             await self._store.throttle(endpoint, seconds=answer.retry_after_seconds or THROTTLE_SECONDS)
 
-    async def _has_failed_too_long(self, endpoint: EndpointRecord) -> bool:
-        assert endpoint.failing_since_at is not None
-        limit = timedelta(seconds=self._options.disable_after_seconds)
-        return self._seams.clock.now() - endpoint.failing_since_at > limit
+    async def _warn_or_disable(self, endpoint: EndpointRecord, since: datetime, reason: str) -> None:
+        """Both apply only while the endpoint still fails since then: another processor may have delivered."""
+        limit_seconds, failing_seconds = self._options.disable_after_seconds, endpoint.failing_seconds or 0.0
+        if failing_seconds > limit_seconds:
+            await self._disable(endpoint.name, f"failing since {since.isoformat()}: {reason}", since)
+            return
+        every_seconds = limit_seconds / WARNINGS
+        warnings = int(failing_seconds / every_seconds) if every_seconds else 0
+        if warnings <= self._warnings.get((endpoint.name, since), 0):
+            return
+        self._warnings[endpoint.name, since] = warnings
+        left_seconds = limit_seconds - failing_seconds
+        because = f"failing since {since.isoformat()}, to be disabled in {left_seconds:.0f} s: {reason}"[:REASON_MAX]
+        warned = await self._store.warn(
+            endpoint.name, failing_since=since, every_seconds=every_seconds, because=because, actor=self._actor
+        )
+        if warned:
+            log.warning("endpoint %s %s", endpoint.name, because)
 
-    async def _disable(self, endpoint: str, because: str) -> None:
-        if await self._store.disable(endpoint, because=because[:500], actor=self._actor):
+    async def _disable(self, endpoint: str, because: str, since: datetime | None = None) -> None:
+        because = because[:REASON_MAX]
+        if await self._store.disable(endpoint, because=because, actor=self._actor, failing_since=since):
             log.error("endpoint %s disabled: %s; enable it with `tenure outbox enable %s`", endpoint, because, endpoint)
 
 

@@ -17,6 +17,8 @@ KINDS_MAX = 20
 """How many kinds of a queue are named."""
 SEEN_SECONDS = 120
 """How long ago a worker may have been seen last and still count as there."""
+FAILING_SECONDS = 3600
+"""For how long an endpoint has to fail to be reported."""
 
 
 class UnservedJobs(NamedTuple):
@@ -54,8 +56,8 @@ def _unserved_queue(name: str, jobs: int, *, more: bool) -> Finding:
 
 
 def undelivered(depth: OutboxDepth, endpoints: Iterable[EndpointRecord]) -> list[Finding]:
-    """A finding for messages that no endpoint subscribes to, and per endpoint that is not served, disabled, or has dead
-    letters."""
+    """A finding for messages that no endpoint subscribes to, and per endpoint that is not served, disabled, failing for
+    an hour, or has dead letters."""
     found = []
     if depth.unserved:
         advice = "declare an endpoint for their topics, then `tenure outbox replay ENDPOINT --since TIME`"
@@ -74,6 +76,10 @@ def undelivered(depth: OutboxDepth, endpoints: Iterable[EndpointRecord]) -> list
                 advice = "start a worker whose app declares the endpoint, or `tenure outbox run MODULE:APP`"
                 problem = f"endpoint {name!r} has {messages} and no processor that serves it"
                 found.append(Finding("warning", "outbox", problem, advice))
+        if endpoint.disabled_at is None and (endpoint.failing_seconds or 0.0) >= FAILING_SECONDS:
+            hours = f"{(endpoint.failing_seconds or 0.0) / 3600:.0f} h"
+            advice = f"`tenure outbox test {name}`, and `tenure outbox show MESSAGE` shows the errors"
+            found.append(Finding("warning", "outbox", f"endpoint {name!r} has failed for {hours}", advice))
         if waiting is not None and waiting.dead:
             letters = f"{waiting.dead} dead letter{'' if waiting.dead == 1 else 's'}"
             advice = f"`tenure outbox redrive {name}` or `tenure outbox discard {name}`"

@@ -696,7 +696,7 @@ AS_WRITER = {
         "marked as handled once",
     ),
     "an entry put in the place of another in the operators' log": (
-        ["replace into tenure_operator_log select id, 1, 'eve', 'prune', null, null from tenure_operator_log"],
+        ["replace into tenure_operator_log select id, 1, 'eve', 'prune', null, null, null from tenure_operator_log"],
         "nothing replaces an entry",
     ),
     "a policy put in the place of another": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
@@ -26,6 +27,17 @@ class EventMessage(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
+class OperatorEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of the operator log: what an operator did, or what a processor did to an endpoint or a message."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    job_id: UUID | None = None
+    detail: str | None = None
+
+
 class LogCursorStore(Protocol):
     """The event publisher's part. It writes messages about events, and cannot change a job."""
 
@@ -33,10 +45,21 @@ class LogCursorStore(Protocol):
         """Lease the cursor, or renew the lease of this token. None: another owner has a lease that has not ended."""
         ...
 
+    async def unpublished(self, *, limit: int) -> list[OperatorEvent]:
+        """Records of the operator log that are not published, the oldest first."""
+        ...
+
     async def publish(
-        self, cursor: LogCursor, *, token: UUID, position: str | None, messages: Sequence[EventMessage] = ()
+        self,
+        cursor: LogCursor,
+        *,
+        token: UUID,
+        position: str | None,
+        messages: Sequence[EventMessage] = (),
+        operator_events: Sequence[int] = (),
     ) -> bool:
-        """Write the messages and advance the cursor from its position to the given one, in one transaction.
+        """Write the messages, mark these records of the operator log as published, and advance the cursor from its
+        position to the given one, in one transaction.
 
         A message whose id is in use is skipped: it was published before. False: the lease is lost or the position is
         another one, and nothing was written."""

@@ -45,6 +45,10 @@ class EndpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime | None = None
     """When a processor that serves it was last seen."""
     failing_since_at: datetime | None = None
+    failing_seconds: float | None = None
+    """For how long it has failed, by the database's clock, when it was read."""
+    warned_at: datetime | None = None
+    """When a warning that it fails was last recorded."""
     throttled_until_at: datetime | None = None
     disabled_at: datetime | None = None
     disabled_because: str | None = None
@@ -222,8 +226,19 @@ class OutboxStore(Protocol):
         """Claim nothing for this endpoint for a time. A later end that is recorded stays."""
         ...
 
-    async def disable(self, endpoint: str, *, because: str, actor: Actor) -> bool:
-        """Claim nothing more for this endpoint. What comes in stays pending. False: it is disabled, or unknown.
+    async def warn(
+        self, endpoint: str, *, failing_since: datetime, every_seconds: float, because: str, actor: Actor
+    ) -> bool:
+        """Record in the operator log that the endpoint has failed since then, and may be disabled.
+
+        False: it no longer fails since then, or the last warning is less than `every_seconds` ago."""
+        ...
+
+    async def disable(
+        self, endpoint: str, *, because: str, actor: Actor, failing_since: datetime | None = None
+    ) -> bool:
+        """Claim nothing more for this endpoint. What comes in stays pending. False: it is disabled, or unknown; or with
+        `failing_since`, it no longer fails since then.
 
         The operator log records it."""
         ...
@@ -250,7 +265,9 @@ class OutboxOperatorStore(Protocol):
         """Remove an endpoint, its subscriptions, and what it has yet to receive. The record of deliveries stays."""
         ...
 
-    async def disable(self, endpoint: str, *, because: str, actor: Actor) -> bool: ...
+    async def disable(
+        self, endpoint: str, *, because: str, actor: Actor, failing_since: datetime | None = None
+    ) -> bool: ...
 
     async def enable(self, endpoint: str, *, actor: Actor) -> bool:
         """Deliver again, beginning with what is pending. False: it is not disabled, or unknown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from uuid import UUID
 
-from tenure.stores.contract.log_cursors import EventMessage, LogCursor
+from tenure.stores.contract.log_cursors import EventMessage, LogCursor, OperatorEvent
 from tenure.stores.contract.outbox import OUTBOX_WAKEUP
 from tenure.stores.log_cursor_validation import validate_cursor_lease, validate_event_messages
 from tenure.stores.postgres.connections import Connections, Session, fetch
@@ -24,8 +24,18 @@ class PostgresLogCursors:
         rows = await self._connections.write("store", lambda session: fetch(session, "log_cursors/lease", values))
         return LogCursor(name=name, position=rows[0]["position"]) if rows else None
 
+    async def unpublished(self, *, limit: int) -> list[OperatorEvent]:
+        rows = await self._connections.fetch("operator_log/select_unpublished", {"limit": limit})
+        return [OperatorEvent(**row) for row in rows]
+
     async def publish(
-        self, cursor: LogCursor, *, token: UUID, position: str | None, messages: Sequence[EventMessage] = ()
+        self,
+        cursor: LogCursor,
+        *,
+        token: UUID,
+        position: str | None,
+        messages: Sequence[EventMessage] = (),
+        operator_events: Sequence[int] = (),
     ) -> bool:
         validate_event_messages(messages)
         values = {"name": cursor.name, "token": token, "after": cursor.position, "position": position}
@@ -36,6 +46,8 @@ class PostgresLogCursors:
             rows = [(one.message, None, one.correlation_id, one.trace) for one in messages]
             if rows:
                 await write_messages(lambda name, given: fetch(session, name, given), rows)
+            if operator_events:
+                await fetch(session, "operator_log/mark_published", {"ids": list(operator_events)})
             return True
 
         published = await self._connections.write("store", work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -82,9 +82,20 @@ class PostgresOutbox:
         check_seconds(seconds, "seconds")
         await self._connections.fetch("endpoints/throttle", {"name": endpoint, "pause_ms": _ms(seconds)})
 
-    async def disable(self, endpoint: str, *, because: str, actor: Actor) -> bool:
+    async def warn(
+        self, endpoint: str, *, failing_since: datetime, every_seconds: float, because: str, actor: Actor
+    ) -> bool:
         check_text(because, "because")
-        return await self._change("endpoints/disable", endpoint, actor, because=because)
+        check_seconds(every_seconds, "every_seconds")
+        guard = {"failing_since": failing_since, "every_ms": _ms(every_seconds)}
+        return await self._change("endpoints/warn", endpoint, actor, guard, because=because)
+
+    async def disable(
+        self, endpoint: str, *, because: str, actor: Actor, failing_since: datetime | None = None
+    ) -> bool:
+        check_text(because, "because")
+        guard = {"failing_since": failing_since, "because": because}
+        return await self._change("endpoints/disable", endpoint, actor, guard, because=because)
 
     # The operator's part.
 
@@ -180,9 +191,12 @@ class PostgresOutbox:
         [row] = await self._connections.write("store", lambda session: fetch(session, statement, values))
         return int(row[0])
 
-    async def _change(self, statement: str, name: str, actor: Actor, **facts: str) -> bool:
+    async def _change(
+        self, statement: str, name: str, actor: Actor, guard: Mapping[str, Any] | None = None, **facts: str
+    ) -> bool:
         check_name(name, "endpoint")
-        values = {"name": name, "actor": str(actor), "detail": encode({"endpoint": name, **facts}), **facts}
+        detail = encode({"endpoint": name, **facts})
+        values = {"name": name, "actor": str(actor), "detail": detail, **(guard or {})}
         return bool(await self._connections.write("store", lambda session: fetch(session, statement, values)))
 
 

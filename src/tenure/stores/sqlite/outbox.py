@@ -11,10 +11,11 @@ from uuid import UUID
 import msgspec
 
 from tenure.lifecycle.json_text import check_name, check_seconds, check_text
-from tenure.lifecycle.records import Actor
+from tenure.lifecycle.records import Actor, Role
 from tenure.stores.contract import Resolution
 from tenure.stores.contract.outbox import (
     ClaimDeliveries,
+    DeliveryAttempt,
     DeliveryRecord,
     EndpointDepth,
     EndpointRecord,
@@ -63,14 +64,24 @@ class SqliteOutbox:
         check_seconds(seconds, "seconds")
         await self._write(_throttle, endpoint, seconds)
 
-    async def disable(self, endpoint: str, *, because: str, actor: Actor) -> bool:
+    async def warn(
+        self, endpoint: str, *, failing_since: datetime, every_seconds: float, because: str, actor: Actor
+    ) -> bool:
         check_text(because, "because")
-        return await self._write(_change, "disable", endpoint, actor, {"because": because})
+        check_seconds(every_seconds, "every_seconds")
+        return await self._write(_warn, endpoint, failing_since, every_seconds, because, actor)
+
+    async def disable(
+        self, endpoint: str, *, because: str, actor: Actor, failing_since: datetime | None = None
+    ) -> bool:
+        check_text(because, "because")
+        guard = {"because": because, "failing_since": None if failing_since is None else micros(failing_since)}
+        return await self._write(_change, "disable", endpoint, actor, {"because": because}, guard)
 
     # The operator's part.
 
     async def enable(self, endpoint: str, *, actor: Actor) -> bool:
-        return await self._write(_change, "enable", endpoint, actor, {})
+        return await self._write(_change, "enable", endpoint, actor)
 
     async def put_endpoint(
         self,
@@ -128,7 +139,18 @@ def _endpoints(session: Session, name: str | None = None) -> list[EndpointRecord
     for one in decode_records(SubscriptionRecord, session.execute("subscriptions/select")):
         by_endpoint[one.endpoint].append(one)
     rows = named_rows(session.execute("endpoints/select", {"name": name}))
-    return [EndpointRecord(**row, subscriptions=tuple(by_endpoint[row["name"]])) for row in rows]
+    return [
+        EndpointRecord(
+            **row,
+            failing_seconds=_seconds_since(session, row["failing_since_at"]),
+            subscriptions=tuple(by_endpoint[row["name"]]),
+        )
+        for row in rows
+    ]
+
+
+def _seconds_since(session: Session, at: datetime | None) -> float | None:
+    return None if at is None else (session.now - at).total_seconds()
 
 
 def _claim(session: Session, request: ClaimDeliveries) -> list[LeasedStream]:
@@ -186,8 +208,10 @@ def _settle_one(session: Session, one: Settlement) -> bool:
         "due_at": micros(session.now + timedelta(seconds=seconds)),
         "now": now,
     }
-    if session.execute("pending/settle", {**key, **moved}).rowcount == 0:
+    leased = session.execute("pending/select_owner", {**key, "token": text(one.token)}).fetchone()
+    if leased is None or session.execute("pending/settle", {**key, **moved}).rowcount == 0:
         return False
+    [owner] = leased
     session.execute("pending/delete_done", key)
     rows = [
         (
@@ -197,7 +221,23 @@ def _settle_one(session: Session, one: Settlement) -> bool:
         for made in one.deliveries
     ]
     session.write_rows("deliveries/insert", rows)
+    for made in one.deliveries:
+        if made.outcome == "dead":
+            _log_dead_letter(session, one.endpoint, made, owner)
     return True
+
+
+def _log_dead_letter(session: Session, endpoint: str, made: DeliveryAttempt, owner: str) -> None:
+    found = _select(session, StoredMessage, "outbox/select_by_sequence", {"sequence": made.sequence})
+    facts = {
+        "endpoint": endpoint,
+        "sequence": made.sequence,
+        "message": str(found[0].id) if found else None,
+        "topic": found[0].topic if found else None,
+        "attempt": made.attempt,
+        "error": made.error,
+    }
+    session.log_operator("dead_letter_message", Actor(Role.OUTBOX, owner), facts)
 
 
 def _throttle(session: Session, endpoint: str, seconds: float) -> None:
@@ -205,11 +245,26 @@ def _throttle(session: Session, endpoint: str, seconds: float) -> None:
     session.execute("endpoints/throttle", {"name": endpoint, "until_at": until_at})
 
 
-def _change(session: Session, action: str, name: str, actor: Actor, facts: dict[str, Any]) -> bool:
+def _warn(
+    session: Session, name: str, failing_since: datetime, every_seconds: float, because: str, actor: Actor
+) -> bool:
+    before = micros(session.now - timedelta(seconds=every_seconds))
+    guard = {"failing_since": micros(failing_since), "before": before}
+    return _change(session, "warn", name, actor, {"because": because}, guard)
+
+
+def _change(
+    session: Session,
+    action: str,
+    name: str,
+    actor: Actor,
+    facts: dict[str, Any] | None = None,
+    guard: dict[str, Any] | None = None,
+) -> bool:
     check_name(name, "endpoint")
-    if not _update(session, f"endpoints/{action}", {"name": name, **facts}):
+    if not _update(session, f"endpoints/{action}", {"name": name, **(guard or {})}):
         return False
-    session.log_operator(f"{action}_endpoint", actor, {"endpoint": name, **facts})
+    session.log_operator(f"{action}_endpoint", actor, {"endpoint": name, **(facts or {})})
     return True
 
 

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from tenure.errors import InvalidInput
+from tenure.lifecycle.json_text import load
 from tenure.stores.contract import OutboxMessage
 from tenure.stores.contract.log_cursors import EventMessage, LogCursor
 from tenure.stores.contract.outbox import MessageFilter, StoredMessage
 from tenure.testing.contract.clock import DatabaseClock
-from tenure.testing.driver import Driver
+from tenure.testing.contract.outbox import endpoint
+from tenure.testing.driver import OPERATOR, Driver
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 
@@ -107,6 +109,28 @@ class LogCursorContract:
         assert await cursors.publish(cursor, token=FIRST, position="p1")
         assert not await cursors.publish(cursor, token=FIRST, position="p2", messages=[event_message(1)])
         assert await written(drive) == []
+
+    async def test_a_record_of_the_operator_log_is_published_once_and_with_its_message(self, drive: Driver) -> None:
+        store = drive.store
+        await endpoint(store)
+        assert await store.outbox.disable("crm", because="down", actor=OPERATOR)
+        cursor, cursors = await leased(drive), store.log_cursors
+        assert cursor is not None
+        noted = await cursors.unpublished(limit=100)
+        assert (noted[-1].action, noted[-1].actor, load(noted[-1].detail or "")) == (
+            "disable_endpoint",
+            str(OPERATOR),
+            {"endpoint": "crm", "because": "down"},
+        )
+        ids = [one.id for one in noted]
+        publish = cursors.publish(cursor, token=SECOND, position=None, messages=[event_message(1)], operator_events=ids)
+        assert not await publish, "another owner's lease"
+        assert await cursors.unpublished(limit=100) == noted
+        assert await cursors.publish(
+            cursor, token=FIRST, position=None, messages=[event_message(1)], operator_events=ids
+        )
+        assert await cursors.unpublished(limit=100) == []
+        assert len(await written(drive)) == 1
 
     async def test_an_unknown_cursor_is_not_moved(self, drive: Driver) -> None:
         unknown = LogCursor(name="unknown")

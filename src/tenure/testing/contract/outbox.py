@@ -9,8 +9,10 @@ from uuid import UUID
 import pytest
 
 from tenure.errors import InvalidInput
+from tenure.lifecycle.json_text import load
 from tenure.seams import SYSTEM
 from tenure.stores.contract import OutboxMessage, Store
+from tenure.stores.contract.log_cursors import OperatorEvent
 from tenure.stores.contract.outbox import (
     ClaimDeliveries,
     DeliveryAttempt,
@@ -73,6 +75,11 @@ def settlement(stream: LeasedStream, outcome: str = "delivered", **facts: Any) -
     position = stream.position if outcome == "failed" else stream.messages[-1].sequence
     key = {"endpoint": stream.endpoint, "aggregate": stream.aggregate, "only_sequence": stream.only_sequence}
     return Settlement(**{**key, "token": stream.token, "position": position, "deliveries": attempts, **facts})
+
+
+async def noted(drive: Driver, *actions: str) -> list[OperatorEvent]:
+    """The records of the operator log about these actions."""
+    return [one for one in await drive.store.log_cursors.unpublished(limit=100) if one.action in actions]
 
 
 class OutboxContract:
@@ -266,6 +273,63 @@ class OutboxContract:
         assert await drive.store.outbox.pending(message.sequence) == []
         assert await drive.store.outbox.endpoints() == []
         assert await claim(drive.store) == []
+
+    async def test_a_failing_endpoint_is_warned_of_once_in_a_while_and_then_disabled(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        store = drive.store.outbox
+        await endpoint(drive.store)
+        await store.mark_failing("crm", failing=True)
+        [known] = await store.endpoints()
+        since = known.failing_since_at
+        assert since is not None
+
+        async def warned() -> bool:
+            return await store.warn("crm", failing_since=since, every_seconds=60.0, because="down", actor=OPERATOR)
+
+        assert not await warned()
+        clock.advance(61)
+        assert [await warned(), await warned()] == [True, False]
+        [known] = await store.endpoints()
+        assert known.failing_seconds is not None
+        assert known.failing_seconds >= 60.0
+        clock.advance(61)
+        assert await warned()
+        # It recovered and failed again: what was decided upon the first failure no longer holds.
+        await store.mark_failing("crm", failing=False)
+        await store.mark_failing("crm", failing=True)
+        assert not await warned()
+        assert not await store.disable("crm", because="down", actor=OPERATOR, failing_since=since)
+        [known] = await store.endpoints()
+        assert await store.disable("crm", because="down", actor=OPERATOR, failing_since=known.failing_since_at)
+        actions = [one.action for one in await drive.store.log_cursors.unpublished(limit=100)]
+        assert [one for one in actions if one != "put_endpoint"] == [
+            "warn_endpoint",
+            "warn_endpoint",
+            "disable_endpoint",
+        ]
+
+    async def test_a_dead_letter_is_in_the_operator_log(self, drive: Driver) -> None:
+        await endpoint(drive.store)
+        [id_] = await post(drive, ("mail.sent", "ada"))
+        [stream] = await claim(drive.store)
+        assert await drive.store.outbox.settle([settlement(stream, "dead")]) == [True]
+        noted = [
+            one for one in await drive.store.log_cursors.unpublished(limit=100) if one.action == "dead_letter_message"
+        ]
+        assert [(one.actor, load(one.detail or "")) for one in noted] == [
+            (
+                "outbox:processor",
+                {
+                    "endpoint": "crm",
+                    "sequence": stream.messages[0].sequence,
+                    "message": str(id_),
+                    "topic": "mail.sent",
+                    "attempt": 1,
+                    "error": "refused",
+                },
+            )
+        ]
 
     async def test_an_endpoint_records_since_when_it_fails(self, drive: Driver, clock: DatabaseClock) -> None:
         await endpoint(drive.store)

@@ -12,8 +12,8 @@ from tenure.errors import InvalidInput, JobNotFound, LeaseLost, NotAuthorised
 from tenure.lifecycle.budgets import BudgetLine, Reservation
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.decide import effective_at
-from tenure.lifecycle.json_text import check_integer
-from tenure.lifecycle.records import Job
+from tenure.lifecycle.json_text import check_integer, encode
+from tenure.lifecycle.records import Actor, Job
 from tenure.lifecycle.steps import StepRecord, StepsDigest, stored_step
 from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
@@ -41,6 +41,7 @@ from tenure.stores.contract import (
     without_token,
 )
 from tenure.stores.contract.budgets import validate_reserve
+from tenure.stores.contract.log_cursors import OperatorEvent
 from tenure.stores.contract.outbox import DeliveryRecord, EndpointRecord, StoredMessage
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.validation import NUMBER_MAX, invalid_steps, validate_page, validate_worker
@@ -65,11 +66,23 @@ class Belongings:
         self._pending: dict[tuple[str, str, int], PendingRow] = {}
         self._deliveries: list[DeliveryRecord] = []
         self._cursors: dict[str, CursorRow] = {}
+        self._operator_events: list[OperatorEvent] = []
+        self._published: set[int] = set()
         self._signals: dict[UUID, list[SignalRecord]] = {}
         self._steps: dict[UUID, list[StepRecord]] = {}
         self._budgets: dict[tuple[UUID, str], BudgetRecord] = {}
         self._reservations: dict[tuple[UUID, str, UUID, int, str], ReservationRecord] = {}
         self._workers: dict[str, WorkerRecord] = {}
+
+    def _log_operator(self, action: str, actor: Actor, **detail: object) -> None:
+        event = OperatorEvent(
+            id=len(self._operator_events) + 1,
+            at=self._clock.now(),
+            actor=str(actor),
+            action=action,
+            detail=encode(detail),
+        )
+        self._operator_events.append(event)
 
     async def post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
         """Store a transaction's messages under the next sequences, in the order of aggregates."""

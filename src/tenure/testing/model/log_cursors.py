@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.stores.contract.log_cursors import EventMessage, LogCursor
+from tenure.stores.contract.log_cursors import EventMessage, LogCursor, OperatorEvent
 from tenure.stores.log_cursor_validation import validate_cursor_lease, validate_event_messages
 
 if TYPE_CHECKING:
@@ -41,8 +41,17 @@ class ModelLogCursors:
         self._model._cursors[name] = CursorRow(position, token, now + timedelta(seconds=lease_seconds))
         return LogCursor(name=name, position=position)
 
+    async def unpublished(self, *, limit: int) -> list[OperatorEvent]:
+        return [one for one in self._model._operator_events if one.id not in self._model._published][:limit]
+
     async def publish(
-        self, cursor: LogCursor, *, token: UUID, position: str | None, messages: Sequence[EventMessage] = ()
+        self,
+        cursor: LogCursor,
+        *,
+        token: UUID,
+        position: str | None,
+        messages: Sequence[EventMessage] = (),
+        operator_events: Sequence[int] = (),
     ) -> bool:
         validate_event_messages(messages)
         row = self._model._cursors.get(cursor.name)
@@ -54,6 +63,7 @@ class ModelLogCursors:
         for one in messages:
             if one.message.id not in self._model._outbox:
                 self._model.write_message(one.message, (one.correlation_id, one.trace))
+        self._model._published.update(operator_events)
         return True
 
     async def release(self, name: str, *, token: UUID) -> None:

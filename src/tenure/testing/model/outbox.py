@@ -12,10 +12,11 @@ from uuid import UUID
 import msgspec
 
 from tenure.lifecycle.json_text import check_name, check_seconds, check_text
-from tenure.lifecycle.records import Actor
+from tenure.lifecycle.records import Actor, Role
 from tenure.stores.contract import Resolution
 from tenure.stores.contract.outbox import (
     ClaimDeliveries,
+    DeliveryAttempt,
     DeliveryRecord,
     EndpointDepth,
     EndpointRecord,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 class PendingRow(PendingRecord, frozen=True, kw_only=True):
     """A pending stream with its lease."""
 
+    owner: str | None = None
     token: UUID | None = None
 
     @property
@@ -61,7 +63,13 @@ class ModelOutbox:
         return self._model._clock.now()
 
     async def endpoints(self) -> list[EndpointRecord]:
-        return [self._model._endpoints[name] for name in sorted(self._model._endpoints)]
+        known = [self._model._endpoints[name] for name in sorted(self._model._endpoints)]
+        return [
+            msgspec.structs.replace(one, failing_seconds=self._seconds_since(one.failing_since_at)) for one in known
+        ]
+
+    def _seconds_since(self, at: datetime | None) -> float | None:
+        return None if at is None else (self._now - at).total_seconds()
 
     async def claim(self, request: ClaimDeliveries) -> list[LeasedStream]:
         validate_claim_deliveries(request)
@@ -79,7 +87,7 @@ class ModelOutbox:
 
     def _lease(self, row: PendingRow, request: ClaimDeliveries) -> LeasedStream:
         until = self._now + timedelta(seconds=request.lease_seconds)
-        self._put(msgspec.structs.replace(row, token=request.token, due_at=until))
+        self._put(msgspec.structs.replace(row, owner=request.owner, token=request.token, due_at=until))
         messages = [one for one in self._model._messages() if row.covers(one) and one.sequence <= row.last_sequence]
         previous = None
         if messages and messages[0].aggregate is not None:
@@ -114,6 +122,8 @@ class ModelOutbox:
             facts = msgspec.structs.asdict(made) | {"aggregate": made.aggregate or "", "endpoint": one.endpoint}
             number = len(self._model._deliveries) + 1
             self._model._deliveries.append(DeliveryRecord(number=number, at=self._now, **facts))
+            if made.outcome == "dead":
+                self._log_dead_letter(one.endpoint, made, row.owner or "")
         if one.position >= row.last_sequence:
             del self._model._pending[row.key]
             return True
@@ -131,6 +141,19 @@ class ModelOutbox:
         )
         return True
 
+    def _log_dead_letter(self, endpoint: str, made: DeliveryAttempt, owner: str) -> None:
+        found = next((one for one in self._model._messages() if one.sequence == made.sequence), None)
+        self._model._log_operator(
+            "dead_letter_message",
+            Actor(Role.OUTBOX, owner),
+            endpoint=endpoint,
+            sequence=made.sequence,
+            message=None if found is None else str(found.id),
+            topic=None if found is None else found.topic,
+            attempt=made.attempt,
+            error=made.error,
+        )
+
     def _put(self, row: PendingRow) -> None:
         self._model._pending[row.key] = row
 
@@ -141,7 +164,7 @@ class ModelOutbox:
     async def mark_failing(self, endpoint: str, *, failing: bool) -> None:
         known = self._model._endpoints.get(endpoint)
         if known is not None and (known.failing_since_at is None) is failing:
-            self._replace(endpoint, failing_since_at=self._now if failing else None)
+            self._replace(endpoint, failing_since_at=self._now if failing else None, warned_at=None)
 
     async def throttle(self, endpoint: str, *, seconds: float) -> None:
         check_seconds(seconds, "seconds")
@@ -150,13 +173,30 @@ class ModelOutbox:
         if known is not None:
             self._replace(endpoint, throttled_until_at=max(known.throttled_until_at or until, until))
 
-    async def disable(self, endpoint: str, *, because: str, actor: Actor) -> bool:
+    async def warn(
+        self, endpoint: str, *, failing_since: datetime, every_seconds: float, because: str, actor: Actor
+    ) -> bool:
+        check_text(because, "because")
+        check_seconds(every_seconds, "every_seconds")
+        known = self._model._endpoints.get(endpoint)
+        if known is None or known.disabled_at is not None or known.failing_since_at != failing_since:
+            return False
+        if max(failing_since, known.warned_at or failing_since) > self._now - timedelta(seconds=every_seconds):
+            return False
+        self._replace(endpoint, warned_at=self._now)
+        self._model._log_operator("warn_endpoint", actor, endpoint=endpoint, because=because)
+        return True
+
+    async def disable(
+        self, endpoint: str, *, because: str, actor: Actor, failing_since: datetime | None = None
+    ) -> bool:
         check_text(because, "because")
         check_name(endpoint, "endpoint")
         known = self._model._endpoints.get(endpoint)
-        if known is None or known.disabled_at is not None:
+        if known is None or known.disabled_at is not None or failing_since not in (None, known.failing_since_at):
             return False
         self._replace(endpoint, disabled_at=self._now, disabled_because=because, updated_at=self._now)
+        self._model._log_operator("disable_endpoint", actor, endpoint=endpoint, because=because)
         return True
 
     async def enable(self, endpoint: str, *, actor: Actor) -> bool:
@@ -164,8 +204,9 @@ class ModelOutbox:
         known = self._model._endpoints.get(endpoint)
         if known is None or known.disabled_at is None:
             return False
-        blank = dict.fromkeys(("disabled_at", "disabled_because", "failing_since_at", "throttled_until_at"))
-        self._replace(endpoint, **blank, updated_at=self._now)
+        blank = ("disabled_at", "disabled_because", "failing_since_at", "warned_at", "throttled_until_at")
+        self._replace(endpoint, **dict.fromkeys(blank), updated_at=self._now)
+        self._model._log_operator("enable_endpoint", actor, endpoint=endpoint)
         return True
 
     def _replace(self, name: str, **facts: object) -> None:

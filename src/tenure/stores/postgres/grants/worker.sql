@@ -5,3 +5,4 @@ grant select, insert, update, delete on all tables in schema tenure to {role};
 grant usage on sequence tenure.outbox_sequence to {role};
 revoke insert, update, delete on tenure.migrations, tenure.meta from {role};
 revoke update, delete on tenure.operator_log from {role};
+grant update (published_at) on tenure.operator_log to {role};

@@ -444,6 +444,7 @@ create table tenure.endpoints (
     updated_at timestamptz not null,
     seen_at timestamptz,
     failing_since_at timestamptz,
+    warned_at timestamptz,
     throttled_until_at timestamptz,
     disabled_at timestamptz,
     disabled_because text,
@@ -616,8 +617,12 @@ create table tenure.operator_log (
     actor text not null,
     action text not null,
     job_id uuid,
-    detail text
+    detail text,
+    published_at timestamptz
 );
+
+-- What the event publisher has yet to publish.
+create index operator_log_unpublished on tenure.operator_log (id) where published_at is null;
 
 -- One row per attempt, derived from the log. The lease ends at the time set by its claim or its last renewal.
 create view tenure.executions as
@@ -1281,7 +1286,12 @@ create constraint trigger outbox_numbered after insert on tenure.outbox
 
 create trigger operator_log_written after insert on tenure.operator_log
     for each statement execute function tenure.only_the_store('store', 'retention', 'erasure', 'import');
-create trigger operator_log_fixed before update or delete or truncate on tenure.operator_log
+create trigger operator_log_published before update on tenure.operator_log for each row
+    when (tenure.writer() <> 'store' or old.published_at is not null or new.published_at is null
+          or (old.id, old.at, old.actor, old.action, old.job_id, old.detail)
+             is distinct from (new.id, new.at, new.actor, new.action, new.job_id, new.detail))
+    execute function tenure.refuse('the operator log never changes; its records are published once');
+create trigger operator_log_fixed before delete or truncate on tenure.operator_log
     for each statement execute function tenure.refuse('the operator log never changes');
 
 create trigger policies_written after insert on tenure.policies

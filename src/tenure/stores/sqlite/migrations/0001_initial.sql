@@ -549,6 +549,7 @@ create table tenure_endpoints (
     updated_at integer not null,
     seen_at integer,
     failing_since_at integer,
+    warned_at integer,
     throttled_until_at integer,
     disabled_at integer,
     disabled_because text,
@@ -736,8 +737,12 @@ create table tenure_operator_log (
     actor text not null,
     action text not null,
     job_id text,
-    detail text
+    detail text,
+    published_at integer
 );
+
+-- What the event publisher has yet to publish.
+create index tenure_operator_log_unpublished on tenure_operator_log (id) where published_at is null;
 
 -- One row per attempt, derived from the log.
 create view tenure_executions as
@@ -1336,6 +1341,9 @@ begin
 end;
 
 create trigger tenure_operator_log_update before update on tenure_operator_log
+when (select writer from tenure_writer) is not 'store' or old.published_at is not null or new.published_at is null
+    or (old.id, old.at, old.actor, old.action, old.job_id, old.detail)
+        is not (new.id, new.at, new.actor, new.action, new.job_id, new.detail)
 begin
     select raise(abort, 'tenure: the operators'' log never changes');
 end;

@@ -1,8 +1,10 @@
--- Disables an endpoint. No row: it is disabled already, or unknown.
+-- Disables an endpoint; with `failing_since`, only if it still fails since then. No row: it is disabled already, or unknown.
 with disabled as (
     update tenure.endpoints
     set disabled_at = tenure.clock(), disabled_because = :because::text, updated_at = tenure.clock()
-    where name = :name::text and disabled_at is null
+    where name = :name::text
+      and disabled_at is null
+      and (:failing_since::timestamptz is null or failing_since_at = :failing_since::timestamptz)
     returning name
 ),
 noted as (

@@ -1,10 +1,10 @@
--- Records attempts and positions of leased streams, and removes streams that are done. Guard: the token of the lease, and a
+-- Records attempts and positions of leased streams, removes streams that are done, and notes dead letters in the operator log. Guard: the token of the lease, and a
 -- lease that runs when the row is locked. Rows are locked in the order of their keys.
 -- Returns the places of the settlements that were written; one that is missing has lost its lease.
 with writer as materialized (select set_config('tenure.writer', 'store', true)),
 settled as materialized (
     select pending.endpoint, pending.aggregate, pending.only_sequence, pending.last_sequence, given.place, given.position,
-        given.attempts, given.lease_ms, given.due_ms, tenure.clock() as now, pending.due_at
+        given.attempts, given.lease_ms, given.due_ms, tenure.clock() as now, pending.due_at, pending.owner
     from writer
     cross join unnest(:endpoints::text[], :streams::text[], :only_sequences::bigint[], :tokens::uuid[], :positions::bigint[],
             :attempts::integer[], :lease_ms::bigint[], :due_ms::bigint[])
@@ -51,5 +51,15 @@ recorded as (
         with ordinality as delivery(place, aggregate, sequence, attempt, outcome, status, duration_ms, error, number)
     join kept on kept.place = delivery.place
     order by delivery.number
+    returning deliveries.number, deliveries.endpoint, deliveries.sequence, deliveries.attempt, deliveries.outcome, deliveries.error
+),
+noted as (
+    insert into tenure.operator_log (actor, action, detail)
+    select 'outbox:' || (select min(kept.owner) from kept), 'dead_letter_message', json_build_object('endpoint', recorded.endpoint, 'sequence', recorded.sequence,
+        'message', message.id, 'topic', message.topic, 'attempt', recorded.attempt, 'error', recorded.error)::text
+    from recorded
+    left join tenure.outbox message on message.sequence = recorded.sequence
+    where recorded.outcome = 'dead'
+    order by recorded.number
 )
 select kept.place from kept
