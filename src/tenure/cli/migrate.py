@@ -90,8 +90,9 @@ def rebase(context: click.Context, *, database: str, as_json: bool) -> int:
 def grants(*, kind: str, role: str) -> int:
     """Print the SQL that gives a role of PostgreSQL its privileges.
 
-    A reader reads everything but tokens. An enqueuer also enqueues. A worker runs and operates jobs. Run the SQL as
-    the role that ran `tenure migrate`, and again after each migration.
+    A caller may only call tenure.enqueue and tenure.signal. A reader reads everything but tokens. An enqueuer also
+    enqueues. A worker runs and operates jobs. Run the SQL as the role that ran `tenure migrate`, and again after each
+    migration.
     """
     print_line(grants_sql(kind, role).rstrip())
     return Exit.OK

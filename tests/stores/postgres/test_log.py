@@ -12,7 +12,7 @@ from tenure.stores.postgres.connections import Address
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import CLIENT, Driver
 
-ENQUEUE = """select created from tenure.enqueue(array[%(id)s]::uuid[], array['mail'], array['default'],
+ENQUEUE = """select created from tenure.enqueue_jobs(array[%(id)s]::uuid[], array['mail'], array['default'],
     array[0]::smallint[], array['{}'], array[1], array[%(key)s]::text[], array[null]::text[], array[null]::text[],
     array[null]::text[], array[null]::text[], array[null]::text[], array[null]::text[], array[null]::uuid[],
     array[null]::uuid[], array[false], array[0]::bigint[], array[null]::timestamptz[], array['x'], array[null]::text[],

@@ -115,7 +115,7 @@ async def enqueue(
 
 
 def raise_refusal(problem: asyncpg.PostgresError) -> None:
-    """Raise the refusal that `tenure.enqueue` reports by an SQLSTATE of its own."""
+    """Raise the refusal that `tenure.enqueue_jobs` reports by an SQLSTATE of its own."""
     detail = str(problem.as_dict().get("detail"))
     if problem.sqlstate == REUSED_STATE:
         raise RequestIdReused(detail) from problem

@@ -150,7 +150,7 @@ def _stale_snapshot(request: Request) -> errors.StoreError:
 
 
 def _enqueue_body(requests: Sequence[EnqueueRequest]) -> str:
-    """The arrays of `tenure.enqueue`, whose `policies` are places, from 1, in the list of policies beside them."""
+    """The arrays of `tenure.enqueue_jobs`, whose `policies` are places, from 1, in the list of policies beside them."""
     policies = dict.fromkeys(request.origin.policy for request in requests)
     places = {policy: place for place, policy in enumerate(policies, start=1)}
     jobs = enqueue_parameters(requests, [places[request.origin.policy] for request in requests])

@@ -8,8 +8,14 @@ from importlib.resources import files
 from tenure.errors import InvalidInput
 
 OWNER = "owner"
-KINDS = ("reader", "enqueuer", "outbox", "worker")
-_FILES = {"reader": ("reader",), "enqueuer": ("reader", "enqueuer"), "outbox": ("outbox",), "worker": ("worker",)}
+KINDS = ("caller", "reader", "enqueuer", "outbox", "worker")
+_FILES = {
+    "caller": ("caller",),
+    "reader": ("reader",),
+    "enqueuer": ("reader", "enqueuer"),
+    "outbox": ("outbox",),
+    "worker": ("worker",),
+}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,62}")
 _READS = ("select", "count", "exists")
 _ENQUEUES = frozenset({"jobs/enqueue", "jobs/enqueue_homogeneous", "policies/insert"})
@@ -22,7 +28,7 @@ _WITH_TOKENS = frozenset(
 def grants_sql(kind: str, role: str) -> str:
     """The SQL that gives this role the privileges of its kind, and takes all others that it had in the schema.
 
-    >>> print(grants_sql("worker", "shop").splitlines()[2])
+    >>> print(grants_sql("worker", "shop").splitlines()[3])
     grant usage on schema tenure to "shop";
     """
     if not _NAME.fullmatch(role):

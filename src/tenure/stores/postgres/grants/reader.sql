@@ -1,5 +1,6 @@
 -- May read everything but secrets: the tokens of leases.
 revoke all on all tables in schema tenure from {role};
+revoke execute on function tenure.enqueue, tenure.signal from {role};
 grant usage on schema tenure to {role};
 grant select on all tables in schema tenure to {role};
 revoke select on tenure.jobs, tenure.pending, tenure.log_cursors from {role};

@@ -1368,7 +1368,7 @@ $$;
 
 -- Enqueues jobs in the current transaction, and resolves races for a dedupe key or a request id: a single
 -- `on conflict` cannot return a row that was not committed when it began. Returns one row per given job.
-create function tenure.enqueue(
+create function tenure.enqueue_jobs(
     ids uuid[], kinds text[], queues text[], priorities smallint[], payloads text[], policies integer[],
     dedupe_keys text[], request_ids text[], correlation_ids text[], traces text[], submitters text[], tag_texts text[],
     partition_keys text[], parents uuid[], redrives uuid[], awaited boolean[], delays_ms bigint[], due_ats timestamptz[], digests text[],
@@ -1494,7 +1494,7 @@ begin
     raise exception 'tenure: a policy cannot be written: other transactions keep inserting it and rolling back';
 end $$;
 
--- Calls `tenure.enqueue` with the arrays of `jobs`; their policies are places in the array `policies`, from 1.
+-- Calls `tenure.enqueue_jobs` with the arrays of `jobs`; their policies are places in the array `policies`, from 1.
 create function tenure.enqueue_asked(asked json) returns setof json
 language plpgsql
 as $$
@@ -1508,7 +1508,7 @@ declare
 begin
     return query
     select json_build_object('job_id', answer.job_id, 'created', answer.created, 'created_at', answer.created_at)
-    from tenure.enqueue(
+    from tenure.enqueue_jobs(
         tenure.texts(jobs -> 'ids')::uuid[], tenure.texts(jobs -> 'kinds'), tenure.texts(jobs -> 'queues'),
         tenure.texts(jobs -> 'priorities')::smallint[], tenure.texts(jobs -> 'payloads'),
         array(
@@ -1696,3 +1696,317 @@ begin
         ), '[]')
     );
 end $$;
+
+-- Public functions: `tenure.enqueue` and `tenure.signal`, for clients in any language and for triggers. They run with the rights
+-- of the schema's owner, so that a role that may only execute them needs no table. Parameters are added at the end and with a
+-- default; any other change is a new number of `tenure.api_version`. They notify no worker.
+
+create function tenure.api_version() returns integer
+language sql immutable parallel safe
+as $$ select 1 $$;
+
+create function tenure.require(fits boolean, field text, problem text) returns void
+language plpgsql immutable
+as $$
+begin
+    if fits is not true then
+        raise exception 'tenure: % %', field, problem using errcode = '22023';
+    end if;
+end $$;
+
+create function tenure.require_text(given text, field text, length_max integer) returns void
+language plpgsql immutable strict
+as $$
+begin
+    perform tenure.require(given <> '', field, 'must not be empty');
+    perform tenure.require(length(given) <= length_max and octet_length(given) <= 2 * length_max, field,
+        format('has more than %s characters', length_max));
+end $$;
+
+create function tenure.require_name(given text, field text) returns void
+language plpgsql immutable
+as $$
+begin
+    perform tenure.require(given is not null, field, 'is missing');
+    perform tenure.require_text(given, field, 200);
+    perform tenure.require(given !~ '[\x01-\x1f]' and given !~ '^\s' and given !~ '\s$', field,
+        'has control characters or outer spaces');
+end $$;
+
+-- The text of a value as it is stored. `jsonb` excludes NUL, lone surrogates, duplicate keys, NaN and infinities.
+create function tenure.content_text(value jsonb, field text) returns text
+language plpgsql immutable
+as $$
+begin
+    perform tenure.require(value is not null, field, 'is missing; JSON null is ''null''');
+    perform tenure.require(octet_length(value::text) <= 262144, field,
+        format('is %s bytes of JSON, and at most 262144 are allowed', octet_length(value::text)));
+    perform tenure.require(
+        not jsonb_path_exists(value, 'strict $.**{64 to last} ? (@.type() == "array" || @.type() == "object")'), field,
+        'is nested more than 64 levels deep');
+    perform tenure.require(
+        not jsonb_path_exists(value, 'strict $.** ? (@ > 9007199254740992 || @ < -9007199254740992)'), field,
+        'has a number beyond ±2^53, so other readers of JSON would change it; use text');
+    return value::text;
+end $$;
+
+-- The digest of content, as in the log: 128 bits of its SHA-256, as 22 characters of URL-safe base64.
+create function tenure.content_digest(content text) returns text
+language sql immutable parallel safe
+as $$
+    select translate(left(encode(substring(sha256(convert_to(content, 'UTF8')) for 16), 'base64'), 22), '+/', '-_')
+$$;
+
+-- An id that begins with the time (UUIDv7), like those that clients make.
+create function tenure.new_job_id() returns uuid
+language sql volatile
+as $$
+    select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+        placing substring(int8send(floor(extract(epoch from tenure.clock()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1),
+        'hex')::uuid
+$$;
+
+-- A number of a policy as JSON text, in thousandths; `null` where it may be left open.
+create function tenure.policy_seconds(policy jsonb, field text, usual numeric, lowest numeric, highest numeric, optional boolean)
+returns text
+language plpgsql immutable
+as $$
+declare
+    given jsonb := policy #> string_to_array(field, '.');
+    seconds numeric := usual;
+begin
+    if optional and given = 'null' then
+        return 'null';
+    end if;
+    if given is not null then
+        perform tenure.require(jsonb_typeof(given) = 'number', 'policy.' || field, format('must be a number, not %s', given));
+        seconds := round(given::numeric, 3);
+    elsif usual is null then
+        return 'null';
+    end if;
+    perform tenure.require(seconds between lowest and highest, 'policy.' || field,
+        format('is %s, and must lie between %s and %s', seconds, lowest, highest));
+    return case when seconds = trunc(seconds) then trunc(seconds) || '.0' else trim_scale(seconds)::text end;
+end $$;
+
+create function tenure.policy_choice(policy jsonb, field text, choices text[]) returns text
+language sql immutable
+as $$
+    select to_json(coalesce(policy ->> field, choices[1]))::text
+    from tenure.require(not policy ? field or policy ->> field = any (choices), 'policy.' || field,
+        format('is %s, and must be one of %s', policy -> field, array_to_string(choices, ', ')))
+$$;
+
+create function tenure.require_fields(given jsonb, field text, known text[]) returns void
+language plpgsql immutable
+as $$
+declare
+    other text;
+begin
+    perform tenure.require(jsonb_typeof(given) = 'object', field, 'must be an object');
+    select min(name) into other from jsonb_object_keys(given) name where name <> all (known);
+    perform tenure.require(other is null, field, format('has no field %s; it has %s', other, array_to_string(known, ', ')));
+end $$;
+
+-- The body of a policy with these fields and the defaults of the others, as clients write it.
+create function tenure.policy_body(policy jsonb) returns text
+language plpgsql immutable
+as $$
+declare
+    year constant numeric := 366 * 86400;
+    attempts jsonb := coalesce(policy -> 'max_attempts', '20');
+begin
+    perform tenure.require_fields(policy, 'policy', array['backoff', 'heartbeat_seconds', 'lease_seconds', 'max_attempts',
+        'on_exhausted', 'on_lost', 'on_timeout', 'timeouts']);
+    perform tenure.require_fields(coalesce(policy -> 'backoff', '{}'), 'policy.backoff',
+        array['base_seconds', 'factor', 'max_seconds']);
+    perform tenure.require_fields(coalesce(policy -> 'timeouts', '{}'), 'policy.timeouts',
+        array['claimed_seconds', 'queued_seconds', 'running_seconds']);
+    perform tenure.require(case jsonb_typeof(attempts)
+            when 'number' then attempts::numeric between 1 and 30000 and trunc(attempts::numeric) = attempts::numeric end,
+        'policy.max_attempts', format('is %s, and must be a whole number between 1 and 30000', attempts));
+    return format('{"backoff":{"base_seconds":%s,"factor":%s,"max_seconds":%s},"budget":null,"heartbeat_seconds":%s,'
+        '"lease_seconds":%s,"max_attempts":%s,"on_exhausted":%s,"on_lost":%s,"on_timeout":%s,'
+        '"timeouts":{"claimed_seconds":%s,"queued_seconds":%s,"running_seconds":%s}}',
+        tenure.policy_seconds(policy, 'backoff.base_seconds', 0.5, 0, year, false),
+        tenure.policy_seconds(policy, 'backoff.factor', 2, 1, 1000, false),
+        tenure.policy_seconds(policy, 'backoff.max_seconds', 14400, 0, year, false),
+        tenure.policy_seconds(policy, 'heartbeat_seconds', null, 0.001, year, true),
+        tenure.policy_seconds(policy, 'lease_seconds', 60, 0.01, year, false),
+        trunc(attempts::numeric),
+        tenure.policy_choice(policy, 'on_exhausted', array['dead_letter', 'fail']),
+        tenure.policy_choice(policy, 'on_lost', array['requeue', 'fail', 'dead_letter']),
+        tenure.policy_choice(policy, 'on_timeout', array['retry', 'fail', 'dead_letter']),
+        tenure.policy_seconds(policy, 'timeouts.claimed_seconds', null, 0.001, year, true),
+        tenure.policy_seconds(policy, 'timeouts.queued_seconds', null, 0.001, year, true),
+        tenure.policy_seconds(policy, 'timeouts.running_seconds', 86400, 0.001, year, true));
+end $$;
+
+create function tenure.policy_of_body(body text) returns integer
+language sql volatile
+as $$
+    select tenure.policy_number(json_build_object(
+        'body', body,
+        'lease_ms', round((given ->> 'lease_seconds')::numeric * 1000),
+        'heartbeat_ms', round(coalesce((given ->> 'heartbeat_seconds')::numeric, (given ->> 'lease_seconds')::numeric / 3) * 1000),
+        'queued_ms', round((given #>> '{timeouts,queued_seconds}')::numeric * 1000),
+        'claimed_ms', round((given #>> '{timeouts,claimed_seconds}')::numeric * 1000),
+        'running_ms', round((given #>> '{timeouts,running_seconds}')::numeric * 1000)
+    ))
+    from cast(body as jsonb) given
+$$;
+
+-- Tags as they are stored: sorted by key. Null for none.
+create function tenure.tags_text(tags jsonb) returns text
+language plpgsql immutable strict
+as $$
+declare
+    tag record;
+begin
+    perform tenure.require(jsonb_typeof(tags) = 'object', 'tags', 'must be an object of texts');
+    for tag in select key, value from jsonb_each(tags) loop
+        perform tenure.require_text(tag.key, 'tags', 500);
+        perform tenure.require(jsonb_typeof(tag.value) = 'string', 'tags.' || tag.key, 'must be text');
+        perform tenure.require_text(tag.value #>> '{}', 'tags.' || tag.key, 500);
+    end loop;
+    return (
+        select '{' || string_agg(to_json(one.key)::text || ':' || to_json(one.value)::text, ',' order by one.key collate "C") || '}'
+        from jsonb_each_text(tags) one
+    );
+end $$;
+
+-- The digest of an enqueue: of all set fields but the id. The same request of a client in Python has the same.
+create function tenure.request_digest(facts jsonb, policy_body text, tags text) returns text
+language sql immutable
+as $$
+    select tenure.content_digest('{' || string_agg(to_json(fact.key)::text || ':' || case fact.key
+            when 'tags' then tags
+            when 'priority' then fact.value
+            else to_json(fact.value)::text
+        end, ',' order by fact.key collate "C") || '}')
+    from jsonb_each_text(jsonb_strip_nulls(facts) || jsonb_strip_nulls(jsonb_build_object(
+        'tags', tags,
+        'policy', replace(regexp_replace(policy_body, '"[a-z_]+":null,?', '', 'g'), ',}', '}')
+    ))) fact
+$$;
+
+-- Enqueues a job in the caller's transaction, and returns its id. A repeated request id and a dedupe key of a live job return
+-- the earlier one. The function that runs the job validates the payload when it runs.
+-- SQLSTATE 22023: an argument does not fit; TN001: the request id was used with other arguments; TN004: a live job of another
+-- kind has the dedupe key.
+create function tenure.enqueue(
+    kind text, payload jsonb default '{}', queue text default 'default', priority integer default 0,
+    delay_seconds double precision default 0, at timestamptz default null, dedupe_key text default null, request_id text default null,
+    correlation_id text default null, trace text default null, submitted_by text default null, tags jsonb default null,
+    partition_key text default null, policy jsonb default '{}'
+) returns uuid
+language plpgsql volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+    content text := tenure.content_text(payload, 'payload');
+    body text := tenure.policy_body(coalesce(policy, '{}'));
+    tag_text text := tenure.tags_text(tags);
+    delay_ms bigint := case when delay_seconds between 0 and 366 * 86400 then round(delay_seconds * 1000) end;
+    stored_key text := replace(replace(kind, '%', '%25'), ':', '%3A') || ':' || dedupe_key;
+    facts jsonb := jsonb_build_object('kind', kind, 'payload', content, 'queue', queue, 'priority', priority,
+        'dedupe_key', stored_key, 'request_id', request_id, 'correlation_id', correlation_id, 'trace', trace,
+        'submitted_by', submitted_by, 'partition_key', partition_key);
+    detail text;
+    enqueued uuid;
+begin
+    perform tenure.require_name(kind, 'kind'), tenure.require_name(queue, 'queue');
+    perform tenure.require(jsonb_typeof(payload) = 'object', 'payload', 'must be an object of arguments by name');
+    perform tenure.require(priority between -32768 and 32767, 'priority', 'must lie between -32768 and 32767');
+    perform tenure.require(delay_ms is not null, 'delay_seconds', 'must lie between 0 and a year');
+    perform tenure.require(at is null or delay_ms = 0, 'at', 'and delay_seconds exclude each other; give one of them');
+    perform tenure.require(at is null or (isfinite(at) and at between '0001-01-02Z' and '3000-12-31Z'), 'at',
+        'must lie between the years 1 and 3000');
+    perform tenure.require_text(given.value, given.key, 500)
+    from jsonb_each_text(facts - '{kind,payload,queue,priority}'::text[]) given;
+    detail := case
+        when at is not null then format('{"due_at":"%s+00:00"}', regexp_replace(
+            to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '\.000000$', ''))
+        when delay_ms > 0 then format('{"delay_ms":%s}', delay_ms)
+    end;
+    select made.job_id into strict enqueued
+    from tenure.enqueue_jobs(array[tenure.new_job_id()], array[kind], array[queue], array[priority::smallint], array[content],
+        array[tenure.policy_of_body(body)], array[stored_key], array[request_id], array[correlation_id], array[trace],
+        array[submitted_by], array[tag_text], array[partition_key], array[null]::uuid[], array[null]::uuid[], array[false],
+        array[delay_ms], array[at], array[tenure.request_digest(facts, body, tag_text)], array[detail], array[null]::text[],
+        array['client:' || session_user], 1::smallint) made;
+    return enqueued;
+end $$;
+
+-- Sends a live job a signal in the caller's transaction, and returns its revision. A repeated request id sends nothing, and
+-- returns that of the first.
+-- SQLSTATE 22023: an argument does not fit; TN001: the request id was used with other arguments; TN005: there is no such job, or
+-- it has ended.
+create function tenure.signal(job_id uuid, name text, payload jsonb default 'null', request_id text default null) returns integer
+language plpgsql volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+    writer_before text := tenure.writer();
+    writer text;
+    content text := tenure.content_text(payload, 'payload');
+    request text := coalesce(request_id, gen_random_uuid()::text);
+    detail text := '{"name":' || to_json(name)::text || '}';
+    sent record;
+    job tenure.jobs;
+    written_at timestamptz;
+    due timestamptz;
+    queued_limit interval;
+begin
+    perform tenure.require(name is not null, 'name', 'is missing'), tenure.require_text(name, 'name', 200),
+        tenure.require_text(request_id, 'request_id', 500);
+    select found.* into job from tenure.jobs found where found.id = job_id for no key update;
+    if job.id is null then
+        raise exception 'tenure: there is no job %', coalesce(job_id::text, 'null') using errcode = 'TN005';
+    end if;
+    select event.rev, event.type, event.digest, event.detail into sent
+    from tenure.log event
+    where event.job_id = job.id and event.request_id = request
+    limit 1;
+    if found then
+        if (sent.type, sent.digest, sent.detail) is distinct from ('signalled', tenure.content_digest(content), detail) then
+            raise exception 'tenure: request id % was used before with another body', request
+                using errcode = 'TN001', detail = request;
+        end if;
+        return sent.rev;
+    end if;
+    if tenure.is_terminal(job.status) then
+        raise exception 'tenure: job % is %, so it cannot be signalled', job.id, job.status using errcode = 'TN005';
+    end if;
+    written_at := greatest(tenure.clock(), job.updated_at);
+    due := case when job.status = 'waiting' then least(coalesce(job.due_at, written_at), written_at) else job.due_at end;
+    select stored.queued_ms * interval '1 millisecond' into queued_limit from tenure.policies stored where stored.id = job.policy_id;
+    writer := set_config('tenure.writer', 'store', true);
+    insert into tenure.events (tx, job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor, request_id,
+        digest, detail)
+    values (tenure.place_after(job.id, job.rev), job.id, written_at, job.rev + 1, job.attempt, 1, false, 'signalled',
+        job.status, job.status, 'client:' || session_user, request, tenure.content_digest(content), detail);
+    insert into tenure.signals (job_id, rev, name, payload, at) values (job.id, job.rev + 1, name, content, written_at);
+    update tenure.jobs changed
+    set previous_status = job.status,
+        rev = job.rev + 1,
+        transition_count = 1,
+        updated_at = written_at,
+        signal_rev = job.rev + 1,
+        due_at = due,
+        timeout_at = case
+            when job.status in ('claimed', 'running') then job.timeout_at
+            -- A job that is not due, or that only undoes its steps, has no timeout.
+            when due is not null and queued_limit is not null and job.ends_as is null
+                then least(job.timeout_at, greatest(due, written_at) + queued_limit)
+        end
+    where changed.id = job.id;
+    writer := set_config('tenure.writer', writer_before, true);
+    return job.rev + 1;
+end $$;
+
+revoke execute on function tenure.enqueue, tenure.signal from public;

@@ -14,7 +14,7 @@ with moved as (
 )
 select answer.ordinal, answer.job_id, answer.created, answer.created_at
 from moved
-left join lateral tenure.enqueue(case when moved.rev > 0 then :ids::uuid[] end, :kinds::text[], :queues::text[],
+left join lateral tenure.enqueue_jobs(case when moved.rev > 0 then :ids::uuid[] end, :kinds::text[], :queues::text[],
     :priorities::smallint[], :payloads::text[], :policies::integer[], :dedupe_keys::text[], :request_ids::text[],
     :correlation_ids::text[], :traces::text[], :submitters::text[], :tags::text[], :partition_keys::text[],
     :parents::uuid[], :redrives::uuid[], :awaited::boolean[], :delays_ms::bigint[], :due_ats::timestamptz[], :digests::text[],
