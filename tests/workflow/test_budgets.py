@@ -13,6 +13,8 @@ from tenure.lifecycle.budgets import SCALE, BudgetLine, decode_spend, plus
 from tenure.lifecycle.provenance import provenance
 from tenure.lifecycle.statuses import CANCELLED, FAILED, HALTED, SUCCEEDED
 from tenure.lifecycle.steps import StepKind
+from tenure.workflow.golden import replay_golden_file
+from tenure.workflow.golden_file import golden_file
 from tests.support.in_process_worker import working
 from tests.support.waiting import eventually
 
@@ -134,6 +136,66 @@ async def test_without_declarations_the_bound_is_the_limit_plus_the_steps_in_pro
             await handle.result(timeout_seconds=60)
         cost = (await lines(app, handle))["cost"]
     assert 2 * SCALE < cost.spent <= 2 * SCALE + 5 * 300_000
+
+
+@pytest.mark.requirement("WC-06", "WF-19")
+async def test_a_step_that_is_cancelled_is_charged_and_holds_no_room(app: tenure.App) -> None:
+    began = asyncio.Event()
+
+    async def slow() -> None:
+        tenure.current_step().spend(cost=0.3)
+        began.set()
+        await asyncio.sleep(600)
+
+    async def fast() -> None:
+        await began.wait()
+        began.clear()
+
+    async def last() -> None: ...
+
+    @app.workflow(budget=tenure.Budget(cost=2, steps=20))
+    async def research(run: tenure.Run) -> str:
+        careful = run.using(spend_max={"cost": 0.6})
+        await run.first(careful.step(slow), run.step(fast))
+        await run.first(run.step(slow), run.step(fast))
+        await run.using(spend_max={"cost": 1.1}).step(last)
+        return "done"
+
+    async with app, working(app):
+        handle = await research.enqueue()
+        assert await handle.result(timeout_seconds=60) == "done"
+        used, spent = await lines(app, handle), await recorded_spend(app, handle)
+        steps = await (await app.store()).steps(handle.id)
+        job = await handle.refresh()
+    assert (used["cost"].spent, used["cost"].reserved, used["cost"].lost) == (900_000, 0, 0), "0.6 declared, 0.3 not"
+    assert used["steps"].spent == 5 * SCALE
+    assert spent == {"cost": 900_000, "steps": 5 * SCALE}
+    assert [step.key for step in steps if ".cancelled." in step.key] == ["0.cancelled.0", "3.cancelled.0"]
+    assert await replay_golden_file(golden_file(job, steps), app.kinds, app.seams) == []
+
+
+@pytest.mark.requirement("WC-06")
+async def test_calls_that_are_cancelled_again_and_again_do_not_pass_the_limit(app: tenure.App) -> None:
+    began = asyncio.Event()
+
+    async def slow() -> None:
+        tenure.current_step().spend(cost=0.3)
+        began.set()
+        await asyncio.sleep(600)
+
+    async def fast() -> None:
+        await began.wait()
+        began.clear()
+
+    @app.workflow(budget=tenure.Budget(cost=1))
+    async def research(run: tenure.Run) -> None:
+        for _ in range(20):
+            await run.first(run.step(slow), run.step(fast))
+
+    async with app, working(app):
+        handle = await research.enqueue()
+        with pytest.raises(tenure.JobHalted, match=r"1\.2 of 1 cost spent"):
+            await handle.result(timeout_seconds=60)
 
 
 @pytest.mark.requirement("WC-04")

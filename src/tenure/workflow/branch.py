@@ -22,7 +22,7 @@ from tenure.seams import SeededRandom, seeded_random
 R = TypeVar("R")
 
 KEY_LENGTH_MAX = 200
-_PART = r"\.(?:deadline|policy|approval|(?:undo\.)?retry\.[0-9]+|order\.[0-9]+|undo)"
+_PART = r"\.(?:deadline|policy|approval|cancelled\.[0-9]+|(?:undo\.)?retry\.[0-9]+|order\.[0-9]+|undo)"
 _AUTOMATIC = re.compile(rf"[0-9./]*({_PART})?")
 _PART_OF_CALL = re.compile(rf"(.*?){_PART}")
 _RESERVED = ("patch:", "undo:", "fork:", "spend:")

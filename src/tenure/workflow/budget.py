@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -11,14 +12,15 @@ import msgspec
 from tenure.errors import LeaseLost, StoreUnavailable
 from tenure.lifecycle.budgets import ACTIVE_SECONDS, SCALE, STEPS, Budget, encode_spend, plus, shown
 from tenure.lifecycle.records import Job
-from tenure.lifecycle.steps import NewStep
+from tenure.lifecycle.steps import NewStep, StepKind
 from tenure.stores.contract import Charge, Failure, NotReserved, Reserve, Reserved, ReserveOutcome
 from tenure.workers.execution.attempt import RunningAttempt
 from tenure.workers.execution.outcomes import EndsAttempt, Halted
 from tenure.workers.reconnect import ReconnectBackoff
+from tenure.workflow.branch import Place
 
 if TYPE_CHECKING:
-    from tenure.workflow.engine import PlacedCall
+    from tenure.workflow.engine import PlacedCall, WorkflowEngine
 
 POLL_SECONDS, POLL_SECONDS_MAX = 0.02, 1.0
 """How soon a call asks again for room that other calls hold."""
@@ -30,6 +32,8 @@ class SpendMeter:
 
     def __init__(self, attempt: RunningAttempt, root_id: UUID | None = None, budget: Budget | None = None) -> None:
         self._attempt, self.root_id, self.budget = attempt, root_id or attempt.job.id, budget
+        self._held: dict[str, Mapping[str, int]] = {}
+        """What the calls in progress may have reserved, by key."""
         self.is_open = False
         """Whether this attempt has asked the budget, so that its rows exist."""
         self._limits = {} if budget is None else budget.limits
@@ -57,12 +61,14 @@ class SpendMeter:
         to halt the run; None: the call may begin."""
         if self.budget is None:
             return None
-        amounts = plus(spend_max, call.spend, {STEPS: SCALE})
+        amounts = plus(spend_max, call.spend, {STEPS: SCALE} if STEPS in self._limits else {})
         pause_seconds = POLL_SECONDS
         while True:
+            self._held[call.place.key] = amounts
             outcome = await self._ask(self.budget, call.place.key, amounts)
             if not isinstance(outcome, NotReserved):
                 return None
+            del self._held[call.place.key]
             if not outcome.exceeded.may_fit_later:
                 return outcome.exceeded.reason
             await self._clock.sleep(pause_seconds)
@@ -94,6 +100,14 @@ class SpendMeter:
             amounts={unit: amount for unit, amount in spend.items() if amount and unit in self._limits},
         )
         return _with_spend(step, spend), charge
+
+    def settled(self, key: str) -> None:
+        """The record of this call was saved, with its charge."""
+        self._held.pop(key, None)
+
+    def held(self, key: str) -> Mapping[str, int]:
+        """What the call of this key may have reserved."""
+        return self._held.get(key, {})
 
     def _active(self) -> dict[str, int]:
         """The time since the last charge, where it is limited."""
@@ -128,6 +142,35 @@ class SpendMeter:
             else:
                 self.is_open = True
                 return outcome
+
+
+async def charge_cancelled(
+    engine: WorkflowEngine, call: PlacedCall, reported: Mapping[str, int], *, has_begun: bool = True
+) -> None:
+    """A call was cancelled in progress, and the run goes on: `run.first` has another result, for example.
+
+    It is charged what it has reported, and at least what it had reserved, since it may have been paid. A call that has
+    not begun is charged nothing. The record ends the reservation, for which later calls would wait otherwise.
+    """
+    held = engine.meter.held(call.place.key)
+    spent = plus(call.spend, reported) if has_begun else {}
+    if engine.has_ended or not (held or spent):
+        return
+    number = next(n for n in count() if engine.peek(cancelled_key(call, n)) is None)
+    place = Place(cancelled_key(call, number), call.place.branch, call.place.ordinal)
+    step = engine.placed(place, StepKind.DECISION, call.name).step(result="null")
+    amounts = {unit: max(held.get(unit, 0), spent.get(unit, 0)) for unit in {**held, **spent}} if has_begun else {}
+    await engine.save(*engine.meter.charged(step, call.place.key, amounts, executed=False))
+
+
+def cancelled_key(call: PlacedCall, number: int = 0) -> str:
+    """The key of the record of a call that was cancelled in progress."""
+    return call.place.sub_key(f"cancelled.{number}")
+
+
+def unspent(call: PlacedCall) -> PlacedCall:
+    """The call without what was spent before it, which another record is charged with."""
+    return msgspec.structs.replace(call, spend={})
 
 
 def _reserved(outcome: ReserveOutcome) -> Reserved | NotReserved:

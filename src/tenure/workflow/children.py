@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 from uuid import UUID
@@ -17,6 +18,7 @@ from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.lifecycle.steps import StepKind, StepRecord
 from tenure.stores.contract import EnqueueRequest, Request
 from tenure.workflow.branch import Branch, RunCall, current_branch
+from tenure.workflow.budget import charge_cancelled
 from tenure.workflow.engine import PlacedCall, WorkflowEngine
 from tenure.workflow.waits import DurableWait
 
@@ -159,7 +161,11 @@ class ChildJobs:
                 # A repetition after a crash returns the same child.
                 request_id=f"{engine.job.id}/{call.place.key}",
             )
-            [enqueued] = await engine.services.run_store.enqueue([msgspec.structs.replace(request, origin=origin)])
+            try:
+                [enqueued] = await engine.services.run_store.enqueue([msgspec.structs.replace(request, origin=origin)])
+            except asyncio.CancelledError:
+                await charge_cancelled(engine, call, {})
+                raise
             result = encode({"on_parent_end": on_parent_end})
             return await engine.save_spend(call.step(result=result, child_id=enqueued.job.id), call, {})
         finally:

@@ -46,7 +46,7 @@ from tenure.workers.execution.outcomes import (
     UndoUnfinished,
 )
 from tenure.workflow.branch import Branch, Place, call_key, current_branch, require_own_task
-from tenure.workflow.budget import SpendMeter
+from tenure.workflow.budget import SpendMeter, charge_cancelled
 from tenure.workflow.policy import RunPolicy, check_policy
 from tenure.workflow.waits import DurableWait, undurable_wait, waits_durably
 
@@ -292,6 +292,11 @@ class WorkflowEngine:
         self._used.add(place.key)
         return branch, place
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the attempt has an outcome, so that no further call takes effect."""
+        return self._outcome is not None
+
     def require_open(self) -> None:
         if self._outcome is not None:
             raise RunEnded
@@ -349,7 +354,9 @@ class WorkflowEngine:
     async def save_spend(self, step: NewStep, call: PlacedCall, reported: Mapping[str, int]) -> StepRecord:
         """Record a step, with what was spent for it: charged to the budget in the same transaction."""
         charged, charge = self.meter.charged(step, call.place.key, plus(call.spend, reported))
-        return await self.save(charged, charge)
+        record = await self.save(charged, charge)
+        self.meter.settled(call.place.key)
+        return record
 
     async def save(self, step: NewStep, charge: Charge | None = None) -> StepRecord:
         """Record a step. Returns the record, which counts from now on."""
@@ -396,6 +403,9 @@ class WorkflowEngine:
             reason = await self.meter.reserve(call, spend_max or {})
         except (LeaseLost, StoreUnavailable):
             self.end_here(Lost())
+        except asyncio.CancelledError:
+            await charge_cancelled(self, call, {}, has_begun=False)
+            raise
         if reason is not None:
             await self._record_spend(call.spend, "spend:halt")
             await self.halt(reason)

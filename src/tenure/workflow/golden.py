@@ -267,9 +267,8 @@ def _is_call(record: StepRecord) -> bool:
     """Whether the record is that of a call, and not of a retry, a deadline, a patch, an undo, spend or a policy."""
     if record.kind in (StepKind.UNDO, StepKind.PATCH) or record.key.startswith(("undo:", "fork:", "spend:")):
         return False
-    if record.key != call_key(record.key) and record.key.endswith(".policy"):
-        return False
-    return call_key(record.key) == record.key or record.kind is StepKind.DECISION
+    part = record.key.removeprefix(call_key(record.key))
+    return not part or (record.kind is StepKind.DECISION and not part.startswith((".policy", ".cancelled")))
 
 
 def _is_exact(call: PlacedCall, record: StepRecord) -> bool:

@@ -23,6 +23,7 @@ from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.workers.execution.outcomes import UNAVAILABLE_SECONDS, Snoozed, describe_error, release_cause
 from tenure.workflow.branch import Branch, check_key
+from tenure.workflow.budget import cancelled_key, charge_cancelled, unspent
 from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine
 from tenure.workflow.waits import DurableWait
 
@@ -159,6 +160,8 @@ class StepExecution(Generic[R]):
     async def _execute(self) -> StepRecord:
         """Execute the step until it succeeds or has failed for good, and record that."""
         engine, clock = self._engine, self._engine.services.seams.clock
+        if engine.peek(cancelled_key(self._call)) is not None:
+            self._call = unspent(self._call)
         attempt = 1
         while (waited := engine.peek(self._retry_key(attempt))) is not None:
             attempt += 1
@@ -183,7 +186,10 @@ class StepExecution(Generic[R]):
                     continue
                 step = self._call.step(status="failed", error=described)
             except BaseException:
-                engine.end_execution()
+                try:
+                    await charge_cancelled(engine, self._call, self._reported)
+                finally:
+                    engine.end_execution()
                 raise
             try:
                 duration_ms = milliseconds(max(0.0, clock.monotonic_seconds() - began_at_seconds))
@@ -243,7 +249,7 @@ class StepExecution(Generic[R]):
             ordinal=self._call.place.ordinal,
             result=encode({"milliseconds": delay_ms, "error": load(described)}),
         )
-        await self._engine.save_spend(step, _unspent(self._call), self._reported)
+        await self._engine.save_spend(step, unspent(self._call), self._reported)
         await self._wait_for_retry(attempt)
 
     async def _wait_for_retry(self, attempt: int) -> None:
@@ -265,11 +271,6 @@ async def sleep_until_recorded(engine: WorkflowEngine, record: StepRecord) -> No
     deadline = record.finished_at + duration
     if deadline > engine.now:
         await engine.wait(DurableWait(deadline=deadline))
-
-
-def _unspent(call: PlacedCall) -> PlacedCall:
-    """The call without what was spent before it, which is charged with its own record."""
-    return msgspec.structs.replace(call, spend={})
 
 
 def _outside_key(job_id: UUID, call: PlacedCall) -> str:

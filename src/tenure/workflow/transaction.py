@@ -14,6 +14,7 @@ from tenure.stores.contract import Failure, SaveStep, StepExists, StepSaved, Tra
 from tenure.workers.execution.outcomes import Lost, describe_error
 from tenure.workers.reconnect import ReconnectBackoff
 from tenure.workflow.branch import Branch
+from tenure.workflow.budget import charge_cancelled
 from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine
 
 R = TypeVar("R")
@@ -85,6 +86,10 @@ class TransactionStep(Generic[R]):
             return await self._commit()
         except (LeaseLost, StoreUnavailable):
             engine.end_here(Lost())
+        except asyncio.CancelledError:
+            if not self._committing:
+                await charge_cancelled(engine, self._call, {})
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the function raises is the step's outcome
             described = error_facts(error, describe_error(error), self._errors)
             return await engine.save_spend(self._call.step(status="failed", error=described), self._call, {})
