@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from tenure.testing.harness.mode import HarnessMode
     from tenure.workers.execution.process.child import LoadJob
     from tenure.workers.worker import Worker, WorkerRole
+    from tenure.workflow.plan import Plan
+    from tenure.workflow.plan_run import PlanDefinition
     from tenure.workflow.policy import RunPolicy
     from tenure.workflow.run import Run
     from tenure.workflow.skills import Skill
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+PolicyT = TypeVar("PolicyT", bound="RunPolicy")
 
 GOAL_LENGTH_MAX = 10_000
 ENQUEUE_BATCH = 1000
@@ -273,7 +276,6 @@ class App:
 
         It stays an ordinary function. This worker then serves the runs of plans.
         """
-        from tenure.workflow.plan_run import PLAN_KIND, PlanDefinition
         from tenure.workflow.skills import Skill
 
         def register(function: F) -> F:
@@ -282,11 +284,36 @@ class App:
             if skill.name in self.skills:
                 raise InvalidInput("skill", f"{skill.name!r} is registered already; use another name")
             self.skills[skill.name] = skill
-            if PLAN_KIND not in self.kinds:
-                self._register(PlanDefinition(self.skills))
+            self._plan_definition()
             return function
 
         return register if function is None else register(function)
+
+    def plan_policy(self, policy: PolicyT, /) -> PolicyT:
+        """Declare the policy of the runs of plans, async or plain. It is called with each step before it is executed.
+
+        @app.plan_policy
+        def careful(call: tenure.PolicyCall) -> tenure.PolicyDecision:
+            if call.name == "pay" and call.kwargs["cents"] > 10_000:
+                return tenure.PolicyDecision.require_signal("approved")
+            return tenure.PolicyDecision.allow()
+
+        `call.name` is the skill, `call.key` the id of the step, and `call.kwargs` are its arguments.
+        """
+        check_function(policy)
+        definition = self._plan_definition()
+        if definition.policy is not None:
+            raise InvalidInput("policy", "of plans is declared already; an app has one")
+        definition.policy = policy
+        return policy
+
+    def _plan_definition(self) -> PlanDefinition:
+        """The definition of the runs of plans, which is registered with the first skill."""
+        from tenure.workflow.plan_run import PLAN_KIND, PlanDefinition
+
+        if PLAN_KIND not in self.kinds:
+            self._register(PlanDefinition(self.skills))
+        return cast(PlanDefinition, self.kinds[PLAN_KIND])
 
     async def run_plan(self, *, goal: str, plan: Mapping[str, Any], **options: Any) -> Handle[Any]:
         """Enqueue a run that executes a plan: steps that call skills, with references to the results of other steps.
@@ -300,16 +327,23 @@ class App:
         handle = await app.run_plan(goal="read about cats", plan=plan)
 
         InvalidInput names the step and what is wrong with it, and nothing was enqueued. The options are those of an
-        enqueue: `queue`, `priority`, `request_id` and others.
+        enqueue: `budget`, `queue`, `priority`, `request_id` and others.
         """
-        from tenure.workflow.plan import check_plan, decode_plan
         from tenure.workflow.plan_run import PLAN_KIND
+
+        payload = encode(
+            {"goal": goal, "plan": msgspec.to_builtins(self.check_plan(goal=goal, plan=plan))}, where="plan"
+        )
+        return await self.submit(PLAN_KIND, payload, options=EnqueueOptions(**options))
+
+    def check_plan(self, *, goal: str, plan: Mapping[str, Any]) -> Plan:
+        """Validate a plan against the registered skills, as `run_plan` does, and enqueue nothing."""
+        from tenure.workflow.plan import check_plan, decode_plan
 
         check_text(goal, "goal", length_max=GOAL_LENGTH_MAX)
         decoded = decode_plan(plan)
         check_plan(decoded, self.skills)
-        payload = encode({"goal": goal, "plan": msgspec.to_builtins(decoded)}, where="plan")
-        return await self.submit(PLAN_KIND, payload, options=EnqueueOptions(**options))
+        return decoded
 
     def endpoint(
         self,

@@ -236,10 +236,24 @@ async def test_a_plan_in_a_file_is_started_once_and_a_wrong_one_is_not(database:
     refused = runs(database, "start-plan", str(wrong), *options)
     assert refused.code == 2
     assert "plan step 'a': skill 'write' is not registered; use one of: read" in refused.err
+    only_checked = runs(database, "start-plan", str(plan), *options, "--dry-run")
+    assert (only_checked.code, only_checked.out) == (0, "the plan is valid: 1 step; nothing was started\n")
+    assert runs(database, "ls", "--json").json["runs"] == []
+    without_goal = tmp_path / "without_goal.json"
+    without_goal.write_text(json.dumps({"steps": [step]}))
+    for problem, bad in (
+        ("the plan has no goal; add", (str(without_goal),)),
+        ("'5' is not UNIT=AMOUNT, for example cost=2.5", (str(plan), "--budget", "5")),
+    ):
+        refused = runs(database, "start-plan", *bad, *options)
+        assert (refused.code, problem in refused.err) == (2, True), refused.err
+    options = (*options, "--budget", "cost=2", "--budget", "pages=10")
     started = runs(database, "start-plan", str(plan), *options, "--json")
     again = runs(database, "start-plan", str(plan), *options, "--json")
     assert (started.code, again.code) == (0, 0)
     assert started.json["job"]["payload"]["goal"] == "read"
+    limits = started.json["job"]["policy"]["budget"]
+    assert (limits["cost"], limits["units"]) == (2, [["pages", 10]])
     assert (started.json["created"], again.json["created"]) == (True, False)
 
 

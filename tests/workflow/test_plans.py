@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -12,9 +13,10 @@ import tenure
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, SUCCEEDED, WAITING
 from tenure.stores.contract import JobFilter
 from tenure.stores.contract.steps import all_steps
+from tenure.workflow import plan as plan_module
 from tenure.workflow.golden import replay_golden_file
 from tenure.workflow.golden_file import golden_file
-from tenure.workflow.plan import decode_plan, in_order
+from tenure.workflow.plan import PlanStep, decode_plan, in_order
 from tests.support.in_process_worker import working
 from tests.support.waiting import eventually
 
@@ -172,6 +174,68 @@ async def test_parallel_steps_run_only_where_the_plan_asks(app: tenure.App) -> N
     assert most == 3
 
 
+@pytest.mark.requirement("WC-04", "WC-06")
+async def test_a_plan_is_halted_at_its_budget_and_goes_on_as_a_fork(app: tenure.App) -> None:
+    asked: list[str] = []
+
+    @app.skill
+    async def ask(word: str) -> str:
+        asked.append(word)
+        tenure.current_step().spend(cost=0.3)
+        return word.upper()
+
+    steps = [{"id": word, "skill": "ask", "arguments": {"word": word}, "spend_max": {"cost": 0.4}} for word in "abcd"]
+    async with app, working(app):
+        handle = await app.run_plan(goal="a goal", plan={"steps": steps}, budget=tenure.Budget(cost=1))
+        with pytest.raises(tenure.JobHalted, match=r"0\.9 of 1 cost spent; the next call may need 0\.4"):
+            await handle.result(timeout_seconds=60)
+        assert asked == ["a", "b", "c"]
+        fork = await app.fork(handle.id, budget=tenure.Budget(cost=2))
+        assert await fork.result(timeout_seconds=60) == {word: word.upper() for word in "abcd"}
+    assert asked == ["a", "b", "c", "d"]
+
+
+@pytest.mark.requirement("WC-08")
+async def test_the_policy_of_plans_sees_each_step(app: tenure.App) -> None:
+    seen: list[tuple[str, str, dict[str, Any]]] = []
+
+    @app.skill
+    def pay(cents: int) -> int:
+        return cents
+
+    @app.plan_policy
+    def careful(call: tenure.PolicyCall) -> tenure.PolicyDecision:
+        seen.append((call.name, call.key, dict(call.kwargs)))
+        return tenure.PolicyDecision.halt("too much") if call.kwargs["cents"] > 50 else tenure.PolicyDecision.allow()
+
+    with pytest.raises(tenure.InvalidInput, match="declared already"):
+        app.plan_policy(careful)
+    steps = [{"id": "a", "skill": "pay", "arguments": {"cents": 30}},
+             {"id": "b", "skill": "pay", "arguments": {"cents": 70}, "depends_on": ["a"]}]  # fmt: skip
+    async with app, working(app):
+        handle = await app.run_plan(goal="a goal", plan={"steps": steps})
+        with pytest.raises(tenure.JobHalted, match="halted by policy before pay: too much"):
+            await handle.result(timeout_seconds=60)
+    assert seen == [("pay", "a", {"cents": 30}), ("pay", "b", {"cents": 70})]
+
+
+def test_the_dependencies_of_a_step_are_read_once_however_many_steps_a_plan_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+
+    def dependencies(step: PlanStep) -> list[str]:
+        read.append(step.id)
+        return list(step.depends_on)
+
+    monkeypatch.setattr(plan_module, "dependencies", dependencies)
+    ids = [f"s{number}" for number in range(1000)]
+    steps = [step(id_, depends_on=[before]) for before, id_ in pairwise(ids)]
+    ordered = in_order(decode_plan({"steps": [*reversed(steps), step(ids[0])]}))
+    assert [one.id for one in ordered] == ids
+    assert sorted(read) == sorted(ids)
+
+
 def step(id_: str = "a", skill: str = "read", **fields: Any) -> dict[str, Any]:
     fields.setdefault("arguments", {"title": "x"})
     return {"id": id_, "skill": skill, **fields}
@@ -221,6 +285,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("on_error", {"steps": [step(on_error="panic")]}, "plan step 'a': Invalid enum value 'panic'"),
     ("max_attempts", {"steps": [step(max_attempts=0)]}, "plan step 'a': max_attempts"),
     ("timeout", {"steps": [step(timeout_seconds=-1)]}, "plan step 'a': timeout_seconds"),
+    ("spend_max", {"steps": [step(spend_max={"cost": -1})]}, "plan step 'a': spend_max: cost: is -1"),
+    ("type of spend_max", {"steps": [step(spend_max={"cost": "x"})]}, "plan step 'a': Expected `float`, got `str`"),
     ("backoff", {"steps": [step(backoff={"factor": 0.1})]}, "plan step 'a': .*factor"),
     ("output", {"steps": [step()], "output": {"$ref": "steps.b.result"}}, r"plan\.output: output: .* no such step"),
 ]

@@ -1,8 +1,8 @@
-"""`tenure runs`: list and show runs of workflows, send them signals, and unpin them."""
+"""`tenure runs`: list and show runs of workflows, send them signals, unpin and fork them, and start plans."""
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import click
@@ -31,23 +31,17 @@ from tenure.cli.run_output import (
     run_row,
     waits_for,
 )
+from tenure.cli.run_starts import fork, start_plan
 from tenure.client.admin import JobAdmin
-from tenure.client.forks import fork_run
-from tenure.lifecycle.budgets import budget_of
 from tenure.lifecycle.json_text import parse
 from tenure.lifecycle.provenance import unread_signals
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE
 from tenure.lifecycle.steps import StepRecord
-from tenure.seams import SYSTEM
-from tenure.stores.contract import EnqueueResult, JobFilter, ReadStore
+from tenure.stores.contract import JobFilter, ReadStore
 from tenure.stores.contract.steps import all_steps
 from tenure.views.jobs import job_view, record_view
 from tenure.views.runs import RunVersions, distinct_facts, run_versions
-
-if TYPE_CHECKING:
-    from tenure.app import App
-    from tenure.client.handle import Handle
 
 
 @click.group()
@@ -176,77 +170,6 @@ def _view(details: RunDetails) -> dict[str, Any]:
 @runs.command()
 @common_options
 @click.argument("wanted", metavar="ID", type=job_id)
-@click.option("--from", "from_step", metavar="STEP", help="The key or name of the first step that is executed again.")
-@click.option("--replace", multiple=True, metavar="STEP=JSON", help="Another result for a recorded step.")
-@click.option("--budget", multiple=True, metavar="UNIT=AMOUNT", help="A limit of the new run, instead of the old ones.")
-@click.option("--request-id", metavar="ID", help="Repeated with the same id, the command starts one run.")
-def fork(
-    *,
-    database: str,
-    as_json: bool,
-    wanted: GivenId,
-    replace: tuple[str, ...],
-    budget: tuple[str, ...],
-    **given: Any,
-) -> int:
-    """Go on with an ended or parked run as a new run that reuses its recorded steps."""
-    results = {key: parse(value, where=f"replace {key}") for key, _, value in (one.partition("=") for one in replace)}
-    limits = {unit: parse(amount, where=f"budget {unit}") for unit, _, amount in (one.partition("=") for one in budget)}
-    old, enqueued = run(_fork(database, wanted, replace=results, budget=budget_of(limits) if limits else None, **given))
-    if as_json:
-        print_json({"job": job_view(enqueued.job), "created": enqueued.created, "forked_from": old.id})
-    else:
-        print_line(f"{enqueued.job.id} forked from {old.id}")
-        if old.live:
-            print_line(f"{old.id} is still parked; tenure jobs cancel {old.id} ends it")
-    return Exit.OK
-
-
-async def _fork(database: str, wanted: GivenId, **given: Any) -> tuple[Job, EnqueueResult]:
-    async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
-        return job, await fork_run(store, job, actor=operator(), seams=SYSTEM, **given)
-
-
-@runs.command("start-plan")
-@click.argument("file", type=click.File("r"))
-@click.option("--app", "target", metavar="MODULE:APP", required=True, help="The app that registers the skills.")
-@click.option("--database", metavar="URL", help="Use this database instead of the app's.")
-@click.option("--goal", metavar="TEXT", help="What the run is for; by default the goal in the file.")
-@click.option("--queue", metavar="NAME", help="Another queue than the default one.")
-@click.option("--request-id", metavar="ID", help="Repeated with the same id, the command starts one run.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def start_plan(
-    *, file: IO[str], target: str, database: str | None, goal: str | None, as_json: bool, **given: Any
-) -> int:
-    """Start a run of the plan in FILE, a JSON object of steps and, if wanted, a goal; - reads standard input.
-
-    The plan is validated against the skills of the app. Exit code 2 if it does not fit; then nothing is stored.
-    """
-    from tenure.cli.app_loader import load_app
-
-    app = load_app(target)
-    app.database, app.client = database or app.database, operator()
-    plan = parse(file.read(), where="plan")
-    if isinstance(plan, dict):
-        in_file = plan.pop("goal", "")
-        goal = goal if goal is not None else in_file
-    handle = run(_start_plan(app, goal or "", plan, given))
-    if as_json:
-        print_json({"job": job_view(handle.job), "created": handle.created})
-    else:
-        print_line(f"{handle.id} {'enqueued' if handle.created else f'was there already and is {handle.job.status}'}")
-    return Exit.OK
-
-
-async def _start_plan(app: App, goal: str, plan: Any, options: dict[str, Any]) -> Handle[Any]:
-    async with app:
-        return await app.run_plan(goal=goal, plan=plan, **options)
-
-
-@runs.command()
-@common_options
-@click.argument("wanted", metavar="ID", type=job_id)
 @click.argument("name")
 @click.argument("value", metavar="[JSON]", default="null")
 @click.option("--request-id", metavar="TEXT", help="Repeated with the same id, the command sends one signal.")
@@ -282,3 +205,7 @@ def unpin(*, database: str, as_json: bool, wanted: GivenId) -> int:
 async def _unpin(database: str, wanted: GivenId) -> Job:
     async with opened(database) as store:
         return await JobAdmin(store, actor=operator()).unpin(await resolve_id(store, wanted))
+
+
+for command in (fork, start_plan):
+    runs.add_command(command)

@@ -69,7 +69,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         self.errors = {one.__qualname__: one for one in errors}
         if policy is not None and not callable(policy):
             raise InvalidInput("policy", f"must be a function that returns a PolicyDecision, not {policy!r}")
-        self._policy = policy
+        self.policy = policy
         self.invoker = self._invoke
 
     async def _invoke(self, attempt: RunningAttempt, arguments: Mapping[str, Any]) -> Any:
@@ -81,7 +81,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         if end is not None:
             await self._end(attempt, records, end, arguments)
         engine = WorkflowEngine(attempt, records)
-        engine.policy, engine.meter = self._policy, await SpendMeter.of(attempt)
+        engine.policy, engine.meter = self.policy, await SpendMeter.of(attempt)
         children = ChildJobs(engine, self.errors)
         try:
             result = await engine.run(self._run_to_end(engine, children, arguments))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any
 
 import msgspec
 
 from tenure.errors import InvalidInput, PermanentError
 from tenure.lifecycle.backoff import Backoff
+from tenure.lifecycle.budgets import amounts_of
 from tenure.lifecycle.json_text import check_integer
 from tenure.workflow.skills import Skill
 from tenure.workflow.step_call import OnError, StepOptions
@@ -41,6 +43,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_attempts: int = 20
     backoff: Backoff = Backoff()
     timeout_seconds: float | None = None
+    spend_max: dict[str, float] = {}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -145,6 +148,10 @@ def _check_step(step: PlanStep, ids: set[str]) -> None:
         StepOptions(on_error=step.on_error, max_attempts=step.max_attempts, timeout_seconds=step.timeout_seconds)
     except InvalidInput as problem:
         raise _refused(step, str(problem)) from None
+    try:
+        amounts_of(step.spend_max)
+    except InvalidInput as problem:
+        raise _refused(step, f"spend_max: {problem}") from None
 
 
 def dependencies(step: PlanStep) -> list[str]:
@@ -153,24 +160,42 @@ def dependencies(step: PlanStep) -> list[str]:
     return list(dict.fromkeys([*step.depends_on, *referred]))
 
 
+class ReadySteps:
+    """The steps of a plan whose dependencies have ended, in the order of the plan. InvalidInput: a cycle."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._steps = plan.steps
+        self._positions = {step.id: position for position, step in enumerate(plan.steps)}
+        self._sorter = TopologicalSorter({step.id: dependencies(step) for step in plan.steps})
+        try:
+            self._sorter.prepare()
+        except CycleError as cycle:
+            ids: list[str] = cycle.args[1]
+            step, path = plan.steps[self._positions[ids[-1]]], " → ".join(reversed(ids))
+            raise _refused(step, f"depends on itself: {path}; remove one of these dependencies") from None
+        self._ready: list[int] = []
+        self._add_ready()
+
+    def take(self) -> PlanStep | None:
+        """The next step that can begin; None: there is none until another one has ended."""
+        return self._steps[heappop(self._ready)] if self._ready else None
+
+    def ended(self, id_: str) -> None:
+        """The steps that depend on this one alone can begin."""
+        self._sorter.done(id_)
+        self._add_ready()
+
+    def _add_ready(self) -> None:
+        for id_ in self._sorter.get_ready():
+            heappush(self._ready, self._positions[id_])
+
+
 def in_order(plan: Plan) -> list[PlanStep]:
     """The steps, each after those that it depends on, and else in the order of the plan. InvalidInput: a cycle."""
-    steps = {step.id: step for step in plan.steps}
-    sorter = TopologicalSorter({step.id: dependencies(step) for step in plan.steps})
-    try:
-        sorter.prepare()
-    except CycleError as cycle:
-        ids: list[str] = cycle.args[1]
-        path = " → ".join(reversed(ids))
-        raise _refused(steps[ids[-1]], f"depends on itself: {path}; remove one of these dependencies") from None
-    positions = {step.id: position for position, step in enumerate(plan.steps)}
-    ordered: list[PlanStep] = []
-    ready: list[str] = []
-    while sorter.is_active():
-        ready = sorted([*ready, *sorter.get_ready()], key=positions.__getitem__)
-        first = ready.pop(0)
-        ordered.append(steps[first])
-        sorter.done(first)
+    ready, ordered = ReadySteps(plan), []
+    while (step := ready.take()) is not None:
+        ordered.append(step)
+        ready.ended(step.id)
     return ordered
 
 

@@ -11,7 +11,7 @@ import msgspec
 from tenure.jobs.definition import Options
 from tenure.jobs.models import encode_model
 from tenure.workflow.definition import WorkflowDefinition
-from tenure.workflow.plan import Plan, PlanStep, check_structure, decode_plan, dependencies, in_order, resolve
+from tenure.workflow.plan import Plan, PlanStep, ReadySteps, check_structure, decode_plan, resolve
 from tenure.workflow.run import Run
 from tenure.workflow.skills import Skill
 from tenure.workflow.waits import Join
@@ -29,20 +29,20 @@ class PlanRun(Run):
         check_structure(plan)
         results: dict[str, Any] = {}
         running: dict[str, asyncio.Task[Any]] = {}
-        left = in_order(plan)
-        while left or running:
-            for step in [one for one in left if all(id_ in results for id_ in dependencies(one))]:
-                if len(running) < plan.concurrency:
-                    left.remove(step)
-                    running[step.id] = self._engine.start_task(self._step(step, skills, results), None)
+        ready = ReadySteps(plan)
+        while len(results) < len(plan.steps):
+            while len(running) < plan.concurrency and (step := ready.take()) is not None:
+                running[step.id] = self._engine.start_task(self._step(step, skills, results), None)
             await Join(running.values(), first=True)
             ended = {id_: task for id_, task in running.items() if task.done()}
             if any(task.exception() is not None for task in ended.values()):
                 await Join(running.values())
                 for task in running.values():
                     task.result()
-            results |= {id_: task.result() for id_, task in ended.items()}
-            running = {id_: task for id_, task in running.items() if id_ not in ended}
+            for id_, task in ended.items():
+                results[id_] = task.result()
+                del running[id_]
+                ready.ended(id_)
         if plan.output is not None:
             return resolve(plan.output, results)
         return {step.id: results[step.id] for step in plan.steps}
@@ -58,6 +58,7 @@ class PlanRun(Run):
             max_attempts=step.max_attempts,
             backoff=step.backoff,
             timeout_seconds=step.timeout_seconds,
+            spend_max=step.spend_max,
         )
         value = await options.step(skill.call, **resolve(step.arguments, results))
         return msgspec.to_builtins(value, enc_hook=encode_model, str_keys=True)
