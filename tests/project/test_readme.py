@@ -140,11 +140,26 @@ def test_the_golden_file_of_the_example_fits_its_code(tmp_path: Path) -> None:
 
 
 def test_the_guide_to_plans_works_as_it_is_written(tmp_path: Path) -> None:
-    [program] = blocks_of("guides/plans.md")
+    program, policy = blocks_of("guides/plans.md")
     assert run(program, folder=tmp_path).splitlines() == [
         "the text of otters 0",
         "plan step 'up': skill 'fly' is not registered; use one of: read, search",
     ]
+    pays = """
+import asyncio
+
+async def main():
+    async with app.testing() as harness:
+        for cents in (50, 20_000):
+            step = {"id": "it", "skill": "pay", "arguments": {"cents": cents}}
+            run = await app.run_plan(goal="pay", plan={"steps": [step]})
+            await harness.drain()
+            job = await run.refresh()
+            print(job.status, job.waiting_for)
+
+asyncio.run(main())
+"""
+    assert run(policy + pays, folder=tmp_path).splitlines() == ["succeeded None", "waiting signal"]
 
 
 def test_every_example_is_run_by_a_test() -> None:
