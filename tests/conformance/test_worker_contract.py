@@ -28,7 +28,10 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import Actor, Role, Timeouts
 from tenure.seams import SYSTEM
 from tenure.stores.contract import OutboxMessage
+from tenure.stores.contract.steps import all_steps
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, runner
+from tenure.workflow.golden import replay_golden_file
+from tenure.workflow.golden_file import golden_file
 from tests.conformance.system import System, check_complete, reported_by, word_of
 from tests.support.in_process_worker import working
 from tests.support.sample_jobs import one_of_each
@@ -304,3 +307,52 @@ async def test_the_provenance_names_the_inputs_the_code_and_every_attempt(app: t
     assert "not yet" in (provenance.attempts[0].error or "")
     states: list[Any] = [one.name for one in await reported_by(app, handle.id, WORDS)]
     assert states == ["queued", "running", "retry", "running", "succeeded"]
+
+
+@pytest.mark.requirement("WC-08")
+async def test_a_run_continues_after_its_last_checkpoint(app: tenure.App) -> None:
+    executed: list[int] = []
+
+    def double(number: int) -> int:
+        executed.append(number)
+        return 2 * number
+
+    @app.workflow(max_attempts=2, backoff=tenure.Backoff(base_seconds=0.01))
+    async def doubling(run: tenure.Run) -> list[float]:
+        drawn = run.random.random()
+        results: list[float] = [await run.step(double, 1), await run.step(double, 10)]
+        if len(executed) == 2:
+            executed.append(0)
+            raise tenure.TransientError("the attempt ends between two steps")
+        return [*results, await run.step(double, 100), drawn]
+
+    async with working(app):
+        handle = await doubling.enqueue()
+        *results, drawn = await handle.result(timeout_seconds=60)
+    assert (results, executed) == ([2, 20, 200], [1, 10, 0, 100])
+    async with app.testing() as harness:
+        again = await doubling.enqueue()
+        await harness.run_all()
+        assert len({drawn, (await again.result())[-1]}) == 2, "another run has another seed"
+
+
+@pytest.mark.requirement("WC-09")
+async def test_a_change_that_alters_a_recorded_run_is_named(app: tenure.App) -> None:
+    async def adding(run: tenure.Run) -> int:
+        return await run.step(sum, [1, 2])
+
+    async def multiplying(run: tenure.Run) -> int:
+        return await run.step(max, [1, 2])
+
+    app.workflow(kind="calculate")(adding)
+    async with working(app):
+        handle = await app.submit("calculate", "{}")
+        await handle.result(timeout_seconds=60)
+    file = golden_file(await handle.refresh(), await all_steps(await app.store(), handle.id))
+    found = {}
+    for body in (adding, multiplying):
+        today = tenure.App("sqlite:///unused.db")
+        today.workflow(kind="calculate")(body)
+        found[body] = await replay_golden_file(file, today.kinds, today.seams)
+    assert found[adding] == []
+    assert [(one.kind, one.name) for one in found[multiplying]] == [("renamed", "max")]

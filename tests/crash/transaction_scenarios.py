@@ -140,10 +140,22 @@ async def commit_within(context: Context) -> Outcome:
         return await transaction.apply(mark(context.job))
 
 
+async def write_messages_within(context: Context) -> int:
+    """Messages of no job; how many were written. A repetition is refused because their ids exist, and rolled back."""
+    try:
+        async with users_transaction(context.url) as (transaction, execute):
+            await execute(EFFECT)
+            await transaction.write_messages(MESSAGES)
+    except InvalidInput:
+        return 0
+    return len(MESSAGES)
+
+
 TRANSACTION_SCENARIOS: tuple[Scenario, ...] = (
     Scenario("commit block", commit_block, one_running),
     Scenario("enqueue within", enqueue_within),
     Scenario("commit within", commit_within, one_running),
+    Scenario("messages within", write_messages_within),
     Scenario("save steps", save_steps, one_running),
     Scenario("save a step with the user's rows", save_step_with_users_rows, one_running),
 )
