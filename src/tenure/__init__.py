@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         ValidationError,
     )
     from tenure.jobs.context import Context
-    from tenure.jobs.middleware import Middleware
+    from tenure.jobs.middleware import Middleware, StepAttempt
     from tenure.jobs.profiles import STRICT
     from tenure.lifecycle.backoff import Backoff
     from tenure.lifecycle.budgets import Budget
@@ -77,6 +77,7 @@ __all__ = [
     "Run",
     "Snooze",
     "Status",
+    "StepAttempt",
     "StepCallRefused",
     "StepFailed",
     "StepTransaction",
@@ -109,6 +110,7 @@ _MODULE_OF = {
     "LeaseConflictError": "tenure.errors",
     "LeaseLost": "tenure.errors",
     "Middleware": "tenure.jobs.middleware",
+    "StepAttempt": "tenure.jobs.middleware",
     "PermanentError": "tenure.errors",
     "PolicyViolation": "tenure.errors",
     "PolicyCall": "tenure.workflow.policy",

@@ -53,6 +53,12 @@ def parent_of(span: ReadableSpan) -> int | None:
     return None if span.parent is None else span.parent.span_id
 
 
+def step_of(span: ReadableSpan) -> tuple[str, int]:
+    """Key and attempt of the step that the span is of."""
+    attributes = span.attributes or {}
+    return str(attributes["tenure.step.key"]), int(str(attributes["tenure.step.attempt"]))
+
+
 @pytest.fixture
 def watched() -> Watched:
     return Watched()
@@ -123,6 +129,52 @@ async def test_one_trace_has_the_enqueue_the_retry_the_job_that_a_job_enqueues_a
     carried = {event.trace for history in events for event in history}
     assert {one.split("-")[1] for one in carried if one} == watched.traces
     assert None not in carried
+
+
+@pytest.mark.requirement("SM-16")
+async def test_each_execution_of_a_step_has_a_span_within_its_attempt(
+    app: tenure.App, harness: Harness, watched: Watched
+) -> None:
+    tries: list[int] = []
+
+    async def flaky(number: int) -> int:
+        tries.append(number)
+        if len(tries) == 1:
+            raise ConnectionError("busy")
+        with watched.tracer.start_as_current_span("inside"):
+            return number
+
+    def plain() -> None:
+        with watched.tracer.start_as_current_span("in the thread"):
+            pass
+
+    async def nothing(tx: tenure.StepTransaction) -> None:
+        await tx.fetch("select 1")
+
+    @app.workflow()
+    async def research(run: tenure.Run) -> None:
+        await run.using(on_error="retry", max_attempts=2).step(flaky, 7)
+        await run.step(plain)
+        await run.transaction(nothing)
+
+    @app.job()
+    async def stepped(ctx: tenure.Context) -> None:
+        await ctx.step("page", flaky, 8)
+
+    handle = await research.enqueue()
+    await stepped.enqueue()
+    await harness.run_all()
+    assert (await handle.refresh()).status == "succeeded"
+    first, second, of_job = sorted(watched.named("step flaky"), key=step_of)
+    # A retry is another attempt of the run, which returns the recorded steps without executing them.
+    attempts = {run.context.span_id for run in watched.named("run research")}
+    of_run = [first, second, watched.one("step plain"), watched.one("step nothing")]
+    assert {parent_of(span) for span in of_run} <= attempts
+    assert parent_of(of_job) == watched.one("run stepped").context.span_id
+    assert [first.status.status_code, second.status.status_code] == [StatusCode.ERROR, StatusCode.UNSET]
+    assert [step_of(span) for span in (first, second, of_job)] == [("0", 1), ("0", 2), ("page", 1)]
+    assert {parent_of(span) for span in watched.named("inside")} == {second.context.span_id, of_job.context.span_id}
+    assert parent_of(watched.one("in the thread")) == watched.one("step plain").context.span_id
 
 
 async def test_spans_say_what_they_are_about(app: tenure.App, harness: Harness, watched: Watched) -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from tenure.jobs.context import Context, current_context
 from tenure.lifecycle.records import Origin
+
+
+class StepAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution of a step that begins. `key` identifies the step within its job, `attempt` counts from 1."""
+
+    key: str
+    name: str
+    attempt: int = 1
 
 
 class Middleware:
@@ -37,6 +48,15 @@ class Middleware:
         """
         return proceed()
 
+    def step(self, ctx: Context, step: StepAttempt) -> AbstractContextManager[Any]:
+        """Called before each execution of a step. What it returns is entered around the execution: errors of the step
+        leave through it. A step that returns its recorded result is not executed.
+
+        def step(self, ctx, step):
+            return timings.measured(ctx.job.kind, step.name)
+        """
+        return nullcontext()
+
 
 def around_enqueue(layers: Sequence[Middleware], origin: Origin) -> Origin:
     """Pass the origin through every layer."""
@@ -61,3 +81,17 @@ def on_thread(layers: Sequence[Middleware], call: Callable[[], Any]) -> Callable
     for layer in reversed(inner):
         call = partial(layer.run_sync, context, call)
     return call
+
+
+@contextmanager
+def around_step(layers: Sequence[Middleware], step: StepAttempt) -> Iterator[None]:
+    """Enter `step` of every layer around the execution of a step."""
+    context = current_context.get()
+    inner = [layer for layer in layers if type(layer).step is not Middleware.step]
+    if context is None or not inner:
+        yield
+        return
+    with ExitStack() as stack:
+        for layer in inner:
+            stack.enter_context(layer.step(context, step))
+        yield

@@ -1,7 +1,8 @@
 """Digests of the rows that are written with a job's commit: artifacts and outbox messages. Pure.
 
 The event that commits carries the number of the rows and the sum of their digests. A sum has no order, as the rows have
-none.
+none. Messages that a run writes with a step are not among them: their ids are derived from the step, whose record has
+the id as its result.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tenure.lifecycle.json_text import encode, load
 from tenure.lifecycle.steps import StoredStep
 
 DIGEST_BYTES = 32
+STEP_MESSAGE_VERSION = 8
+"""The version of the ids of messages that steps write: a UUID made by its application's own rule."""
 
 _canonical = msgspec.json.encode
 
@@ -76,6 +79,20 @@ def message_digest(*, id: UUID | str, aggregate: str | None, topic: str, body: s
     """The digest of a message's row, without its sequence number, which is assigned when it is written, and without
     its delivery."""
     return _digest([str(id), aggregate, topic, body, headers])
+
+
+def step_message_id(job_id: UUID, step_key: str, number: int) -> UUID:
+    """The id of the message that a step of a run writes as its `number`-th, from 0."""
+    name = sha256(_canonical([job_id, step_key, number])).digest()
+    return UUID(
+        int=int.from_bytes(name[:16]) & ~(0xF << 76) & ~(0x3 << 62) | (STEP_MESSAGE_VERSION << 76) | (0x2 << 62)
+    )
+
+
+def is_of_step(message_id: UUID | str) -> bool:
+    """Whether a step of a run has written the message. Ids of all other messages have another version."""
+    id_ = message_id if isinstance(message_id, UUID) else UUID(message_id)
+    return id_.version == STEP_MESSAGE_VERSION
 
 
 def _digest(facts: list[object]) -> bytes:

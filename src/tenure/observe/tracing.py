@@ -7,7 +7,8 @@ same enqueue. Without a tracer provider nothing is recorded, and an incoming con
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 
 from tenure.errors import CancelRequested, Snooze
 from tenure.jobs.context import Context
-from tenure.jobs.middleware import Middleware
+from tenure.jobs.middleware import Middleware, StepAttempt
 from tenure.lifecycle.records import Origin
 from tenure.observe.optional_packages import missing
 
@@ -58,25 +59,52 @@ class Tracing(Middleware):
     async def run(self, ctx: Context, proceed: Callable[[], Awaitable[Any]]) -> Any:
         """The span of one attempt. It is the current span of the function's code, in threads too."""
         job = ctx.job
-        with self._tracer().start_as_current_span(
-            f"run {job.kind}",
-            context=_extracted(job.origin.trace),
-            kind=SpanKind.CONSUMER,
-            attributes={**_attributes(job.origin), "tenure.job.attempt": job.attempt},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                return await proceed()
-            except NO_FAILURE:
-                raise
-            except BaseException as error:
-                span.record_exception(error)
-                span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
-                raise
+        with (
+            self._tracer().start_as_current_span(
+                f"run {job.kind}",
+                context=_extracted(job.origin.trace),
+                kind=SpanKind.CONSUMER,
+                attributes={**_attributes(job.origin), "tenure.job.attempt": job.attempt},
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+            _errors_in(span),
+        ):
+            return await proceed()
+
+    @contextmanager
+    def step(self, ctx: Context, step: StepAttempt) -> Iterator[None]:
+        """The span of one execution of a step, within the span of the attempt."""
+        with (
+            self._tracer().start_as_current_span(
+                f"step {step.name}",
+                attributes={
+                    **_attributes(ctx.job.origin),
+                    "tenure.step.key": step.key,
+                    "tenure.step.attempt": step.attempt,
+                },
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+            _errors_in(span),
+        ):
+            yield
 
     def _tracer(self) -> trace.Tracer:
         return trace.get_tracer("tenure", tracer_provider=self._provider)
+
+
+@contextmanager
+def _errors_in(span: Span) -> Iterator[None]:
+    """Record in the span the error with which this block is left, if it is a failure."""
+    try:
+        yield
+    except NO_FAILURE:
+        raise
+    except BaseException as error:
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
+        raise
 
 
 def _parent(origin: Origin) -> tuple[TraceContext | None, Link | None]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from tenure.errors import AlreadyCommitted, DeadlinePassed, InvalidInput, StoreError
-from tenure.lifecycle.content import ContentDigests
+from tenure.lifecycle.content import ContentDigests, is_of_step
 from tenure.lifecycle.json_text import check_seconds
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import StepRecord
@@ -220,6 +220,19 @@ class BaseCommitBlock(ABC):
             return outcome
 
         return await self._run(save)
+
+    async def post_with_step(self, job: Job, messages: Sequence[OutboxMessage]) -> None:
+        """Add messages of a job that are written with the step that this transaction saves. Their ids are those of
+        `step_message_id`, so that they are not counted among the messages of its commit."""
+
+        async def keep() -> None:
+            for message in messages:
+                validate_message(message)
+                if not is_of_step(message.id):
+                    raise InvalidInput("id", f"{message.id} is not the id of a step's message; use `step_message_id`")
+            self._messages += [(message, job) for message in messages]
+
+        await self._run(keep)
 
     async def write_steps(self, job: Job, steps: Sequence[StepRecord]) -> None:
         """Write copies of steps for a job that this transaction has enqueued. InvalidInput: it is not new."""

@@ -259,6 +259,7 @@ class Worker:
             stopping=self._stop.is_set,
             user_transactions=self._user_transactions,
             code_version=self._options.version,
+            middleware=self._middleware,
         )
         return Runner(
             definitions=self._definitions,

@@ -19,11 +19,12 @@ from tenure.lifecycle.json_text import check_integer, check_seconds, check_text,
 from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import StepKind, StepRecord
 from tenure.seams import SeededRandom
+from tenure.stores.outbox_validation import check_topic
 from tenure.workflow.branch import Branch, Place, RunCall, current_branch
 from tenure.workflow.children import Child, ChildJobs, OnParentEnd, Spawnable
 from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine, name_of
 from tenure.workflow.step_call import OnError, StepExecution, StepOptions, report_spend, sleep_until_recorded
-from tenure.workflow.transaction import StepTransaction, TransactionStep
+from tenure.workflow.transaction import StepTransaction, TransactionStep, post_message
 from tenure.workflow.waits import DurableWait, Join
 
 if TYPE_CHECKING:
@@ -178,8 +179,30 @@ class Run:
         Its effect is applied once, also if the worker is killed at any point. It has no retries of its own: if it
         raises, its SQL is rolled back and the error is recorded.
         """
-        name = name_of(function)
-        branch, place = self._engine.place(f"run.transaction({name})", self._options.key)
+        return self._transaction(f"run.transaction({name_of(function)})", name_of(function), function, args, kwargs)
+
+    def outbox(
+        self, topic: str, body: Any, *, aggregate: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> RunCall[UUID]:
+        """Send an outbox message as a step: it is committed together with the record of the step, once. Returns its id,
+        which is derived from the run and the step.
+
+        await run.outbox("order.shipped", {"order": order}, aggregate=order)
+
+        Messages of one aggregate are delivered in the order of their commits.
+        """
+        check_topic(topic)
+        return self._transaction("run.outbox", f"outbox {topic}", post_message, (topic, body, aggregate, headers), {})
+
+    def _transaction(
+        self,
+        what: str,
+        name: str,
+        function: Callable[..., Coroutine[Any, Any, R]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> RunCall[R]:
+        branch, place = self._engine.place(what, self._options.key)
         spend = self._engine.take_spend(branch)
         call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs), spend)
         step: TransactionStep[R] = TransactionStep(

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput, PermanentError, TransientError, ValidationError
+from tenure.jobs.middleware import StepAttempt, around_step
 from tenure.jobs.step_codec import Errors, encode_result, error_facts, recorded_error
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
 from tenure.lifecycle.budgets import Amount, amounts_of
@@ -209,24 +210,29 @@ class StepExecution(Generic[R]):
     async def _invoke(self, attempt: int) -> Any:
         step = CurrentStep(_outside_key(self._engine.job.id, self._call), attempt)
         timeout_seconds = self._options.timeout_seconds
+        running = StepAttempt(key=self._call.place.key, name=self._call.name, attempt=attempt)
         async with asyncio.timeout(timeout_seconds):
-            if inspect.iscoroutinefunction(self._function):
-                tokens = _current_step.set(step), _step_spend.set(self._reported)
-                try:
-                    return await self._bound()
-                finally:
-                    _current_step.reset(tokens[0])
-                    _step_spend.reset(tokens[1])
-            context = copy_context()
-            context.run(_current_step.set, step)
-            context.run(_step_spend.set, self._reported)
+            with around_step(self._engine.services.middleware, running):
+                return await self._call_function(step)
+
+    async def _call_function(self, step: CurrentStep) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            tokens = _current_step.set(step), _step_spend.set(self._reported)
             try:
-                value = await self._engine.services.call_in_thread(partial(context.run, self._bound))
-            except asyncio.CancelledError:
-                step.cancel_flag.is_set = True
-                raise
-            # A plain function may return an awaitable: a partial or a callable object around an async function.
-            return await value if inspect.isawaitable(value) else value
+                return await self._bound()
+            finally:
+                _current_step.reset(tokens[0])
+                _step_spend.reset(tokens[1])
+        context = copy_context()
+        context.run(_current_step.set, step)
+        context.run(_step_spend.set, self._reported)
+        try:
+            value = await self._engine.services.call_in_thread(partial(context.run, self._bound))
+        except asyncio.CancelledError:
+            step.cancel_flag.is_set = True
+            raise
+        # A plain function may return an awaitable: a partial or a callable object around an async function.
+        return await value if inspect.isawaitable(value) else value
 
     @property
     def _undo(self) -> str | None:

@@ -6,11 +6,25 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
 from tenure.errors import LeaseLost, StoreUnavailable
+from tenure.jobs.message import new_message
+from tenure.jobs.middleware import StepAttempt, around_step
 from tenure.jobs.step_codec import Errors, encode_result, error_facts, recorded_error
+from tenure.lifecycle.content import step_message_id
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import StepRecord
-from tenure.stores.contract import Failure, SaveStep, StepExists, StepSaved, Transaction
+from tenure.stores.contract import (
+    EnqueueRequest,
+    Failure,
+    OutboxMessage,
+    SaveStep,
+    StepExists,
+    StepSaved,
+    StoreTransaction,
+)
+from tenure.workers.commit.commit import PreparedEnqueue
 from tenure.workers.execution.outcomes import Lost, describe_error
 from tenure.workers.reconnect import ReconnectBackoff
 from tenure.workflow.branch import Branch
@@ -21,10 +35,40 @@ R = TypeVar("R")
 
 
 class StepTransaction:
-    """The transaction of a transactional step. Values are `$1`, `$2`, … on every database."""
+    """The transaction of a transactional step. Values are `$1`, `$2`, … on every database.
 
-    def __init__(self, inner: Transaction) -> None:
-        self._inner = inner
+    async def book(tx: tenure.StepTransaction, order: str) -> None:
+        await tx.execute("insert into bookings (order_name) values ($1)", order)
+        tx.outbox("booked", {"order": order}, aggregate=order)
+        tx.enqueue(notify.request(order))
+    """
+
+    def __init__(self, inner: StoreTransaction, job: Job, key: str) -> None:
+        self._inner, self._job, self._key = inner, job, key
+        self._messages: list[OutboxMessage] = []
+        self._enqueues: list[EnqueueRequest] = []
+
+    def outbox(
+        self, topic: str, body: Any, *, aggregate: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> UUID:
+        """Send a message with the step. Its id is derived from the run and the step, so that it stays the same if the
+        function is called again. Messages of one aggregate are delivered in the order of their commits."""
+        id_ = step_message_id(self._job.id, self._key, len(self._messages))
+        self._messages.append(new_message(topic, body, aggregate=aggregate, headers=headers, id=id_))
+        return id_
+
+    def enqueue(self, prepared: PreparedEnqueue) -> UUID:
+        """Enqueue a call with the step: `tx.enqueue(send.request("ada"))`. Returns the id of the job, which is no child
+        of the run."""
+        self._enqueues.append(prepared.enqueue)
+        return prepared.enqueue.origin.id
+
+    async def write(self) -> None:
+        """Write the jobs and messages, before the record of the step."""
+        if self._enqueues:
+            await self._inner.enqueue(self._enqueues)
+        if self._messages:
+            await self._inner.post_with_step(self._job, self._messages)
 
     async def execute(self, sql: str, *values: Any) -> int:
         """Run one statement. Returns the number of affected rows."""
@@ -33,6 +77,13 @@ class StepTransaction:
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         """The rows of one query, by column name."""
         return await self._inner.fetch(sql, *values)
+
+
+async def post_message(
+    transaction: StepTransaction, topic: str, body: Any, aggregate: str | None, headers: Mapping[str, str] | None
+) -> UUID:
+    """The transaction of `run.outbox`."""
+    return transaction.outbox(topic, body, aggregate=aggregate, headers=headers)
 
 
 class _Recorded(Exception):
@@ -130,7 +181,10 @@ class TransactionStep(Generic[R]):
         attempt = self._engine.attempt
         limit_seconds = attempt.committer.limit_seconds_for(None)
         async with attempt.services.run_store.transaction(deadline_seconds=limit_seconds) as inner:
-            value = await partial(self._function, StepTransaction(inner), *self._args, **self._kwargs)()
+            transaction = StepTransaction(inner, attempt.job, self._call.place.key)
+            with around_step(attempt.services.middleware, StepAttempt(key=self._call.place.key, name=self._call.name)):
+                value = await partial(self._function, transaction, *self._args, **self._kwargs)()
+            await transaction.write()
             step = self._call.step(
                 result=encode_result(value, step=self._call.name),
                 code_version=attempt.services.code_version,

@@ -133,6 +133,11 @@ class Transaction(Protocol):
 class StoreTransaction(Transaction, Protocol):
     """A transaction that the store itself has opened."""
 
+    async def post_with_step(self, job: Job, messages: Sequence[OutboxMessage]) -> None:
+        """Put messages of a job into the outbox that are written with the step that this transaction saves. Their ids
+        are those of `step_message_id`."""
+        ...
+
     async def write_steps(self, job: Job, steps: Sequence[StepRecord]) -> None:
         """Write copies of steps for a job that this transaction has enqueued, in this order. Their numbers are given
         by the store. Refused with InvalidInput once the job was claimed."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from uuid import UUID
 
-from tenure.lifecycle.content import StoredContent, artifact_digest, message_digest
+from tenure.lifecycle.content import StoredContent, artifact_digest, is_of_step, message_digest
 from tenure.lifecycle.steps import StoredStep
 from tenure.stores.postgres.connections import Fetches
 from tenure.stores.postgres.rows import signal_from, stored_step_from
@@ -23,8 +23,9 @@ async def read_content(fetches: Fetches, job_ids: Sequence[UUID]) -> dict[UUID, 
         artifacts[job_id].append(artifact_digest(**facts))
     messages: defaultdict[UUID, list[bytes]] = defaultdict(list)
     for row in await fetches.fetch("outbox/select_of_jobs", ids):
-        facts = dict(row)
-        messages[facts.pop("job_id")].append(message_digest(**facts))
+        if not is_of_step(row["id"]):
+            facts = dict(row)
+            messages[facts.pop("job_id")].append(message_digest(**facts))
     signals: defaultdict[UUID, dict[int, tuple[str, str]]] = defaultdict(dict)
     for row in await fetches.fetch("signals/select", ids):
         signal = signal_from(row)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from uuid import UUID
 
-from tenure.lifecycle.content import StoredContent, artifact_digest, message_digest
+from tenure.lifecycle.content import StoredContent, artifact_digest, is_of_step, message_digest
 from tenure.lifecycle.steps import StepsDigest, StoredStep, stored_step
 from tenure.stores.sqlite.rows import decode_step, json_list, text
 from tenure.stores.sqlite.session import Session
@@ -24,8 +24,9 @@ def read_content(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, Stored
         )
     messages: defaultdict[str, list[bytes]] = defaultdict(list)
     for job_id, id_, aggregate, topic, body, headers in session.execute("outbox/select_of_jobs", ids):
-        digest = message_digest(id=id_, aggregate=aggregate, topic=topic, body=body, headers=headers)
-        messages[job_id].append(digest)
+        if not is_of_step(id_):
+            digest = message_digest(id=id_, aggregate=aggregate, topic=topic, body=body, headers=headers)
+            messages[job_id].append(digest)
     signals: defaultdict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
     for job_id, rev, name, payload in session.execute("signals/select_of_jobs", ids):
         signals[job_id][rev] = (name, payload)

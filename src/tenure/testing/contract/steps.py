@@ -22,7 +22,7 @@ from tenure.errors import (
     StoreError,
     TenureError,
 )
-from tenure.lifecycle.content import StoredContent
+from tenure.lifecycle.content import StoredContent, step_message_id
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.forks import forked_steps
 from tenure.lifecycle.operations import (
@@ -44,7 +44,17 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import Actor, Job, Role, Timeouts
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepsDigest, new_step_digests
 from tenure.lifecycle.verify import ProblemType, content_problems
-from tenure.stores.contract import EnqueueRequest, Failure, SaveStep, StepExists, StepOutcome, StepSaved, Store
+from tenure.stores.contract import (
+    EnqueueRequest,
+    Failure,
+    OutboxMessage,
+    SaveStep,
+    StepExists,
+    StepOutcome,
+    StepSaved,
+    Store,
+)
+from tenure.stores.contract.outbox import MessageFilter
 from tenure.stores.validation import STEP_BYTES_MAX
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.outbox_and_artifacts import LONG_SECONDS, of_another_job
@@ -445,6 +455,29 @@ class StepContract:
             outcome = await tx.save_step(save_request(job))
         assert [StepSaved(step) for step in await drive.store.steps(job.id)] == [outcome]
         assert (await drive.job(added.origin.id)).kind == "child"
+
+    @pytest.mark.requirement("WC-07")
+    async def test_messages_of_a_step_are_written_with_it_and_are_not_those_of_the_commit(self, drive: Driver) -> None:
+        job = await drive.running()
+        message = OutboxMessage(id=step_message_id(job.id, "main/1", 0), topic="paid", body="7")
+        with pytest.raises(ZeroDivisionError):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.post_with_step(job, [message])
+                assert isinstance(await tx.save_step(save_request(job)), StepSaved)
+                raise ZeroDivisionError
+        assert await drive.store.outbox.messages(MessageFilter()) == []
+        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+            await tx.post_with_step(job, [message])
+            await tx.save_step(save_request(job))
+        [stored] = await drive.store.outbox.messages(MessageFilter())
+        assert (stored.id, stored.job_id, stored.correlation_id) == (message.id, job.id, job.correlation_id)
+        assert (await drive.store.content([job.id]))[job.id].messages == ()
+
+    async def test_a_message_of_a_step_has_an_id_that_is_derived_from_it(self, drive: Driver) -> None:
+        job = await drive.running()
+        with pytest.raises(InvalidInput, match="step_message_id"):
+            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
+                await tx.post_with_step(job, [OutboxMessage(id=job.id, topic="paid", body="7")])
 
     @pytest.mark.requirement("EL-04", "WC-08")
     async def test_a_transaction_that_fails_saves_no_step(self, drive: Driver) -> None:

@@ -97,6 +97,7 @@ class HarnessRoles:
                 stopping=lambda: False,
                 user_transactions=None,
                 code_version=version,
+                middleware=middleware,
             ),
             on_end=self._ended,
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost, NotAuthorised
 from tenure.lifecycle.budgets import BudgetLine, Reservation
-from tenure.lifecycle.content import StoredContent
+from tenure.lifecycle.content import StoredContent, is_of_step
 from tenure.lifecycle.decide import effective_at
 from tenure.lifecycle.json_text import check_integer, encode
 from tenure.lifecycle.records import Actor, Job
@@ -181,7 +181,9 @@ class Belongings:
             artifacts=tuple(
                 one for record, made in artifacts for one in digest_artifacts([made], attempt=record.attempt)
             ),
-            messages=tuple(digest_messages(self._outbox[id_][1] for id_ in self._messages_of(job_id))),
+            messages=tuple(
+                digest_messages(self._outbox[id_][1] for id_ in self._messages_of(job_id) if not is_of_step(id_))
+            ),
             signals={signal.rev: (signal.name, signal.payload) for signal in self._signals.get(job_id, ())},
             steps=tuple(stored_step(step) for step in self._steps.get(job_id, ())),
         )

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tenure.errors import InvalidInput, Refused, StoreError
 from tenure.jobs.definition import JobDefinition
+from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.operations import Operation, Progress
 from tenure.lifecycle.records import Job
 from tenure.seams import Seams
@@ -55,9 +56,8 @@ class AttemptServices:
     """What all attempts of a worker share. Made on the event loop that they run on."""
 
     __slots__ = (
-        "call_in_thread", "checkpointer", "code_version", "completer", "loop", "run_store", "seams", "stopping",
-        "store",
-        "user_transactions",
+        "call_in_thread", "checkpointer", "code_version", "completer", "loop", "middleware", "run_store", "seams",
+        "stopping", "store", "user_transactions",
     )  # fmt: skip
 
     def __init__(
@@ -71,7 +71,9 @@ class AttemptServices:
         stopping: Callable[[], bool],
         user_transactions: UserTransactions | None,
         code_version: str | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
+        self.middleware = middleware
         self.store: RunnerStore = store
         self.run_store: RunStore = store
         self.completer, self.seams, self.stopping = completer, seams, stopping

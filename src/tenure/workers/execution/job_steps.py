@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.errors import StepCallRefused
+from tenure.jobs.middleware import StepAttempt, around_step
 from tenure.jobs.step_codec import arguments_digest, decode_result, encode_result
 from tenure.lifecycle.json_text import check_text
 from tenure.lifecycle.records import milliseconds
@@ -43,7 +45,8 @@ class JobSteps:
             clock = self._services.seams.clock
             try:
                 began_at_seconds = clock.monotonic_seconds()
-                value = await (bound() if is_async else self._services.call_in_thread(bound))
+                with self._around(key, function):
+                    value = await (bound() if is_async else self._services.call_in_thread(bound))
                 seconds = clock.monotonic_seconds() - began_at_seconds
                 record = await self._save(key, function, args, kwargs, value, seconds)
             finally:
@@ -59,12 +62,17 @@ class JobSteps:
             clock = self._services.seams.clock
             try:
                 began_at_seconds = clock.monotonic_seconds()
-                value = function(*args, **kwargs)
+                with self._around(key, function):
+                    value = function(*args, **kwargs)
                 seconds = clock.monotonic_seconds() - began_at_seconds
                 record = self._on_loop(self._save(key, function, args, kwargs, value, seconds))
             finally:
                 self._executing.discard(key)
         return decode_result(record.result or "null", function, step=key)
+
+    def _around(self, key: str, function: Callable[..., Any]) -> AbstractContextManager[None]:
+        step = StepAttempt(key=key, name=_name_of(function), attempt=self._attempt.job.attempt)
+        return around_step(self._services.middleware, step)
 
     def _on_loop(self, body: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(body, self._services.loop).result()
@@ -89,7 +97,7 @@ class JobSteps:
         step = NewStep(
             key=key,
             kind=StepKind.STEP,
-            name=getattr(function, "__name__", type(function).__name__),
+            name=_name_of(function),
             arguments_digest=arguments_digest(args, kwargs),
             result=encode_result(value, step=key),
             code_version=self._services.code_version,
@@ -99,3 +107,7 @@ class JobSteps:
         assert self._records is not None, "they were loaded"
         self._records[key] = record
         return record
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
