@@ -243,6 +243,9 @@ class RemoteStore:
     async def reserve(self, request: Reserve) -> ReserveOutcome:
         return await self._connection.ask("reserve", lambda: self._store.reserve(request))
 
+    async def run_state(self, job_id: UUID) -> str | None:
+        return await self._connection.ask("run state", lambda: self._store.run_state(job_id))
+
     async def budget(self, root_id: UUID) -> list[BudgetLine]:
         return await self._connection.ask("budget", lambda: self._store.budget(root_id))
 

@@ -70,6 +70,8 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     children: list[Job]
     unread_signals: list[UnreadSignal]
     waits_for: str | None
+    state: str | None
+    """JSON text."""
     budget: list[BudgetLine]
 
 
@@ -78,6 +80,8 @@ def print_run(run: RunDetails) -> None:
     print_job(run.job)
     if run.waits_for is not None:
         print_line(f"\nwaits for {format_value(run.waits_for)}")
+    if run.state is not None:
+        print_line(f"\nstate {format_value(run.state)}")
     if run.budget:
         print_line("\nbudget")
         print_table(BUDGET_HEADINGS, [tuple(budget_view(line).values()) for line in run.budget])

@@ -33,7 +33,7 @@ from tenure.cli.run_output import (
 )
 from tenure.cli.run_starts import fork, start_plan
 from tenure.client.admin import JobAdmin
-from tenure.lifecycle.json_text import parse
+from tenure.lifecycle.json_text import load, parse
 from tenure.lifecycle.provenance import unread_signals
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE
@@ -143,6 +143,7 @@ async def _details(database: str, wanted: GivenId) -> RunDetails:
             children=await _children(store, job.id),
             unread_signals=list(unread_signals(events, steps)),
             waits_for=waits_for(job, events),
+            state=await store.run_state(job.id),
             budget=await store.budget(job.id),
         )
 
@@ -160,6 +161,7 @@ def _view(details: RunDetails) -> dict[str, Any]:
     return {
         "job": job_view(details.job),
         "waits_for": details.waits_for,
+        "state": None if details.state is None else load(details.state),
         "budget": [budget_view(line) for line in details.budget],
         "steps": [record_view(step) for step in details.steps],
         "children": [job_view(child, content=False) for child in details.children],

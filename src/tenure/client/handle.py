@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
 import msgspec
 
 from tenure.errors import JobCancelled, JobEnded, JobFailed, JobHalted, JobNotFound
 from tenure.jobs.context import current_context
+from tenure.jobs.step_codec import decode
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import Event, Job
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tenure.jobs.definition import JobDefinition
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 log = logging.getLogger("tenure")
 
@@ -101,6 +103,18 @@ class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
         """Return inputs, attempts, code versions and outcome of the ended job. NotYet: it is live."""
         return await (await self._app.admin()).provenance(self.id)
 
+    @overload
+    async def state(self, type: None = None, /) -> Any: ...
+    @overload
+    async def state(self, type: type[T], /) -> T | None: ...
+    async def state(self, type: Any = None, /) -> Any:
+        """Read what the run has last set with `run.state(…)`, in this type. None: it has set nothing.
+
+        progress = await (await app.get(run_id)).state(Progress)
+        """
+        text = await (await self._app.store()).run_state(self.id)
+        return None if text is None else decode(text, Any if type is None else type, step="run.state")
+
     async def signal(self, name: str, value: Any = None, *, request_id: str | None = None) -> Job:
         """Send the job a signal as `App.signal` does."""
         self.job = await self._app.signal(self.id, name, value, request_id=request_id)
@@ -128,6 +142,10 @@ class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
     def cancel_sync(self, *, hard: bool = False, reason: str = "requested") -> Job:
         """Cancel the job as `App.cancel` does."""
         return self._app.background.run(lambda: self.cancel(hard=hard, reason=reason))
+
+    def state_sync(self) -> Any:
+        """Read what the run has last set with `run.state(…)`, as `state` does, as JSON values."""
+        return self._app.background.run(self.state)
 
     def signal_sync(self, name: str, value: Any = None, *, request_id: str | None = None) -> Job:
         """Send the job a signal as `App.signal` does."""

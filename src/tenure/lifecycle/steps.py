@@ -27,6 +27,8 @@ MAY_SAVE = tuple(Authority(role, with_lease=True) for role in (Role.RUNNER, Role
 """The roles that may save a step, each only as the owner of the lease. Saving changes no status and is no line of the
 transition table, so its authority stands here."""
 DIGEST_MODULUS = 2**256
+STATE_NAME = "state"
+"""The name of the decisions that record what a run shows of itself. The last one counts."""
 
 RECORDS_STEPS = frozenset(
     {

@@ -408,6 +408,9 @@ class BaseStore(ABC):
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return await self._reads.signals(job_id)
 
+    async def run_state(self, job_id: UUID) -> str | None:
+        return await self._reads.run_state(job_id)
+
     async def budget(self, root_id: UUID) -> list[BudgetLine]:
         return await self._reads.budget(root_id)
 

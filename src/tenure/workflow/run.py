@@ -17,7 +17,7 @@ from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.budgets import Amount, amounts_of, plus
 from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, encode, load
 from tenure.lifecycle.records import milliseconds
-from tenure.lifecycle.steps import StepKind, StepRecord
+from tenure.lifecycle.steps import STATE_NAME, StepKind, StepRecord
 from tenure.seams import SeededRandom
 from tenure.stores.outbox_validation import check_topic
 from tenure.workflow.branch import Branch, Place, RunCall, current_branch
@@ -39,6 +39,8 @@ T3 = TypeVar("T3")
 T4 = TypeVar("T4")
 
 CONCURRENCY = 10
+STATE_BYTES_MAX = 16 * 1024
+"""The largest document that a run shows of itself."""
 
 
 class First(msgspec.Struct, Generic[T], frozen=True):
@@ -257,6 +259,27 @@ class Run:
         place = branch.take()
         self._engine.use(place.key)
         return place
+
+    # State.
+
+    def state(self, document: Any) -> RunCall[None]:
+        """Set what the run shows of itself: a small document that `handle.state()` and `tenure runs show` read.
+
+        await run.state({"phase": "searching", "pages": 3})
+
+        It is recorded like a step, so a replay sets nothing. At most 16 KiB of JSON.
+        """
+        result = encode_result(document, step="run.state", bytes_max=STATE_BYTES_MAX)
+        branch, place = self._engine.place("run.state()", self._options.key)
+        call = PlacedCall(place, StepKind.DECISION, STATE_NAME)
+
+        async def set_state() -> None:
+            record = self._engine.recorded(call)
+            if record is None:
+                record = await self._engine.save(call.step(result=result))
+            branch.completed(record.finished_at)
+
+        return RunCall("state", set_state)
 
     # Budget.
 

@@ -238,6 +238,10 @@ class ReadStore(Protocol):
         """The steps of a job after this number, in the order of completion."""
         ...
 
+    async def run_state(self, job_id: UUID) -> str | None:
+        """The JSON text that the run has last set with `run.state`. None: it has set none, or it was erased."""
+        ...
+
     async def budget(self, root_id: UUID) -> list[BudgetLine]:
         """The state of a run's budget, by unit. Empty before its first call."""
         ...

@@ -14,7 +14,7 @@ from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_datetime, check_text, encode
 from tenure.lifecycle.records import Event, EventType, Execution, Job, root_of
-from tenure.lifecycle.steps import StepRecord
+from tenure.lifecycle.steps import STATE_NAME, StepRecord
 from tenure.stores.contract import (
     Artifact,
     ArtifactRecord,
@@ -195,6 +195,10 @@ class PostgresReads:
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return [row.signal_from(a) for a in await self._connections.fetch("signals/select", {"ids": [job_id]})]
+
+    async def run_state(self, job_id: UUID) -> str | None:
+        rows = await self._connections.fetch("steps/select_state", {"job_id": job_id, "name": STATE_NAME})
+        return rows[0]["result"] if rows else None
 
     async def budget(self, root_id: UUID) -> list[BudgetLine]:
         return await self._budgets.budget(root_id)

@@ -51,7 +51,7 @@ from tenure.stores.sqlite.rows import (
     require_text,
 )
 from tenure.stores.sqlite.session import Session
-from tenure.stores.sqlite.steps import list_steps
+from tenure.stores.sqlite.steps import list_steps, read_state
 from tenure.stores.sqlite.workers import list_workers, read_stats
 
 MICROS_LEAST, MICROS_MOST = -(2**63), 2**63 - 1
@@ -117,6 +117,9 @@ class SqliteReads:
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
         return await self._read(_signals, job_id)
+
+    async def run_state(self, job_id: UUID) -> str | None:
+        return await self._read(read_state, job_id)
 
     async def budget(self, root_id: UUID) -> list[BudgetLine]:
         return await self._read(read_budget, root_id)

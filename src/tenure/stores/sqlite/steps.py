@@ -10,7 +10,7 @@ import msgspec
 from tenure.errors import RowPoisoned
 from tenure.lifecycle.decide import effective_at
 from tenure.lifecycle.records import Job
-from tenure.lifecycle.steps import StepRecord
+from tenure.lifecycle.steps import STATE_NAME, StepRecord
 from tenure.stores.contract import (
     Failure,
     SaveStep,
@@ -101,3 +101,9 @@ def list_steps(session: Session, job_id: UUID, *, after: int, limit: int) -> lis
     """A page of a job's steps, in the order of completion."""
     rows = session.execute("steps/select", {"job_id": text(job_id), "after": after, "limit": limit})
     return [decode_step(row) for row in rows]
+
+
+def read_state(session: Session, job_id: UUID) -> str | None:
+    """What a run has last set with `run.state`."""
+    row = session.execute("steps/select_state", {"job_id": text(job_id), "name": STATE_NAME}).fetchone()
+    return None if row is None else row[0]

@@ -42,7 +42,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
 )
 from tenure.lifecycle.records import Actor, Job, Role, Timeouts
-from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepsDigest, new_step_digests
+from tenure.lifecycle.steps import STATE_NAME, NewStep, StepKind, StepRecord, StepsDigest, new_step_digests
 from tenure.lifecycle.verify import ProblemType, content_problems
 from tenure.stores.contract import (
     EnqueueRequest,
@@ -455,6 +455,17 @@ class StepContract:
             outcome = await tx.save_step(save_request(job))
         assert [StepSaved(step) for step in await drive.store.steps(job.id)] == [outcome]
         assert (await drive.job(added.origin.id)).kind == "child"
+
+    async def test_the_state_of_a_run_is_the_last_decision_of_that_name(self, drive: Driver) -> None:
+        job, other = await drive.running(), await drive.running()
+        assert await drive.store.run_state(job.id) is None
+        facts: dict[str, Any] = {"kind": StepKind.DECISION, "name": STATE_NAME}
+        for key, result in (("0", "1"), ("1", "2")):
+            await save(drive.store, save_request(job, key, result=result, **facts))
+        await save(drive.store, save_request(job, "2", kind=StepKind.STEP, name=STATE_NAME, result="3"))
+        await save(drive.store, save_request(job, "3", kind=StepKind.DECISION, name="first", result="4"))
+        assert await drive.store.run_state(job.id) == "2"
+        assert await drive.store.run_state(other.id) is None
 
     @pytest.mark.requirement("WC-07")
     async def test_messages_of_a_step_are_written_with_it_and_are_not_those_of_the_commit(self, drive: Driver) -> None:

@@ -14,7 +14,7 @@ from tenure.lifecycle.content import StoredContent, is_of_step
 from tenure.lifecycle.decide import effective_at
 from tenure.lifecycle.json_text import check_integer, encode
 from tenure.lifecycle.records import Actor, Job
-from tenure.lifecycle.steps import StepRecord, StepsDigest, stored_step
+from tenure.lifecycle.steps import STATE_NAME, StepKind, StepRecord, StepsDigest, stored_step
 from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
     Artifact,
@@ -274,6 +274,12 @@ class Belongings:
 
     def _next_step_number(self) -> int:
         return 1 + max((step.number for steps in self._steps.values() for step in steps), default=0)
+
+    async def run_state(self, job_id: UUID) -> str | None:
+        states = [
+            step for step in self._steps.get(job_id, ()) if step.kind is StepKind.DECISION and step.name == STATE_NAME
+        ]
+        return max(states, key=lambda step: step.number).result if states else None
 
     async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
         validate_page(limit)
