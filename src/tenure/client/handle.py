@@ -13,6 +13,7 @@ import msgspec
 from tenure.errors import JobCancelled, JobEnded, JobFailed, JobHalted, JobNotFound
 from tenure.jobs.context import current_context
 from tenure.jobs.step_codec import decode
+from tenure.lifecycle.continuations import continued_as
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import Event, Job
@@ -86,8 +87,17 @@ class Handle(msgspec.Struct, Generic[R], eq=False, gc=False):
             pause = min(2 * pause, POLL_SECONDS_MAX)
 
     async def result(self, timeout_seconds: float | None = None) -> R:
-        """Wait, and return the result of the function. JobEnded: the job has ended without a result."""
+        """Wait, and return the result of the function. JobEnded: the job has ended without a result.
+
+        Of a run that went on as another one (`run.continue_as`), it is the result of the last run.
+        """
+        clock = self._app.seams.clock
+        began_at_seconds = clock.monotonic_seconds()
         job = await self.wait(timeout_seconds)
+        while (successor_id := continued_as(job)) is not None:
+            passed_seconds = clock.monotonic_seconds() - began_at_seconds
+            left_seconds = None if timeout_seconds is None else max(0.0, timeout_seconds - passed_seconds)
+            job = await (await self._app.get(successor_id)).wait(left_seconds)
         if job.status is SUCCEEDED and job.result is not None:
             if self._definition is None:
                 value: R = load(job.result)

@@ -122,7 +122,7 @@ def _cut(steps: Sequence[StepRecord], from_step: str | None, replaced: Collectio
 
 def _is_of_run_itself(step: StepRecord) -> bool:
     """Whether the record says how the run began or ended."""
-    return step.kind is StepKind.UNDO or step.key.startswith(("fork:", "undo:", "spend:"))
+    return step.kind is StepKind.UNDO or step.key.startswith(("continue:", "fork:", "undo:", "spend:"))
 
 
 def _origin_step(job: Job, origin: ForkOrigin, new_id: UUID) -> StepRecord:
@@ -139,7 +139,7 @@ def _origin_step(job: Job, origin: ForkOrigin, new_id: UUID) -> StepRecord:
         digest="0",
         result=encode(msgspec.to_builtins(origin)),
     )
-    return _with_digests(step)
+    return digested_step(step)
 
 
 def _copy(step: StepRecord, new_id: UUID, result: str | None) -> StepRecord:
@@ -148,10 +148,11 @@ def _copy(step: StepRecord, new_id: UUID, result: str | None) -> StepRecord:
     if result is not None:
         # The arguments are not compared: steps before it may give others now.
         copy = msgspec.structs.replace(copy, result=result, error=None, status="succeeded", arguments_digest=None)
-    return _with_digests(copy)
+    return digested_step(copy)
 
 
-def _with_digests(step: StepRecord) -> StepRecord:
+def digested_step(step: StepRecord) -> StepRecord:
+    """The step with the digests of its facts."""
     content = digest(step_content(step))
     total = step_digest(step, job_id=step.job_id, attempt=step.attempt, content_digest=content)
     return msgspec.structs.replace(step, content_digest=content, digest=str(total))

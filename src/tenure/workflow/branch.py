@@ -25,7 +25,7 @@ KEY_LENGTH_MAX = 200
 _PART = r"\.(?:deadline|policy|approval|cancelled\.[0-9]+|(?:undo\.)?retry\.[0-9]+|order\.[0-9]+|undo)"
 _AUTOMATIC = re.compile(rf"[0-9./]*({_PART})?")
 _PART_OF_CALL = re.compile(rf"(.*?){_PART}")
-_RESERVED = ("patch:", "undo:", "fork:", "spend:")
+_RESERVED = ("continue:", "fork:", "patch:", "spend:", "undo:")
 
 
 class Place(msgspec.Struct, frozen=True):

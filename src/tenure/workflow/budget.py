@@ -11,6 +11,7 @@ import msgspec
 
 from tenure.errors import LeaseLost, StoreUnavailable
 from tenure.lifecycle.budgets import ACTIVE_SECONDS, SCALE, STEPS, Budget, encode_spend, plus, shown
+from tenure.lifecycle.continuations import ContinuedFrom
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import NewStep, StepKind
 from tenure.stores.contract import Charge, Failure, NotReserved, Reserve, Reserved, ReserveOutcome
@@ -41,12 +42,18 @@ class SpendMeter:
         self._charged_until_seconds = self._clock.monotonic_seconds()
 
     @classmethod
-    async def of(cls, attempt: RunningAttempt) -> SpendMeter:
-        """The meter of a run. A child shares the budget of the topmost ancestor that has one."""
+    async def of(cls, attempt: RunningAttempt, continued: ContinuedFrom | None = None) -> SpendMeter:
+        """The meter of a run. A child shares the budget of the topmost ancestor that has one, a continued run that of
+        the run before it."""
         job = attempt.job
         if job.policy.budget is None:
             return cls(attempt)
         root, store = job, attempt.services.run_store
+        if continued is not None:
+            root_id = continued.budget_root_id
+            if not await store.budget(root_id) and not await store.read([root_id]):
+                raise EndsAttempt(Halted(ROOT_REMOVED, "null"))
+            return cls(attempt, root_id, job.policy.budget)
         while (parent_id := root.origin.parent_id) is not None:
             parent: Job | None = (await store.read([parent_id])).get(parent_id)
             if parent is None and not await store.budget(root.id):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
@@ -11,16 +13,20 @@ import msgspec
 
 from tenure.jobs.definition import JobDefinition
 from tenure.jobs.step_codec import Errors, recorded_error
+from tenure.lifecycle.continuations import CarriedChild, continued_as
 from tenure.lifecycle.json_text import digest, encode, load
 from tenure.lifecycle.operations import RequestCancel
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.lifecycle.steps import StepKind, StepRecord
-from tenure.stores.contract import EnqueueRequest, Request
+from tenure.observe.log_context import job_fields
+from tenure.stores.contract import Applied, EnqueueRequest, Repeated, Request
 from tenure.workflow.branch import Branch, RunCall, current_branch
 from tenure.workflow.budget import charge_cancelled
 from tenure.workflow.engine import PlacedCall, WorkflowEngine
 from tenure.workflow.waits import DurableWait
+
+log = logging.getLogger("tenure.workflow")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +34,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 OnParentEnd = Literal["cancel", "leave", "wait"]
 """What becomes of a live child when its parent ends: it is cancelled, it goes on, or the parent waits for it first."""
+
+
+CANCELS_MAX, CANCEL_PAUSE_SECONDS = 50, 0.05
+"""How often, and how long in between, a child is asked to cancel whose row is locked."""
+CARRIED_POLL = timedelta(seconds=30)
+"""How often a run that waits at its end for a child of an earlier run of its chain reads that child."""
 
 
 class PreparedChild(Protocol):
@@ -83,16 +95,24 @@ class Child(Generic[R]):
 
 
 async def ended_child(engine: WorkflowEngine, child_id: UUID) -> Job:
-    """The record of a child once it has ended."""
+    """The record of a child once it has ended; of one that went on as another run, the record of the last one."""
     while True:
         job = (await engine.read_children([child_id])).get(child_id)
         if job is None:
             raise LookupError(f"child {child_id} was removed before its parent had read its result")
         if not job.live:
             engine.child_ended(child_id)
-            return job
-        branch = current_branch.get()
-        await engine.wait(DurableWait(child_id=child_id, is_leaf=branch is not None and branch.is_leaf))
+            successor_id = continued_as(job)
+            if successor_id is None:
+                return job
+            engine.child_spawned(successor_id)
+            child_id = successor_id
+        elif job.origin.parent_id != engine.job.id:
+            # Spawned by an earlier run of this one's chain: its end does not wake this run.
+            await engine.wait(DurableWait(deadline=engine.now + CARRIED_POLL))
+        else:
+            branch = current_branch.get()
+            await engine.wait(DurableWait(child_id=child_id, is_leaf=branch is not None and branch.is_leaf))
 
 
 def _ended_step(call: PlacedCall, job: Job) -> Any:
@@ -177,34 +197,53 @@ class ChildJobs:
             await ended_child(self._engine, child_id)
         await self.cancel_live("its parent has ended")
 
-    def _ids(self, on_parent_end: OnParentEnd) -> list[UUID]:
-        """The children with this policy, whether or not this attempt has come to their calls."""
-        spawns = (record for record in self._engine.records() if record.kind is StepKind.SPAWN)
+    async def carried_on(self) -> list[CarriedChild]:
+        """The live children, for the run that this one goes on as."""
+        carried = self._carried()
+        policies = {child.child_id: child.on_parent_end for child in carried}
+        jobs = await self._engine.latest_children(list(policies))
+        return [CarriedChild(job.id, policies[child_id]) for child_id, job in jobs.items() if job.live]
+
+    def _carried(self) -> list[CarriedChild]:
+        """The children of this run and of those before it, whether or not this attempt has come to their calls."""
+        before = self._engine.continued
         return [
-            record.child_id
-            for record in spawns
-            if record.child_id is not None and load(record.result or "{}").get("on_parent_end") == on_parent_end
+            *(() if before is None else before.children),
+            *(
+                CarriedChild(record.child_id, load(record.result or "{}").get("on_parent_end", "cancel"))
+                for record in self._engine.records()
+                if record.kind is StepKind.SPAWN and record.child_id is not None
+            ),
         ]
+
+    def _ids(self, on_parent_end: OnParentEnd) -> list[UUID]:
+        """The children with this policy."""
+        return [child.child_id for child in self._carried() if child.on_parent_end == on_parent_end]
 
     async def cancel_live(self, reason: str) -> None:
         """Request a cancel of the live children that end with their parent."""
-        live = await self._live(self._ids("cancel"))
-        if not live:
-            return
-        actor = Actor(Role.CLIENT, f"run {self._engine.job.id}")
-        await self._engine.services.run_store.apply(
-            [
-                Request(
-                    job=job.id,
-                    operations=(RequestCancel(reason),),
-                    actor=actor,
-                    request_id=f"{self._engine.job.id}/cancel/{job.id}",
-                )
-                for job in live
-            ]
+        engine = self._engine
+        for _ in range(CANCELS_MAX):
+            live = [job for job in await self._live(self._ids("cancel")) if not job.cancel_requested]
+            if not live:
+                return
+            outcomes = await engine.services.run_store.apply([self._cancel(job, reason) for job in live])
+            if all(isinstance(outcome, Applied | Repeated) for outcome in outcomes):
+                return
+            # Another transaction has the row, or the child has gone on as another run.
+            await engine.services.seams.clock.sleep(CANCEL_PAUSE_SECONDS)
+        log.warning("run %s: not all of its children could be cancelled", engine.job.id, extra=job_fields(engine.job))
+
+    def _cancel(self, job: Job, reason: str) -> Request:
+        parent_id = self._engine.job.id
+        return Request(
+            job=job.id,
+            operations=(RequestCancel(reason),),
+            actor=Actor(Role.CLIENT, f"run {parent_id}"),
+            request_id=f"{parent_id}/cancel/{job.id}",
         )
 
     async def _live(self, ids: Sequence[UUID]) -> list[Job]:
         if not ids:
             return []
-        return [job for job in (await self._engine.read_children(ids)).values() if job.live]
+        return [job for job in (await self._engine.latest_children(ids)).values() if job.live]

@@ -81,7 +81,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         if end is not None:
             await self._end(attempt, records, end, arguments)
         engine = WorkflowEngine(attempt, records)
-        engine.policy, engine.meter = self.policy, await SpendMeter.of(attempt)
+        engine.policy, engine.meter = self.policy, await SpendMeter.of(attempt, engine.continued)
         children = ChildJobs(engine, self.errors)
         try:
             result = await engine.run(self._run_to_end(engine, children, arguments))
@@ -123,8 +123,6 @@ class WorkflowDefinition(JobDefinition[P, R]):
             if failed_step(error) is not None:
                 await children.finish()
             raise
-        engine.use("spend:end")
-        engine.use("spend:halt")
         engine.require_all_made()
         await children.finish()
         if engine.meter.budget is not None or engine.main.spend:

@@ -28,12 +28,14 @@ from tenure.errors import (
 )
 from tenure.jobs.step_codec import decode_result
 from tenure.lifecycle.budgets import plus
+from tenure.lifecycle.continuations import CONTINUE_PREFIX, continued_as, continued_from
 from tenure.lifecycle.forks import FORK_KEY, fork_origin
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, StepStatus
 from tenure.observe.log_context import job_fields
 from tenure.stores.contract import Charge, SignalRecord
+from tenure.workers.commit.commit import Continuation
 from tenure.workers.execution.attempt import RunningAttempt
 from tenure.workers.execution.outcomes import (
     Cancelled,
@@ -42,6 +44,7 @@ from tenure.workers.execution.outcomes import (
     Lost,
     Outcome,
     Raised,
+    Returned,
     Suspended,
     UndoUnfinished,
 )
@@ -137,6 +140,8 @@ class WorkflowEngine:
         """The keys of the calls that this attempt has made."""
         self._dropped: list[str] = []
         """The branches whose calls need not all be made again: another branch was first."""
+        self.continued = continued_from(self._records)
+        """What the run has of the one that it continues."""
         forked = fork_origin(self._records)
         self.main = Branch(
             "",
@@ -265,8 +270,10 @@ class WorkflowEngine:
 
     def require_all_made(self) -> None:
         """After the function has returned, every recorded call must have been made again. Else the run is parked."""
+        self._used |= {"spend:end", "spend:halt"}
         for key, record in self._records.items():
-            made = call_key(key) in self._used or record.kind is StepKind.PATCH or key == FORK_KEY
+            made = call_key(key) in self._used or record.kind is StepKind.PATCH
+            made = made or key == FORK_KEY or key.startswith(CONTINUE_PREFIX)
             if not made and not any(key.startswith(prefix) for prefix in self._dropped):
                 recorded = _described(record.kind, record.name)
                 self.park(key, f"recorded is {recorded}, but the function returned before it")
@@ -322,6 +329,17 @@ class WorkflowEngine:
     async def read_children(self, child_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self.services.run_store.read(child_ids)
 
+    async def latest_children(self, child_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        """The record of each child, or of the run that it has gone on as. Removed ones are left out."""
+        found = await self.read_children(child_ids)
+        while continued := {id_: next_id for id_, job in found.items() if (next_id := continued_as(job)) is not None}:
+            successors = await self.read_children(list(continued.values()))
+            for id_, successor_id in continued.items():
+                found.pop(id_)
+                if successor_id in successors:
+                    found[id_] = successors[successor_id]
+        return found
+
     def records(self) -> list[StepRecord]:
         """All that is recorded of this run."""
         return list(self._records.values())
@@ -363,8 +381,8 @@ class WorkflowEngine:
         await self._require_executing()
         if len(self._records) >= STEPS_MAX:
             raise PermanentError(
-                f"run {self.job.id} has recorded {STEPS_MAX} steps, the most that a run may have; divide it into "
-                f"several runs"
+                f"run {self.job.id} has recorded {STEPS_MAX} steps, the most that a run may have; go on as a new run "
+                f"before that, with run.continue_as"
             )
         step = msgspec.structs.replace(step, code_version=self.services.code_version)
         try:
@@ -441,6 +459,17 @@ class WorkflowEngine:
         if reason is not None:
             self.partial_result = result
             await self.halt(reason)
+
+    async def hand_over(self, continuation: Continuation, result: str) -> NoReturn:
+        """End the run with this result, and write the continuation in the transaction that completes it."""
+        await self._require_executing()
+        if self.job.cancel_requested:
+            self.end_here(Cancelled())
+        self.require_all_made()
+        if self.meter.budget is not None or self.main.spend:
+            await self.settle(self.partial_result)
+        self.attempt.committer.continuation = continuation
+        self.end_here(Returned(result))
 
     async def _record_spend(self, amounts: Mapping[str, int], key: str) -> None:
         self._used.add(key)
@@ -546,8 +575,8 @@ class WorkflowEngine:
     async def _refresh_children(self) -> None:
         """Read which children have ended. The number of live ones decides when a suspended run is woken."""
         seen_rev = self.job.rev
-        read = await self.read_children(list(self._live_children))
-        self._live_children = {child_id for child_id, job in read.items() if job.live}
+        read = await self.latest_children(list(self._live_children))
+        self._live_children = {job.id for job in read.values() if job.live}
         self._seen_rev = max(self._seen_rev, seen_rev)
 
     # Signals.
@@ -564,6 +593,10 @@ class WorkflowEngine:
         seen_rev = self.job.rev
         self._signals = await self.services.run_store.signals(self.job.id)
         self._seen_rev = max(self._seen_rev, seen_rev)
+
+    def unread(self, signals: Sequence[SignalRecord]) -> list[SignalRecord]:
+        """Those of these signals that no call has received."""
+        return [signal for signal in signals if signal.rev not in self._consumed]
 
     def has_signal(self, name: str) -> bool:
         return self._unread(name, None) is not None

@@ -265,7 +265,9 @@ class ReplayEngine(WorkflowEngine):
 
 def _is_call(record: StepRecord) -> bool:
     """Whether the record is that of a call, and not of a retry, a deadline, a patch, an undo, spend or a policy."""
-    if record.kind in (StepKind.UNDO, StepKind.PATCH) or record.key.startswith(("undo:", "fork:", "spend:")):
+    if record.kind in (StepKind.UNDO, StepKind.PATCH) or record.key.startswith(
+        ("continue:", "fork:", "spend:", "undo:")
+    ):
         return False
     part = record.key.removeprefix(call_key(record.key))
     return not part or (record.kind is StepKind.DECISION and not part.startswith((".policy", ".cancelled")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
 import msgspec
@@ -22,6 +22,7 @@ from tenure.seams import SeededRandom
 from tenure.stores.outbox_validation import check_topic
 from tenure.workflow.branch import Branch, Place, RunCall, current_branch
 from tenure.workflow.children import Child, ChildJobs, OnParentEnd, Spawnable
+from tenure.workflow.continuation import continue_run
 from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine, name_of
 from tenure.workflow.step_call import OnError, StepExecution, StepOptions, report_spend, sleep_until_recorded
 from tenure.workflow.transaction import StepTransaction, TransactionStep, post_message
@@ -329,6 +330,23 @@ class Run:
             raise InvalidInput("compensate", "is for steps; a child undoes its own steps when it is cancelled")
         prepared = job.request(*args, **kwargs)
         return self._children.spawn(prepared, key=self._options.key, on_parent_end=self._on_parent_end)
+
+    # Continuations.
+
+    async def continue_as(self, workflow: Spawnable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
+        """End this run, and go on as a new run of the same workflow, with other arguments and an empty record.
+
+        @app.workflow
+        async def watch(run: tenure.Run, cursor: int) -> None:
+            for _ in range(1000):
+                cursor = await run.step(read_events, cursor)
+            await run.continue_as(watch, cursor)
+
+        Both happen in one transaction. Signals that no call has received go along, and queue, priority, tags,
+        correlation id, trace, dedupe key, live children, the state and the budget. `handle.result()`, and a parent that
+        awaits the result, wait for the last run. Steps of this run are not undone by later ones.
+        """
+        await continue_run(self._engine, self._children, workflow.request(*args, **kwargs))
 
     # Branches.
 

@@ -40,6 +40,7 @@ from tenure.stores.contract import (
     Outcome,
     Repeated,
     Request,
+    StoreTransaction,
     Transaction,
     TransactionStore,
     digest_artifacts,
@@ -197,6 +198,23 @@ class BlockDeadline:
         )
 
 
+class Overtaken(Exception):
+    """Rolls back a completion: what was read for it has changed meanwhile. It is prepared again."""
+
+
+class Continuation(Protocol):
+    """What is written in the transaction that completes a job: the successor of a run."""
+
+    async def prepare(self) -> None:
+        """Read what is to be written."""
+        ...
+
+    async def write(self, inner: StoreTransaction, before: Job) -> None:
+        """Write it, after the completion. `before` is the record that was completed. Raises Overtaken if that record is
+        not the one that was prepared for."""
+        ...
+
+
 class _NotWritten(Exception):
     """Rolls back a write that was made only to see whether it had been made before."""
 
@@ -207,6 +225,7 @@ class Committer:
     def __init__(self, lease: Lease, seams: Seams, store: Callable[[], Awaitable[TransactionStore]]) -> None:
         self._lease, self._seams, self._store = lease, seams, store
         self.artifacts: list[Artifact] = []
+        self.continuation: Continuation | None = None
         self._block_error: BaseException | None = None
 
     def raised(self, error: BaseException) -> bool:
@@ -277,8 +296,8 @@ class Committer:
         return (await self.mark(inner.apply, Commit(result), self._lease.request_id("commit"))).job
 
     async def complete(self, result: str) -> Job:
-        """Complete a job that has artifacts and no commit block: both in one transaction. While the database is
-        unavailable it is retried; before each retry, the log shows whether it was written."""
+        """Complete a job that has artifacts or a continuation, and no commit block: all in one transaction. While the
+        database is unavailable it is retried; before each retry, the log shows whether it was written."""
         digests = ContentDigests(artifacts=digest_artifacts(self.artifacts, attempt=self._lease.job.attempt))
         operation = Complete(result, written=digests.detail())
         request_id = self._lease.request_id("complete")
@@ -295,10 +314,23 @@ class Committer:
                 await backoff.wait()
 
     async def _complete(self, operation: Complete, request_id: str) -> Job:
+        for _ in range(RACES_MAX):
+            if self.continuation is not None:
+                await self.continuation.prepare()
+            try:
+                return await self._try_to_complete(operation, request_id)
+            except Overtaken:
+                continue
+        raise self._changed()
+
+    async def _try_to_complete(self, operation: Complete, request_id: str) -> Job:
         store = await self._store()
         async with store.transaction(deadline_seconds=self.limit_seconds_for(None)) as inner:
             await inner.attach(self._lease.job, self.artifacts)
-            return (await self.mark(inner.apply, operation, request_id)).job
+            written = await self.mark(inner.apply, operation, request_id)
+            if self.continuation is not None and isinstance(written, Applied):
+                await self.continuation.write(inner, written.change.before)
+            return written.job
 
     async def _already_written(self, operation: Complete, request_id: str) -> Job | None:
         """The record, if this request was written before. If it was not, nothing is written."""
@@ -330,7 +362,10 @@ class Committer:
                     raise refusal
                 case Failure(error):
                     raise error
-        raise StoreError(f"job {lease.job.id} changed {RACES_MAX} times during its commit; try again later")
+        raise self._changed()
+
+    def _changed(self) -> StoreError:
+        return StoreError(f"job {self._lease.job.id} changed {RACES_MAX} times during its commit; try again later")
 
     def done(self, job: Job) -> None:
         self._lease.adopt(job)

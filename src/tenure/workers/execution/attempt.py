@@ -160,9 +160,9 @@ class RunningAttempt:
         self.committer.attach(artifact)
 
     def drop_artifacts(self) -> None:
-        """Artifacts of an attempt that does not complete its job are not kept."""
+        """Artifacts of an attempt that does not complete its job are not kept; neither is its continuation."""
         if self._committer is not None:
-            self._committer.artifacts = []
+            self._committer.artifacts, self._committer.continuation = [], None
 
     def commit(self, *, result: Any, connection: Any, deadline_seconds: float | None) -> CommitBlock:
         return commit_block_for(
@@ -189,9 +189,14 @@ class RunningAttempt:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether progress, steps or artifacts must be written before, or with, the outcome."""
+        """Whether progress, steps, artifacts or a continuation must be written before, or with, the outcome."""
         saving = self.unfinished_writes or self.services.checkpointer.is_saving(self.lease)
-        return bool(self.artifacts or saving) or self._progress_unwritten
+        return bool(self.completes_with_more or saving) or self._progress_unwritten
+
+    @property
+    def completes_with_more(self) -> bool:
+        """Whether artifacts or a continuation are written with the job's completion."""
+        return self._committer is not None and bool(self._committer.artifacts or self._committer.continuation)
 
     @property
     def _progress_unwritten(self) -> bool:

@@ -187,7 +187,11 @@ class Runner:
         try:
             await attempt.steps_saved()
             await attempt.progress_written()
-            if isinstance(outcome, Returned) and attempt.artifacts and not (lease.job.committed or lease.lost):
+            if (
+                isinstance(outcome, Returned)
+                and attempt.completes_with_more
+                and not (lease.job.committed or lease.lost)
+            ):
                 lease.completing = True
                 result: Result = Repeated(await attempt.committer.complete(outcome.result))
             else:

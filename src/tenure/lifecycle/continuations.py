@@ -1,0 +1,101 @@
+"""Continuations of runs: the successor that a run starts when it ends, and what goes along. Pure.
+
+The result of the ended run names its successor. The first record of the successor names the run before it, and has what
+belongs to the chain: its budget, and the children that are live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import msgspec
+
+from tenure.lifecycle.forks import digested_step
+from tenure.lifecycle.json_text import encode, load
+from tenure.lifecycle.records import Job, Origin
+from tenure.lifecycle.statuses import SUCCEEDED
+from tenure.lifecycle.steps import STATE_NAME, StepKind, StepRecord
+
+CONTINUE_PREFIX = "continue:"
+CONTINUE_KEY = f"{CONTINUE_PREFIX}origin"
+"""The key of the first record of a successor."""
+STATE_KEY = f"{CONTINUE_PREFIX}state"
+_RESULT_NAME = "tenure:continued_as"
+
+
+class CarriedChild(msgspec.Struct, frozen=True):
+    """A child that an earlier run of the chain has spawned, and what becomes of it at the end of the last run."""
+
+    child_id: UUID
+    on_parent_end: str
+
+
+class ContinuedFrom(msgspec.Struct, frozen=True):
+    """What the first record of a successor has. `budget_root_id` is the run whose budget the chain spends."""
+
+    continued_from: UUID
+    budget_root_id: UUID
+    children: tuple[CarriedChild, ...] = ()
+
+
+def continued_from(records: Mapping[str, StepRecord]) -> ContinuedFrom | None:
+    """What the run with these records has of the run before it. None: it is the first, or its content was erased."""
+    record = records.get(CONTINUE_KEY)
+    return None if record is None or record.result is None else msgspec.json.decode(record.result, type=ContinuedFrom)
+
+
+def continued_result(successor_id: UUID) -> str:
+    """The result of a run that goes on as another one.
+
+    >>> continued_result(UUID(int=7))
+    '{"tenure:continued_as":"00000000-0000-0000-0000-000000000007"}'
+    """
+    return encode({_RESULT_NAME: str(successor_id)})
+
+
+def continued_as(job: Job) -> UUID | None:
+    """The run that this one went on as; None if it did not."""
+    if job.status is not SUCCEEDED or job.result is None or not job.result.startswith(f'{{"{_RESULT_NAME}":'):
+        return None
+    return UUID(load(job.result)[_RESULT_NAME])
+
+
+def successor_origin(job: Job, new_id: UUID, payload: str) -> Origin:
+    """The same work with another payload: attributes, limits, dedupe key and parent are those of the ended run."""
+    return msgspec.structs.replace(
+        job.origin,
+        id=new_id,
+        payload=payload,
+        # A repetition after a lost reply finds the same successor.
+        request_id=f"{job.id}/continue",
+        correlation_id=job.correlation_id,
+    )
+
+
+def successor_steps(job: Job, new_id: UUID, origin: ContinuedFrom, records: Sequence[StepRecord]) -> list[StepRecord]:
+    """The records that a successor begins with: its origin, and what the ended run has shown of itself."""
+    states = [record for record in records if record.kind is StepKind.DECISION and record.name == STATE_NAME]
+    last = max(states, key=lambda record: record.number, default=None)
+    steps = [_step(job, new_id, CONTINUE_KEY, "continue", encode(msgspec.to_builtins(origin)))]
+    if last is not None and last.result is not None:
+        steps.append(_step(job, new_id, STATE_KEY, STATE_NAME, last.result))
+    return steps
+
+
+def _step(job: Job, new_id: UUID, key: str, name: str, result: str) -> StepRecord:
+    return digested_step(
+        StepRecord(
+            job_id=new_id,
+            key=key,
+            number=1,
+            kind=StepKind.DECISION,
+            name=name,
+            attempt=1,
+            started_at=job.updated_at,
+            finished_at=job.updated_at,
+            content_digest="",
+            digest="0",
+            result=result,
+        )
+    )
