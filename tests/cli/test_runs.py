@@ -247,9 +247,9 @@ async def test_a_plan_in_a_file_is_started_once_and_a_wrong_one_is_not(database:
     ):
         refused = runs(database, "start-plan", *bad, *options)
         assert (refused.code, problem in refused.err) == (2, True), refused.err
-    options = (*options, "--budget", "cost=2", "--budget", "pages=10")
-    started = runs(database, "start-plan", str(plan), *options, "--json")
-    again = runs(database, "start-plan", str(plan), *options, "--json")
+    limited = (*options, "--budget", "cost=2", "--budget", "pages=10")
+    started = runs(database, "start-plan", str(plan), *limited, "--json")
+    again = runs(database, "start-plan", str(plan), *limited, "--json")
     assert (started.code, again.code) == (0, 0)
     assert started.json["job"]["payload"]["goal"] == "read"
     limits = started.json["job"]["policy"]["budget"]
