@@ -227,6 +227,7 @@ async def test_a_cursor_set_back_publishes_nothing_twice(store: Store, database:
     assert await published(store) == first
 
 
+@pytest.mark.requirement("EH-06")
 async def test_a_disabled_endpoint_and_a_dead_letter_become_messages_for_another_endpoint(store: Store) -> None:
     await subscribe(store, "tenure.operator.*", endpoint="pager")
     await subscribe(store, "mail.*", endpoint="crm")
@@ -250,6 +251,7 @@ async def test_a_disabled_endpoint_and_a_dead_letter_become_messages_for_another
     assert len(await published(store)) == len(messages) + 1, "each is published once"
 
 
+@pytest.mark.requirement("EH-06")
 async def test_a_message_about_a_dead_letter_that_is_a_dead_letter_itself_leads_to_no_further_one(store: Store) -> None:
     await subscribe(store, "*", "tenure.operator.dead_letter_message", endpoint="pager")
     await post(Driver(store), ("mail.sent", "ada"))

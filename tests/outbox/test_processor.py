@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
 from tenure.outbox.retry import DELAYS_SECONDS, RetrySchedule, wanted_by
 from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered
@@ -68,6 +68,7 @@ async def store(database: Database) -> AsyncIterator[Store]:
 def processor(
     store: OutboxStore, sinks: dict[str, Sink], *, name: str = "p", retry: RetrySchedule = SOON, **options: Any
 ) -> OutboxProcessor:
+    options.setdefault("delivery_seconds_max", min(45.0, options.get("lease_seconds", 120.0) / 2))
     settings = ProcessorOptions(retry=retry, poll_seconds=0.01, **options)
     return OutboxProcessor(store, lambda one: sinks.get(one.name), SYSTEM, name=name, options=settings)
 
@@ -230,6 +231,7 @@ async def test_a_receiver_that_is_gone_disables_its_endpoint_and_what_comes_in_i
     assert [one.id for one in receiver.accepted["ada"]] == [*first, *second]
 
 
+@pytest.mark.requirement("EH-06")
 async def test_an_endpoint_that_fails_for_long_is_warned_of_then_disabled_and_loses_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -269,6 +271,45 @@ async def test_a_receiver_that_asks_for_a_pause_throttles_its_endpoint(store: St
     assert len(receiver.attempts) == 1
     [known] = await store.outbox.endpoints()
     assert known.throttled_until_at is not None
+
+
+async def test_attempts_that_failed_count_although_the_endpoint_rests_in_between() -> None:
+    clock = ManualClock()
+    store: Any = ModelStore(clock)
+    answers = [Undelivered(reason="no"), Undelivered(reason="open", attempted=False, throttle=True)]
+    receiver = Receiver(lambda _: answers.pop(0) if answers else Undelivered(reason="no"))
+    await endpoint(store)
+    drive: Any = Driver(store)
+    await post(drive, ("t", "ada"))
+    served = processor(store.outbox, {"crm": receiver}, retry=RetrySchedule(delays_seconds=(10.0, 10.0)))
+    for _ in range(5):
+        await served.drain()
+        clock.advance(100.0)
+    assert [one.attempt for one in receiver.attempts] == [1, 2, 2, 3]
+    assert [one.outcome for one in await store.outbox.deliveries(1)] == ["failed", "failed", "dead"]
+
+
+async def test_a_delivery_is_recorded_once_the_database_is_back(store: Store) -> None:
+    class Unreachable:
+        """An outbox that cannot be reached for a while."""
+
+        refusals = 3
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store.outbox, name)
+
+        async def settle(self, settlements: Any) -> list[bool]:
+            self.refusals -= 1
+            if self.refusals >= 0:
+                raise StoreUnavailable("restarting")
+            return await store.outbox.settle(settlements)
+
+    receiver, outbox = Receiver(), Unreachable()
+    await endpoint(store)
+    await post(Driver(store), ("paid", "ada"))
+    await processor(outbox, {"crm": receiver}).drain()
+    assert (len(receiver.attempts), outbox.refusals) == (1, -1)
+    assert [one.messages for one in (await store.outbox.depth()).endpoints] == [0]
 
 
 @pytest.mark.requirement("WC-07", "SM-16")

@@ -122,11 +122,20 @@ class AddressGuard:
     def __init__(self, allowed_networks: Iterable[str | Network] = (), *, resolve: Resolve | None = None) -> None:
         self._allowed = parse_networks(allowed_networks)
         self._resolve = resolve or resolve_host
+        self._literals: dict[Target, tuple[str, ...]] = {}
 
     async def addresses(self, target: Target) -> tuple[str, ...]:
-        """All addresses of the target's host, if every one is allowed. One refused address refuses the host."""
+        """All addresses of the target's host, if every one is allowed. One refused address refuses the host.
+
+        A name is resolved in every attempt. An address stays what it is, and is checked once."""
+        if target in self._literals:
+            return self._literals[target]
         literal = _literal(target.host)
-        found = [str(literal)] if literal is not None else await self._resolve(target.host, target.port)
+        if literal is not None:
+            self._check(literal, target)
+            self._literals[target] = (str(literal),)
+            return self._literals[target]
+        found = await self._resolve(target.host, target.port)
         addresses = [ip_address(one) for one in dict.fromkeys(found)]
         if not addresses:
             raise AddressRefused(f"host {target.host} has no address")

@@ -30,13 +30,27 @@ def check_references(references: Iterable[str]) -> tuple[str, ...]:
     return checked
 
 
-def read_keys(references: Iterable[str], environment: Mapping[str, str]) -> list[bytes]:
-    """The keys that the references name, in their order."""
-    return [_read_key(reference.removeprefix("env:"), environment) for reference in check_references(references)]
+class SigningKeys:
+    """The keys that references name, read from the environment for each request: a process can be given a new one.
+
+    >>> SigningKeys(["env:KEY"], {"KEY": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"}).read()
+    [b'secret-secret-secret-secret']
+    """
+
+    def __init__(self, references: Iterable[str], environment: Mapping[str, str]) -> None:
+        self._names = [one.removeprefix("env:") for one in check_references(references)]
+        self._environment = environment
+        self._read: tuple[list[str | None], list[bytes]] | None = None
+
+    def read(self) -> list[bytes]:
+        """The keys in the order of their references. Values that are the same as before are not decoded again."""
+        values = [self._environment.get(name) for name in self._names]
+        if self._read is None or self._read[0] != values:
+            self._read = values, [_decode(name, value) for name, value in zip(self._names, values, strict=True)]
+        return self._read[1]
 
 
-def _read_key(name: str, environment: Mapping[str, str]) -> bytes:
-    secret = environment.get(name)
+def _decode(name: str, secret: str | None) -> bytes:
     if not secret:
         raise InvalidInput("secrets", f"the environment variable {name} is not set in this process")
     return decode_secret(secret, where=f"environment variable {name}")

@@ -17,7 +17,7 @@ from tenure.outbox.addresses import AddressGuard, Target, parse_url
 from tenure.outbox.circuit_breaker import CircuitBreaker
 from tenure.outbox.cloud_events import CONTENT_TYPE, SOURCE, cloud_event
 from tenure.outbox.retry_after import retry_after_seconds
-from tenure.outbox.signing_keys import check_references, read_keys
+from tenure.outbox.signing_keys import SigningKeys
 from tenure.outbox.sinks import TIMEOUT_SECONDS, Delivered, Delivery, Undelivered, error_reason
 from tenure.outbox.webhook_config import allowed_networks, parse_config
 from tenure.seams import SYSTEM, Clock
@@ -56,9 +56,10 @@ class WebhookSink:
         clock: Clock = SYSTEM.clock,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self._target, self._secrets = parse_url(url), check_references(secrets)
+        self._target, self._keys = parse_url(url), SigningKeys(secrets, environment)
+        self._url = _request_url(self._target)
         self._guard, self._timeout_seconds = guard or AddressGuard(), timeout_seconds
-        self._source, self._environment, self._clock = source, environment, clock
+        self._source, self._clock = source, clock
         self._ssl = ssl_context
         self._resolver = _CheckedAddresses()
         self._session: aiohttp.ClientSession | None = None
@@ -79,8 +80,7 @@ class WebhookSink:
 
     async def _post(self, body: bytes, headers: dict[str, str]) -> Delivered | Undelivered:
         session = self._open_session()
-        url = _request_url(self._target)
-        async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+        async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
             outcome = self._outcome(response.status, response.headers)
             await _drain(response)
             return outcome
@@ -99,7 +99,7 @@ class WebhookSink:
     def _headers(self, delivery: Delivery, body: bytes) -> dict[str, str]:
         """Read the keys for each attempt: a process can be given a new one without a restart of the sink."""
         timestamp = int(self._clock.now().timestamp())
-        keys = read_keys(self._secrets, self._environment)
+        keys = self._keys.read()
         headers = {name: value for name, value in delivery.headers.items() if not _is_own(name)}
         headers |= {
             "Content-Type": CONTENT_TYPE,
@@ -174,6 +174,8 @@ class _CheckedAddresses(AbstractResolver):
 async def _drain(response: aiohttp.ClientResponse) -> None:
     """Read a short body, so that the connection can be reused. A long or slow one closes the connection: the status
     has already decided the outcome."""
+    if response.content.at_eof():
+        return
     try:
         async with asyncio.timeout(RESPONSE_SECONDS_MAX):
             remaining_bytes = RESPONSE_BYTES_MAX

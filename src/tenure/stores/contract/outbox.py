@@ -128,6 +128,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     aggregate: str
     only_sequence: int
     token: UUID
+    owner: str
+    """The name of the processor, which the operator log has for dead letters."""
     position: int
     attempts: int = 0
     """How often the message after the position has failed."""

@@ -240,6 +240,7 @@ def _settlement_arrays(settlements: Sequence[Settlement]) -> dict[str, list[Any]
         "attempts": each(one.attempts for one in settlements),
         "lease_ms": each(None if one.lease_seconds is None else _ms(one.lease_seconds) for one in settlements),
         "due_ms": each(_ms(one.due_seconds) for one in settlements),
+        "owners": each(one.owner for one in settlements),
         "delivery_places": each(place for place, _ in attempts),
         "delivery_aggregates": each(made.aggregate for _, made in attempts),
         "delivery_sequences": each(made.sequence for _, made in attempts),

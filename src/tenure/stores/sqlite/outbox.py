@@ -159,10 +159,8 @@ def _claim(session: Session, request: ClaimDeliveries) -> list[LeasedStream]:
     streams = []
     for endpoint in sorted(request.limits):
         due = {"endpoint": endpoint, "now": micros(session.now), "limit": request.limits[endpoint]}
-        for row in sorted(session.execute("pending/select_due", due).fetchall()):
-            key = {"endpoint": endpoint, "aggregate": row[0], "only_sequence": row[1]}
-            session.execute("pending/lease", {**key, **lease})
-            streams.append(_leased(session, request, endpoint, row))
+        rows = session.execute("pending/claim", {**due, **lease}).fetchall()
+        streams += [_leased(session, request, endpoint, row) for row in sorted(rows, key=lambda row: row[:2])]
     return streams
 
 
@@ -208,11 +206,10 @@ def _settle_one(session: Session, one: Settlement) -> bool:
         "due_at": micros(session.now + timedelta(seconds=seconds)),
         "now": now,
     }
-    leased = session.execute("pending/select_owner", {**key, "token": text(one.token)}).fetchone()
-    if leased is None or session.execute("pending/settle", {**key, **moved}).rowcount == 0:
+    settled = key | moved
+    done = session.execute("pending/delete_done", settled).rowcount > 0
+    if not done and session.execute("pending/settle", settled).rowcount == 0:
         return False
-    [owner] = leased
-    session.execute("pending/delete_done", key)
     rows = [
         (
             *(one.endpoint, made.aggregate or "", made.sequence, made.attempt, now),
@@ -223,21 +220,21 @@ def _settle_one(session: Session, one: Settlement) -> bool:
     session.write_rows("deliveries/insert", rows)
     for made in one.deliveries:
         if made.outcome == "dead":
-            _log_dead_letter(session, one.endpoint, made, owner)
+            _log_dead_letter(session, one, made)
     return True
 
 
-def _log_dead_letter(session: Session, endpoint: str, made: DeliveryAttempt, owner: str) -> None:
+def _log_dead_letter(session: Session, one: Settlement, made: DeliveryAttempt) -> None:
     found = _select(session, StoredMessage, "outbox/select_by_sequence", {"sequence": made.sequence})
     facts = {
-        "endpoint": endpoint,
+        "endpoint": one.endpoint,
         "sequence": made.sequence,
         "message": str(found[0].id) if found else None,
         "topic": found[0].topic if found else None,
         "attempt": made.attempt,
         "error": made.error,
     }
-    session.log_operator("dead_letter_message", Actor(Role.OUTBOX, owner), facts)
+    session.log_operator("dead_letter_message", Actor(Role.OUTBOX, one.owner), facts)
 
 
 def _throttle(session: Session, endpoint: str, seconds: float) -> None:

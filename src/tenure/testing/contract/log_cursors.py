@@ -110,6 +110,7 @@ class LogCursorContract:
         assert not await cursors.publish(cursor, token=FIRST, position="p2", messages=[event_message(1)])
         assert await written(drive) == []
 
+    @pytest.mark.requirement("EH-06")
     async def test_a_record_of_the_operator_log_is_published_once_and_with_its_message(self, drive: Driver) -> None:
         store = drive.store
         await endpoint(store)

@@ -74,7 +74,9 @@ def settlement(stream: LeasedStream, outcome: str = "delivered", **facts: Any) -
     )
     position = stream.position if outcome == "failed" else stream.messages[-1].sequence
     key = {"endpoint": stream.endpoint, "aggregate": stream.aggregate, "only_sequence": stream.only_sequence}
-    return Settlement(**{**key, "token": stream.token, "position": position, "deliveries": attempts, **facts})
+    return Settlement(
+        **{**key, "token": stream.token, "owner": "processor", "position": position, "deliveries": attempts, **facts}
+    )
 
 
 async def noted(drive: Driver, *actions: str) -> list[OperatorEvent]:
@@ -274,6 +276,7 @@ class OutboxContract:
         assert await drive.store.outbox.endpoints() == []
         assert await claim(drive.store) == []
 
+    @pytest.mark.requirement("EH-06")
     async def test_a_failing_endpoint_is_warned_of_once_in_a_while_and_then_disabled(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
@@ -309,6 +312,7 @@ class OutboxContract:
             "disable_endpoint",
         ]
 
+    @pytest.mark.requirement("EH-06")
     async def test_a_dead_letter_is_in_the_operator_log(self, drive: Driver) -> None:
         await endpoint(drive.store)
         [id_] = await post(drive, ("mail.sent", "ada"))

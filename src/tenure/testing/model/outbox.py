@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 class PendingRow(PendingRecord, frozen=True, kw_only=True):
     """A pending stream with its lease."""
 
-    owner: str | None = None
     token: UUID | None = None
 
     @property
@@ -87,7 +86,7 @@ class ModelOutbox:
 
     def _lease(self, row: PendingRow, request: ClaimDeliveries) -> LeasedStream:
         until = self._now + timedelta(seconds=request.lease_seconds)
-        self._put(msgspec.structs.replace(row, owner=request.owner, token=request.token, due_at=until))
+        self._put(msgspec.structs.replace(row, token=request.token, due_at=until))
         messages = [one for one in self._model._messages() if row.covers(one) and one.sequence <= row.last_sequence]
         previous = None
         if messages and messages[0].aggregate is not None:
@@ -123,7 +122,7 @@ class ModelOutbox:
             number = len(self._model._deliveries) + 1
             self._model._deliveries.append(DeliveryRecord(number=number, at=self._now, **facts))
             if made.outcome == "dead":
-                self._log_dead_letter(one.endpoint, made, row.owner or "")
+                self._log_dead_letter(one.endpoint, made, one.owner)
         if one.position >= row.last_sequence:
             del self._model._pending[row.key]
             return True

@@ -54,9 +54,9 @@ left join lateral (
     select delivery.sequence
     from tenure.deliveries delivery
     where delivery.endpoint = leased.endpoint
-      and message.aggregate is not null
-      and delivery.aggregate = message.aggregate
-      and delivery.sequence < message.sequence
+      and delivery.aggregate = case leased.only_sequence when 0 then leased.aggregate
+          else (select message.aggregate from tenure.outbox message where message.sequence = leased.only_sequence) end
+      and delivery.sequence <= leased.position
     order by delivery.sequence desc
     limit 1
 ) previous on true

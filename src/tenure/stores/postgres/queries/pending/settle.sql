@@ -4,11 +4,11 @@
 with writer as materialized (select set_config('tenure.writer', 'store', true)),
 settled as materialized (
     select pending.endpoint, pending.aggregate, pending.only_sequence, pending.last_sequence, given.place, given.position,
-        given.attempts, given.lease_ms, given.due_ms, tenure.clock() as now, pending.due_at, pending.owner
+        given.attempts, given.lease_ms, given.due_ms, given.owner, tenure.clock() as now, pending.due_at
     from writer
     cross join unnest(:endpoints::text[], :streams::text[], :only_sequences::bigint[], :tokens::uuid[], :positions::bigint[],
-            :attempts::integer[], :lease_ms::bigint[], :due_ms::bigint[])
-        with ordinality as given(endpoint, aggregate, only_sequence, token, position, attempts, lease_ms, due_ms, place)
+            :attempts::integer[], :lease_ms::bigint[], :due_ms::bigint[], :owners::text[])
+        with ordinality as given(endpoint, aggregate, only_sequence, token, position, attempts, lease_ms, due_ms, owner, place)
     join tenure.pending pending on pending.endpoint = given.endpoint
         and pending.aggregate = given.aggregate
         and pending.only_sequence = given.only_sequence
@@ -41,25 +41,28 @@ moved as (
       and pending.only_sequence = kept.only_sequence
       and kept.position < kept.last_sequence
 ),
-recorded as (
-    insert into tenure.deliveries (endpoint, aggregate, sequence, attempt, at, outcome, status, duration_ms, error)
-    select kept.endpoint, coalesce(delivery.aggregate, ''), delivery.sequence, delivery.attempt, kept.now, delivery.outcome,
-        delivery.status, delivery.duration_ms, delivery.error
+attempted as (
+    select delivery.*, kept.endpoint, kept.now, kept.owner
     from unnest(:delivery_places::bigint[], :delivery_aggregates::text[], :delivery_sequences::bigint[],
             :delivery_attempts::integer[], :delivery_outcomes::text[], :delivery_statuses::integer[],
             :delivery_durations_ms::bigint[], :delivery_errors::text[])
         with ordinality as delivery(place, aggregate, sequence, attempt, outcome, status, duration_ms, error, number)
     join kept on kept.place = delivery.place
-    order by delivery.number
-    returning deliveries.number, deliveries.endpoint, deliveries.sequence, deliveries.attempt, deliveries.outcome, deliveries.error
+),
+recorded as (
+    insert into tenure.deliveries (endpoint, aggregate, sequence, attempt, at, outcome, status, duration_ms, error)
+    select endpoint, coalesce(aggregate, ''), sequence, attempt, now, outcome, status, duration_ms, error
+    from attempted
+    order by number
 ),
 noted as (
     insert into tenure.operator_log (actor, action, detail)
-    select 'outbox:' || (select min(kept.owner) from kept), 'dead_letter_message', json_build_object('endpoint', recorded.endpoint, 'sequence', recorded.sequence,
-        'message', message.id, 'topic', message.topic, 'attempt', recorded.attempt, 'error', recorded.error)::text
-    from recorded
-    left join tenure.outbox message on message.sequence = recorded.sequence
-    where recorded.outcome = 'dead'
-    order by recorded.number
+    select 'outbox:' || attempted.owner, 'dead_letter_message', json_build_object('endpoint', attempted.endpoint,
+        'sequence', attempted.sequence, 'message', message.id, 'topic', message.topic, 'attempt', attempted.attempt,
+        'error', attempted.error)::text
+    from attempted
+    left join tenure.outbox message on message.sequence = attempted.sequence
+    where attempted.outcome = 'dead'
+    order by attempted.number
 )
 select kept.place from kept
