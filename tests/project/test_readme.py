@@ -118,10 +118,17 @@ def test_the_guide_to_workflows_works_as_it_is_written(tmp_path: Path) -> None:
         run(program, folder=tmp_path)
 
 
-@pytest.mark.requirement("WC-08")
-def test_the_example_of_a_plan_is_executed(tmp_path: Path) -> None:
+@pytest.mark.requirement("WC-04", "WC-08", "WF-19")
+def test_the_example_of_a_plan_is_halted_at_its_budget_and_forked(tmp_path: Path) -> None:
     printed = run(ROOT / "examples" / "planned_research.py", folder=tmp_path, RESEARCH_FOLDER=str(tmp_path))
-    assert "result: a report from 3 notes" in printed
+    assert "halted: budget exceeded: 0.41 of 0.5 cost spent; the next call may need 0.2\n" in printed
+    assert '"note1":"summary of otters, page 1"}\n' in printed
+    assert "forked: a report from 3 notes\npaid twice: nothing\n" in printed
+    [record] = re.findall(r"^record it: tenure (.*)$", printed, re.MULTILINE)
+    folder = tmp_path / "golden"
+    assert tenure(*record.split(), "--dir", str(folder)).code == 0
+    checked = tenure("golden", "check", str(folder), "--app", f"{ROOT / 'examples' / 'planned_research.py'}:app")
+    assert checked.code == 0, checked.out
 
 
 @pytest.mark.requirement("WC-09")
@@ -130,13 +137,15 @@ def test_the_golden_file_of_the_example_fits_its_code(tmp_path: Path) -> None:
     checked = ("golden", "check", str(ROOT / "examples" / "golden"), "--app")
     same = tenure(*checked, f"{program}:app")
     assert same.code == 0, same.out
-    changed = tmp_path / "changed_research.py"
-    changed.write_text(
-        program.read_text(encoding="utf-8").replace("def summarise(title: str)", "def sum_up(title: str)")
-    )
-    other = tenure(*checked, f"{changed}:app")
-    assert other.code == 1
-    assert "the run would be parked at note0: skill 'summarise' is not registered" in other.out
+    for old, new, found in (
+        ("def summarise(title", "def sum_up(title", "the run would be parked at note0: skill 'summarise' is not reg"),
+        ("def summarise(title: str) -> str", "def summarise(title: str) -> int", "does not fit today's return type"),
+    ):
+        changed = tmp_path / "changed_research.py"
+        assert old in program.read_text(encoding="utf-8")
+        changed.write_text(program.read_text(encoding="utf-8").replace(old, new))
+        other = tenure(*checked, f"{changed}:app")
+        assert (other.code, found in other.out) == (1, True), other.out
 
 
 def test_the_guide_to_plans_works_as_it_is_written(tmp_path: Path) -> None:

@@ -138,6 +138,18 @@ async def test_without_declarations_the_bound_is_the_limit_plus_the_steps_in_pro
     assert 2 * SCALE < cost.spent <= 2 * SCALE + 5 * 300_000
 
 
+@pytest.mark.requirement("WC-04")
+async def test_a_partial_result_that_could_not_be_stored_is_refused_when_it_is_set(app: tenure.App) -> None:
+    @app.workflow(budget=tenure.Budget(steps=1), on_exhausted="fail")
+    async def research(run: tenure.Run) -> None:
+        run.partial_result("x" * 300_000)
+
+    async with app, working(app):
+        handle = await research.enqueue()
+        with pytest.raises(tenure.JobFailed, match="partial_result: is 300002 bytes of JSON, and at most 262144"):
+            await handle.result(timeout_seconds=60)
+
+
 @pytest.mark.requirement("WC-06", "WF-19")
 async def test_a_step_that_is_cancelled_is_charged_and_holds_no_room(app: tenure.App) -> None:
     began = asyncio.Event()

@@ -74,11 +74,13 @@ async def test_a_failed_run_goes_on_from_the_step_that_failed(app: tenure.App, e
         fork = await app.fork(handle.id)
         assert await fork.result(timeout_seconds=60) == "2 pages"
         assert executed == ["write"]
-        provenance = await fork.provenance()
+        provenance, old = await fork.provenance(), await handle.provenance()
         assert await is_explained(app, handle, fork)
         steps = await all_steps(await app.store(), fork.id)
         job = await fork.refresh()
     assert provenance.inputs.redrive_of == handle.id
+    assert (old.continued_by, provenance.continued_by) == ((fork.id,), ())
+    assert (old.fork, provenance.fork and provenance.fork.from_step) == (None, "3")
     [first] = [call for call in provenance.tool_calls if call.key == FORK_KEY]
     assert load(first.result or "")["forked_from"] == str(handle.id)
     assert load(first.result or "")["from_step"] == "3"

@@ -189,6 +189,7 @@ async def test_a_plan_is_halted_at_its_budget_and_goes_on_as_a_fork(app: tenure.
         handle = await app.run_plan(goal="a goal", plan={"steps": steps}, budget=tenure.Budget(cost=1))
         with pytest.raises(tenure.JobHalted, match=r"0\.9 of 1 cost spent; the next call may need 0\.4"):
             await handle.result(timeout_seconds=60)
+        assert (await handle.refresh()).partial_result == '{"a":"A","b":"B","c":"C"}'
         assert asked == ["a", "b", "c"]
         fork = await app.fork(handle.id, budget=tenure.Budget(cost=2))
         assert await fork.result(timeout_seconds=60) == {word: word.upper() for word in "abcd"}
@@ -344,7 +345,7 @@ async def test_a_part_that_a_result_does_not_have_fails_the_run(skilled: tenure.
     async with skilled as app, working(app):
         job = await (await app.run_plan(goal="a goal", plan=plan)).wait(60)
     assert job.status is FAILED
-    assert "steps.found.result[0].title: the result of step 'found' has no 0 there" in (job.error or "")
+    assert "plan step 'a': steps.found.result[0].title: the result of step 'found' has no 0 there" in (job.error or "")
 
 
 def test_steps_are_ordered_by_dependencies_and_then_by_the_plan() -> None:

@@ -10,6 +10,7 @@ import msgspec
 from tenure.cli.output import counted, print_fields, print_line, print_table
 from tenure.cli.tables import Column, format_value
 from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.forks import ForkOrigin
 from tenure.lifecycle.provenance import Provenance, ToolCall, UnreadSignal
 from tenure.lifecycle.records import Event, Execution, Job
 from tenure.views.jobs import CONTENT, job_view, record_view
@@ -118,8 +119,16 @@ def _job_fields(job: Job) -> Iterator[tuple[str, object]]:
         elif isinstance(value, msgspec.Raw):
             value = abbreviate(bytes(value).decode(), CONTENT_LENGTH_MAX)
         yield name.replace("_", " "), value
-    policy = {name: value for name, value in msgspec.to_builtins(job.policy).items() if value is not None}
-    yield "policy", msgspec.json.format(msgspec.json.encode(policy), indent=0).decode()
+    yield (
+        "policy",
+        msgspec.json.format(msgspec.json.encode(_set_values(msgspec.to_builtins(job.policy))), indent=0).decode(),
+    )
+
+
+def _set_values(policy: dict[str, Any]) -> dict[str, Any]:
+    """The values that are set, at every depth."""
+    values = {name: _set_values(value) if isinstance(value, dict) else value for name, value in policy.items()}
+    return {name: value for name, value in values.items() if value not in (None, [], {})}
 
 
 def _print_traceback(error: str) -> None:
@@ -182,6 +191,8 @@ def print_provenance(provenance: Provenance) -> None:
             ("submitted", f"{format_value(inputs.submitted_at)} by {inputs.submitted_by or inputs.enqueued_by}"),
             ("correlation id", inputs.correlation_id),
             ("redrive of", inputs.redrive_of),
+            ("forked", provenance.fork and fork_text(provenance.fork)),
+            *(("continued by", job_id) for job_id in provenance.continued_by),
             ("code versions", ", ".join(provenance.code_versions) or "unknown"),
             *(("cancel requested", cancel) for cancel in cancels),
             ("ended", f"{format_value(outcome.at)} {outcome.status} by {outcome.by}"),
@@ -199,6 +210,11 @@ def print_provenance(provenance: Provenance) -> None:
         print_line(f"\n{counted(len(rows), 'attempt')}")
         print_table(("attempt", "owner", "version", "status", "leased", "ran", "cause"), rows)
     _print_calls(provenance)
+
+
+def fork_text(fork: ForkOrigin) -> str:
+    """Where a fork began."""
+    return "where that run ended" if fork.from_step is None else f"from step {fork.from_step}"
 
 
 def _print_calls(provenance: Provenance) -> None:

@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from tenure.cli.job_output import JOB_HEADINGS, abbreviate, job_row, print_job, print_unread_signals
+from tenure.cli.job_output import JOB_HEADINGS, abbreviate, fork_text, job_row, print_job, print_unread_signals
 from tenure.cli.output import counted, print_line, print_table
 from tenure.cli.tables import Column, format_value
-from tenure.lifecycle.budgets import BudgetLine, shown
+from tenure.lifecycle.budgets import BudgetLine, amount_text, decode_spend, shown
+from tenure.lifecycle.forks import fork_origin
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.provenance import UnreadSignal
 from tenure.lifecycle.records import Event, EventType, Job
@@ -28,8 +29,11 @@ STEP_HEADINGS = (
     Column("status"),
     Column("took", is_number=True),
     Column("attempt", rank=2, is_number=True),
+    Column("spent", rank=1, cut_to=16),
     Column("note", rank=1, cut_to=16),
 )
+SPENT = 6
+"""The column that is left out where no step has spent anything."""
 RUN_HEADINGS = (
     Column("id"),
     Column("kind", cut_to=20),
@@ -73,25 +77,36 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     state: str | None
     """JSON text."""
     budget: list[BudgetLine]
+    continued_by: list[Job]
 
 
 def print_run(run: RunDetails) -> None:
-    """The record, what the run waits for, then its steps, children and unread signals."""
+    """The record, what the run waits for, then its steps, children, unread signals, and forks."""
     print_job(run.job)
+    if (fork := fork_origin({step.key: step for step in run.steps})) is not None:
+        print_line(f"\nforked from {fork.forked_from} {fork_text(fork)}")
     if run.waits_for is not None:
         print_line(f"\nwaits for {format_value(run.waits_for)}")
     if run.state is not None:
         print_line(f"\nstate {format_value(run.state)}")
     if run.budget:
         print_line("\nbudget")
-        print_table(BUDGET_HEADINGS, [tuple(budget_view(line).values()) for line in run.budget])
+        print_table(BUDGET_HEADINGS, [budget_row(line) for line in run.budget])
     print_line(f"\n{counted(len(run.steps), 'recorded step')}")
     if run.steps:
-        print_table(STEP_HEADINGS, list(step_rows(run.steps)))
+        _print_steps(run.steps)
     if run.children:
         print_line("\nchildren")
         print_table(JOB_HEADINGS, [job_row(child) for child in run.children])
     print_unread_signals(run.unread_signals)
+    if run.continued_by:
+        print_line("\ncontinued by")
+        print_table(JOB_HEADINGS, [job_row(one) for one in run.continued_by])
+
+
+def _print_steps(steps: Sequence[StepRecord]) -> None:
+    shown = [n for n in range(len(STEP_HEADINGS)) if n != SPENT or any(step.spend for step in steps)]
+    print_table([STEP_HEADINGS[n] for n in shown], [tuple(row[n] for n in shown) for row in step_rows(steps)])
 
 
 def run_row(job: Job) -> tuple[object, ...]:
@@ -102,6 +117,12 @@ def run_row(job: Job) -> tuple[object, ...]:
 def patch_row(use: PatchUse) -> tuple[object, ...]:
     """A row under PATCH_HEADINGS."""
     return use.kind, use.patch, use.new, use.old, use.undecided, "yes" if use.removable else "no"
+
+
+def budget_row(line: BudgetLine) -> tuple[object, ...]:
+    """A row under BUDGET_HEADINGS."""
+    amounts = (line.limit, line.spent, line.reserved, line.lost, line.left)
+    return line.unit, *(amount_text(amount) for amount in amounts)
 
 
 def budget_view(line: BudgetLine) -> dict[str, object]:
@@ -132,11 +153,11 @@ def step_rows(steps: Sequence[StepRecord]) -> Iterator[tuple[object, ...]]:
         depth = step.branch.count("/") + 1 if step.branch else 0
         if step.branch and step.branch not in branches:
             branches.add(step.branch)
-            yield INDENT * (depth - 1) + step.branch, "branch", "", "", "", "", ""
+            yield INDENT * (depth - 1) + step.branch, "branch", "", "", "", "", "", ""
         call = _call_of(step)
         if call not in calls:
             calls.add(call)
-            yield INDENT * depth + call, "", step.name, "not ended", "", "", ""
+            yield INDENT * depth + call, "", step.name, "not ended", "", "", "", ""
         yield _step_row(step, INDENT * depth)
 
 
@@ -171,11 +192,16 @@ def _step_row(step: StepRecord, indent: str) -> tuple[object, ...]:
     took = f"{(step.finished_at - step.started_at).total_seconds():.3f} s"
     part = step.key.removeprefix(_call_of(step)).lstrip(".")
     if not part:
-        return indent + step.key, step.kind, step.name, step.status, took, step.attempt, _note(step)
+        return indent + step.key, step.kind, step.name, step.status, took, step.attempt, _spent(step), _note(step)
     kind, _, number = part.partition(".")
     # A retry records that an attempt of its step has failed.
-    status = "failed" if kind == "retry" else ""
-    return f"{indent}{INDENT}{kind} {number}".rstrip(), "", "", status, "", step.attempt, _note(step)
+    status = "failed" if kind == "retry" else kind if kind == "cancelled" else ""
+    return f"{indent}{INDENT}{kind} {number}".rstrip(), "", "", status, "", step.attempt, _spent(step), _note(step)
+
+
+def _spent(step: StepRecord) -> str:
+    """What the step is charged, such as `cost 0.3, steps 1`."""
+    return ", ".join(f"{unit} {amount_text(amount)}" for unit, amount in decode_spend(step.spend).items())
 
 
 def _note(step: StepRecord) -> str:

@@ -33,6 +33,7 @@ from tenure.cli.run_output import (
 )
 from tenure.cli.run_starts import fork, start_plan
 from tenure.client.admin import JobAdmin
+from tenure.client.forks import continued_by
 from tenure.lifecycle.json_text import load, parse
 from tenure.lifecycle.provenance import unread_signals
 from tenure.lifecycle.records import Job
@@ -145,6 +146,7 @@ async def _details(database: str, wanted: GivenId) -> RunDetails:
             waits_for=waits_for(job, events),
             state=await store.run_state(job.id),
             budget=await store.budget(job.id),
+            continued_by=[one async for one in continued_by(store, job)],
         )
 
 
@@ -166,6 +168,7 @@ def _view(details: RunDetails) -> dict[str, Any]:
         "steps": [record_view(step) for step in details.steps],
         "children": [job_view(child, content=False) for child in details.children],
         "unread_signals": details.unread_signals,
+        "continued_by": [job_view(one, content=False) for one in details.continued_by],
     }
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from tenure.client.forks import continued_by
 from tenure.client.job_id import JobId, job_id_of
 from tenure.errors import (
     DedupeKeyConflict,
@@ -337,7 +338,8 @@ class JobAdmin:
         """Return inputs, attempts, code versions, steps and outcome of an ended job. NotYet: the job is live."""
         job = await self.job(job_id)
         events = (await self._store.history([job.id]))[job.id]
-        return provenance(job, events, await all_steps(self._store, job.id))
+        steps, later = await all_steps(self._store, job.id), [one.id async for one in continued_by(self._store, job)]
+        return provenance(job, events, steps, continued_by=later)
 
     async def _jobs(self, wanted: JobFilter, statuses: tuple[Status, ...]) -> AsyncGenerator[list[Job], None]:
         until = wanted.created_until or await self._end_of_call()

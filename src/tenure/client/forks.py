@@ -1,8 +1,8 @@
-"""Forks of runs: a new run that begins with the recorded steps of another one."""
+"""Forks of runs: a new run that begins with the recorded steps of another one, and which jobs continue a job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -16,10 +16,11 @@ from tenure.lifecycle.records import Actor, Job, Origin
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import Seams
-from tenure.stores.contract import EnqueueRequest, EnqueueResult, Store
+from tenure.stores.contract import EnqueueRequest, EnqueueResult, JobFilter, ReadStore, Store
 from tenure.stores.contract.steps import all_steps
 
 DEADLINE_SECONDS = 60.0
+PAGE = 500
 
 
 async def fork_run(
@@ -54,6 +55,20 @@ async def fork_run(
         if enqueued.created:
             await transaction.write_steps(enqueued.job, copies)
     return enqueued
+
+
+async def continued_by(store: ReadStore, job: Job) -> AsyncIterator[Job]:
+    """The jobs that were forked, retried or redriven from this one, oldest first. They have its correlation id."""
+    wanted = JobFilter(correlation_id=job.correlation_id, kinds=[job.kind], created_from=job.created_at)
+    after: UUID | None = None
+    while True:
+        page = await store.find(wanted, after=after, limit=PAGE)
+        for one in page.jobs:
+            if one.origin.redrive_of == job.id:
+                yield one
+        if page.after is None:
+            return
+        after = page.after
 
 
 def _origin(job: Job, new_id: UUID, *, request_id: str | None, budget: Budget | None) -> Origin:

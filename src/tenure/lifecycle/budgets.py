@@ -216,14 +216,19 @@ class Exceeded(msgspec.Struct, frozen=True, kw_only=True):
     def reason(self) -> str:
         """The reason of a halt."""
         line = self.line
-        used = f"{_text(line.spent + line.lost)} of {_text(line.limit)} {line.unit} spent"
+        used = f"{amount_text(line.spent + line.lost)} of {amount_text(line.limit)} {line.unit} spent"
         if line.reserved:
-            used += f", {_text(line.reserved)} reserved"
-        asked = f"; the next call may need {_text(self.asked)}" if self.asked else ""
+            used += f", {amount_text(line.reserved)} reserved"
+        asked = f"; the next call may need {amount_text(self.asked)}" if self.asked else ""
         return f"budget exceeded: {used}{asked}"
 
 
-def _text(amount: int) -> str:
+def amount_text(amount: int) -> str:
+    """An amount as people write it.
+
+    >>> amount_text(2_000_000), amount_text(300_000)
+    ('2', '0.3')
+    """
     return f"{_number(amount)}"
 
 

@@ -6,7 +6,7 @@ removes content and leaves its digest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -16,6 +16,7 @@ import msgspec
 from tenure.errors import InvalidInput, NotYet
 from tenure.lifecycle.budgets import decode_spend, plus, shown
 from tenure.lifecycle.fold import executions
+from tenure.lifecycle.forks import ForkOrigin, fork_origin
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Policy
 from tenure.lifecycle.statuses import LEASED, Status
@@ -141,13 +142,20 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     unread_signals: tuple[UnreadSignal, ...] = ()
     spend: Mapping[str, float] = {}
     """What its own steps have spent, by unit. Children have a provenance of their own."""
+    fork: ForkOrigin | None = None
+    """Where it began, if it was forked. A job that was retried or redriven has only `inputs.redrive_of`."""
+    continued_by: tuple[UUID, ...] = ()
+    """The jobs that were forked, retried or redriven from this one: those whose own `redrive_of` names it."""
     committed_at: datetime | None = None
     erased_at: datetime | None = None
 
 
-def provenance(job: Job, events: Sequence[Event], steps: Sequence[StepRecord] = ()) -> Provenance:
+def provenance(
+    job: Job, events: Sequence[Event], steps: Sequence[StepRecord] = (), *, continued_by: Iterable[UUID] = ()
+) -> Provenance:
     """The provenance of a terminal job, from its whole log and all its steps.
 
+    `continued_by` is what other records have about this job: those that were made from it.
     A live job has none yet (NotYet). A log that is incomplete or of another job is InvalidInput.
     """
     if job.live:
@@ -167,6 +175,8 @@ def provenance(job: Job, events: Sequence[Event], steps: Sequence[StepRecord] = 
         children=tuple(_children(steps)),
         unread_signals=tuple(unread_signals(events, steps)),
         spend=_shown(plus(*(decode_spend(step.spend) for step in steps))),
+        fork=fork_origin({step.key: step for step in steps}),
+        continued_by=tuple(continued_by),
         committed_at=job.committed_at,
         erased_at=job.erased_at,
     )

@@ -156,8 +156,8 @@ class WorkflowEngine:
         self._halt_reason: str | None = None
         self.meter = SpendMeter(attempt)
         self.policy: RunPolicy | None = None
-        self.partial_result = "null"
-        """What the run is halted with, if it is."""
+        self.partial_result: Callable[[], str] = lambda: "null"
+        """Returns what the run is halted with, if it is, as JSON text."""
         self._outcome: Outcome | None = None
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -446,7 +446,7 @@ class WorkflowEngine:
         """End the run at a limit. Calls in progress end first and are recorded; no further one begins."""
         self._halt_reason = self._halt_reason or reason
         await self._idle.wait()
-        self.end_here(Halted(self._halt_reason, self.partial_result))
+        self.end_here(Halted(self._halt_reason, self.partial_result()))
 
     async def settle(self, result: str) -> None:
         """The function has returned: record what it has spent since its last call. Beyond a limit the run is halted,
@@ -457,7 +457,7 @@ class WorkflowEngine:
         except (LeaseLost, StoreUnavailable):
             self.end_here(Lost())
         if reason is not None:
-            self.partial_result = result
+            self.partial_result = lambda: result
             await self.halt(reason)
 
     async def hand_over(self, continuation: Continuation, result: str) -> NoReturn:

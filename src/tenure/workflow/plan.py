@@ -64,14 +64,15 @@ class Reference(msgspec.Struct, frozen=True):
     step: str
     path: tuple[str | int, ...]
 
-    def resolve(self, results: Mapping[str, Any]) -> Any:
+    def resolve(self, results: Mapping[str, Any], where: str) -> Any:
         """PermanentError: the result has no such part."""
         value = results[self.step]
         for part in self.path:
             try:
                 value = value[part]
             except (KeyError, IndexError, TypeError):
-                raise PermanentError(f"{self.text}: the result of step {self.step!r} has no {part!r} there") from None
+                problem = f"{self.text}: the result of step {self.step!r} has no {part!r} there"
+                raise PermanentError(f"{where}: {problem}") from None
         return value
 
 
@@ -199,15 +200,15 @@ def in_order(plan: Plan) -> list[PlanStep]:
     return ordered
 
 
-def resolve(value: Any, results: Mapping[str, Any]) -> Any:
+def resolve(value: Any, results: Mapping[str, Any], *, where: str) -> Any:
     """The value with the results in place of references."""
     match value:
         case {"$ref": str(text)}:
-            return _reference(text, "plan", "").resolve(results)
+            return _reference(text, where, "").resolve(results, where)
         case dict():
-            return {name: resolve(one, results) for name, one in value.items()}
+            return {name: resolve(one, results, where=where) for name, one in value.items()}
         case list():
-            return [resolve(one, results) for one in value]
+            return [resolve(one, results, where=where) for one in value]
     return value
 
 

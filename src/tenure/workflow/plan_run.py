@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import msgspec
 
+from tenure.errors import InvalidInput
 from tenure.jobs.definition import Options
 from tenure.jobs.models import encode_model
+from tenure.lifecycle.json_text import encode
 from tenure.workflow.definition import WorkflowDefinition
 from tenure.workflow.plan import Plan, PlanStep, ReadySteps, check_structure, decode_plan, resolve
 from tenure.workflow.run import Run
@@ -30,6 +33,7 @@ class PlanRun(Run):
         results: dict[str, Any] = {}
         running: dict[str, asyncio.Task[Any]] = {}
         ready = ReadySteps(plan)
+        self._engine.partial_result = partial(_results_so_far, results)
         while len(results) < len(plan.steps):
             while len(running) < plan.concurrency and (step := ready.take()) is not None:
                 running[step.id] = self._engine.start_task(self._step(step, skills, results), None)
@@ -44,7 +48,7 @@ class PlanRun(Run):
                 del running[id_]
                 ready.ended(id_)
         if plan.output is not None:
-            return resolve(plan.output, results)
+            return resolve(plan.output, results, where="plan.output")
         return {step.id: results[step.id] for step in plan.steps}
 
     async def _step(self, step: PlanStep, skills: Mapping[str, Skill], results: Mapping[str, Any]) -> Any:
@@ -60,8 +64,18 @@ class PlanRun(Run):
             timeout_seconds=step.timeout_seconds,
             spend_max=step.spend_max,
         )
-        value = await options.step(skill.call, **resolve(step.arguments, results))
+        arguments = resolve(step.arguments, results, where=f"plan step {step.id!r}")
+        value = await options.step(skill.call, **arguments)
         return msgspec.to_builtins(value, enc_hook=encode_model, str_keys=True)
+
+
+def _results_so_far(results: Mapping[str, Any]) -> str:
+    """What a run is halted with: the results by the ids of their steps, unless they are too large. Each is recorded
+    with its step anyway."""
+    try:
+        return encode(results)
+    except InvalidInput:
+        return "null"
 
 
 class PlanDefinition(WorkflowDefinition[Any, Any]):

@@ -15,7 +15,7 @@ from tenure.jobs.context import Context
 from tenure.jobs.step_codec import Errors, arguments_digest, decode, encode_result
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.budgets import Amount, amounts_of, plus
-from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, encode, load
+from tenure.lifecycle.json_text import CONTENT_BYTES_MAX, check_integer, check_seconds, check_text, encode, load
 from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import STATE_NAME, StepKind, StepRecord
 from tenure.seams import SeededRandom
@@ -312,8 +312,12 @@ class Run:
         return RunCall("budget", left)
 
     def partial_result(self, value: Any) -> None:
-        """Set what the run is halted with, if it is halted: its `partial_result`. Recorded steps are kept anyway."""
-        self._engine.partial_result = encode_result(value, step="partial_result")
+        """Set what the run is halted with, if it is halted: its `partial_result`. Recorded steps are kept anyway.
+
+        It may have as many bytes as the result of a job, 256 KiB.
+        """
+        text = encode_result(value, step="partial_result", bytes_max=CONTENT_BYTES_MAX)
+        self._engine.partial_result = lambda: text
 
     # Children.
 
