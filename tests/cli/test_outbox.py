@@ -66,6 +66,38 @@ async def test_doctor_reports_messages_that_nothing_delivers(database: Database)
 
 
 @pytest.mark.requirement("WC-07")
+async def test_stats_reports_messages_that_nothing_delivers(database: Database) -> None:
+    async with database.opened() as store:
+        await endpoint(store, "crm", "mail.*")
+        await post(Driver(store), ("paid", "ada"), ("mail.sent", "ada"))
+    shown = tenure("stats", "--database", database.url).out
+    assert "1 message that no endpoint subscribes to\n" in shown
+    assert "endpoint 'crm' has 1 pending message and no processor that serves it\n" in shown
+    stats = tenure("stats", "--database", database.url, "--json").json
+    assert (stats["outbox"]["unserved"], stats["outbox"]["endpoints"][0]["messages"]) == (1, 1)
+    assert len(stats["undelivered"]) == 2
+
+
+async def test_secret_fields_of_a_message_are_shown_on_request_only(database: Database) -> None:
+    app = App(database.url, environment={})
+    async with database.opened(), app:
+        body = {"to": "ada", "login": [{"password": "hunter2"}], "account": "secret number"}
+        headers = {"Authorization": "Bearer hunter2", "x-shop": "eu"}
+        id_ = str(await app.outbox("paid", body, headers=headers))
+
+    def shown(*options: str) -> str:
+        return tenure("outbox", "show", id_, "--database", database.url, *options).out
+
+    for options in ((), ("--body",), ("--body", "--json")):
+        text = shown(*options)
+        assert "hunter2" not in text
+        assert "eu" in text
+        assert ("secret number" in text) is ("--body" in options)
+    assert "secret number" not in shown("--body", "--secret", "account")
+    assert (shown("--body", "--reveal")).count("hunter2") == 2
+
+
+@pytest.mark.requirement("WC-07")
 async def test_a_webhook_is_created_tried_and_served_by_a_worker(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

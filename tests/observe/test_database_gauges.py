@@ -18,10 +18,12 @@ from tenure.observe.database_gauges import (
     DatabaseGauges,
     GaugeValue,
     gauges,
+    outbox_gauges,
 )
-from tenure.observe.metrics import OTHER, QUEUES_MAX
+from tenure.observe.metrics import ENDPOINTS_MAX, OTHER, QUEUES_MAX
 from tenure.seams import Seams
 from tenure.stores.contract import Stats, Store, Tally, WorkerRecord
+from tenure.stores.contract.outbox import EndpointDepth, OutboxDepth
 from tenure.testing.clock import ManualClock
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -87,6 +89,34 @@ def test_queues_beyond_the_limit_are_shown_together_and_the_largest_keep_their_n
     assert sum(value for labels, value in found.items() if labels[0] == "jobs") == 1001
 
 
+def depth(*endpoints: EndpointDepth, unserved: int = 0) -> OutboxDepth:
+    return OutboxDepth(at=AT + timedelta(seconds=60), endpoints=endpoints, unserved=unserved)
+
+
+def test_the_depth_and_lag_of_each_endpoint_are_shown() -> None:
+    crm = EndpointDepth(endpoint="crm", streams=2, messages=5, dead=1, oldest_at=AT)
+    idle = EndpointDepth(endpoint="idle", streams=0, messages=0, dead=0)
+    assert shown(outbox_gauges(depth(crm, idle, unserved=7))) == {
+        ("outbox_pending", "crm"): 5,
+        ("outbox_pending", "idle"): 0,
+        ("outbox_lag_seconds", "crm"): 60,
+        ("outbox_lag_seconds", "idle"): 0,
+        ("outbox_dead_letters", "crm"): 1,
+        ("outbox_dead_letters", "idle"): 0,
+        ("outbox_unserved",): 7,
+    }
+
+
+def test_endpoints_beyond_the_limit_are_shown_together() -> None:
+    many = [
+        EndpointDepth(endpoint=f"e-{number:03}", streams=1, messages=1, dead=1, oldest_at=AT)
+        for number in range(ENDPOINTS_MAX + 5)
+    ]
+    found = shown(outbox_gauges(depth(*many)))
+    assert (found["outbox_pending", OTHER], found["outbox_dead_letters", OTHER]) == (5, 5)
+    assert found["outbox_lag_seconds", OTHER] == 60
+
+
 class Setup:
     """A database that answers after a while, does not answer, or never does."""
 
@@ -102,6 +132,13 @@ class Setup:
         if self.problem is not None:
             raise self.problem
         return stats(tally())
+
+    @property
+    def outbox(self) -> Setup:
+        return self
+
+    async def depth(self) -> OutboxDepth:
+        return depth(EndpointDepth(endpoint="crm", streams=1, messages=3, dead=0, oldest_at=AT))
 
     async def close(self) -> None:
         self.closings += 1

@@ -83,7 +83,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
         assert re.fullmatch(r"tenure_[a-z]+(_[a-z]+)*", metric.name)
         assert metric.name.endswith("_total") == (metric.type is MetricType.COUNTER)
         assert metric.type is not MetricType.HISTOGRAM or metric.name.endswith("_seconds")
-        assert set(metric.labels) <= {"kind", "queue", "status", "outcome", "reason", "cause"}
+        assert set(metric.labels) <= {"kind", "queue", "status", "outcome", "reason", "cause", "outbox_endpoint"}
     assert list(BUCKETS_SECONDS) == sorted(set(BUCKETS_SECONDS))
 
 

@@ -16,7 +16,9 @@ from tenure.cli.filters import operator
 from tenure.cli.outbox_webhooks import add, remove, test
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.cli.tables import Column
+from tenure.lifecycle.json_text import encode, load
 from tenure.stores.contract.outbox import MessageFilter
+from tenure.views.redaction import redacted
 
 if TYPE_CHECKING:
     from tenure.stores.contract import Store
@@ -141,9 +143,14 @@ def ls(
 @outbox.command()
 @common_options
 @click.argument("message", type=click.UUID)
-@click.option("--body", "with_body", is_flag=True, help="Also show the body, which may contain secrets.")
-def show(*, database: str, as_json: bool, message: UUID, with_body: bool) -> int:
-    """Show one message, what is pending of it, and every attempt to deliver it. The body is shown on request."""
+@click.option("--body", "with_body", is_flag=True, help="Also show the body, without the values of secret fields.")
+@click.option("--secret", "names", multiple=True, help="Another field whose value is not shown.")
+@click.option("--reveal", is_flag=True, help="Show the values of secret fields too.")
+def show(*, database: str, as_json: bool, message: UUID, with_body: bool, names: tuple[str, ...], reveal: bool) -> int:
+    """Show one message, what is pending of it, and every attempt to deliver it. The body is shown on request.
+
+    Values of fields like password, token and authorization are hidden, in the body and the headers.
+    """
 
     async def read(store: Store) -> Any:
         found = await store.outbox.message(message)
@@ -156,6 +163,9 @@ def show(*, database: str, as_json: bool, message: UUID, with_body: bool) -> int
         return Exit.PROBLEMS
     found, pending, made = read_back
     facts = {name: getattr(found, name) for name in found.__struct_fields__ if with_body or name != "body"}
+    for name in ("body", "headers"):
+        if facts.get(name) is not None and not reveal:
+            facts[name] = encode(redacted(load(facts[name]), names))
     if as_json:
         print_json({"message": facts, "pending": pending, "deliveries": made})
         return Exit.OK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
@@ -13,6 +13,7 @@ from tenure.cli.tables import Column, Heading
 from tenure.cli.version_skew import SkewedKind, skewed_kinds
 from tenure.seams import SYSTEM
 from tenure.stores.database_url import shown_url
+from tenure.stores.findings import undelivered
 from tenure.views.stats import oldest_due_seconds, stats_view
 from tenure.views.workers import live_workers, unserved_kinds, unserved_queues
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from tenure.stores.contract import Stats, Store, Tally, WorkerRecord
+    from tenure.stores.contract.outbox import OutboxDepth
 
 JOB_HEADINGS = (
     Column("queue", cut_to=12),
@@ -59,17 +61,33 @@ def stats(*, database: str, as_json: bool, watch: float | None) -> int:
         raise click.UsageError("--json and --watch cannot be combined")
     if watch is not None:
         run(_watch(database, watch))
-    current, skewed = run(_read(database))
+    found = run(_read(database))
     if as_json:
-        print_json({"database": shown_url(database), **stats_view(current), "unknown_arguments": skewed})
+        view = {"unknown_arguments": found.skewed, "outbox": found.depth, "undelivered": found.undelivered}
+        print_json({"database": shown_url(database), **stats_view(found.current), **view})
     else:
-        _print(current, skewed)
+        _print(found)
     return Exit.OK
 
 
-async def _read(database: str) -> tuple[Stats, list[SkewedKind]]:
+class Reading(NamedTuple):
+    """What is shown. `undelivered` are messages of the outbox that nothing delivers, in words."""
+
+    current: Stats
+    skewed: Sequence[SkewedKind]
+    depth: OutboxDepth
+    undelivered: Sequence[str]
+
+
+async def _read(database: str) -> Reading:
     async with opened(database) as store:
-        return await store.stats(), await skewed_kinds(store)
+        return await _read_store(store)
+
+
+async def _read_store(store: Store) -> Reading:
+    depth = await store.outbox.depth()
+    problems = [finding.message for finding in undelivered(depth, await store.outbox.endpoints())]
+    return Reading(await store.stats(), await skewed_kinds(store), depth, problems)
 
 
 async def _watch(database: str, seconds: float) -> NoReturn:
@@ -82,7 +100,7 @@ async def _watch(database: str, seconds: float) -> NoReturn:
 
 async def _repeat(store: Store, seconds: float) -> NoReturn:
     while True:
-        _print(await store.stats(), await skewed_kinds(store))
+        _print(await _read_store(store))
         print_line("")
         await SYSTEM.clock.sleep(seconds)
 
@@ -92,27 +110,28 @@ async def _redraw(store: Store, seconds: float, console: Console) -> NoReturn:
 
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(_drawn(console.width, await store.stats(), await skewed_kinds(store)), refresh=True)
+            live.update(_drawn(console.width, await _read_store(store)), refresh=True)
             await SYSTEM.clock.sleep(seconds)
 
 
-def _drawn(width: int, current: Stats, skewed: Sequence[SkewedKind]) -> RenderableType:
+def _drawn(width: int, found: Reading) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for title, headings, rows in _sections(current, skewed):
+    for title, headings, rows in _sections(found.current, found.skewed):
         parts += [Text(title), *([rich_table(headings, rows, width=width)] if rows else []), Text()]
-    return Group(*parts, Text(_open_dead_letters(current)))
+    return Group(*parts, *(Text(line) for line in _lines(found)))
 
 
-def _print(current: Stats, skewed: Sequence[SkewedKind]) -> None:
-    for title, headings, rows in _sections(current, skewed):
+def _print(found: Reading) -> None:
+    for title, headings, rows in _sections(found.current, found.skewed):
         print_line(title)
         if rows:
             print_table(headings, rows)
             print_line("")
-    print_line(_open_dead_letters(current))
+    for line in _lines(found):
+        print_line(line)
 
 
 def _sections(current: Stats, skewed: Sequence[SkewedKind]) -> Iterator[Section]:
@@ -143,5 +162,6 @@ def _worker_row(current: Stats, worker: WorkerRecord) -> tuple[object, ...]:
     return worker.id, worker.host, worker.pid, worker.version, worker.concurrency, *names, f"{seconds:,.0f} s ago"
 
 
-def _open_dead_letters(current: Stats) -> str:
-    return counted(current.dead_letters, "open dead letter")
+def _lines(found: Reading) -> list[str]:
+    """The lines after the tables: open dead letters, and what the outbox does not deliver."""
+    return [counted(found.current.dead_letters, "open dead letter"), *found.undelivered]

@@ -17,9 +17,10 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.observe import metrics
-from tenure.observe.metrics import OTHER, QUEUES_MAX
+from tenure.observe.metrics import ENDPOINTS_MAX, OTHER, QUEUES_MAX
 from tenure.seams import Seams
-from tenure.stores.contract import ReadStore, Stats, Store
+from tenure.stores.contract import Stats, Store
+from tenure.stores.contract.outbox import OutboxDepth
 from tenure.views.workers import live_workers, unserved_kinds, unserved_pins
 
 READ_TIME_SHARE_MAX = 0.05
@@ -60,6 +61,26 @@ def gauges(stats: Stats) -> list[GaugeValue]:
         GaugeValue(metrics.WORKERS.name, (), len(live_workers(stats))),
         GaugeValue(metrics.UNSERVED.name, (), sum(one.jobs for one in unserved_kinds(stats))),
         GaugeValue(metrics.PINNED_UNSERVED.name, (), sum(one.jobs for one in unserved_pins(stats))),
+    ]
+
+
+def outbox_gauges(depth: OutboxDepth) -> list[GaugeValue]:
+    """The gauges of the outbox. Only the endpoints with the most pending messages have their own label."""
+    largest = sorted(depth.endpoints, key=lambda one: (-one.messages, one.endpoint))
+    pending: dict[str, int] = {}
+    lag: dict[str, float] = {}
+    dead: dict[str, int] = {}
+    for number, one in enumerate(largest):
+        label = one.endpoint if number < ENDPOINTS_MAX else OTHER
+        seconds = 0.0 if one.oldest_at is None else max(0.0, (depth.at - one.oldest_at).total_seconds())
+        pending[label] = pending.get(label, 0) + one.messages
+        lag[label] = max(lag.get(label, 0.0), seconds)
+        dead[label] = dead.get(label, 0) + one.dead
+    return [
+        *(GaugeValue(metrics.OUTBOX_PENDING.name, (label,), count) for label, count in pending.items()),
+        *(GaugeValue(metrics.OUTBOX_LAG.name, (label,), seconds) for label, seconds in lag.items()),
+        *(GaugeValue(metrics.OUTBOX_DEAD_LETTERS.name, (label,), count) for label, count in dead.items()),
+        GaugeValue(metrics.OUTBOX_UNSERVED.name, (), depth.unserved),
     ]
 
 
@@ -119,8 +140,9 @@ class DatabaseGauges:
         began_at_seconds = self._seams.clock.monotonic_seconds()
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                stats = await (await self._opened_store()).stats()
-            found = [GaugeValue(metrics.DATABASE_UP.name, (), 1), *gauges(stats)]
+                store = await self._opened_store()
+                stats, depth = await store.stats(), await store.outbox.depth()
+            found = [GaugeValue(metrics.DATABASE_UP.name, (), 1), *gauges(stats), *outbox_gauges(depth)]
         except (TenureError, TimeoutError) as error:
             log.warning("reading database metrics failed: %s", str(error) or "timeout")
             await self._close_store()
@@ -130,7 +152,7 @@ class DatabaseGauges:
         self._next_read_at_seconds = ended_at_seconds + max(READ_INTERVAL_SECONDS_MIN, rest_seconds)
         return found
 
-    async def _opened_store(self) -> ReadStore:
+    async def _opened_store(self) -> Store:
         if self._store is None:
             self._store = await self._open_store()
         return self._store

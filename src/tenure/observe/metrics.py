@@ -16,6 +16,8 @@ KINDS_MAX = 100
 """The number of kinds with their own series: the first by name."""
 QUEUES_MAX = 100
 """The number of queues with their own series: those with the most jobs."""
+ENDPOINTS_MAX = 100
+"""The number of endpoints with their own series: those with the most pending messages."""
 
 BUCKETS_SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
@@ -86,11 +88,22 @@ OPEN_DEAD_LETTERS = _gauge("open_dead_letters", "Dead letters that are neither r
 WORKERS = _gauge("workers", "Workers with a heartbeat within the last minute, on all machines.")
 UNSERVED = _gauge("jobs_unserved", "Live jobs that no live worker serves.")
 PINNED_UNSERVED = _gauge("runs_pinned_unserved", "Runs pinned to a version of the code that no live worker has.")
+OUTBOX_PENDING = _gauge("outbox_pending", "Messages that an endpoint has yet to receive.", "outbox_endpoint")
+OUTBOX_LAG = _gauge(
+    "outbox_lag_seconds",
+    "How long ago the oldest message that an endpoint has yet to receive was written.",
+    "outbox_endpoint",
+)
+OUTBOX_DEAD_LETTERS = _gauge(
+    "outbox_dead_letters", "Dead letters of an endpoint that are neither redriven nor discarded.", "outbox_endpoint"
+)
+OUTBOX_UNSERVED = _gauge("outbox_unserved", "Messages that no endpoint subscribed to.")
 
 METRICS = (
     *(CLAIMS, CLAIM_CONFLICTS, LEASE_RENEWALS, LEASE_EXPIRIES, RETRIES, FAILURES, DEAD_LETTERS, REJECTIONS, ATTEMPTS),
     *(QUEUE_WAIT, RUN),
     *(PROCESSES, RUNNING, RESTARTS),
     *(DATABASE_UP, JOBS, DUE, OLDEST_DUE, OPEN_DEAD_LETTERS, WORKERS, UNSERVED, PINNED_UNSERVED),
+    *(OUTBOX_PENDING, OUTBOX_LAG, OUTBOX_DEAD_LETTERS, OUTBOX_UNSERVED),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -1,0 +1,60 @@
+"""Hides the values of secret fields in content that is shown. Pure; what is stored does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+REDACTED = "[redacted]"
+SECRET_NAMES = frozenset(
+    {
+        *(
+            "password",
+            "passwd",
+            "passphrase",
+            "secret",
+            "token",
+            "authorization",
+            "cookie",
+            "credential",
+            "credentials",
+        ),
+        *(
+            "credentials",
+            "api_key",
+            "apikey",
+            "access_key",
+            "private_key",
+            "signing_key",
+            "pin",
+            "cvv",
+            "iban",
+            "card_number",
+        ),
+    }
+)
+"""Names of fields that are secret whatever the program says."""
+
+
+def is_secret(name: str, names: Collection[str] = ()) -> bool:
+    """Whether a field of this name is secret: it has one of the names, or ends with one after a `_` or `-`.
+
+    >>> [is_secret(name) for name in ("password", "Access-Token", "clientSecret", "tokens_used", "to")]
+    [True, True, True, False, False]
+    """
+    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).replace("-", "_")
+    spelled = words.replace("__", "_").lstrip("_")
+    return any(spelled == one or spelled.endswith(f"_{one}") for one in {*SECRET_NAMES, *map(str.lower, names)})
+
+
+def redacted(value: Any, names: Collection[str] = ()) -> Any:
+    """The value with every secret field replaced, at any depth.
+
+    >>> redacted({"to": "ada", "login": {"password": "hunter2"}})
+    {'to': 'ada', 'login': {'password': '[redacted]'}}
+    """
+    if isinstance(value, dict):
+        return {name: REDACTED if is_secret(name, names) else redacted(one, names) for name, one in value.items()}
+    if isinstance(value, list):
+        return [redacted(one, names) for one in value]
+    return value
