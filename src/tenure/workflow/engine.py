@@ -467,7 +467,7 @@ class WorkflowEngine:
             self.end_here(Cancelled())
         self.require_all_made()
         if self.meter.budget is not None or self.main.spend:
-            await self.settle(self.partial_result)
+            await self.settle(self.partial_result())
         self.attempt.committer.continuation = continuation
         self.end_here(Returned(result))
 
