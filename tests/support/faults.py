@@ -13,7 +13,7 @@ from uuid import UUID
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import StepRecord
-from tenure.stores.contract import ClaimRequest, Outcome, Request, Store, Subscription
+from tenure.stores.contract import ClaimRequest, JobPage, Outcome, Request, Store, Subscription
 from tenure.stores.contract.steps import STEPS_PER_READ
 
 
@@ -57,6 +57,11 @@ class FaultyStore:
     async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
         steps: list[StepRecord] = await self._call("steps", lambda: self.store.steps(job_id, after=after, limit=limit))
         return steps
+
+    async def children(
+        self, parent_id: UUID, *, live_only: bool = False, after: UUID | None = None, limit: int = 100
+    ) -> JobPage:
+        return await self.store.children(parent_id, live_only=live_only, after=after, limit=limit)
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self.store.read(job_ids)

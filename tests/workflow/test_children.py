@@ -212,3 +212,42 @@ async def test_a_request_to_cancel_a_waiting_parent_cancels_its_children(app: te
 
         await eventually(both_are_cancelled, seconds=60)
     assert handle.job.reason == "no longer needed"
+
+
+@pytest.mark.requirement("WF-10", "WF-15")
+@pytest.mark.parametrize("how", ["an error", "a permanent error", "a timeout", "a hard cancel"])
+async def test_a_parent_that_ends_without_success_cancels_its_children(app: tenure.App, how: str) -> None:
+    @app.workflow()
+    async def child(run: tenure.Run) -> None:
+        await run.wait_for("never", str)
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE, on_timeout="fail", timeouts=tenure.Timeouts(running_seconds=2.0))
+    async def parent(run: tenure.Run) -> None:
+        cancelled = await run.spawn(child)
+        await run.using(on_parent_end="leave").spawn(child)
+        if how == "an error":
+            raise ValueError("no")
+        if how == "a permanent error":
+            raise tenure.PermanentError("no")
+        if how == "a timeout":
+            await run.step(asyncio.Event().wait)
+        await cancelled.result()
+
+    async with app, working(app):
+        handle = await parent.enqueue()
+        if how == "a hard cancel":
+
+            async def waits() -> bool:
+                return (await handle.refresh()).status is WAITING
+
+            await eventually(waits, seconds=60)
+            await handle.cancel(hard=True)
+
+        async def ended() -> bool:
+            jobs = await children_of(app, handle)
+            return not (await handle.refresh()).live and sorted(job.status for job in jobs) == [CANCELLED, WAITING]
+
+        await eventually(ended, seconds=60)
+        for left in await children_of(app, handle):
+            if left.live:
+                await app.cancel(left.id)

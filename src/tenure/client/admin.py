@@ -49,6 +49,7 @@ from tenure.stores.contract import (
     RetentionStore,
 )
 from tenure.stores.contract.steps import all_steps, ends_on_a_worker
+from tenure.workers.maintenance.children import cancel_children
 from tenure.workers.maintenance.retention import Pruner, PruneReport
 
 __all__ = [
@@ -145,7 +146,7 @@ class JobAdmin:
         """Cancel a job: at once if it is not leased, otherwise by a request to its worker. `hard` revokes the lease.
 
         A run that has steps to undo, or children, is always requested to cancel: a worker undoes its steps and cancels
-        its children first. A hard cancel does neither.
+        its children first. A hard cancel undoes nothing, and requests its children to cancel.
 
         A job that is claimed or released meanwhile is decided again. A job that has ended or is committed is refused.
         """
@@ -207,6 +208,9 @@ class JobAdmin:
         """Return the final outcome of each job, in the order of the jobs."""
         outcomes: dict[UUID, Outcome] = {}
         open_ = {job.id: job for job in jobs}
+        for parent in jobs if hard else ():
+            if parent.live and not parent.committed:
+                await cancel_children(self._store, parent, reason="its parent was cancelled")
         for _ in range(ROUNDS_MAX):
             to_worker = set() if hard else await self._ending_on_a_worker(open_.values())
             requests = [

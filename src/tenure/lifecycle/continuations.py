@@ -6,7 +6,7 @@ belongs to the chain: its budget, and the children that are live.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -21,6 +21,7 @@ CONTINUE_PREFIX = "continue:"
 CONTINUE_KEY = f"{CONTINUE_PREFIX}origin"
 """The key of the first record of a successor."""
 STATE_KEY = f"{CONTINUE_PREFIX}state"
+_REQUEST_SUFFIX = "/continue"
 _RESULT_NAME = "tenure:continued_as"
 
 
@@ -43,6 +44,20 @@ def continued_from(records: Mapping[str, StepRecord]) -> ContinuedFrom | None:
     """What the run with these records has of the run before it. None: it is the first, or its content was erased."""
     record = records.get(CONTINUE_KEY)
     return None if record is None or record.result is None else msgspec.json.decode(record.result, type=ContinuedFrom)
+
+
+def spawned_children(records: Iterable[StepRecord]) -> list[CarriedChild]:
+    """The children of the run with these records, and those of the runs before it."""
+    by_key = {record.key: record for record in records}
+    before = continued_from(by_key)
+    return [
+        *(() if before is None else before.children),
+        *(
+            CarriedChild(record.child_id, load(record.result or "{}").get("on_parent_end", "cancel"))
+            for record in by_key.values()
+            if record.kind is StepKind.SPAWN and record.child_id is not None
+        ),
+    ]
 
 
 def continued_result(successor_id: UUID) -> str:
@@ -68,9 +83,14 @@ def successor_origin(job: Job, new_id: UUID, payload: str) -> Origin:
         id=new_id,
         payload=payload,
         # A repetition after a lost reply finds the same successor.
-        request_id=f"{job.id}/continue",
+        request_id=f"{job.id}{_REQUEST_SUFFIX}",
         correlation_id=job.correlation_id,
     )
+
+
+def is_successor(job: Job) -> bool:
+    """Whether the run continues another one."""
+    return job.origin.request_id is not None and job.origin.request_id.endswith(_REQUEST_SUFFIX)
 
 
 def successor_steps(job: Job, new_id: UUID, origin: ContinuedFrom, records: Sequence[StepRecord]) -> list[StepRecord]:

@@ -13,7 +13,7 @@ import msgspec
 
 from tenure.jobs.definition import JobDefinition
 from tenure.jobs.step_codec import Errors, recorded_error
-from tenure.lifecycle.continuations import CarriedChild, continued_as
+from tenure.lifecycle.continuations import CarriedChild, continued_as, spawned_children
 from tenure.lifecycle.json_text import digest, encode, load
 from tenure.lifecycle.operations import RequestCancel
 from tenure.lifecycle.records import Actor, Job, Role
@@ -206,15 +206,7 @@ class ChildJobs:
 
     def _carried(self) -> list[CarriedChild]:
         """The children of this run and of those before it, whether or not this attempt has come to their calls."""
-        before = self._engine.continued
-        return [
-            *(() if before is None else before.children),
-            *(
-                CarriedChild(record.child_id, load(record.result or "{}").get("on_parent_end", "cancel"))
-                for record in self._engine.records()
-                if record.kind is StepKind.SPAWN and record.child_id is not None
-            ),
-        ]
+        return spawned_children(self._engine.records())
 
     def _ids(self, on_parent_end: OnParentEnd) -> list[UUID]:
         """The children with this policy."""

@@ -39,6 +39,8 @@ from tenure.workflow.undo import RunEnd, undo
 
 log = logging.getLogger("tenure.workflow")
 
+ENDED = {"cancelled": "was cancelled", "failed": "has failed", "dead_lettered": "became a dead letter"}
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -92,7 +94,9 @@ class WorkflowDefinition(JobDefinition[P, R]):
         except asyncio.CancelledError:
             if attempt.interruption is not Interruption.OVERDUE:
                 raise
-            await self._end_later(engine, RunEnd.after(attempt.job, TimedOut()))
+            end = RunEnd.after(attempt.job, TimedOut())
+            if end is not None:
+                await self._end_later(engine, children, end)
             raise
         except EndsAttempt as ended:
             await self._undo_after(engine, children, ended.outcome)
@@ -133,10 +137,10 @@ class WorkflowDefinition(JobDefinition[P, R]):
 
     async def _undo_after(self, engine: WorkflowEngine, children: ChildJobs, outcome: Outcome) -> None:
         """Undo the steps if the run ends with this outcome and has any to undo."""
-        if isinstance(outcome, Cancelled | Halted):
-            how = "halted" if isinstance(outcome, Halted) else "cancelled"
-            await children.cancel_live(f"its parent was {how}")
         end, records = RunEnd.after(engine.job, outcome), engine.records()
+        if end is not None or isinstance(outcome, Halted):
+            how = "was halted" if end is None else ENDED[end.ends_as]
+            await children.cancel_live(f"its parent {how}")
         if end is not None and steps_to_undo(records):
             await self._undo(engine.attempt, records, engine.undoable, end)
 
@@ -146,8 +150,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         """End a run that is to end: replay it to find what undoes its steps, and undo them."""
         engine = WorkflowEngine(attempt, records, Mode.REPLAY)
         children = ChildJobs(engine, self.errors)
-        if end.ends_as == "cancelled":
-            await children.cancel_live("its parent was cancelled")
+        await children.cancel_live(f"its parent {ENDED[end.ends_as]}")
         if not steps_to_undo(records) and not attempt.job.unwinding:
             raise EndsAttempt(Cancelled())
         try:
@@ -178,11 +181,13 @@ class WorkflowDefinition(JobDefinition[P, R]):
         except Exception as error:
             raise EndsAttempt(UndoUnfinished(describe_error(error))) from error
 
-    async def _end_later(self, engine: WorkflowEngine, end: RunEnd | None) -> None:
-        """The time of this attempt is over: record how the run ends, and let the next attempt undo its steps."""
-        if end is None or not steps_to_undo(engine.records()):
-            return
+    async def _end_later(self, engine: WorkflowEngine, children: ChildJobs, end: RunEnd) -> None:
+        """The time of the last attempt is over: cancel the children, and if there are steps to undo, record how the run
+        ends, and let the next attempt undo them."""
         try:
+            await children.cancel_live("its parent has timed out")
+            if not steps_to_undo(engine.records()):
+                return
             await engine.services.checkpointer.save(engine.attempt.lease, end.step())
         except TenureError:
             # The attempt has timed out all the same. Recovery, or the next attempt, ends the run.

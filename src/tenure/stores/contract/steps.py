@@ -10,9 +10,10 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import JobNotFound
+from tenure.lifecycle.continuations import spawned_children
 from tenure.lifecycle.decide import effective_at
 from tenure.lifecycle.records import Actor, Job
-from tenure.lifecycle.steps import NewStep, StepKind, StepRecord, new_step_digests, save_refusal, steps_to_undo
+from tenure.lifecycle.steps import NewStep, StepRecord, new_step_digests, save_refusal, steps_to_undo
 from tenure.stores.contract.budgets import Charge
 from tenure.stores.contract.results import Busy, Failure, without_token
 
@@ -132,7 +133,7 @@ async def ends_on_a_worker(store: StepReads, job: Job) -> bool:
     if job.attempt == 0 or job.committed:
         return False
     records = await all_steps(store, job.id)
-    return any(record.undo is not None or record.kind is StepKind.SPAWN for record in records)
+    return any(record.undo is not None for record in records) or bool(spawned_children(records))
 
 
 class StepStore(Protocol):

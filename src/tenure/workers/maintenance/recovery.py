@@ -35,7 +35,8 @@ from tenure.lifecycle.transitions import ClockGuard
 from tenure.observe.log_context import job_fields
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Busy, Failure, Outcome, RecoverableStore, Request
-from tenure.stores.contract.steps import StepReads, has_steps_to_undo
+from tenure.stores.contract.steps import has_steps_to_undo
+from tenure.workers.maintenance.children import ChildrenStore, cancel_children
 from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
 from tenure.workers.timeouts import timeout_error
 
@@ -47,13 +48,14 @@ PAUSE_SECONDS_MAX = 60.0
 """The longest pause that follows from it: lost jobs are found in about a minute, however long a scan takes."""
 OWNER_TIME = timedelta(seconds=10)
 """How long the owner of a running job has to end it after its timeout: twice what it gives a function to stop."""
+ENDS = (Cancel, DeadLetter, GiveUp, Reconcile, TimeOut)
 EXPECTED_REFUSALS = (RevisionConflict, NotYet, IllegalTransition)
 """The job was changed by another client, or needs no recovery any more."""
 
 log = logging.getLogger("tenure.workers")
 
 
-class RecoveryStore(RecoverableStore, StepReads, Protocol):
+class RecoveryStore(RecoverableStore, ChildrenStore, Protocol):
     """The part of a store that recovery uses."""
 
     async def now(self) -> datetime: ...
@@ -191,7 +193,12 @@ class RecoveryWorker:
         """Recover those of these jobs that need it. Returns how many were changed."""
         now = await self._store.now()
         planned = [(job, operations) for job in jobs if (operations := recovery_operations(job, now))]
-        requests = [self._request(job, await self._undoing_first(job, operations)) for job, operations in planned]
+        requests = []
+        for job, planned_operations in planned:
+            operations = await self._undoing_first(job, planned_operations)
+            if isinstance(operations[-1], ENDS):
+                await cancel_children(self._store, job, reason="its parent has ended")
+            requests.append(self._request(job, operations))
         outcomes = await self._store.apply(requests) if requests else []
         for outcome in outcomes:
             _log(outcome)
