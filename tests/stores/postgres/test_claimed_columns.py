@@ -20,4 +20,4 @@ def test_every_column_is_written_by_a_claim_or_returned_or_null_until_the_end() 
     written = set(re.findall(r"^ +(?:set )?(\w+) = ", assignments, re.MULTILINE))
     assert {"status", "owner", "progress"} <= written
     unknown = CHANGING.keys() - written - set(CLAIMED) - NOT_BEFORE_THE_END
-    assert unknown == set(), f"add to CLAIMED and decode in Claimed, or reset in claimed.sql: {sorted(unknown)}"
+    assert unknown == set(), f"add to ClaimedRow and decode in Claimed, or reset in claimed.sql: {sorted(unknown)}"

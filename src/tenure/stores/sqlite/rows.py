@@ -159,8 +159,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """The lists that a statement's line `-- each … column: …` names."""
 
 _PAST = tuple(column for column in JOB if column not in (*NEW, "transition_count", "previous_status"))
-_COUNTS = ("attempt", "failures", "losses", "lost", "signal_rev", "failures_before_undo")
-_NO_PAST = tuple(0 if column in _COUNTS else None for column in _PAST)
+_NO_PAST = tuple(0 if JobRow.__annotations__[column] == "int" else None for column in _PAST)
 _past = itemgetter(*map(JOB.index, _PAST))
 _new = itemgetter(*map(JOB.index, NEW))
 _mutable = itemgetter(*map(JOB.index, MUTABLE))
