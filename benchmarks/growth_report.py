@@ -11,7 +11,7 @@ from typing import Any
 
 NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 COST_FIGURES = ("claim_p99_ms", "job_us", "pages_per_job")
-SAYS = {
+DESCRIPTIONS = {
     "claim_p99_ms": "claim p99",
     "job_us": "time per job",
     "pages_per_job": "pages per job",
@@ -160,6 +160,6 @@ def _verdicts(cells: Sequence[Cell], series: Series) -> Iterator[str]:
         for growth in growths(mine) if of is series else ():
             verdict = "within" if growth.within else "**beyond**"
             yield (
-                f"- {NAMES[store]}, {SAYS[growth.cost]}: {growth.factor:.2f} times from {growth.smallest:,} to "
+                f"- {NAMES[store]}, {DESCRIPTIONS[growth.cost]}: {growth.factor:.2f} times from {growth.smallest:,} to "
                 f"{growth.largest:,}; allowed: {growth.allowed:.2f} times ({growth.rule}): {verdict}"
             )

@@ -29,7 +29,7 @@ import asyncpg
 
 from benchmarks.gauges import Cores
 from benchmarks.growth_plots import Chart, Line, drawn
-from benchmarks.measuring.channel import Orders
+from benchmarks.measuring.channel import WorkerOptions
 from benchmarks.measuring.jobs import app
 from benchmarks.measuring.records import NotMeasured
 from benchmarks.measuring.worker_processes import WorkerProcesses
@@ -79,9 +79,9 @@ class Measuring:
     async def outcome(self) -> Outcome:
         app.database = self.url
         producer = Producer(QUEUE)
-        orders = Orders(database=self.url, queue=QUEUE, concurrency=self.options.concurrency)
+        options = WorkerOptions(database=self.url, queue=QUEUE, concurrency=self.options.concurrency)
         try:
-            async with pressed_workers(self.options.processes, orders, log=self.log) as members:
+            async with pressed_workers(self.options.processes, options, log=self.log) as members:
                 members.go()
                 async with lasting(producer.keep(lambda: members.succeeded)):
                     await asyncio.sleep(WARM_UP_SECONDS)

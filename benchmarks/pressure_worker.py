@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.measuring.channel import Orders
+from benchmarks.measuring.channel import WorkerOptions
 from benchmarks.measuring.jobs import app
 from benchmarks.measuring.worker_process import main
 from benchmarks.measuring.worker_processes import WorkerProcesses
@@ -30,19 +30,19 @@ async def work(text: str) -> None:
 
 
 @asynccontextmanager
-async def pressed_workers(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[WorkerProcesses]:
-    """Worker processes that are ready and wait for the word to go. However this is left, none is left behind."""
-    programs: list[WorkerProcess] = []
+async def pressed_workers(number: int, options: WorkerOptions, *, log: Path) -> AsyncIterator[WorkerProcesses]:
+    """Worker processes that are ready and wait for GO. All of them have exited afterwards."""
+    processes: list[WorkerProcess] = []
     with log.open("ab") as output:
-        for _ in range(processes):
-            programs.append(WorkerProcess(_command, output=output, errors=output))
-            programs[-1].send(msgspec.json.encode(orders) + b"\n")
-    members = WorkerProcesses(programs, log)
+        for _ in range(number):
+            processes.append(WorkerProcess(_command, output=output, errors=output))
+            processes[-1].send(msgspec.json.encode(options) + b"\n")
+    workers = WorkerProcesses(processes, log)
     try:
-        await members.ready()
-        yield members
+        await workers.ready()
+        yield workers
     finally:
-        members.close()
+        workers.close()
 
 
 def _command(descriptor: int) -> list[str]:

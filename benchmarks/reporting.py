@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.measuring.records import SAYS, SHARED_BY_WORKERS, Measured, Workload
+from benchmarks.measuring.records import DESCRIPTIONS, SHARED_BY_WORKERS, Measured, Workload
 from benchmarks.measuring.rounds import Result, Summary, summarised
 from benchmarks.plots import Bar, Panel, drawn
 
@@ -46,7 +46,7 @@ def markdown(found: Found, *, facts: Sequence[str]) -> str:
     summaries = {variant: summary_of(results) for variant, results in found.items()}
     lines = [*facts, "", *_speed(summaries), "", *_costs(summaries), "", *_shares(summaries)]
     used = dict.fromkeys(variant.workload for variant in summaries)
-    lines += ["", *(f"- **{workload}**: {SAYS[workload]}" for workload in used)]
+    lines += ["", *(f"- **{workload}**: {DESCRIPTIONS[workload]}" for workload in used)]
     return "\n".join(lines) + "\n"
 
 

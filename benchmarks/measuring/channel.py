@@ -1,7 +1,7 @@
 """The messages between a benchmark and its worker processes, over one socket each.
 
-The benchmark sends its orders, then single letters; a worker sends its standing. When the benchmark ends, the socket
-closes, and the worker stops.
+The benchmark sends the options, then commands of a letter each; the worker sends reports. When the benchmark ends, the
+socket closes, and the worker stops.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ GO, RELEASE, STOP = b"g", b"r", b"s"
 BYTES_MAX = 65_536
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs a worker process is to run. They come over the line: an address may hold a password."""
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs a worker process runs. Sent over the socket, since a database URL may contain a password."""
 
     database: str
     queue: str
     concurrency: int
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker process stands: how many jobs it runs, how many of its jobs have succeeded, and since when that
-    many, by the clock that all processes of a machine share. The first one says that it is ready to go."""
+class BenchmarkReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a worker process: how many jobs it runs, how many have succeeded, and when the last one did, by the
+    monotonic clock of the machine. The first report means that the process is ready."""
 
     pid: int
     running: int
@@ -35,17 +35,17 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int
 
 
-async def lines(line: socket.socket) -> AsyncIterator[bytes]:
-    """What comes over the line, until its other end is closed."""
+async def lines(connection: socket.socket) -> AsyncIterator[bytes]:
+    """The lines received, until the other end is closed."""
     loop = asyncio.get_running_loop()
     pending = b""
     while True:
         try:
-            received = await loop.sock_recv(line, BYTES_MAX)
+            received = await loop.sock_recv(connection, BYTES_MAX)
         except OSError:
             return
         if not received:
             return
-        *whole, pending = (pending + received).split(b"\n")
-        for one in whole:
+        *complete, pending = (pending + received).split(b"\n")
+        for one in complete:
             yield one

@@ -21,7 +21,7 @@ class Workload(StrEnum):
     HEARTBEATS = "heartbeats"
 
 
-SAYS = {
+DESCRIPTIONS = {
     Workload.ENQUEUE_ONE: "jobs are queued one by one, each call waiting for the one before",
     Workload.ENQUEUE_MANY: "jobs are queued by enqueue_many",
     Workload.DRAIN: "queued jobs that do nothing are run to their end",
@@ -52,9 +52,9 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One round of one workload, all of whose jobs were seen to have succeeded.
+    """One round of one workload. All of its jobs have succeeded.
 
-    `gauged` is by how much the database's own counters moved, for each job.
+    `gauged` is the increase of the database's own counters per job.
     """
 
     workload: Workload
@@ -74,20 +74,20 @@ class Unmeasured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotMeasured(TenureError):
-    """A round did not come to an end that could be counted."""
+    """A round did not end in a way that can be counted."""
 
 
 Gauge = Callable[[], Awaitable[Mapping[str, float]]]
-"""Reads the database's own counters, once nothing of ours is connected to it any more."""
+"""Reads the database's own counters, after the benchmark has disconnected."""
 
 
 async def no_gauge() -> Mapping[str, float]:
-    """The gauge of a database that is not looked into."""
+    """The gauge of a database without counters."""
     return {}
 
 
 def moved(before: Mapping[str, float], after: Mapping[str, float], *, jobs: int) -> dict[str, float]:
-    """By how much each counter moved for each job.
+    """The increase of each counter per job.
 
     >>> moved({"wal_bytes": 1000}, {"wal_bytes": 5000}, jobs=4)
     {'wal_bytes': 1000.0}

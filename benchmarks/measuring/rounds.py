@@ -1,4 +1,4 @@
-"""Several rounds of several workloads, one after the other, so that a busy minute of the machine hits all of them."""
+"""Several rounds of several workloads, one after the other, so that a busy minute affects all of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.measuring.workloads import Benchmark
 from tenure.cli.bench_workloads import medians
 
 Result = Measured | Unmeasured
-Told = Callable[[str, float], None]
-"""Is told what comes next, and which share of the whole is done."""
+OnProgress = Callable[[str, float], None]
+"""Called with what is measured next, and the share of the whole that is done."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """All rounds of one workload: medians, or why there are none. One round that failed spoils the rest."""
+    """All rounds of one workload: medians, or why there are none. After one failed round there are none."""
 
     workload: Workload
     processes: int
@@ -37,14 +37,14 @@ def variants(workloads: Sequence[Workload], processes: Sequence[int]) -> list[tu
 
 
 async def measure_rounds(
-    benchmark: Benchmark, wanted: Sequence[tuple[Workload, int]], *, rounds: int, told: Told
+    benchmark: Benchmark, wanted: Sequence[tuple[Workload, int]], *, rounds: int, on_progress: OnProgress
 ) -> list[Result]:
     """Everything that is wanted, as many times as there are rounds."""
     found: list[Result] = []
     for number in range(rounds):
         for workload, processes in wanted:
             label = f"round {number + 1} of {rounds}: {described(workload, processes)}"
-            told(label, len(found) / (rounds * len(wanted)))
+            on_progress(label, len(found) / (rounds * len(wanted)))
             found.append(await measure_one(benchmark, workload, processes))
     return found
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from benchmarks.measuring.channel import GO, RELEASE, Orders, Standing, lines
+from benchmarks.measuring.channel import GO, RELEASE, BenchmarkReport, WorkerOptions, lines
 from benchmarks.measuring.jobs import app, release
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.seams import SYSTEM
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from tenure.workers.worker import Worker
 
 LOOK_SECONDS = 0.005
-"""How exactly the moment of the last success is known."""
-TELL_SECONDS = 0.25
+"""How exactly the time of the last success is known."""
+REPORT_SECONDS = 0.25
 GRACE_SECONDS = 5.0
 STATM = Path("/proc/self/statm")
 
 
 class BenchmarkWorker:
-    """A worker, and its end of the line."""
+    """A worker, and its end of the socket."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
         self._go, self._stop = asyncio.Event(), asyncio.Event()
         self._succeeded, self._at_seconds = 0, 0.0
-        self._told, self._told_at_seconds = -1, 0.0
+        self._reported, self._reported_at_seconds = -1, 0.0
 
     async def run(self) -> None:
-        """Wait for orders, then for the word to go; work; stop when told to."""
-        heard = lines(self._line)
-        orders = msgspec.json.decode(await anext(heard), type=Orders)
-        app.database = orders.database
+        """Wait for the options, then for GO; work until STOP."""
+        received = lines(self._connection)
+        options = msgspec.json.decode(await anext(received), type=WorkerOptions)
+        app.database = options.database
         await (await app.open_store()).close()
-        worker = app.worker(queues=(orders.queue,), concurrency=orders.concurrency, grace_seconds=GRACE_SECONDS)
-        listening = SYSTEM.spawn.task(self._listen(heard), name="tenure-bench-line")
-        await self._tell(worker)
+        worker = app.worker(queues=(options.queue,), concurrency=options.concurrency, grace_seconds=GRACE_SECONDS)
+        receiving = SYSTEM.spawn.task(self._receive(received), name="tenure-bench-commands")
+        await self._report(worker)
         await self._go.wait()
         if not self._stop.is_set():
             await self._work(worker)
-        listening.cancel()
+        receiving.cancel()
 
     async def _work(self, worker: Worker) -> None:
         working = SYSTEM.spawn.task(worker.run(), name="tenure-bench-worker")
@@ -65,31 +65,31 @@ class BenchmarkWorker:
         await working
 
     async def _look(self, worker: Worker) -> None:
-        """Take note of what has succeeded. It is told once nothing more comes at once: telling takes time as well."""
+        """Count the successes, and report them once no more follow at once: a report takes time as well."""
         now, succeeded = SYSTEM.clock.monotonic_seconds(), worker.counts[SUCCEEDED]
         settled = succeeded == self._succeeded
         if not settled:
             self._succeeded, self._at_seconds = succeeded, now
-        if (settled and succeeded != self._told) or now - self._told_at_seconds > TELL_SECONDS:
-            self._told, self._told_at_seconds = succeeded, now
-            await self._tell(worker)
+        if (settled and succeeded != self._reported) or now - self._reported_at_seconds > REPORT_SECONDS:
+            self._reported, self._reported_at_seconds = succeeded, now
+            await self._report(worker)
 
-    async def _tell(self, worker: Worker) -> None:
-        standing = Standing(
+    async def _report(self, worker: Worker) -> None:
+        report = BenchmarkReport(
             pid=os.getpid(),
             running=worker.running,
             succeeded=self._succeeded,
             at_seconds=self._at_seconds,
             rss_bytes=rss_bytes(),
         )
-        await asyncio.get_running_loop().sock_sendall(self._line, msgspec.json.encode(standing) + b"\n")
+        await asyncio.get_running_loop().sock_sendall(self._connection, msgspec.json.encode(report) + b"\n")
 
-    async def _listen(self, heard: AsyncIterator[bytes]) -> None:
-        """Obey each word. The line's end is the word to stop, and so is any word that is not known."""
-        async for word in heard:
-            if word == GO:
+    async def _receive(self, received: AsyncIterator[bytes]) -> None:
+        """Execute each command. The end of the socket, and an unknown command, mean STOP."""
+        async for command in received:
+            if command == GO:
                 self._go.set()
-            elif word == RELEASE:
+            elif command == RELEASE:
                 release.set()
             else:
                 break
@@ -98,7 +98,7 @@ class BenchmarkWorker:
 
 
 def rss_bytes() -> int:
-    """The memory that this process has now; where the system does not tell, the most that it ever had."""
+    """The memory that this process has now; without /proc, its peak."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * resource.getpagesize()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -106,12 +106,12 @@ def rss_bytes() -> int:
 
 
 def main() -> None:
-    """Work on the line whose descriptor is the one argument."""
+    """Run the worker on the socket whose descriptor is the one argument."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    with socket.socket(fileno=int(sys.argv[1])) as given, given.dup() as line:
-        # The copy is not handed down to what jobs start: the line must end when this process does.
-        line.settimeout(0)
-        asyncio.run(BenchmarkWorker(line).run())
+    with socket.socket(fileno=int(sys.argv[1])) as inherited, inherited.dup() as connection:
+        # Programs that jobs start do not inherit the copy: the socket must be closed when this process ends.
+        connection.settimeout(0)
+        asyncio.run(BenchmarkWorker(connection).run())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.measuring.channel import GO, RELEASE, STOP, Orders, Standing, lines
+from benchmarks.measuring.channel import GO, RELEASE, STOP, BenchmarkReport, WorkerOptions, lines
 from benchmarks.measuring.records import NotMeasured
 from tenure.seams import SYSTEM
 from tenure.workers.supervisor.process import WorkerProcess
@@ -24,122 +24,121 @@ LOG_LINES = 5
 class WorkerProcesses:
     """Some worker processes on one queue."""
 
-    def __init__(self, programs: list[WorkerProcess], log: Path) -> None:
-        self._programs, self._log = programs, log
-        self._standings: dict[int, Standing] = {}
+    def __init__(self, processes: list[WorkerProcess], log: Path) -> None:
+        self._processes, self._log = processes, log
+        self._reports: dict[int, BenchmarkReport] = {}
         self._news = asyncio.Event()
-        self._listening = [
-            SYSTEM.spawn.task(self._listen(number, program), name=f"tenure-bench-hears-{number}")
-            for number, program in enumerate(programs)
+        self._receiving = [
+            SYSTEM.spawn.task(self._receive(number, process), name=f"tenure-bench-reports-{number}")
+            for number, process in enumerate(processes)
         ]
 
     @property
     def succeeded(self) -> int:
-        return sum(standing.succeeded for standing in self._standings.values())
+        return sum(report.succeeded for report in self._reports.values())
 
     @property
     def running(self) -> int:
-        return sum(standing.running for standing in self._standings.values())
+        return sum(report.running for report in self._reports.values())
 
     @property
     def rss_bytes(self) -> int:
         """The memory of the largest of them."""
-        return max(standing.rss_bytes for standing in self._standings.values())
+        return max(report.rss_bytes for report in self._reports.values())
 
     @property
     def last_success_seconds(self) -> float:
-        """When the last job succeeded, by the clock that all processes of a machine share."""
-        return max(standing.at_seconds for standing in self._standings.values())
+        """When the last job succeeded, by the monotonic clock of the machine."""
+        return max(report.at_seconds for report in self._reports.values())
 
     async def ready(self) -> None:
-        """Until all of them have opened the database."""
-        await self._until(lambda: len(self._standings) == len(self._programs), "are up", seconds=START_SECONDS_MOST)
+        """Wait until all of them have opened the database."""
+        await self._until(lambda: len(self._reports) == len(self._processes), "be up", seconds=START_SECONDS_MOST)
 
     def go(self) -> None:
-        """Set them to work."""
-        self._say(GO)
+        """Start the work."""
+        self._send(GO)
 
     def release(self) -> None:
-        """Let the jobs end that wait for it."""
-        self._say(RELEASE)
+        """Release the jobs that `hold`."""
+        self._send(RELEASE)
 
-    async def have_succeeded(self, jobs: int, *, seconds: float) -> None:
-        """Until this many jobs have succeeded in all; NotMeasured if that takes longer or a process ends."""
+    async def wait_until_succeeded(self, jobs: int, *, seconds: float) -> None:
+        """Wait until this many jobs have succeeded in all; NotMeasured if that takes longer or a process ends."""
         await self._until(lambda: self.succeeded >= jobs, f"have done {jobs:,} jobs", seconds=seconds)
 
-    async def are_running(self, jobs: int, *, seconds: float) -> None:
-        """Until this many jobs run at once."""
+    async def wait_until_running(self, jobs: int, *, seconds: float) -> None:
+        """Wait until this many jobs run at once."""
         await self._until(lambda: self.running >= jobs, f"run {jobs:,} jobs at once", seconds=seconds)
 
     async def stop(self) -> None:
-        """Have them stop as they should; NotMeasured if one does not."""
-        self._say(STOP)
+        """Stop them; NotMeasured if one does not exit, or fails."""
+        self._send(STOP)
         try:
             async with asyncio.timeout(STOP_SECONDS_MOST):
-                await _ended(self._programs)
+                await _ended(self._processes)
         except TimeoutError:
-            says = f"the workers did not stop within {STOP_SECONDS_MOST:.0f} s"
-            raise NotMeasured(says + self._last_words()) from None
-        if any(program.exit_code for program in self._programs):
-            raise NotMeasured(f"a worker did not end as it should{self._last_words()}")
+            raise NotMeasured(f"the workers did not stop within {STOP_SECONDS_MOST:.0f} s{self._log_end()}") from None
+        if any(process.exit_code for process in self._processes):
+            raise NotMeasured(f"a worker failed while stopping{self._log_end()}")
 
     def close(self) -> None:
-        """However it stands, none of them goes on."""
-        for listening in self._listening:
-            listening.cancel()
-        for program in self._programs:
-            program.kill()
-            program.close()
+        """Kill those that still run."""
+        for task in self._receiving:
+            task.cancel()
+        for process in self._processes:
+            process.kill()
+            process.close()
 
-    def _say(self, word: bytes) -> None:
-        for program in self._programs:
-            program.send(word + b"\n")
+    def _send(self, command: bytes) -> None:
+        for process in self._processes:
+            process.send(command + b"\n")
 
-    async def _listen(self, number: int, program: WorkerProcess) -> None:
-        async for line in lines(program.connection):
-            self._standings[number] = msgspec.json.decode(line, type=Standing)
+    async def _receive(self, number: int, process: WorkerProcess) -> None:
+        async for line in lines(process.connection):
+            self._reports[number] = msgspec.json.decode(line, type=BenchmarkReport)
             self._news.set()
         self._news.set()
 
-    async def _until(self, condition: Callable[[], bool], says: str, *, seconds: float) -> None:
+    async def _until(self, condition: Callable[[], bool], state: str, *, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
-                    await self._refuse_losses(says)
+                    await self._refuse_losses(state)
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             so_far = f"{self.succeeded:,} succeeded, {self.running:,} run"
             raise NotMeasured(
-                f"after {seconds:.0f} s one cannot say that the workers {says}: {so_far}{self._last_words()}"
+                f"the workers were expected to {state} within {seconds:.0f} s: {so_far}{self._log_end()}"
             ) from None
 
-    async def _refuse_losses(self, says: str) -> None:
-        """A process whose line has ended is at its end; what it has to say of that, it says before it is gone."""
-        gone = [one for one, heard in zip(self._programs, self._listening, strict=True) if heard.done()]
-        if gone:
-            await _ended(gone)
-            raise NotMeasured(f"a worker ended before they {says}{self._last_words()}")
+    async def _refuse_losses(self, state: str) -> None:
+        """NotMeasured if a process has closed its socket. Its log is complete once it has exited."""
+        ending = [one for one, task in zip(self._processes, self._receiving, strict=True) if task.done()]
+        if ending:
+            await _ended(ending)
+            raise NotMeasured(f"a worker exited; it was expected to {state}{self._log_end()}")
 
-    def _last_words(self) -> str:
+    def _log_end(self) -> str:
         last = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         return "".join(f"\n  {line}" for line in ["; the workers' log ends with:", *last]) if last else ""
 
 
 @asynccontextmanager
-async def worker_processes(processes: int, orders: Orders, *, log: Path) -> AsyncIterator[WorkerProcesses]:
-    """Worker processes that are ready and wait for the word to go. However this is left, none is left behind."""
-    programs: list[WorkerProcess] = []
+async def worker_processes(number: int, options: WorkerOptions, *, log: Path) -> AsyncIterator[WorkerProcesses]:
+    """Worker processes that are ready and wait for GO. All of them have exited afterwards."""
+    processes: list[WorkerProcess] = []
     try:
         with log.open("ab") as output:
-            for _ in range(processes):
-                programs.append(WorkerProcess(_command, output=output, errors=output))
-                programs[-1].send(msgspec.json.encode(orders) + b"\n")
-        workers = WorkerProcesses(programs, log)
+            for _ in range(number):
+                processes.append(WorkerProcess(_command, output=output, errors=output))
+                processes[-1].send(msgspec.json.encode(options) + b"\n")
+        workers = WorkerProcesses(processes, log)
     except BaseException:
-        for program in programs:
-            program.kill()
-            program.close()
+        for process in processes:
+            process.kill()
+            process.close()
         raise
     try:
         await workers.ready()
@@ -149,8 +148,8 @@ async def worker_processes(processes: int, orders: Orders, *, log: Path) -> Asyn
         workers.close()
 
 
-async def _ended(programs: Sequence[WorkerProcess]) -> None:
-    while any(program.exit_code is None for program in programs):
+async def _ended(processes: Sequence[WorkerProcess]) -> None:
+    while any(process.exit_code is None for process in processes):
         await SYSTEM.clock.sleep(LOOK_SECONDS)
 
 

@@ -1,6 +1,6 @@
 """The workloads. Each runs through the public API, on a queue of its own, with workers in processes of their own.
 
-Nothing is timed but the work itself: processes are up and connections are open before, jobs are looked at afterwards.
+Only the work itself is timed: processes are up and connections open before it, and the jobs are checked after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 import tenure
 from benchmarks.measuring import jobs as bench_jobs
-from benchmarks.measuring.channel import Orders
+from benchmarks.measuring.channel import WorkerOptions
 from benchmarks.measuring.jobs import HEARTBEAT_SECONDS, app
 from benchmarks.measuring.records import (
     SHARED_BY_WORKERS,
@@ -33,12 +33,12 @@ from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.seams import SYSTEM
 
 LIMIT_SECONDS, LIMIT_JOBS_PER_SECOND = 60.0, 50.0
-"""However slow the machine is, it ends: after so long, and a second more for so many jobs."""
+"""A round ends after so many seconds, and one more for each so many jobs."""
 CYCLE_BATCH = 100
 READ_BATCH = 1000
 WARM_UP_JOBS = 10
 PAUSE_SECONDS = 0.05
-"""Between two samples of the latency, about: never in step with what looks at the queue every now and then."""
+"""About the time between two samples of the latency. It varies, so as not to be in step with polling."""
 BEATS = 4
 """The heartbeats are counted over so many of their intervals."""
 LOOK_SECONDS = 0.02
@@ -48,7 +48,7 @@ Handles = list[tenure.Handle[Any]]
 
 
 class Benchmark:
-    """Measures on one database. Its jobs are in a queue with a name that nobody else has."""
+    """Measures on one database, in a queue of its own."""
 
     def __init__(self, database: str, *, effort: Effort, folder: Path, gauge: Gauge = no_gauge) -> None:
         """`folder` is for the log of the worker processes."""
@@ -61,7 +61,7 @@ class Benchmark:
         self._hold = bench_jobs.hold.options(queue=self.queue)
 
     async def measure(self, workload: Workload, *, processes: int = 1) -> Measured:
-        """One round of the workload; NotMeasured unless every job of it was seen to have succeeded."""
+        """One round of the workload; NotMeasured unless all of its jobs have succeeded."""
         assert processes == 1 or workload in SHARED_BY_WORKERS, f"{workload} has one worker"
         app.database = self.database
         try:
@@ -105,7 +105,7 @@ class Benchmark:
         return self._rate(Workload.ENQUEUE_MANY, len(handles) - 1, seconds, before=before, after=after)
 
     async def _drain(self, processes: int) -> Measured:
-        """From the first claim, by the database's clock, to the moment at which a worker knew of the last success."""
+        """From the first claim, by the database's clock, to the last success that a worker reported."""
         handles: Handles = [*await app.enqueue_many(map(self._nothing.request, range(self.effort.jobs)))]
         before = await self._gauged()
         done_at_seconds = await self._run(handles, processes=processes)
@@ -117,12 +117,12 @@ class Benchmark:
 
     async def _cycle(self, processes: int) -> Measured:
         before = await self._gauged()
-        async with self._at_work(processes) as (workers, handles):
+        async with self._warm_workers(processes) as (workers, handles):
             began = _now()
             for start in range(0, self.effort.jobs, CYCLE_BATCH):
                 numbers = range(start, min(start + CYCLE_BATCH, self.effort.jobs))
                 handles += await app.enqueue_many(map(self._nothing.request, numbers))
-            await workers.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
+            await workers.wait_until_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
             seconds = workers.last_success_seconds - began
         after = await self._gauged()
         await self._verified(handles)
@@ -130,13 +130,13 @@ class Benchmark:
 
     async def _latency(self) -> Measured:
         began: list[float] = []
-        async with self._at_work(1) as (workers, handles):
+        async with self._warm_workers(1) as (workers, handles):
             warm = len(handles)
             for number in range(self.effort.samples):
                 await SYSTEM.clock.sleep(PAUSE_SECONDS * (0.5 + SYSTEM.random.fraction()))
                 began.append(_now())
                 handles.append(await self._stamp.enqueue(number))
-                await workers.have_succeeded(len(handles), seconds=_limit_seconds(1))
+                await workers.wait_until_succeeded(len(handles), seconds=_limit_seconds(1))
         ran = (await self._verified(handles))[warm:]
         starts = [msgspec.json.decode(job.result or "", type=float) for job in ran]
         waits_ms = [(start - since) * 1000 for start, since in zip(starts, began, strict=True)]
@@ -152,7 +152,7 @@ class Benchmark:
         handles: Handles = [*await app.enqueue_many(map(self._hold.request, range(running)))]
         async with self._workers(1, concurrency=running) as workers:
             workers.go()
-            await workers.are_running(running, seconds=limit)
+            await workers.wait_until_running(running, seconds=limit)
             await SYSTEM.clock.sleep(HEARTBEAT_SECONDS)
             began, revs = _now(), await self._revs(handles)
             await SYSTEM.clock.sleep(BEATS * HEARTBEAT_SECONDS)
@@ -161,7 +161,7 @@ class Benchmark:
                 raise NotMeasured(f"only {workers.running:,} of {running:,} jobs still ran: heartbeats came too late")
             rss_bytes = workers.rss_bytes
             workers.release()
-            await workers.have_succeeded(running, seconds=limit)
+            await workers.wait_until_succeeded(running, seconds=limit)
         await self._verified(handles)
         figures = {
             "heartbeats_per_second": (later_revs - revs) / (ended - began),
@@ -174,34 +174,34 @@ class Benchmark:
         self, processes: int, *, concurrency: int | None = None
     ) -> AbstractAsyncContextManager[WorkerProcesses]:
         slots = self.effort.concurrency if concurrency is None else concurrency
-        orders = Orders(database=self.database, queue=self.queue, concurrency=slots)
-        return worker_processes(processes, orders, log=self._log)
+        options = WorkerOptions(database=self.database, queue=self.queue, concurrency=slots)
+        return worker_processes(processes, options, log=self._log)
 
     @asynccontextmanager
-    async def _at_work(self, processes: int) -> AsyncIterator[tuple[WorkerProcesses, Handles]]:
+    async def _warm_workers(self, processes: int) -> AsyncIterator[tuple[WorkerProcesses, Handles]]:
         """Workers that are up and have done their first jobs, and the handles of these."""
         async with self._workers(processes) as workers:
             workers.go()
             await self._registered(processes)
             handles: Handles = [*await app.enqueue_many(map(self._nothing.request, range(WARM_UP_JOBS)))]
-            await workers.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
+            await workers.wait_until_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
             yield workers, handles
 
     async def _registered(self, processes: int) -> None:
-        """Until so many workers are written down for our queue."""
+        """Wait until so many workers are registered for the queue."""
         store = await app.store()
         try:
             async with asyncio.timeout(LIMIT_SECONDS):
                 while sum(self.queue in worker.queues for worker in await store.workers()) < processes:
                     await SYSTEM.clock.sleep(LOOK_SECONDS)
         except TimeoutError:
-            raise NotMeasured(f"after {LIMIT_SECONDS:.0f} s the workers have not said that they are there") from None
+            raise NotMeasured(f"after {LIMIT_SECONDS:.0f} s the workers are not registered") from None
 
     async def _run(self, handles: Handles, *, processes: int = 1) -> float:
-        """Have these jobs done; when the last one was."""
+        """Run these jobs. Returns when the last one succeeded."""
         async with self._workers(processes) as workers:
             workers.go()
-            await workers.have_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
+            await workers.wait_until_succeeded(len(handles), seconds=_limit_seconds(len(handles)))
             return workers.last_success_seconds
 
     async def _run_to_the_end(self, handles: Handles) -> None:
@@ -209,14 +209,14 @@ class Benchmark:
         await self._verified(handles)
 
     async def _verified(self, handles: Handles) -> list[tenure.Job]:
-        """The records, in the order of the handles; NotMeasured unless all are there and have succeeded."""
+        """The records, in the order of the handles; NotMeasured unless all exist and have succeeded."""
         records = await self._read(handles)
         if len(records) < len(handles):
-            raise NotMeasured(f"{len(handles) - len(records):,} of {len(handles):,} jobs are gone")
+            raise NotMeasured(f"{len(handles) - len(records):,} of {len(handles):,} jobs are missing")
         wrong = [job for job in records if job.status is not SUCCEEDED]
         if wrong:
-            said = f"{len(wrong):,} of {len(handles):,} jobs did not succeed"
-            raise NotMeasured(f"{said}: job {wrong[0].id} is {wrong[0].status}")
+            count = f"{len(wrong):,} of {len(handles):,} jobs did not succeed"
+            raise NotMeasured(f"{count}: job {wrong[0].id} is {wrong[0].status}")
         return records
 
     async def _revs(self, handles: Handles) -> int:
@@ -232,7 +232,7 @@ class Benchmark:
         return found
 
     async def _gauged(self) -> Mapping[str, float]:
-        """The database's counters. It has them all once we are not connected, so that we let go of it meanwhile."""
+        """The database's counters. They are complete once the app has disconnected."""
         if self._gauge is no_gauge:
             return {}
         await app.close()
@@ -241,7 +241,7 @@ class Benchmark:
         return seen
 
     async def _ahead_seconds(self) -> float:
-        """What to add to the database's time to have this machine's monotonic one."""
+        """What to add to the database's time for the machine's monotonic time."""
         store, looks = await app.store(), []
         for _ in range(CLOCK_LOOKS):
             asked = _now()
@@ -251,12 +251,12 @@ class Benchmark:
         return min(looks)[1]
 
     async def _give_up(self) -> None:
-        """Nobody will run what is left in the queue, so that it is cancelled."""
+        """Cancel what is left in the queue: no worker will run it."""
         wanted = tenure.JobFilter(queues=(self.queue,))
         try:
             await app.cancel_many(wanted, hard=True, reason="the benchmark was ended", limit=self._jobs_most())
         except tenure.TenureError:
-            return  # The database is away, which is probably why we are here; what is left is in our queue alone.
+            return  # The database is unavailable, probably the cause; what is left is in this queue alone.
 
     def _jobs_most(self) -> int:
         return WARM_UP_JOBS + max(self.effort.jobs, self.effort.running, self.effort.samples)

@@ -48,7 +48,7 @@ def main() -> None:
         facts["postgres"] = server.version
         for number, workload, peer in _schedule(taking_part, options):
             cells.append(_cell(peer, workload, number, installed, server, options))
-            _say(cells[-1], options.rounds)
+            _print(cells[-1], options.rounds)
     _write(options.json, cells, installed, facts, peers, options)
     print(_report(cells, installed, facts, peers, options))
     if any(cell.peer == TENURE.name and cell.figures == {} for cell in cells):
@@ -106,7 +106,7 @@ def _cell(
         return Cell(peer.name, workload, number, reason=str(reason))
 
 
-def _say(cell: Cell, rounds: int) -> None:
+def _print(cell: Cell, rounds: int) -> None:
     figures = ", ".join(f"{name} {value:,.1f}" for name, value in cell.figures.items() if value is not None)
     said = figures or cell.reason
     print(f"round {cell.round} of {rounds}, {cell.workload}, {cell.peer}: {said}", file=sys.stderr, flush=True)

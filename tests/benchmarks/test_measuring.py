@@ -12,7 +12,7 @@ import pytest
 from benchmarks import raw_limit, suite
 from benchmarks.gauges import PostgresGauge
 from benchmarks.measuring import workloads
-from benchmarks.measuring.channel import Orders
+from benchmarks.measuring.channel import WorkerOptions
 from benchmarks.measuring.jobs import app, hold, nothing
 from benchmarks.measuring.records import Effort, NotMeasured, Unmeasured, Workload
 from benchmarks.measuring.rounds import measure_one, measure_rounds
@@ -33,8 +33,8 @@ async def migrated(database: Database) -> Database:
         return database
 
 
-def orders(database: Database) -> Orders:
-    return Orders(database=database.url, queue="here", concurrency=5)
+def worker_options(database: Database) -> WorkerOptions:
+    return WorkerOptions(database=database.url, queue="here", concurrency=5)
 
 
 async def test_a_job_that_did_not_succeed_leaves_no_figure(migrated: Database, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_a_job_that_is_cancelled_meanwhile_is_reported_after_the_wait(
     benchmark = Benchmark(migrated.url, effort=EFFORT, folder=tmp_path, gauge=meddle)
     found = await measure_one(benchmark, Workload.DRAIN, 1)
     assert isinstance(found, Unmeasured)
-    assert "have done 60 jobs: 59 succeeded" in found.why
+    assert "have done 60 jobs within 4 s: 59 succeeded" in found.why
 
 
 async def test_what_a_bench_gives_up_on_is_not_left_in_the_queue(
@@ -74,7 +74,7 @@ async def test_what_a_bench_gives_up_on_is_not_left_in_the_queue(
     monkeypatch.setattr(workloads, "LIMIT_JOBS_PER_SECOND", 1e9)
     monkeypatch.setattr(workloads, "LIMIT_SECONDS", 0.0)
     benchmark = Benchmark(migrated.url, effort=EFFORT, folder=tmp_path)
-    with pytest.raises(NotMeasured, match="after 0 s"):
+    with pytest.raises(NotMeasured, match="within 0 s"):
         await benchmark.measure(Workload.DRAIN)
     async with migrated.opened() as store:
         jobs = (await store.find(JobFilter(queues=(benchmark.queue,)), limit=1000)).jobs
@@ -86,28 +86,28 @@ async def test_a_worker_that_dies_is_noticed_at_once_and_the_other_is_ended(migr
     pids: list[int] = []
 
     async def lose_one() -> None:
-        async with worker_processes(2, orders(migrated), log=tmp_path / "log") as workers:
-            pids.extend(program.pid for program in workers._programs)
+        async with worker_processes(2, worker_options(migrated), log=tmp_path / "log") as workers:
+            pids.extend(program.pid for program in workers._processes)
             workers.go()
             os.kill(pids[1], signal.SIGKILL)
-            await workers.have_succeeded(5, seconds=60)
+            await workers.wait_until_succeeded(5, seconds=60)
 
-    with pytest.raises(NotMeasured, match="a worker ended before they have done 5 jobs"):
+    with pytest.raises(NotMeasured, match="a worker exited; it was expected to have done 5 jobs"):
         await lose_one()
     assert len(pids) == 2
     assert not any(map(is_alive, pids))
 
 
 async def test_a_worker_that_does_not_end_normally_fails_the_round(migrated: Database, tmp_path: Path) -> None:
-    with pytest.raises(NotMeasured, match="a worker did not end as it should"):
-        async with worker_processes(1, orders(migrated), log=tmp_path / "log") as workers:
-            os.kill(workers._programs[0].pid, signal.SIGKILL)
+    with pytest.raises(NotMeasured, match="a worker failed while stopping"):
+        async with worker_processes(1, worker_options(migrated), log=tmp_path / "log") as workers:
+            os.kill(workers._processes[0].pid, signal.SIGKILL)
 
 
 async def test_a_worker_that_cannot_start_reports_why(tmp_path: Path) -> None:
     missing = Database(f"sqlite:///{tmp_path / 'nowhere' / 'jobs.db'}")
-    with pytest.raises(NotMeasured, match="a worker ended before they are up") as caught:
-        async with worker_processes(1, orders(missing), log=tmp_path / "log"):
+    with pytest.raises(NotMeasured, match="a worker exited; it was expected to be up") as caught:
+        async with worker_processes(1, worker_options(missing), log=tmp_path / "log"):
             raise AssertionError("they cannot be up")
     assert "the workers' log ends with" in str(caught.value)
     assert "nowhere" in str(caught.value)
@@ -115,27 +115,27 @@ async def test_a_worker_that_cannot_start_reports_why(tmp_path: Path) -> None:
 
 async def test_a_worker_claims_nothing_before_its_start_signal(migrated: Database, tmp_path: Path) -> None:
     app.database = migrated.url
-    async with app, worker_processes(1, orders(migrated), log=tmp_path / "log") as workers:
+    async with app, worker_processes(1, worker_options(migrated), log=tmp_path / "log") as workers:
         [handle] = await app.enqueue_many([nothing.options(queue="here").request(1)])
         assert await (await app.store()).workers() == []
         assert (await handle.refresh()).attempt == 0
         workers.go()
-        await workers.have_succeeded(1, seconds=60)
+        await workers.wait_until_succeeded(1, seconds=60)
         assert (await handle.wait(timeout_seconds=10)).result == "null"
         assert workers.last_success_seconds > 0
         assert workers.rss_bytes > 10 * 2**20
-    assert [program.exit_code for program in workers._programs] == [0]
+    assert [process.exit_code for process in workers._processes] == [0]
 
 
-async def test_what_is_held_runs_until_it_is_let_go(migrated: Database, tmp_path: Path) -> None:
+async def test_held_jobs_run_until_they_are_released(migrated: Database, tmp_path: Path) -> None:
     app.database = migrated.url
-    async with app, worker_processes(1, orders(migrated), log=tmp_path / "log") as workers:
+    async with app, worker_processes(1, worker_options(migrated), log=tmp_path / "log") as workers:
         handles = await app.enqueue_many(map(hold.options(queue="here").request, range(3)))
         workers.go()
-        await workers.are_running(3, seconds=60)
+        await workers.wait_until_running(3, seconds=60)
         assert workers.succeeded == 0
         workers.release()
-        await workers.have_succeeded(3, seconds=60)
+        await workers.wait_until_succeeded(3, seconds=60)
         await eventually(lambda: workers.running == 0)
         assert [(await handle.wait(timeout_seconds=10)).result for handle in handles] == ["null"] * 3
 
@@ -144,12 +144,12 @@ async def test_rounds_are_interleaved_and_reported(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
     async with database.opened():
         benchmark = Benchmark(database.url, effort=Effort(jobs=10, samples=1), folder=tmp_path)
-    told: list[tuple[str, float]] = []
+    progress: list[tuple[str, float]] = []
     wanted = [(Workload.ENQUEUE_ONE, 1), (Workload.ENQUEUE_MANY, 1)]
-    found = await measure_rounds(benchmark, wanted, rounds=2, told=lambda label, share: told.append((label, share)))
+    found = await measure_rounds(benchmark, wanted, rounds=2, on_progress=lambda *at: progress.append(at))
     assert [one.workload for one in found] == [Workload.ENQUEUE_ONE, Workload.ENQUEUE_MANY] * 2
-    assert [share for _, share in told] == [0.0, 0.25, 0.5, 0.75]
-    assert told[3][0] == "round 2 of 2: enqueue-many"
+    assert [share for _, share in progress] == [0.0, 0.25, 0.5, 0.75]
+    assert progress[3][0] == "round 2 of 2: enqueue-many"
 
 
 async def test_the_loop_by_hand_writes_the_rows_that_a_worker_writes(postgres_dsn: str, tmp_path: Path) -> None:
