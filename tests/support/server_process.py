@@ -64,18 +64,20 @@ def temporary_folder(account: Account, *, in_memory: bool = False) -> Path:
     With `in_memory` it is on a file system in memory where the machine has one with enough free space.
     """
     above = tempfile.gettempdir()
-    if in_memory and _free_bytes(MEMORY_FOLDER) >= MEMORY_BYTES_MIN:
-        above = MEMORY_FOLDER
+    if in_memory:
+        above = memory_folder() or above
     folder = Path(tempfile.mkdtemp(prefix="tenure-", dir="/tmp" if len(above) > SOCKET_FOLDER_LENGTH_MAX else above))
     os.chown(folder, account.uid, account.gid)
     return folder
 
 
-def _free_bytes(folder: str) -> int:
+def memory_folder() -> str | None:
+    """A folder on a file system in memory; None where the machine has none with enough free space."""
     try:
-        return shutil.disk_usage(folder).free if os.access(folder, os.W_OK | os.X_OK) else 0
+        room = os.access(MEMORY_FOLDER, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_BYTES_MIN
     except OSError:
-        return 0
+        return None
+    return MEMORY_FOLDER if room else None
 
 
 def free_port() -> int:
