@@ -10,19 +10,16 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from simulation.invariants import InvariantViolated
 from simulation.queue_limits import QUEUE
 from simulation.random_streams import RandomStream
-from tenure.errors import RevisionConflict, StoreUnavailable
+from simulation.simulated_worker import SimulatedWorker
 from tenure.lifecycle.budgets import SCALE, Budget
 from tenure.lifecycle.operations import Complete, Halt, Operation
 from tenure.lifecycle.records import Actor, Job, Origin, Policy, Role
 from tenure.lifecycle.steps import NewStep, StepKind, StepsDigest
 from tenure.stores.contract import (
     Charge,
-    ClaimRequest,
     EnqueueRequest,
     Failure,
     NotReserved,
@@ -35,17 +32,18 @@ from tenure.stores.contract import (
 SHARE = 0.3
 """The share of runs of the simulator that have budgets."""
 JOBS, STEPS = 3, 6
-KIND = "spends"
 BUDGET = Budget(cost=5)
 POLICY = Policy(lease_seconds=6.0, max_attempts=1000, budget=BUDGET)
 CLIENT = Actor(Role.CLIENT, "budgets")
 
 
-class SimulatedBudgets:
+class SimulatedBudgets(SimulatedWorker):
     """A root and its children, which spend from one budget."""
 
+    kind, name = "spends", "spender"
+
     def __init__(self, chance: RandomStream, sleep: Callable[[float], Awaitable[None]], *, dies: bool) -> None:
-        self._chance, self._sleep, self._dies = chance, sleep, dies
+        super().__init__(chance, sleep, dies=dies)
         self._root_id: UUID | None = None
         self._paid = 0
         self.problem: InvariantViolated | None = None
@@ -55,32 +53,14 @@ class SimulatedBudgets:
         """The client: enqueues the root, and its children."""
         for _ in range(JOBS):
             job_id = self._chance.job_id()
-            origin = Origin(id=job_id, kind=KIND, queue=QUEUE, payload="{}", policy=POLICY, parent_id=self._root_id)
+            origin = Origin(
+                id=job_id, kind=self.kind, queue=QUEUE, payload="{}", policy=POLICY, parent_id=self._root_id
+            )
             await self._until_answered(partial(store.enqueue, [EnqueueRequest(origin, CLIENT)]))
             self._root_id = self._root_id or job_id
 
-    async def run(self, store: Any) -> None:
-        """A process that runs these jobs. A lease that it loses is recovered."""
-        while True:
-            await self._sleep(self._chance.between(0.1, 1.0))
-            try:
-                for job in await store.claim(self._claim()):
-                    await self._attempt(store, job)
-            except StoreUnavailable:
-                continue
-
-    def _claim(self) -> ClaimRequest:
-        return ClaimRequest(
-            queues=(QUEUE,),
-            kinds=(KIND,),
-            limit=1,
-            worker="spender",
-            token=self._chance.token(),
-            request_id=self._chance.name(),
-        )
-
     async def _attempt(self, store: Any, job: Job) -> None:
-        actor = Actor(Role.RUNNER, "spender", job.token)
+        actor = Actor(Role.RUNNER, self.name, job.token)
         recorded = {step.key for step in await store.steps(job.id)}
         operation: Operation = Complete("null")
         for number in range(STEPS):
@@ -127,16 +107,7 @@ class SimulatedBudgets:
         request = Request(
             job=job, operations=(operation,), actor=actor, request_id=self._chance.name(), fresh=True, steps=steps
         )
-        [outcome] = await store.apply([request])
-        if isinstance(outcome, Failure) and isinstance(outcome.error, RevisionConflict):
-            await store.apply([msgspec.structs.replace(request, job=job.id, fresh=False)])
-
-    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable:
-                await self._sleep(0.5)
+        await self._apply(store, request)
 
     async def check(self, store: Any) -> None:
         """What the store counts covers what was paid, and is within the limit."""

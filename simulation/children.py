@@ -18,16 +18,15 @@ from simulation import sample_jobs
 from simulation.invariants import InvariantViolated
 from simulation.queue_limits import QUEUE
 from simulation.random_streams import RandomStream
+from simulation.simulated_worker import SimulatedWorker
 from tenure.app import App
-from tenure.errors import RevisionConflict, StoreUnavailable
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.operations import Complete, Operation, Suspend
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role
 from tenure.lifecycle.statuses import TERMINAL, WAITING
-from tenure.stores.contract import ClaimRequest, EnqueueRequest, Failure, Request
+from tenure.stores.contract import EnqueueRequest, Request
 
 PARENTS = 2
-KIND = "parent"
 POLICY = Policy(lease_seconds=6.0, max_attempts=1000)
 CLIENT = Actor(Role.CLIENT, "parents")
 WAKE_SECONDS_MAX = 90.0
@@ -42,8 +41,10 @@ class Waiting(msgspec.Struct):
     enough_since_seconds: float | None = None
 
 
-class SimulatedChildren:
+class SimulatedChildren(SimulatedWorker):
     """The parents and children of one run, and what the log shows of them."""
+
+    kind, name = "parent", "parent"
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class SimulatedChildren:
         *,
         dies: bool,
     ) -> None:
-        self._app, self._chance, self._sleep, self._seconds, self._dies = app, chance, sleep, seconds, dies
+        super().__init__(chance, sleep, dies=dies)
+        self._app, self._seconds = app, seconds
         self._children: dict[UUID, list[EnqueueRequest]] = {}
         """The children of each parent. They are enqueued by its first attempt."""
         self._parent_of: dict[UUID, UUID] = {}
@@ -66,7 +68,7 @@ class SimulatedChildren:
         """The client: enqueues the parents."""
         for _ in range(PARENTS):
             await self._sleep(self._chance.between(0.0, 10.0))
-            parent = Origin(id=self._chance.job_id(), kind=KIND, queue=QUEUE, payload="{}", policy=POLICY)
+            parent = Origin(id=self._chance.job_id(), kind=self.kind, queue=QUEUE, payload="{}", policy=POLICY)
             self._children[parent.id] = [self._child(parent.id) for _ in range(self._chance.whole(1, 4))]
             await self._until_answered(partial(store.enqueue, [EnqueueRequest(parent, CLIENT)]))
 
@@ -75,26 +77,6 @@ class SimulatedChildren:
         origin = msgspec.structs.replace(call.origin, id=self._chance.job_id(), parent_id=parent_id, awaited=True)
         self._parent_of[origin.id] = parent_id
         return msgspec.structs.replace(call, origin=origin)
-
-    async def run(self, store: Any) -> None:
-        """The process that runs the parents. A lease that it loses is recovered."""
-        while True:
-            await self._sleep(self._chance.between(0.1, 1.0))
-            try:
-                for job in await store.claim(self._claim()):
-                    await self._attempt(store, job)
-            except StoreUnavailable:
-                continue
-
-    def _claim(self) -> ClaimRequest:
-        return ClaimRequest(
-            queues=(QUEUE,),
-            kinds=(KIND,),
-            limit=1,
-            worker="parent",
-            token=self._chance.token(),
-            request_id=self._chance.name(),
-        )
 
     async def _attempt(self, store: Any, job: Job) -> None:
         if job.id not in self._spawned:
@@ -108,13 +90,11 @@ class SimulatedChildren:
         request = Request(
             job=job,
             operations=(self._outcome(live, seen_rev),),
-            actor=Actor(Role.RUNNER, "parent", job.token),
+            actor=Actor(Role.RUNNER, self.name, job.token),
             request_id=self._chance.name(),
             fresh=True,
         )
-        [outcome] = await store.apply([request])
-        if isinstance(outcome, Failure) and isinstance(outcome.error, RevisionConflict):
-            await store.apply([msgspec.structs.replace(request, job=job.id, fresh=False)])
+        await self._apply(store, request)
 
     def _outcome(self, live: int, seen_rev: int) -> Operation:
         if not live:
@@ -122,13 +102,6 @@ class SimulatedChildren:
         delay_seconds = 100_000.0 if self._chance.happens(0.3) else None
         children_max = self._chance.whole(0, live - 1)
         return Suspend(delay_seconds, seen_rev=seen_rev, waiting_for="children", children_max=children_max)
-
-    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable:
-                await self._sleep(0.5)
 
     # The log.
 

@@ -72,7 +72,7 @@ class SimulatedCluster:
         self.store = self._new_store()
         self.faulty = True
         self.outage = False
-        self.bells: dict[SimulatedNotifier, frozenset[str]] = {}
+        self.subscriptions: dict[SimulatedNotifier, frozenset[str]] = {}
         self.blocks: dict[RemoteCommitBlock, Node] = {}
         self.operations = 0
         self.faults: Counter[str] = Counter()
@@ -167,7 +167,7 @@ class SimulatedCluster:
             self.seen["schedule fired"] += bool(added)
             self.seen["missed times made up for"] += len(added) > 1
             self._scheduled += len(added)
-            self.ring({one.job.queue for one in added})
+            self.wake({one.job.queue for one in added})
 
     async def _new_events(self) -> list[Event]:
         after = self._position
@@ -179,15 +179,15 @@ class SimulatedCluster:
         self._position = page.position
         return page.events
 
-    def ring(self, names: Iterable[str]) -> None:
+    def wake(self, names: Iterable[str]) -> None:
         wanted = set(names)
-        for bell, names_heard in list(self.bells.items()):
-            if not names_heard.isdisjoint(wanted):
+        for subscription, queues in list(self.subscriptions.items()):
+            if not queues.isdisjoint(wanted):
                 lost = self.faulty and self._may(Fault.WAKEUP_LOST) and self._hint_chance.happens(0.2)
                 if lost:
                     self.faults[Fault.WAKEUP_LOST] += 1
                 else:
-                    bell.ring()
+                    subscription.wake()
 
     def serve(self, body: Coroutine[Any, Any, None]) -> None:
         """What the database does with a request that has just arrived: mostly at once, without a task."""

@@ -178,7 +178,7 @@ class RemoteStore:
     async def _enqueue(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         added = await self._connection.ask("enqueue", lambda: self._store.enqueue(requests))
         self._cluster.seen["enqueues written together"] += len(requests) > 1
-        self._cluster.ring({one.job.queue for one in added})
+        self._cluster.wake({one.job.queue for one in added})
         return added
 
     async def prepare(self) -> None: ...
@@ -204,7 +204,7 @@ class RemoteStore:
         outcomes = await self._connection.ask(
             what, lambda: self._store.apply_only(requests), lambda _: self._apply_unlocked(requests)
         )
-        self._cluster.ring(wakeups_of(outcomes))
+        self._cluster.wake(wakeups_of(outcomes))
         return outcomes
 
     async def _wakeable(self, job_ids: Sequence[UUID]) -> list[Job]:
@@ -276,12 +276,12 @@ class RemoteStore:
 
     @asynccontextmanager
     async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
-        bell = SimulatedNotifier()
-        self._cluster.bells[bell] = frozenset(queues)
+        subscription = SimulatedNotifier()
+        self._cluster.subscriptions[subscription] = frozenset(queues)
         try:
-            yield bell
+            yield subscription
         finally:
-            self._cluster.bells.pop(bell, None)
+            self._cluster.subscriptions.pop(subscription, None)
 
     @asynccontextmanager
     async def transaction(self, *, deadline_seconds: float) -> AsyncIterator[Transaction]:
@@ -385,7 +385,7 @@ class SimulatedNotifier:
     def __init__(self) -> None:
         self._rung = asyncio.Event()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self._rung.set()
 
     async def wait(self, timeout_seconds: float) -> bool:

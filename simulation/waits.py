@@ -13,14 +13,13 @@ import msgspec
 
 from simulation.queue_limits import QUEUE
 from simulation.random_streams import RandomStream
-from tenure.errors import RevisionConflict, StoreUnavailable
+from simulation.simulated_worker import SimulatedWorker
 from tenure.lifecycle.operations import Complete, Operation, Signal, Suspend, Wake
 from tenure.lifecycle.records import Actor, Job, Origin, Policy, Role, WaitingFor
 from tenure.lifecycle.steps import NewStep, StepKind, StepsDigest
-from tenure.stores.contract import Busy, ClaimRequest, EnqueueRequest, Failure, Request, SaveStep
+from tenure.stores.contract import Busy, EnqueueRequest, Request, SaveStep
 
 JOBS = 2
-KIND = "waits"
 POLICY = Policy(lease_seconds=6.0, max_attempts=1000)
 CLIENT = Actor(Role.CLIENT, "waits")
 WAKERS = (CLIENT, Actor(Role.RUNNER, "child"), Actor(Role.GATEWAY, "child"), Actor(Role.RECOVERY, "scan"))
@@ -33,11 +32,13 @@ class Awaited(msgspec.Struct, frozen=True):
     children: int
 
 
-class SimulatedWaits:
+class SimulatedWaits(SimulatedWorker):
     """The waiting jobs of one run."""
 
+    kind, name = "waits", "waiter"
+
     def __init__(self, chance: RandomStream, sleep: Callable[[float], Awaitable[None]], *, dies: bool) -> None:
-        self._chance, self._sleep, self._dies = chance, sleep, dies
+        super().__init__(chance, sleep, dies=dies)
         self._awaited: dict[UUID, Awaited] = {}
         self._ended: Counter[UUID] = Counter()
         """The children that have ended, by their parent."""
@@ -45,7 +46,7 @@ class SimulatedWaits:
     async def enqueue(self, store: Any) -> None:
         """The client: enqueues the jobs, and sends each all that it waits for."""
         for _ in range(JOBS):
-            origin = Origin(id=self._chance.job_id(), kind=KIND, queue=QUEUE, payload="{}", policy=POLICY)
+            origin = Origin(id=self._chance.job_id(), kind=self.kind, queue=QUEUE, payload="{}", policy=POLICY)
             awaited = Awaited(self._chance.whole(0, 3), self._chance.whole(1, 2))
             self._awaited[origin.id] = awaited
             await self._until_answered(partial(store.enqueue, [EnqueueRequest(origin, CLIENT)]))
@@ -67,38 +68,11 @@ class SimulatedWaits:
                 return
             await self._sleep(0.5)
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable:
-                await self._sleep(0.5)
-
-    async def run(self, store: Any) -> None:
-        """The process that runs these jobs. Its errors are those of the network: a lease that it loses is recovered."""
-        while True:
-            await self._sleep(self._chance.between(0.1, 1.0))
-            try:
-                for job in await store.claim(self._claim()):
-                    await self._attempt(store, job)
-            except StoreUnavailable:
-                continue
-
-    def _claim(self) -> ClaimRequest:
-        return ClaimRequest(
-            queues=(QUEUE,),
-            kinds=(KIND,),
-            limit=1,
-            worker="waiter",
-            token=self._chance.token(),
-            request_id=self._chance.name(),
-        )
-
     async def _attempt(self, store: Any, job: Job) -> None:
         # The revision is read first: what arrives between the two reads is then seen twice rather than never.
         seen_rev = (await store.read([job.id]))[job.id].rev
         arrived = Awaited(len(await store.signals(job.id)), self._ended[job.id])
-        actor = Actor(Role.RUNNER, "waiter", job.token)
+        actor = Actor(Role.RUNNER, self.name, job.token)
         steps = await self._save_steps(store, job, actor)
         await self._sleep(self._chance.between(0.0, 3.0))
         if self._chance.happens(0.1) and self._dies:
@@ -111,10 +85,7 @@ class SimulatedWaits:
             fresh=True,
             steps=steps,
         )
-        [outcome] = await store.apply([request])
-        if isinstance(outcome, Failure) and isinstance(outcome.error, RevisionConflict):
-            # The job was signalled or woken meanwhile, which does not change what its code has seen.
-            await store.apply([msgspec.structs.replace(request, job=job.id, fresh=False)])
+        await self._apply(store, request)
 
     async def _save_steps(self, store: Any, job: Job, actor: Actor) -> str | None:
         """Save two steps, one of which an earlier attempt may have saved; what the end of this attempt records. The
