@@ -149,7 +149,7 @@ async def test_a_forged_export_leaves_a_real_database_empty(
                 await import_file(target.archive, file)
             assert "; nothing was imported" in str(broken.value)
             assert await seen(target) == empty
-            assert (await read_all(target)).shelved == []
+            assert (await read_all(target)).records == []
 
 
 # Order and numbers on PostgreSQL.

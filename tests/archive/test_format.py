@@ -100,12 +100,12 @@ async def test_every_record_is_read_back_as_it_was_written() -> None:
         line = read(1, event_line(event))
         assert isinstance(line, EventLine)
         assert [line.event] == bare([event])
-    for record in held.shelved:
+    for record in held.records:
         kind, raw = record_line(record)
         read_back = read(1, raw)
         assert kind_of(read_back) == kind
         assert getattr(read_back, kind) == record
-    assert {kind_of(read(1, record_line(record)[1])) for record in held.shelved} < set(ORDER)
+    assert {kind_of(read(1, record_line(record)[1])) for record in held.records} < set(ORDER)
 
 
 async def test_a_policy_that_leaves_something_open_leaves_it_open_there_too() -> None:

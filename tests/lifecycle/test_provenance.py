@@ -52,7 +52,7 @@ class World:
         self.store = ModelStore(self.clock)
         self.drive = Driver(self.store)
 
-    async def story(self, job: Job) -> Provenance:
+    async def provenance_of(self, job: Job) -> Provenance:
         row, events = await self.drive.seen(job.id)
         assert row is not None
         return provenance(row, events)
@@ -81,34 +81,34 @@ async def test_it_has_inputs_attempts_versions_and_outcome(world: World) -> None
     clock.advance(3)
     await drive.apply(job, Complete('"sent"'))
 
-    story = await world.story(added)
+    found = await world.provenance_of(added)
 
-    assert story.job_id == added.id
-    inputs = story.inputs
+    assert found.job_id == added.id
+    inputs = found.inputs
     assert (inputs.kind, inputs.payload, inputs.digest) == ("mail", '{"to":"ada"}', added.origin.digest())
     assert (inputs.submitted_by, inputs.correlation_id, inputs.trace) == ("grace", "order-7", "00-a-b-01")
     assert (inputs.policy, inputs.tags, inputs.enqueued_by) == (added.policy, {"tenant": "x"}, "client:ada")
-    assert [(one.number, one.owner, one.code_version, one.cause) for one in story.attempts] == [
+    assert [(one.number, one.owner, one.code_version, one.cause) for one in found.attempts] == [
         (1, "worker-1", "1.4.0", "ValueError"),
         (2, "worker-2", "1.5.0", "lease_expired"),
         (3, "worker-3", None, None),
     ]
-    assert [one.status for one in story.attempts] == [
+    assert [one.status for one in found.attempts] == [
         ExecutionStatus.ABORTED,
         ExecutionStatus.ABORTED,
         ExecutionStatus.DONE,
     ]
-    assert [one.ran_seconds for one in story.attempts] == [2.0, 10.0, 3.0]
-    assert [(one.error, one.error_digest) for one in story.attempts] == [
+    assert [one.ran_seconds for one in found.attempts] == [2.0, 10.0, 3.0]
+    assert [(one.error, one.error_digest) for one in found.attempts] == [
         (ERROR, digest(ERROR)),
         (None, None),
         (None, None),
     ]
-    assert story.code_versions == ("1.4.0", "1.5.0")
-    outcome = story.outcome
+    assert found.code_versions == ("1.4.0", "1.5.0")
+    outcome = found.outcome
     assert (outcome.status, outcome.by, outcome.result) == (SUCCEEDED, "runner:worker-1", '"sent"')
     assert (outcome.error, outcome.digest) == (None, digest('"sent"'))
-    times = story.durations
+    times = found.durations
     assert (times.until_claimed_seconds, times.running_seconds, times.total_seconds) == (5.0, 15.0, 20.0)
 
 
@@ -177,27 +177,27 @@ ENDS: list[tuple[Callable[[World], Awaitable[Job]], tuple[object, ...]]] = [
 async def test_it_names_the_actor_and_the_operation_of_the_end(
     world: World, end: Callable[[World], Awaitable[Job]], expected: tuple[object, ...]
 ) -> None:
-    story = await world.story(await end(world))
-    outcome = story.outcome
+    found = await world.provenance_of(await end(world))
+    outcome = found.outcome
     seen = (outcome.status, outcome.by, outcome.cause, outcome.error, outcome.partial_result, outcome.reason)
     assert seen == expected
 
 
 async def test_an_attempt_has_the_error_that_it_raised_and_not_that_of_giving_up(world: World) -> None:
-    [lost] = (await world.story(await given_up(world))).attempts
+    [lost] = (await world.provenance_of(await given_up(world))).attempts
     assert (lost.error, lost.cause) == (None, "lease_expired")
-    [late] = (await world.story(await timed_out_running(world))).attempts
+    [late] = (await world.provenance_of(await timed_out_running(world))).attempts
     assert (late.error, late.cause) == (ERROR, "timeout")
-    assert (await world.story(await timed_out_in_the_queue(world))).attempts == ()
+    assert (await world.provenance_of(await timed_out_in_the_queue(world))).attempts == ()
 
 
 async def test_a_reconciled_job_is_the_doing_of_the_attempt_that_committed(world: World) -> None:
-    story = await world.story(await reconciled(world))
-    [attempt] = story.attempts
+    found = await world.provenance_of(await reconciled(world))
+    [attempt] = found.attempts
     assert (attempt.status, attempt.owner) == (ExecutionStatus.DONE, "worker-1")
-    assert (story.outcome.by, story.outcome.cause, story.outcome.result) == ("recovery:mender", "reconciled", "7")
-    assert story.committed_at is not None
-    assert story.committed_at < story.outcome.at
+    assert (found.outcome.by, found.outcome.cause, found.outcome.result) == ("recovery:mender", "reconciled", "7")
+    assert found.committed_at is not None
+    assert found.committed_at < found.outcome.at
 
 
 async def test_every_request_to_cancel_is_in_it(world: World) -> None:
@@ -206,12 +206,12 @@ async def test_every_request_to_cancel_is_in_it(world: World) -> None:
     world.clock.advance(1)
     await world.drive.apply(job.id, RequestCancel("second"), actor=OPERATOR)
     await world.drive.apply(job.id, Cancel("third"), actor=OPERATOR)
-    story = await world.story(job)
-    assert [(one.by, one.reason) for one in story.cancel_requests] == [
+    found = await world.provenance_of(job)
+    assert [(one.by, one.reason) for one in found.cancel_requests] == [
         ("client:ada", "first"),
         ("client:operator", "second"),
     ]
-    assert story.outcome.reason == "third"
+    assert found.outcome.reason == "third"
 
 
 async def test_what_was_erased_is_named_by_its_digest(world: World) -> None:
@@ -221,21 +221,21 @@ async def test_what_was_erased_is_named_by_its_digest(world: World) -> None:
     [job] = await world.drive.claim()
     await world.drive.apply(job, Fail(OTHER_ERROR))
     await world.store.erase(job.id, reason="asked", actor=OPERATOR)
-    story = await world.story(job)
-    assert story.erased_at is not None
-    assert (story.inputs.payload, story.inputs.digest) == (None, origin.digest())
-    assert [(one.error, one.error_digest) for one in story.attempts] == [
+    found = await world.provenance_of(job)
+    assert found.erased_at is not None
+    assert (found.inputs.payload, found.inputs.digest) == (None, origin.digest())
+    assert [(one.error, one.error_digest) for one in found.attempts] == [
         (None, digest(ERROR)),
         (None, digest(OTHER_ERROR)),
     ]
-    assert (story.outcome.error, story.outcome.digest) == (None, digest(OTHER_ERROR))
+    assert (found.outcome.error, found.outcome.digest) == (None, digest(OTHER_ERROR))
 
 
 async def test_the_provenance_of_a_released_job_has_a_released_attempt(world: World) -> None:
     job = await world.drive.running()
     await world.drive.apply(job, Release())
     await world.drive.apply(job.id, RequestCancel(), Cancel(), actor=CLIENT)
-    [attempt] = (await world.story(job)).attempts
+    [attempt] = (await world.provenance_of(job)).attempts
     assert (attempt.status, attempt.cause) == (ExecutionStatus.ABORTED, "shutdown")
 
 
@@ -248,11 +248,11 @@ async def test_a_job_has_a_provenance_once_it_has_ended_and_not_before(situation
     row, events = await drive.seen(tokens.id)
     assert row is not None
     if row.status in TERMINAL:
-        story = provenance(row, events)
-        assert story.outcome.status is row.status
-        assert len(story.attempts) == row.attempt
-        assert all(one.finished_at is not None for one in story.attempts)
-        assert msgspec.json.decode(msgspec.json.encode(story), type=Provenance).outcome == story.outcome
+        found = provenance(row, events)
+        assert found.outcome.status is row.status
+        assert len(found.attempts) == row.attempt
+        assert all(one.finished_at is not None for one in found.attempts)
+        assert msgspec.json.decode(msgspec.json.encode(found), type=Provenance).outcome == found.outcome
     else:
         with pytest.raises(NotYet, match=f"it is {row.status}, and only a terminal job has a provenance"):
             provenance(row, events)

@@ -21,17 +21,17 @@ NEVER = {"sqlite": "'never'", "postgres": "'infinity'"}
 NOT_A_NUMBER = {"sqlite": "9e999", "postgres": "'NaN'"}
 
 UNREADABLE = {
-    "a queue's usage that is no JSON": "update {queues} set usage = 'spoilt'",
+    "a queue's usage that is no JSON": "update {queues} set usage = 'poisoned'",
     "a queue's usage that is no object": "update {queues} set usage = '7'",
     "a queue paused before the year 1": "update {queues} set paused_at = BEFORE_YEAR_1",
     "a queue with a rate per no time": "update {queues} set rate_seconds = NOT_A_NUMBER",
-    "a partition's usage that is no JSON": "update {rate_usage} set usage = 'spoilt'",
+    "a partition's usage that is no JSON": "update {rate_usage} set usage = 'poisoned'",
     "a partition's usage until for ever": "update {rate_usage} set until_at = NEVER",
     "a schedule whose grace is no number": "update {schedules} set rev = rev + 1, grace_seconds = NOT_A_NUMBER",
     "a schedule due after the year 9999": "update {schedules} set rev = rev + 1, next_at = AFTER_YEAR_9999",
     "a schedule due for ever": "update {schedules} set rev = rev + 1, next_at = NEVER",
     "a schedule paused before the year 1": "update {schedules} set rev = rev + 1, paused_at = BEFORE_YEAR_1",
-    "a schedule whose tags are no JSON": "update {schedules} set rev = rev + 1, tags = 'spoilt'",
+    "a schedule whose tags are no JSON": "update {schedules} set rev = rev + 1, tags = 'poisoned'",
 }
 
 
@@ -99,7 +99,7 @@ async def test_a_blob_in_a_text_column_is_refused(database: Database, column: st
 
 
 @pytest.mark.requirement("LC-02")
-@pytest.mark.parametrize("usage", ["spoilt", "7", '{"slices": "none"}'])
+@pytest.mark.parametrize("usage", ["poisoned", "7", '{"slices": "none"}'])
 async def test_a_queue_whose_usage_cannot_be_read_is_claimed_from_and_its_usage_is_counted_anew(
     database: Database, usage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,11 +116,11 @@ async def test_a_queue_whose_usage_cannot_be_read_is_claimed_from_and_its_usage_
         assert caplog.text == ""
 
 
-@pytest.mark.parametrize("spoilt", ["usage = 'spoilt'", "usage = '7'"])
-async def test_a_worker_runs_jobs_of_a_queue_whose_usage_cannot_be_read(database: Database, spoilt: str) -> None:
+@pytest.mark.parametrize("poisoned", ["usage = 'poisoned'", "usage = '7'"])
+async def test_a_worker_runs_jobs_of_a_queue_whose_usage_cannot_be_read(database: Database, poisoned: str) -> None:
     async with database.opened() as store:
         await limited(store)
-    database.tamper(f"update {{queues}} set {spoilt}", f"update {{rate_usage}} set {spoilt}")
+    database.tamper(f"update {{queues}} set {poisoned}", f"update {{rate_usage}} set {poisoned}")
     app = tenure.App(database.url)
 
     @app.job(kind="greet")
@@ -131,9 +131,9 @@ async def test_a_worker_runs_jobs_of_a_queue_whose_usage_cannot_be_read(database
         assert await (await greet.enqueue()).result(timeout_seconds=30) == "hello"
 
 
-@pytest.mark.parametrize("spoilt", ["grace_seconds = NOT_A_NUMBER", "tags = 'spoilt'", "policy_id = 7"])
+@pytest.mark.parametrize("poisoned", ["grace_seconds = NOT_A_NUMBER", "tags = 'poisoned'", "policy_id = 7"])
 async def test_a_schedule_that_cannot_be_read_is_named_and_the_others_fire(
-    database: Database, spoilt: str, caplog: pytest.LogCaptureFixture
+    database: Database, poisoned: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with database.opened() as store:
         drive = await limited(store)
@@ -141,7 +141,7 @@ async def test_a_schedule_that_cannot_be_read_is_named_and_the_others_fire(
             schedule = Schedule(name=name, cron="@daily", kind=name, payload="{}", policy=Policy(), missed="skip")
             now = await store.now()
             await store.schedules.put(schedule, next_at=now, paused=False, expected_rev=0, actor=OPERATOR)
-        database.tamper(spelt(database, f"update {{schedules}} set {spoilt} where name = 'daily'"))
+        database.tamper(spelt(database, f"update {{schedules}} set {poisoned} where name = 'daily'"))
         await Scheduler(store, SYSTEM, name="test").scan()
         assert [len(await drive.claim(kinds=(kind,))) for kind in ("daily", "weekly")] == [0, 1]
         assert "schedule 'daily' cannot be decoded" in caplog.text

@@ -34,7 +34,7 @@ UNREADABLE_JOBS: Mapping[str, Mapping[str, str]] = {
         "created before the year 1": "created_at = -90000000000000000",
         "a kind that is no UTF-8": "kind = cast(x'ff6d61696c' as text)",
         "a payload that is no UTF-8": "payload = cast(x'22ff22' as text)",
-        "tags that are no JSON": "tags = 'spoilt'",
+        "tags that are no JSON": "tags = 'poisoned'",
         "a policy that is missing": "policy_id = 7",
         "a status that is unknown": "status = 'lost in thought'",
     },
@@ -45,7 +45,7 @@ UNREADABLE_JOBS: Mapping[str, Mapping[str, str]] = {
         "due since ever": "due_at = '-infinity'",
         "created before the year 1": "created_at = '4000-01-01 BC'",
         "created at no time": "created_at = '-infinity'",
-        "tags that are no JSON": "tags = 'spoilt'",
+        "tags that are no JSON": "tags = 'poisoned'",
         "a policy that is missing": "policy_id = 7777777",
         "a status that is unknown": "status = 'lost in thought'",
     },
@@ -77,11 +77,11 @@ async def three_jobs(store: Store) -> list[Job]:
     return [await drive.add("mail") for _ in range(3)]
 
 
-def spoil(database: Database, job: Job, what: str) -> None:
+def poison(database: Database, job: Job, what: str) -> None:
     database.tamper(f"update {{jobs}} set {UNREADABLE_JOBS[kind_of(database)][what]} where id = '{job.id}'")
 
 
-def spoil_event(database: Database, job: Job, what: str) -> None:
+def poison_event(database: Database, job: Job, what: str) -> None:
     change = UNREADABLE_EVENTS[kind_of(database)][what]
     database.tamper(f"update {{events}} set {change} where job_id = '{job.id}' and rev = 1")
 
@@ -99,7 +99,7 @@ def ids(answer: Answer) -> list[UUID]:
 async def test_a_job_that_cannot_be_read_is_named_and_the_others_are_listed(database: Database, what: str) -> None:
     async with database.opened() as store:
         first, bad, last = await three_jobs(store)
-        spoil(database, bad, what)
+        poison(database, bad, what)
         page = await store.find(JobFilter())
         assert [job.id for job in page.jobs] == [first.id, last.id]
         [unreadable] = page.unreadable
@@ -119,7 +119,7 @@ async def test_a_job_that_cannot_be_read_is_named_and_the_others_are_listed(data
 async def test_verify_and_doctor_name_it_and_stats_count(database: Database, what: str) -> None:
     async with database.opened() as store:
         _, bad, last = await three_jobs(store)
-    spoil(database, bad, what)
+    poison(database, bad, what)
     database.tamper(f"update {{jobs}} set attempt = 3 where id = '{last.id}'")
     verified = cli(database, "verify", "--json")
     assert verified.code == 1, verified
@@ -150,7 +150,7 @@ async def test_the_other_jobs_are_claimed_run_and_recovered(database: Database, 
         jobs = await three_jobs(store)
         if limited:
             await store.queues.put("default", QueueLimits(rate=Rate(1000, 60.0)), actor=OPERATOR)
-        spoil(database, jobs[1], what)
+        poison(database, jobs[1], what)
         await RecoveryWorker(store, SYSTEM, name="test").scan()
     async with app, working(app):
         later = await mail.enqueue()
@@ -165,7 +165,7 @@ async def test_export_leaves_it_out_names_it_and_the_rest_is_imported(
     async with database.opened() as store:
         first, bad, last = await three_jobs(store)
         await Driver(store).apply(await Driver(store).running(kind="done"), Complete("1"))
-    spoil(database, bad, what)
+    poison(database, bad, what)
     file = tmp_path / "all.jsonl"
     answer = cli(database, "export", str(file))
     assert answer.code == 1, answer
@@ -187,7 +187,7 @@ async def test_an_event_that_cannot_be_read_is_named_and_the_log_goes_on(
 ) -> None:
     async with database.opened() as store:
         first, bad, last = await three_jobs(store)
-        spoil_event(database, bad, what)
+        poison_event(database, bad, what)
     verified = cli(database, "verify", "--json")
     assert verified.code == 1, verified
     assert {problem["job_id"] for problem in verified.json["problems"]} == {str(bad.id)}
@@ -205,7 +205,7 @@ async def test_an_event_that_cannot_be_read_is_named_and_the_log_goes_on(
 async def test_an_export_to_a_pipe_says_that_it_cannot_leave_a_row_out(database: Database) -> None:
     async with database.opened() as store:
         _, bad, _ = await three_jobs(store)
-    spoil(database, bad, "due before the year 1")
+    poison(database, bad, "due before the year 1")
     answer = cli(database, "export")
     assert answer.code != 0
     assert str(bad.id) in answer.err
@@ -228,9 +228,9 @@ async def test_doctor_and_verify_name_rate_usage_and_schedules_that_cannot_be_re
                 schedule, next_at=SYSTEM.clock.now(), paused=False, expected_rev=0, actor=OPERATOR
             )
     database.tamper(
-        "update {queues} set usage = 'spoilt'",
+        "update {queues} set usage = 'poisoned'",
         "update {rate_usage} set usage = '7'",
-        "update {schedules} set tags = 'spoilt' where name = 'daily'",
+        "update {schedules} set tags = 'poisoned' where name = 'daily'",
     )
     findings = [one.message for one in await find_problems(database.url) if one.about == "unreadable row"]
     expected = ("rate usage of partition 'ada'", "queue 'default'", "schedule 'daily'")

@@ -254,7 +254,7 @@ class BaseStore(ABC):
         if not requests:
             return []
         homogeneous = is_homogeneous(requests)
-        validate_enqueues(requests, alike=homogeneous)
+        validate_enqueues(requests, homogeneous=homogeneous)
         require_no_open_block(self)
         if len(requests) == 1 and after is None and not requests[0].has_key:
             return [await self._single_enqueues.submit(requests[0])]

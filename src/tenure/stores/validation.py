@@ -93,11 +93,11 @@ def validate_prunable(prunable: Prunable, limit: int = 1) -> None:
 _OPTIONAL_TEXTS = ("dedupe_key", "request_id", "correlation_id", "trace", "submitted_by", "partition_key")
 
 
-def validate_enqueues(requests: Sequence[EnqueueRequest], *, alike: bool) -> None:
+def validate_enqueues(requests: Sequence[EnqueueRequest], *, homogeneous: bool) -> None:
     """Validate each request; of homogeneous requests, the shared fields once."""
-    for request in requests[:1] if alike else requests:
+    for request in requests[:1] if homogeneous else requests:
         validate_enqueue(request)
-    if alike:
+    if homogeneous:
         for request in requests[1:]:
             _check_id(request.origin.id)
             check_content(request.origin.payload, "payload")

@@ -59,8 +59,8 @@ def check_job(job: Job, events: Sequence[Event]) -> None:
 
 def check_monotonic(events: Sequence[Event]) -> None:
     """Time and (attempt, rank) never fall, and only a claim counts an attempt."""
-    moments = [event.at for event in events]
-    assert moments == sorted(moments), "timestamps go back"
+    times = [event.at for event in events]
+    assert times == sorted(times), "timestamps go back"
     steps: list[tuple[int, int]] = []
     requeued = False
     for event in events:

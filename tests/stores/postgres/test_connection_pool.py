@@ -98,13 +98,13 @@ async def test_a_cancelled_waiter_leaves_its_connection_to_the_next(server: Serv
 @pytest.mark.parametrize("fault", ["closed", "in_transaction"])
 async def test_a_broken_connection_is_not_acquired_again(server: Server, fault: str) -> None:
     pool = pool_of(server, size=1)
-    spoilt: Any = await pool.acquire()
+    poisoned: Any = await pool.acquire()
     waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0.01)
-    setattr(spoilt, fault, True)
-    pool.release(spoilt)
-    assert await asyncio.wait_for(waiting, PLENTY_SECONDS) is not spoilt
-    assert spoilt.closed
+    setattr(poisoned, fault, True)
+    pool.release(poisoned)
+    assert await asyncio.wait_for(waiting, PLENTY_SECONDS) is not poisoned
+    assert poisoned.closed
 
 
 async def test_a_connection_that_broke_while_idle_is_not_acquired(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Others' locks, spoilt rows, a database that takes no writes: what is due is found, and errors say what to do."""
+"""Others' locks, poisoned rows, a database that takes no writes: what is due is found, and errors say what to do."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ async def test_a_repetition_waits_for_the_claim_that_is_under_way(dsn: str, driv
 
 
 async def test_a_row_that_cannot_be_decoded_does_not_block_the_others(dsn: str, drive: Driver) -> None:
-    spoilt = await drive.add(tags={"tenant": "x"}, policy={"lease_seconds": 0.05})
+    poisoned = await drive.add(tags={"tenant": "x"}, policy={"lease_seconds": 0.05})
     good = await drive.add(policy={"lease_seconds": 0.05})
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set session_replication_role = replica")
-        connection.execute("update tenure.jobs set tags = 'tenant=x' where id = %s", (spoilt.id,))
+        connection.execute("update tenure.jobs set tags = 'tenant=x' where id = %s", (poisoned.id,))
     assert [job.id for job in await drive.claim(limit=10)] == [good.id]
     async with asyncio.timeout(10):
         while [job.id for job in await drive.store.recoverable(limit=10)] != [good.id]:  # noqa: ASYNC110  lease runs out

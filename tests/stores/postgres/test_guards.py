@@ -208,12 +208,12 @@ def test_the_databases_own_list_of_events_is_the_lifecycles(dsn: str) -> None:
             == (True,)
         }
         assert legal == legal_events()
-        for spoilt in (
+        for poisoned in (
             ("enqueued", None, "queued", 2, False),
             ("claimed", "queued", "claimed", 1, False),
             ("started", "claimed", "running", 3, True),
         ):
-            assert connection.execute(LEGAL, spoilt).fetchone() == (False,)
+            assert connection.execute(LEGAL, poisoned).fetchone() == (False,)
 
 
 def check_refused(connection: psycopg.Connection, statement: str, words: str) -> None:
@@ -227,7 +227,7 @@ def check_refused(connection: psycopg.Connection, statement: str, words: str) ->
 UNSIGNALLED = "the revision of its last signal or wake is another one"
 UNWAITING = "only a waiting job waits for something"
 CHILDLESS = "only a job that waits for children has a number of them"
-SPOILT = {
+POISONED = {
     "started_at = null": "a column that this status requires is null",
     "attempt = 0": "time and attempts never go back",
     "token = null": "jobs that are claimed or running have a lease",
@@ -254,15 +254,15 @@ SPOILT = {
 
 
 @pytest.mark.requirement("LC-02", "LC-10")
-@pytest.mark.parametrize("spoilt", SPOILT)
+@pytest.mark.parametrize("poisoned", POISONED)
 async def test_a_change_to_an_invalid_row_is_refused_with_a_message(
-    dsn: str, jobs: dict[str, UUID], spoilt: str
+    dsn: str, jobs: dict[str, UUID], poisoned: str
 ) -> None:
     step = AS_THE_STORE + event("running", 4, "heartbeat", "running", "running")
     change = "update tenure.jobs set rev = 4, previous_status = status, transition_count = 1, updated_at = now()"
     where = " where id = '{running}'"
     with psycopg.connect(dsn) as connection:
-        check_refused(connection, f"{step}{change}, {spoilt}{where}".format(**jobs), SPOILT[spoilt])
+        check_refused(connection, f"{step}{change}, {poisoned}{where}".format(**jobs), POISONED[poisoned])
         connection.execute(f"{step}{change}{where}".format(**jobs).encode())
 
 
@@ -371,12 +371,14 @@ async def three(drive: Driver, what: str) -> list[UUID]:
     return [job.id for job in (added if what == "claims" else await drive.claim(limit=3))]
 
 
-def together(what: str, ids: list[UUID], *, told: list[UUID], spoilt: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The statement that does it to all of them; the second one of them is spoilt."""
+def together(
+    what: str, ids: list[UUID], *, told: list[UUID], poisoned: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The statement that does it to all of them; the second one of them is poisoned."""
     step, columns = TOGETHER[what]
     events = "".join(step.format(it=job_id) for job_id in told)
     values = {
-        column: f"case id when '{ids[1]}' then {spoilt[column]} else {value} end" if column in spoilt else value
+        column: f"case id when '{ids[1]}' then {poisoned[column]} else {value} end" if column in poisoned else value
         for column, value in columns.items()
     }
     assignments = ", ".join(f"{column} = {value}" for column, value in values.items())
@@ -392,7 +394,7 @@ async def test_an_invalid_row_in_a_homogeneous_batch_is_refused_with_a_message(
     ids = await three(drive, what)
     value, words = ONE_SPOILT[what][column]
     with psycopg.connect(dsn) as connection:
-        check_refused(connection, together(what, ids, told=ids, spoilt={column: value}), words)
+        check_refused(connection, together(what, ids, told=ids, poisoned={column: value}), words)
         connection.execute(together(what, ids, told=ids).encode())
 
 

@@ -94,13 +94,13 @@ async def test_only_the_queues_that_are_asked_for_are_claimed_from(drive: Driver
 
 async def test_unreadable_rows_of_several_queues_are_passed_by(path: Path, drive: Driver) -> None:
     jobs = [await drive.add(queue=QUEUES[number % 3]) for number in range(12)]
-    spoilt = [0, 1, 2, 3, 6, 7]
+    poisoned = [0, 1, 2, 3, 6, 7]
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("drop trigger tenure_jobs_payload")
         shell.execute("drop trigger tenure_jobs_change")
-        bad = [(str(jobs[number].id),) for number in spoilt]
+        bad = [(str(jobs[number].id),) for number in poisoned]
         shell.executemany("update tenure_jobs set tags = 'no json' where id = ?", bad)
-    sound = [job.id for number, job in enumerate(jobs) if number not in spoilt]
+    sound = [job.id for number, job in enumerate(jobs) if number not in poisoned]
     assert [job.id for job in await drive.claim(queues=QUEUES, limit=2)] == sound[:2]
     assert [job.id for job in await drive.claim(queues=QUEUES, limit=9)] == sound[2:]
 

@@ -583,14 +583,14 @@ async def test_a_poisoned_row_does_not_wedge_its_queue(path: Path, drive: Driver
 
 
 async def test_an_unreadable_row_does_not_wedge_its_queue(path: Path, drive: Driver) -> None:
-    spoilt, sound = await drive.add(priority=9), await drive.add()
+    poisoned, sound = await drive.add(priority=9), await drive.add()
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("drop trigger tenure_jobs_payload")
         shell.execute("drop trigger tenure_jobs_change")
-        shell.execute("update tenure_jobs set tags = 'no json' where id = ?", (str(spoilt.id),))
+        shell.execute("update tenure_jobs set tags = 'no json' where id = ?", (str(poisoned.id),))
     assert [job.id for job in await drive.claim(limit=5)] == [sound.id]
     with pytest.raises(RowPoisoned, match="cannot be read"):
-        await drive.store.read([spoilt.id])
+        await drive.store.read([poisoned.id])
 
 
 async def test_an_unreadable_row_does_not_keep_the_others_from_recovery(path: Path) -> None:
@@ -599,18 +599,18 @@ async def test_an_unreadable_row_does_not_keep_the_others_from_recovery(path: Pa
     await store.migrate()
     await store.open()
     drive = Driver(store)
-    spoilt, sound = await drive.running(), await drive.running()
+    poisoned, sound = await drive.running(), await drive.running()
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("drop trigger tenure_jobs_payload")
         shell.execute("drop trigger tenure_jobs_change")
-        shell.execute("update tenure_jobs set tags = 'no json' where id = ?", (str(spoilt.id),))
+        shell.execute("update tenure_jobs set tags = 'no json' where id = ?", (str(poisoned.id),))
     clock.advance(600)
     assert [job.id for job in await store.recoverable(limit=10)] == [sound.id]
     assert "poisoned row" in {finding.about for finding in await store.doctor()}
     await store.close()
 
 
-def spoil(path: Path, jobs: Sequence[Job]) -> None:
+def poison(path: Path, jobs: Sequence[Job]) -> None:
     """Make these rows unreadable, by taking the guards away."""
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("drop trigger if exists tenure_jobs_payload")
@@ -620,7 +620,7 @@ def spoil(path: Path, jobs: Sequence[Job]) -> None:
 
 async def test_a_claim_reads_on_behind_unreadable_rows_until_it_has_what_it_wants(path: Path, drive: Driver) -> None:
     jobs = [await drive.add() for _ in range(8)]
-    spoil(path, [jobs[0], jobs[1], jobs[2], jobs[4]])
+    poison(path, [jobs[0], jobs[1], jobs[2], jobs[4]])
     assert [job.id for job in await drive.claim(limit=1)] == [jobs[3].id]
     assert [job.id for job in await drive.claim(limit=2)] == [jobs[5].id, jobs[6].id]
     assert [job.id for job in await drive.claim(limit=2)] == [jobs[7].id]
@@ -634,7 +634,7 @@ async def test_recovery_reads_on_behind_unreadable_rows_until_it_has_what_it_wan
     await store.open()
     drive = Driver(store)
     jobs = sorted([await drive.running() for _ in range(7)], key=lambda job: str(job.id))
-    spoil(path, [jobs[0], jobs[1], jobs[2], jobs[4]])
+    poison(path, [jobs[0], jobs[1], jobs[2], jobs[4]])
     clock.advance(600)
     first = await store.recoverable(limit=2)
     assert [job.id for job in first] == [jobs[3].id, jobs[5].id]
@@ -731,7 +731,7 @@ def test_a_url_that_names_no_file_is_refused(url: str) -> None:
         SqliteStore.from_url(url)
 
 
-# Forgetting
+# ModelRetention
 
 
 async def test_retention_removes_everything_of_a_job_and_the_claims_that_nothing_is_left_of(

@@ -46,17 +46,17 @@ from tenure.testing.contract.commit_blocks import TransactionContract
 from tenure.testing.contract.compensation import CompensationContract
 from tenure.testing.contract.dead_letters import DeadLetterContract
 from tenure.testing.contract.endings import EndingContract
-from tenure.testing.contract.enqueue import AddingContract
+from tenure.testing.contract.enqueue import EnqueueContract
 from tenure.testing.contract.events import EventContract
 from tenure.testing.contract.leases import LeaseContract
 from tenure.testing.contract.log_cursors import LogCursorContract
 from tenure.testing.contract.outbox import OutboxContract
-from tenure.testing.contract.outbox_and_artifacts import BelongingsContract
+from tenure.testing.contract.outbox_and_artifacts import OutboxAndArtifactsContract
 from tenure.testing.contract.pins import PinContract
 from tenure.testing.contract.queues import QueueContract
 from tenure.testing.contract.reads import ReadingContract
 from tenure.testing.contract.requests import RequestContract
-from tenure.testing.contract.retention import ForgettingContract
+from tenure.testing.contract.retention import RetentionContract
 from tenure.testing.contract.schedulers import SchedulerContract
 from tenure.testing.contract.schedules import ScheduleContract
 from tenure.testing.contract.steps import StepContract
@@ -72,7 +72,7 @@ __all__ = ["DatabaseClock", "StoreContract"]
 
 
 class StoreContract(
-    AddingContract,
+    EnqueueContract,
     ClaimContract,
     LeaseContract,
     CommitContract,
@@ -87,10 +87,10 @@ class StoreContract(
     QueueContract,
     ReadingContract,
     EventContract,
-    ForgettingContract,
+    RetentionContract,
     InputContract,
     TransactionContract,
-    BelongingsContract,
+    OutboxAndArtifactsContract,
     LogCursorContract,
     OutboxContract,
     StepContract,

@@ -37,7 +37,7 @@ LATE = datetime(2999, 1, 1, tzinfo=UTC)
 class Read(msgspec.Struct):
     """Everything that an archive returned."""
 
-    shelved: list[ArchiveRecord]
+    records: list[ArchiveRecord]
     log: list[Event]
     jobs: list[ArchivedJob]
     bodies: dict[tuple[UUID, str], Artifact | None]
@@ -47,7 +47,7 @@ class Read(msgspec.Struct):
 async def read_all(store: Store, *, limit: int = 3) -> Read:
     async with store.archive.snapshot() as snapshot:
         totals = await snapshot.totals()
-        shelved = [one for kind in ARCHIVE_RECORDS for one in await joined(snapshot.records(kind, limit=limit))]
+        records = [one for kind in ARCHIVE_RECORDS for one in await joined(snapshot.records(kind, limit=limit))]
         log, jobs = await joined(snapshot.log(limit=limit)), await joined(snapshot.jobs(limit=limit))
         assert (totals.jobs, totals.events) == (len(jobs), len(log))
         made = [(kept.job.id, artifact.name) for kept in jobs for artifact in kept.artifacts]
@@ -55,7 +55,7 @@ async def read_all(store: Store, *, limit: int = 3) -> Read:
         assert await snapshot.history([kept.job.id for kept in jobs]) == by_job(log, await snapshot.history([]))
         pages = {kept.job.id: await joined(snapshot.steps(kept.job.id, limit=limit)) for kept in jobs}
         assert [len(pages[kept.job.id]) for kept in jobs] == [kept.step_count for kept in jobs]
-        return Read(shelved, log, jobs, bodies, [step for steps in pages.values() for step in steps])
+        return Read(records, log, jobs, bodies, [step for steps in pages.values() for step in steps])
 
 
 async def joined(pages: AsyncIterator[Sequence[T]]) -> list[T]:
@@ -95,7 +95,7 @@ async def restored(store: Store, read: Read) -> AsyncIterator[Restore]:
     for event in read.log:
         runs.place(event)
     async with store.archive.restore(runs=runs.count) as restoring:
-        await restoring.write_records(read.shelved)
+        await restoring.write_records(read.records)
         for first in range(0, len(read.log), 7):
             await restoring.write_events(read.log[first : first + 7])
         await restoring.write_jobs(read.jobs)
@@ -228,7 +228,7 @@ class ArchiveContract:
             async with restored(drive.store, read):
                 raise ZeroDivisionError
         assert await seen(drive.store) == empty
-        assert (await read_all(drive.store)).shelved == []
+        assert (await read_all(drive.store)).records == []
         await restore(drive.store, read)
         assert await seen(drive.store) == await seen(model)
 

@@ -24,7 +24,7 @@ from tenure.testing.store_check import all_jobs
 BOB = Actor(Role.CLIENT, "bob")
 
 
-class AddingContract:
+class EnqueueContract:
     """`enqueue`."""
 
     @pytest.mark.requirement("LC-08")
@@ -320,13 +320,13 @@ class AddingContract:
     ) -> None:
         first = await drive.add(dedupe_key="ada")
         request = drive.enqueue(dedupe_key="ada", **facts)
-        assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
-        assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
+        assert _created(await drive.store.enqueue([request])) == [(first.id, False)]
+        assert _created(await drive.store.enqueue([request])) == [(first.id, False)]
         await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
+        assert _created(await drive.store.enqueue([request])) == [(first.id, False)]
         later = await drive.add(dedupe_key="ada")
         assert later.id != first.id
-        assert _told(await drive.store.enqueue([request, request])) == [(first.id, False)] * 2
+        assert _created(await drive.store.enqueue([request, request])) == [(first.id, False)] * 2
         assert {job.id for job in await all_jobs(drive.store)} == {first.id, later.id}
 
     @pytest.mark.requirement("LC-07", "LC-11")
@@ -337,7 +337,7 @@ class AddingContract:
         await drive.add(dedupe_key="ada", request_id="order-1")
         await drive.apply(first.id, Cancel(), actor=CLIENT)
         again = await drive.store.enqueue([drive.enqueue(dedupe_key="ada", request_id="order-1")])
-        assert _told(again) == [(first.id, False)]
+        assert _created(again) == [(first.id, False)]
 
     @pytest.mark.requirement("LC-07", "LC-11")
     @pytest.mark.parametrize(
@@ -360,18 +360,18 @@ class AddingContract:
     async def test_a_deduplication_within_one_batch_is_recorded_too(self, drive: Driver) -> None:
         made, answered = drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="ada", request_id="order-1")
         expected = [(made.origin.id, True), (made.origin.id, False), (made.origin.id, False)]
-        assert _told(await drive.store.enqueue([made, answered, answered])) == expected
+        assert _created(await drive.store.enqueue([made, answered, answered])) == expected
         await drive.apply(made.origin.id, Cancel(), actor=CLIENT)
-        assert _told(await drive.store.enqueue([answered, made])) == [(made.origin.id, False)] * 2
+        assert _created(await drive.store.enqueue([answered, made])) == [(made.origin.id, False)] * 2
 
     @pytest.mark.requirement("LC-07", "LC-11")
     async def test_concurrent_repetitions_of_a_deduplicated_enqueue_return_one_job(self, drive: Driver) -> None:
         first = await drive.add(dedupe_key="ada")
         request = drive.enqueue(dedupe_key="ada", request_id="order-1")
         answers = await _at_once(drive, [[request] for _ in range(8)])
-        assert [_told(answer) for answer in answers] == [[(first.id, False)]] * 8
+        assert [_created(answer) for answer in answers] == [[(first.id, False)]] * 8
         await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _told(await drive.store.enqueue([request])) == [(first.id, False)]
+        assert _created(await drive.store.enqueue([request])) == [(first.id, False)]
 
     @pytest.mark.requirement("LC-07", "LC-11")
     async def test_the_loser_of_a_race_for_a_dedupe_key_gets_the_same_job_when_repeated(self, drive: Driver) -> None:
@@ -379,7 +379,7 @@ class AddingContract:
         [winner] = {answer.job.id for [answer] in await _at_once(drive, [[request] for request in requests])}
         await drive.apply(winner, Cancel(), actor=CLIENT)
         answers = await _at_once(drive, [[request] for request in requests])
-        assert [_told(answer) for answer in answers] == [[(winner, False)]] * 8
+        assert [_created(answer) for answer in answers] == [[(winner, False)]] * 8
 
     async def test_a_refused_batch_records_no_deduplication(self, drive: Driver) -> None:
         first = await drive.add(dedupe_key="ada")
@@ -388,7 +388,7 @@ class AddingContract:
         with pytest.raises(RequestIdReused):
             await drive.store.enqueue([answered, drive.enqueue(request_id="order-1", payload="[1]")])
         await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _told(await drive.store.enqueue([answered])) == [(answered.origin.id, True)]
+        assert _created(await drive.store.enqueue([answered])) == [(answered.origin.id, True)]
 
     @pytest.mark.requirement("LC-07", "LC-11")
     async def test_an_enqueue_and_another_under_its_id_in_one_batch_are_refused_also_when_its_key_was_live(
@@ -398,7 +398,7 @@ class AddingContract:
         requests = [drive.enqueue(dedupe_key="ada", request_id="r", payload=payload) for payload in ("[1]", "[2]")]
         with pytest.raises(RequestIdReused):
             await drive.store.enqueue(requests)
-        assert _told(await drive.store.enqueue(requests[1:])) == [(first.id, False)]
+        assert _created(await drive.store.enqueue(requests[1:])) == [(first.id, False)]
 
     @pytest.mark.requirement("LC-11")
     async def test_concurrent_enqueues_of_one_dedupe_key_make_one_job(self, drive: Driver) -> None:
@@ -455,7 +455,7 @@ class AddingContract:
             request.origin.id: task for n, (request, task) in enumerate(zip(requests, tasks, strict=True)) if n % 3
         }
         for job_id, task in stayed.items():
-            assert _told(task.result()) == [(job_id, True)]
+            assert _created(task.result()) == [(job_id, True)]
         assert {job.id for job in await all_jobs(drive.store)} >= stayed.keys()
         # Nothing is left waiting: the next one is written at once.
         assert (await drive.add()).rev == 1
@@ -484,7 +484,7 @@ def _of_bob(request: EnqueueRequest) -> EnqueueRequest:
     return msgspec.structs.replace(request, actor=BOB)
 
 
-def _told(answers: Sequence[EnqueueResult]) -> list[tuple[UUID, bool]]:
+def _created(answers: Sequence[EnqueueResult]) -> list[tuple[UUID, bool]]:
     return [(answer.job.id, answer.created) for answer in answers]
 
 

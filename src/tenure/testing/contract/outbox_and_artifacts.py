@@ -43,7 +43,7 @@ def of_another_job(job: Job, drive: Driver) -> Job:
     return msgspec.structs.replace(job, origin=msgspec.structs.replace(job.origin, id=drive.random.job_id()))
 
 
-class BelongingsContract:
+class OutboxAndArtifactsContract:
     """`attach`, `artifacts`, `artifact`, `post`."""
 
     @pytest.mark.requirement("SM-20")

@@ -42,11 +42,11 @@ class ReadingContract:
 
     async def test_the_history_of_several_jobs_is_kept_apart(self, drive: Driver) -> None:
         first, second = await drive.running(), await drive.add()
-        nobody = drive.random.job_id()
-        found = await drive.store.history([first.id, second.id, nobody])
-        assert {job_id: len(events) for job_id, events in found.items()} == {first.id: 3, second.id: 1, nobody: 0}
+        unknown = drive.random.job_id()
+        found = await drive.store.history([first.id, second.id, unknown])
+        assert {job_id: len(events) for job_id, events in found.items()} == {first.id: 3, second.id: 1, unknown: 0}
         assert await drive.store.history([]) == {}
-        assert await drive.store.history([nobody]) == {nobody: []}
+        assert await drive.store.history([unknown]) == {unknown: []}
 
     async def test_now_is_the_databases_time(self, drive: Driver, clock: DatabaseClock) -> None:
         before = await drive.store.now()
@@ -122,7 +122,7 @@ class ReadingContract:
         clock.advance(10)
         await drive.apply(job, Complete("1"))
         store = drive.store
-        assert told(await events(drive, EventFilter(job_id=job.id))) == told(await drive.events_of(job.id))
+        assert facts(await events(drive, EventFilter(job_id=job.id))) == facts(await drive.events_of(job.id))
         assert len(await events(drive, EventFilter(correlation_id="c"))) == 5
         enqueued = await events(drive, EventFilter(types=(EventType.ENQUEUED,)))
         assert [event.job_id for event in enqueued] == [job.id, other.id]
@@ -152,7 +152,7 @@ class ReadingContract:
             EventFilter(correlation_id="c", since=job.created_at),
         )
         for wanted in filters:
-            whole = told(await events(drive, wanted))
+            whole = facts(await events(drive, wanted))
             assert len(whole) == len(set(whole)) > 3
             assert await paged(drive, wanted, limit=2) == whole, wanted
         assert await events(drive, EventFilter(job_id=job.id, correlation_id="nobody")) == []
@@ -312,7 +312,7 @@ async def paged(drive: Driver, wanted: EventFilter, *, limit: int) -> list[str]:
     found: list[str] = []
     page = await drive.store.events(wanted, limit=limit)
     while page.events:
-        found += told(page.events)
+        found += facts(page.events)
         page = await drive.store.events(wanted, after=page.position, limit=limit)
     return found
 
@@ -331,7 +331,7 @@ async def wait_for_tail(drive: Driver, after: str) -> list[Event]:
     return []
 
 
-def told(events: list[Event]) -> list[str]:
+def facts(events: list[Event]) -> list[str]:
     return [event.id for event in events]
 
 

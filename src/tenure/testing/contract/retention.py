@@ -44,7 +44,7 @@ NEEDLE = "hay-and-needle"
 SECRET = f'{{"message":"{NEEDLE}"}}'
 
 
-class ForgettingContract:
+class RetentionContract:
     """`prune`, `blank`, `erase`."""
 
     async def test_pruning_removes_whole_jobs_that_ended_long_enough_ago(
@@ -238,12 +238,12 @@ class ForgettingContract:
     @pytest.mark.requirement("LC-07")
     async def test_another_body_under_a_request_id_of_an_erased_job_is_still_refused(self, drive: Driver) -> None:
         job = await drive.running()
-        told = drive.request(job, Progress(1, "one"))
-        await drive.try_apply(told)
+        reported = drive.request(job, Progress(1, "one"))
+        await drive.try_apply(reported)
         failed = drive.request(await owned(drive, job), Fail(SECRET))
         await drive.try_apply(failed)
         await drive.store.erase(job.id, reason="asked to", actor=OPERATOR)
-        for request, other in ((told, Progress(2, "one")), (failed, Fail(ERROR))):
+        for request, other in ((reported, Progress(2, "one")), (failed, Fail(ERROR))):
             await drive.repeat(request)
             refusal = await drive.refuse(job, other, request_id=request.request_id)
             assert isinstance(refusal, RequestIdReused), other
@@ -321,8 +321,8 @@ async def secretive_jobs(drive: Driver, clock: DatabaseClock) -> list[Job]:
         await drive.apply(await drive.running(payload=SECRET), operation)
         for operation in (Complete(SECRET), Fail(SECRET), Halt("limit", SECRET), burial)
     ]
-    told = await drive.apply(await drive.running(), Progress(1, NEEDLE))
-    jobs.append(await drive.apply(told, Complete("1")))
+    reported = await drive.apply(await drive.running(), Progress(1, NEEDLE))
+    jobs.append(await drive.apply(reported, Complete("1")))
     signalled = await drive.running()
     await drive.apply(signalled.id, Signal("go", SECRET), actor=CLIENT)
     jobs.append(await drive.apply(await owned(drive, signalled), Complete("1")))

@@ -39,11 +39,11 @@ class SchedulerContract:
         for name, cron in crons.items():
             one = schedule(name, cron=cron, timezone=zone)
             await put(drive, one, next_at=next_time(one, now=begin, last_at=None, zone=time_zone(zone)))
-        crew = [Scheduler(drive.store, SYSTEM, name=f"worker-{number}") for number in range(3)]
+        schedulers = [Scheduler(drive.store, SYSTEM, name=f"worker-{number}") for number in range(3)]
         # Advance in steps; now and then the database's clock is set back or jumps ahead.
         for minutes in (50, 50, 50, -70, 30, 60, -20, 10, 150, -100, 90, 70):
             clock.advance(minutes * 60)
-            await asyncio.gather(*(scheduler.scan() for scheduler in crew))  # noqa: TID251 - the kit's own tasks
+            await asyncio.gather(*(scheduler.scan() for scheduler in schedulers))  # noqa: TID251 - the kit's own tasks
         now = await drive.store.now()
         for name, cron in crons.items():
             due = [*due_times(parse_cron(cron), time_zone(zone), after=begin, until=now)]

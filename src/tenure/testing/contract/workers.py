@@ -108,7 +108,7 @@ class WorkerContract:
         stats = await drive.store.stats()
         due = {"due": 1, "oldest_due_at": since}
         retry = {"queue": "default", "kind": "b", "status": "retry", "jobs": 1}
-        assert [as_told(tally) for tally in stats.tallies] == [
+        assert [as_facts(tally) for tally in stats.tallies] == [
             {**retry, "due": 0, "oldest_due_at": None},
             {**retry, "status": "running", "due": 0, "oldest_due_at": None},
             {**retry, "kind": "mail", "status": "dead_lettered", "due": 0, "oldest_due_at": None},
@@ -151,7 +151,7 @@ class WorkerContract:
         assert (await warned(drive))[0] == later, "workers that were not seen for long do not count"
 
 
-def as_told(tally: Tally) -> dict[str, Any]:
+def as_facts(tally: Tally) -> dict[str, Any]:
     return {name: getattr(tally, name) for name in Tally.__struct_fields__}
 
 

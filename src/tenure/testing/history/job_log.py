@@ -162,9 +162,7 @@ def _commits(events: Sequence[Event]) -> Iterator[HistoryProblem]:
 def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[HistoryProblem]:
     endless = job.status in TERMINAL and events[-1].to_status not in TERMINAL
     if endless:
-        message = (
-            f"its row is {job.status}, and its log ends with {events[-1].type}: nothing tells how it came to its end"
-        )
+        message = f"its row is {job.status}, and its log ends with {events[-1].type}: no event explains the end"
         yield HistoryProblem(Code.NO_END_EVENT, message, job.id)
     for found in problems_of(job, events):
         explained = (found.type is ProblemType.BROKEN_LOG and not log_is_sound) or (

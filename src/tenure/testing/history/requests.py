@@ -116,19 +116,19 @@ def _change(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[H
     job_id = calls[0].invoked.job_id
     assert job_id is not None, "a history refuses a change that names no job"
     events = log.changes.get((job_id, request_id), ())
-    told = _told(calls)
-    results = {(answer.rev, answer.status) for _, answer in told if answer.rev is not None}
+    answered = _answered(calls)
+    results = {(answer.rev, answer.status) for _, answer in answered if answer.rev is not None}
     if len(results) > 1:
         message = f"request {request_id!r} had several results: {_listed(f'revision {rev}' for rev, _ in results)}"
         yield HistoryProblem(Code.TWO_RESULTS, message, job_id)
-    for one, answer in told:
-        yield from _done(one, answer, events, log, told_once=len(results) < 2)
-    if not told and events and not _reused(calls):
-        yield from _not_told(request_id, calls, events)
+    for one, answer in answered:
+        yield from _done(one, answer, events, log, one_result=len(results) < 2)
+    if not answered and events and not _reused(calls):
+        yield from _unanswered(request_id, calls, events)
 
 
 def _done(
-    one: Asked, answer: Ok, events: Sequence[Event], log: Written, *, told_once: bool
+    one: Asked, answer: Ok, events: Sequence[Event], log: Written, *, one_result: bool
 ) -> Iterator[HistoryProblem]:
     op, request_id, job_id = one.invoked.op, one.invoked.request_id, one.invoked.job_id
     asked = f"{op} (request {request_id!r}) was answered ok"
@@ -141,12 +141,12 @@ def _done(
     elif not _is_own(one, events):
         message = f"{asked}, and its log has {_listed(event.type for event in events)} under that request"
         yield HistoryProblem(Code.WRITTEN_OTHERWISE, message, job_id, events[0].rev)
-    elif told_once and _is_untrue(answer, events[-1]):
+    elif one_result and _is_untrue(answer, events[-1]):
         message = f"{asked} with revision {answer.rev}, {answer.status}; its log has {events[-1].to_status}"
         yield HistoryProblem(Code.ANSWER_UNTRUE, message, job_id, events[-1].rev)
 
 
-def _not_told(request_id: str, calls: Sequence[Asked], events: Sequence[Event]) -> Iterator[HistoryProblem]:
+def _unanswered(request_id: str, calls: Sequence[Asked], events: Sequence[Event]) -> Iterator[HistoryProblem]:
     found = _listed(event.type for event in events)
     if not any(one.open for one in calls):
         message = f"request {request_id!r} was refused ({_refusals(calls)}), and its log has {found}"
@@ -157,16 +157,16 @@ def _not_told(request_id: str, calls: Sequence[Asked], events: Sequence[Event]) 
 
 
 def _enqueue(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
-    told = _told(calls)
-    named = {job_id for _, answer in told for job_id in answer.job_ids}
-    if len(named) > 1 or sum(answer.created is True for _, answer in told) > 1:
+    answered = _answered(calls)
+    named = {job_id for _, answer in answered for job_id in answer.job_ids}
+    if len(named) > 1 or sum(answer.created is True for _, answer in answered) > 1:
         message = f"request {request_id!r} was answered with several new jobs, or with several: {_listed(named)}"
         yield HistoryProblem(Code.TWO_RESULTS, message, min(named, default=None))
-    for one, answer in told:
+    for one, answer in answered:
         for job_id in answer.job_ids:
             yield from _added(one, answer, job_id, log)
     stored = log.enqueues.get(request_id, ())
-    if told or not stored or _reused(calls):
+    if answered or not stored or _reused(calls):
         return
     if not any(one.open for one in calls):
         message = f"enqueue (request {request_id!r}) was refused ({_refusals(calls)}), and the job is there"
@@ -190,8 +190,8 @@ def _added(one: Asked, answer: Ok, job_id: UUID, log: Written) -> Iterator[Histo
 
 
 def _claim(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
-    told = _told(calls)
-    results = {frozenset(answer.job_ids) for _, answer in told if answer.job_ids}
+    answered = _answered(calls)
+    results = {frozenset(answer.job_ids) for _, answer in answered if answer.job_ids}
     won = log.claims.get(request_id, ())
     named = {job_id for result in results for job_id in result}
     if len(results) > 1:
@@ -205,12 +205,12 @@ def _claim(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[Hi
     if any(one.open for one in calls) or _reused(calls):
         return
     for job_id in won:
-        if not told:
+        if not answered:
             message = f"claim {request_id!r} was refused ({_refusals(calls)}), and its log has the claim"
             yield HistoryProblem(Code.REFUSED_WRITTEN, message, job_id)
         elif job_id not in named:
             yield HistoryProblem(
-                Code.CLAIM_UNTOLD, f"claim {request_id!r} took it, and its claimer was not told", job_id
+                Code.CLAIM_UNTOLD, f"claim {request_id!r} took it, and its claimer was not answered", job_id
             )
 
 
@@ -233,7 +233,7 @@ def _refused_after_ok(request_id: str, calls: Sequence[Asked], job_id: UUID | No
             yield HistoryProblem(Code.REFUSED_AFTER_OK, message, job_id or one.invoked.job_id)
 
 
-def _told(calls: Sequence[Asked]) -> list[tuple[Asked, Ok]]:
+def _answered(calls: Sequence[Asked]) -> list[tuple[Asked, Ok]]:
     return [(one, one.answer) for one in calls if isinstance(one.answer, Ok)]
 
 

@@ -16,23 +16,23 @@ from tenure.testing.history.problems import Code, HistoryProblem
 def tail_problems(logs: Mapping[UUID, Sequence[Event]], tail: Sequence[Event]) -> Iterator[HistoryProblem]:
     """The tail has every event of every job exactly once, as the job's own log has it, in the order of revisions."""
     stored = {(job_id, event.rev): event for job_id, events in logs.items() for event in events}
-    told: set[tuple[UUID, int]] = set()
+    seen: set[tuple[UUID, int]] = set()
     latest: dict[UUID, int] = {}
     for event in tail:
         key = (event.job_id, event.rev)
-        if key in told:
-            yield _of(event, Code.TAIL_REPEATED, f"the tail tells of {event.type} twice")
+        if key in seen:
+            yield _of(event, Code.TAIL_REPEATED, f"the tail has {event.type} twice")
         elif event.rev < latest.get(event.job_id, 0):
-            yield _of(event, Code.TAIL_ORDER, f"the tail tells of it after revision {latest[event.job_id]}")
+            yield _of(event, Code.TAIL_ORDER, f"the tail has it after revision {latest[event.job_id]}")
         elif key not in stored and event.job_id in logs:
-            yield _of(event, Code.TAIL_DIFFERS, f"the tail tells of {event.type}, and the job's log does not have it")
+            yield _of(event, Code.TAIL_DIFFERS, f"the tail has {event.type}, and the log of the job does not")
         elif stored.get(key, event) != event:
             yield _of(event, Code.TAIL_DIFFERS, f"{event.type} is not the same in the tail and in the job's log")
-        told.add(key)
+        seen.add(key)
         latest[event.job_id] = max(event.rev, latest.get(event.job_id, 0))
     for key, event in stored.items():
-        if key not in told:
-            yield _of(event, Code.TAIL_MISSING, f"the tail does not tell of {event.type}")
+        if key not in seen:
+            yield _of(event, Code.TAIL_MISSING, f"the tail lacks {event.type}")
 
 
 class _LiveSpan(msgspec.Struct, frozen=True):

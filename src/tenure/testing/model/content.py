@@ -50,7 +50,7 @@ from tenure.testing.model.log_cursors import CursorRow, ModelLogCursors
 from tenure.testing.model.outbox import ModelOutbox, PendingRow, topic_matches
 
 
-class Belongings:
+class ModelContent:
     """The part of the model that `decide` does not concern."""
 
     def __init__(self, clock: ManualClock) -> None:

@@ -15,7 +15,7 @@ from tenure.stores.contract.log_cursors import EventMessage, LogCursor, Operator
 from tenure.stores.log_cursor_validation import validate_cursor_lease, validate_event_messages
 
 if TYPE_CHECKING:
-    from tenure.testing.model.content import Belongings
+    from tenure.testing.model.content import ModelContent
 
 
 class CursorRow(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class CursorRow(msgspec.Struct, frozen=True):
 class ModelLogCursors:
     """The cursors of a model."""
 
-    def __init__(self, model: Belongings) -> None:
+    def __init__(self, model: ModelContent) -> None:
         self._model = model
 
     async def lease(self, name: str, *, owner: str, token: UUID, lease_seconds: float) -> LogCursor | None:

@@ -33,7 +33,7 @@ from tenure.stores.outbox_validation import validate_claim_deliveries, validate_
 from tenure.stores.validation import validate_page
 
 if TYPE_CHECKING:
-    from tenure.testing.model.content import Belongings
+    from tenure.testing.model.content import ModelContent
 
 
 class PendingRow(PendingRecord, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class PendingRow(PendingRecord, frozen=True, kw_only=True):
 class ModelOutbox:
     """The outbox of a model."""
 
-    def __init__(self, model: Belongings) -> None:
+    def __init__(self, model: ModelContent) -> None:
         self._model = model
 
     @property

@@ -27,13 +27,13 @@ from tenure.stores.contract import (
 from tenure.stores.contract.retention import PRUNE_BATCH, WORKER_SLACK_SECONDS
 from tenure.stores.validation import validate_after, validate_prunable, validate_resolution
 from tenure.testing.clock import ManualClock
-from tenure.testing.model.content import Belongings
+from tenure.testing.model.content import ModelContent
 from tenure.testing.model.rows import AnsweredEnqueue, Body, superseded
 
 ERASED = "null"
 
 
-class Forgetting(Belongings):
+class ModelRetention(ModelContent):
     """Removes jobs with all their records."""
 
     def __init__(self, clock: ManualClock) -> None:

@@ -133,13 +133,13 @@ def tallies(jobs: Iterable[Job], now: datetime) -> list[Tally]:
     for job in jobs:
         groups.setdefault((job.queue, job.kind, job.status.value), []).append(job)
     found: list[Tally] = []
-    for (queue, kind, _), alike in sorted(groups.items()):
-        due = [job.due_at for job in alike if is_due(job, now) and job.due_at is not None]
+    for (queue, kind, _), members in sorted(groups.items()):
+        due = [job.due_at for job in members if is_due(job, now) and job.due_at is not None]
         tally = Tally(
             queue=queue,
             kind=kind,
-            status=alike[0].status,
-            jobs=len(alike),
+            status=members[0].status,
+            jobs=len(members),
             due=len(due),
             oldest_due_at=min(due, default=None),
         )
@@ -173,16 +173,16 @@ def position(after: object) -> str:
     return after
 
 
-def within(moment: datetime, begin: datetime | None, end: datetime | None) -> bool:
-    return (begin is None or begin <= moment) and (end is None or moment < end)
+def within(at: datetime, begin: datetime | None, end: datetime | None) -> bool:
+    return (begin is None or begin <= at) and (end is None or at < end)
 
 
 def superseded(history: Sequence[Event]) -> list[Event]:
     """Progress that the record no longer shows: later progress or a new attempt replaced it."""
     found: list[Event] = []
-    told: list[Event] = []
+    pending: list[Event] = []
     for event in history:
         if event.type in (EventType.PROGRESS, EventType.CLAIMED):
-            found += told
-            told = [event] if event.type is EventType.PROGRESS and event.detail is not None else []
+            found += pending
+            pending = [event] if event.type is EventType.PROGRESS and event.detail is not None else []
     return found

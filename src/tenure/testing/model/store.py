@@ -64,7 +64,7 @@ from tenure.testing.clock import ManualClock
 from tenure.testing.model.archive import ModelArchive
 from tenure.testing.model.commit_block import ModelCommitBlock
 from tenure.testing.model.queues import ModelQueues, RuleBook, choice_by_rules, noted
-from tenure.testing.model.retention import Forgetting
+from tenure.testing.model.retention import ModelRetention
 from tenure.testing.model.rows import (
     POSITION_DIGITS,
     AnsweredEnqueue,
@@ -92,7 +92,7 @@ class _NoWakeups:
         return False
 
 
-class ModelStore(Forgetting):
+class ModelStore(ModelRetention):
     """Rows by id, events by job and in the order of the log, and their further records."""
 
     def __init__(self, clock: ManualClock) -> None:
