@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from tenure.lifecycle.retention import Retention
     from tenure.lifecycle.statuses import Status
     from tenure.stores.contract import JobFilter
+    from tenure.workflow.current_step import CurrentStep, current_step
     from tenure.workflow.policy import PolicyCall, PolicyDecision
     from tenure.workflow.run import First, Run
-    from tenure.workflow.step_call import CurrentStep, current_step
     from tenure.workflow.transaction import StepTransaction
 
 __version__ = "0.1.0"
@@ -126,9 +126,9 @@ _MODULE_OF = {
     "ValidationError": "tenure.errors",
     "First": "tenure.workflow.run",
     "Run": "tenure.workflow.run",
-    "CurrentStep": "tenure.workflow.step_call",
+    "CurrentStep": "tenure.workflow.current_step",
     "StepTransaction": "tenure.workflow.transaction",
-    "current_step": "tenure.workflow.step_call",
+    "current_step": "tenure.workflow.current_step",
     "StepFailed": "tenure.errors",
     "StepCallRefused": "tenure.errors",
     "StepUnreadable": "tenure.errors",

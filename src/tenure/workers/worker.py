@@ -35,7 +35,7 @@ from tenure.workers.completer import Completer, Written
 from tenure.workers.execution.attempt import AttemptServices
 from tenure.workers.execution.executors import Executor, TaskExecutor, ThreadExecutor, TimedExecutor
 from tenure.workers.execution.process.child import LoadJob
-from tenure.workers.execution.process.parent import ProcessExecutor
+from tenure.workers.execution.process.parent import ProcessExecutor, exit_if_imported_by_a_child
 from tenure.workers.execution.runner import STOP_SECONDS_MAX, Runner
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
 from tenure.workers.loop_monitor import LoopMonitor
@@ -113,6 +113,7 @@ class Worker:
         self._user_transactions = user_transactions
         self._roles = tuple(roles)
         self._load_job = load_job
+        self._processes: ProcessExecutor | None = None
         self._executors = dict(executors or {})
         self._threads = ThreadExecutor(middleware, seams.spawn)
         self._leases = LeaseRegistry()
@@ -158,6 +159,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped. Raises the error of a part that failed."""
+        exit_if_imported_by_a_child()
         self._add_executors()
         async with AsyncExitStack() as stack:
             store = await self._open(stack)
@@ -170,6 +172,7 @@ class Worker:
             stack.push_async_callback(checkpointer.close)
             for executor in self._executors.values():
                 stack.push_async_callback(executor.close)
+            stack.push_async_callback(self._close_processes)
             runner = self._make_runner(store, completer, checkpointer)
             stack.callback(runner.close)
             if self._options.in_thread:
@@ -221,7 +224,19 @@ class Worker:
         self._executors.setdefault("task", TaskExecutor(self._middleware))
         self._executors.setdefault("thread", self._threads)
         if self._load_job is not None and any(one.isolation == "process" for one in self._definitions.values()):
-            self._executors.setdefault("process", ProcessExecutor(self._definitions, self._seams, self._load_job))
+            self._processes = ProcessExecutor(self._definitions, self._seams, self._load_job)
+            self._executors.setdefault("process", self._processes)
+
+    async def _call_in_process(self, module: str, name: str, text: str, *, home: tuple[str, str] | None) -> str:
+        """Children are started for the first call, if no job of this worker needs any."""
+        if self._processes is None:
+            assert self._load_job is not None, "without it there is no such call"
+            self._processes = ProcessExecutor({}, self._seams, self._load_job)
+        return await self._processes.call(module, name, text, home=home)
+
+    async def _close_processes(self) -> None:
+        if self._processes is not None:
+            await self._processes.close()
 
     def _make_maintenance(self) -> Maintenance:
         loop = asyncio.get_running_loop()
@@ -260,6 +275,7 @@ class Worker:
             user_transactions=self._user_transactions,
             code_version=self._options.version,
             middleware=self._middleware,
+            call_in_process=None if self._load_job is None else self._call_in_process,
         )
         return Runner(
             definitions=self._definitions,

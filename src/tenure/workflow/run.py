@@ -23,8 +23,9 @@ from tenure.stores.outbox_validation import check_topic
 from tenure.workflow.branch import Branch, Place, RunCall, current_branch
 from tenure.workflow.children import Child, ChildJobs, OnParentEnd, Spawnable
 from tenure.workflow.continuation import continue_run
+from tenure.workflow.current_step import report_spend
 from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine, name_of
-from tenure.workflow.step_call import OnError, StepExecution, StepOptions, report_spend, sleep_until_recorded
+from tenure.workflow.step_call import OnError, StepExecution, StepIsolation, StepOptions, sleep_until_recorded
 from tenure.workflow.transaction import StepTransaction, TransactionStep, post_message
 from tenure.workflow.waits import DurableWait, Join
 
@@ -102,6 +103,7 @@ class Run:
         max_attempts: int = 20,
         backoff: Backoff | None = None,
         timeout_seconds: float | None = None,
+        isolation: StepIsolation | None = None,
         compensate: Callable[[Any], Any] | None = None,
         spend_max: Mapping[str, Amount] | None = None,
         on_parent_end: OnParentEnd = "cancel",
@@ -110,7 +112,9 @@ class Run:
 
         `on_error`: `abort` raises the error in the workflow, `continue` returns None instead, `retry` executes the step
         again up to `max_attempts` times with `backoff` in between, then raises. `timeout_seconds` limits each attempt
-        of the step. `key` is the identity of the one step that is called with it, instead of its place in the function.
+        of the step. `isolation="process"` calls it in a process of its own, which is killed when the step is cancelled
+        or its time is over; the function must be importable, and its arguments pass through JSON.
+        `key` is the identity of the one step that is called with it, instead of its place in the function.
         `compensate` undoes the step if the run fails, becomes a dead letter or is cancelled by request. It is called
         with the step's result, after what undoes later steps, and retried as the run's policy says.
         `on_parent_end` is for children: whether a live one is cancelled when this run ends, goes on, or is waited for.
@@ -125,6 +129,7 @@ class Run:
             max_attempts=max_attempts,
             backoff=backoff or Backoff(),
             timeout_seconds=timeout_seconds,
+            isolation=isolation,
             compensation=None if compensate is None else Compensation(compensate, timeout_seconds),
             spend_max=amounts_of(spend_max or {}),
         )
@@ -205,6 +210,8 @@ class Run:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> RunCall[R]:
+        if self._options.isolation is not None:
+            raise InvalidInput("isolation", "is for steps; a transaction is one of this process")
         branch, place = self._engine.place(what, self._options.key)
         spend = self._engine.take_spend(branch)
         call = PlacedCall(place, StepKind.STEP, name, arguments_digest(args, kwargs), spend)

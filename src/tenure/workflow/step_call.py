@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -18,20 +18,26 @@ from tenure.errors import InvalidInput, PermanentError, TransientError, Validati
 from tenure.jobs.middleware import StepAttempt, around_step
 from tenure.jobs.step_codec import Errors, encode_result, error_facts, recorded_error
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
-from tenure.lifecycle.budgets import Amount, amounts_of
 from tenure.lifecycle.json_text import check_integer, check_seconds, encode, load
 from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.workers.execution.outcomes import UNAVAILABLE_SECONDS, Snoozed, describe_error, release_cause
+from tenure.workers.execution.process.parent import ProcessNotStarted, importable_home
 from tenure.workflow.branch import Branch, check_key
 from tenure.workflow.budget import cancelled_key, charge_cancelled, unspent
+from tenure.workflow.current_step import CurrentStep, as_current_step, running_step, step_spend
 from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine
+from tenure.workflow.process_step import FailedInProcess, call_in_process, importable
 from tenure.workflow.waits import DurableWait
 
 R = TypeVar("R")
 
 OnError = Literal["abort", "continue", "retry"]
 """What follows an error of a step: raise it, return None instead, or retry the step and then raise it."""
+
+
+StepIsolation = Literal["process"]
+"""Where a step is executed instead of the worker's event loop or a thread: in a process that can be killed."""
 
 
 class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +48,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 20
     backoff: Backoff = Backoff()
     timeout_seconds: float | None = None
+    isolation: StepIsolation | None = None
     compensation: Compensation | None = None
     spend_max: Mapping[str, int] = {}
 
@@ -50,6 +57,8 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
             check_key(self.key)
         if self.on_error not in get_args(OnError):
             raise InvalidInput("on_error", f"is {self.on_error!r}, and must be one of {', '.join(get_args(OnError))}")
+        if self.isolation not in (None, *get_args(StepIsolation)):
+            raise InvalidInput("isolation", f"is {self.isolation!r}; 'process' calls a step in a process of its own")
         check_integer(self.max_attempts, "max_attempts", least=1, most=30_000)
         if self.timeout_seconds is not None:
             check_seconds(self.timeout_seconds, "timeout_seconds", least=0.001)
@@ -59,61 +68,12 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.max_attempts if self.on_error == "retry" else 1
 
 
-class CancelFlag:
-    """Set by the event loop, and read by the thread of the step."""
+class _Released(Exception):
+    """The step could not be executed by this worker now."""
 
-    __slots__ = ("is_set",)
-
-    def __init__(self) -> None:
-        self.is_set = False
-
-
-class CurrentStep(msgspec.Struct, frozen=True):
-    """The step that this code is part of. `key` is the same in every attempt of it, and of no other step: pass it to
-    other systems, so that they recognise a repetition."""
-
-    key: str
-    attempt: int
-    cancel_flag: CancelFlag = msgspec.field(default_factory=CancelFlag)
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether this call is cancelled: its run was, or its time is over. A step in a thread cannot be interrupted;
-        if it takes long it should look here now and then, and return. What it returns is ignored."""
-        return self.cancel_flag.is_set
-
-    def spend(self, **amounts: Amount) -> None:
-        """Report what this attempt of the step spends: `current_step().spend(cost=0.12, tokens=830)`. It is part of the
-        record of the step; attempts that fail pay, too."""
-        report_spend(amounts_of(amounts))
-
-
-_step_spend: ContextVar[dict[str, int] | None] = ContextVar("tenure_step_spend", default=None)
-
-
-def report_spend(amounts: Mapping[str, int]) -> bool:
-    """Add to the spend of the step that calls this. False outside of a step."""
-    spend = _step_spend.get()
-    if spend is None:
-        return False
-    for unit, amount in amounts.items():
-        spend[unit] = spend.get(unit, 0) + amount
-    return True
-
-
-_current_step: ContextVar[CurrentStep | None] = ContextVar("tenure_step", default=None)
-
-
-def current_step() -> CurrentStep:
-    """The step that calls this function. RuntimeError outside of a step.
-
-    async def charge(order: str) -> str:
-        return await bank.charge(order, idempotency_key=tenure.current_step().key)
-    """
-    step = _current_step.get()
-    if step is None:
-        raise RuntimeError("this code is not called by a step of a workflow, so that there is no current step")
-    return step
+    def __init__(self, outcome: Snoozed) -> None:
+        super().__init__(outcome.cause)
+        self.outcome = outcome
 
 
 class StepExecution(Generic[R]):
@@ -135,6 +95,8 @@ class StepExecution(Generic[R]):
         self._bound = partial(function, *args, **kwargs)
         self._options, self._errors = options, errors
         self._args, self._kwargs = args, kwargs
+        if options.isolation == "process":
+            importable(function)
         self._reported: dict[str, int] = {}
         """What the attempt of the step in progress has spent."""
 
@@ -179,7 +141,7 @@ class StepExecution(Generic[R]):
                 step = self._call.step(result=encode_result(value, step=self._call.name), undo=self._undo)
             except Exception as error:  # noqa: BLE001 - whatever the step raises is its outcome
                 self._release_if_ours(error)
-                described = error_facts(error, describe_error(error), self._errors)
+                described = self._described(error)
                 if attempt < self._options.attempts_max and _is_retryable(error):
                     engine.end_execution()
                     await self._schedule_retry(attempt, error, described)
@@ -199,9 +161,17 @@ class StepExecution(Generic[R]):
             finally:
                 engine.end_execution()
 
+    def _described(self, error: Exception) -> str:
+        if isinstance(error, FailedInProcess):
+            return error.described(self._errors)
+        return error_facts(error, describe_error(error), self._errors)
+
     def _release_if_ours(self, error: Exception) -> None:
-        """The run's own database or lease is no failure of the step: another attempt executes it."""
+        """The run's own database, lease or processes are no failure of the step: another attempt executes it."""
         engine = self._engine
+        if isinstance(error, _Released):
+            engine.end_execution()
+            engine.end_here(error.outcome)
         cause = release_cause(error, job_id=engine.job.id, database=engine.attempt.database)
         if cause is not None:
             engine.end_execution()
@@ -216,16 +186,14 @@ class StepExecution(Generic[R]):
                 return await self._call_function(step)
 
     async def _call_function(self, step: CurrentStep) -> Any:
+        if self._options.isolation == "process":
+            return await self._call_in_process(step)
         if inspect.iscoroutinefunction(self._function):
-            tokens = _current_step.set(step), _step_spend.set(self._reported)
-            try:
+            with as_current_step(step, self._reported):
                 return await self._bound()
-            finally:
-                _current_step.reset(tokens[0])
-                _step_spend.reset(tokens[1])
         context = copy_context()
-        context.run(_current_step.set, step)
-        context.run(_step_spend.set, self._reported)
+        context.run(running_step.set, step)
+        context.run(step_spend.set, self._reported)
         try:
             value = await self._engine.services.call_in_thread(partial(context.run, self._bound))
         except asyncio.CancelledError:
@@ -233,6 +201,23 @@ class StepExecution(Generic[R]):
             raise
         # A plain function may return an awaitable: a partial or a callable object around an async function.
         return await value if inspect.isawaitable(value) else value
+
+    async def _call_in_process(self, step: CurrentStep) -> Any:
+        engine = self._engine
+        definition = engine.attempt.definition
+        try:
+            return await call_in_process(
+                engine.services.call_in_process,
+                self._function,
+                self._args,
+                self._kwargs,
+                name=self._call.name,
+                step=step,
+                home=None if definition.import_path is None else importable_home(definition),
+                spend=self._reported,
+            )
+        except ProcessNotStarted as problem:
+            raise _Released(Snoozed(problem.wait_seconds, "process_start_failed")) from problem
 
     @property
     def _undo(self) -> str | None:
@@ -264,8 +249,11 @@ class StepExecution(Generic[R]):
         await sleep_until_recorded(self._engine, record)
 
     def _retry_delay_ms(self, attempt: int, error: Exception) -> int:
-        if isinstance(error, TransientError) and error.delay_seconds is not None:
-            return milliseconds(error.delay_seconds)
+        delay_seconds = error.delay_seconds if isinstance(error, TransientError) else None
+        if isinstance(error, FailedInProcess):
+            delay_seconds = error.reply.delay_seconds
+        if delay_seconds is not None:
+            return milliseconds(delay_seconds)
         # Seeded by run and step, so that parallel steps that fail together do not retry together.
         seed = sha256(f"{self._engine.job.id}/{self._call.place.key}".encode()).digest()[:16]
         return retry_delay_ms(self._options.backoff, job_id=UUID(bytes=seed), attempt=attempt, failures=attempt)
@@ -284,4 +272,6 @@ def _outside_key(job_id: UUID, call: PlacedCall) -> str:
 
 
 def _is_retryable(error: Exception) -> bool:
+    if isinstance(error, FailedInProcess):
+        return not error.reply.is_permanent
     return not isinstance(error, PermanentError | ValidationError)

@@ -35,6 +35,12 @@ CallInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Calls a function in a thread, and returns its result."""
 
 
+class CallInProcess(Protocol):
+    """Awaits an async function of the program in a child process; it takes a text and returns one."""
+
+    def __call__(self, module: str, name: str, text: str, *, home: tuple[str, str] | None) -> Awaitable[str]: ...
+
+
 class RunnerStore(TransactionStore, HistoryReader, Protocol):
     """The part of a store that the runner uses besides the completer."""
 
@@ -56,8 +62,8 @@ class AttemptServices:
     """What all attempts of a worker share. Made on the event loop that they run on."""
 
     __slots__ = (
-        "call_in_thread", "checkpointer", "code_version", "completer", "loop", "middleware", "run_store", "seams",
-        "stopping", "store", "user_transactions",
+        "call_in_process", "call_in_thread", "checkpointer", "code_version", "completer", "loop", "middleware",
+        "run_store", "seams", "stopping", "store", "user_transactions",
     )  # fmt: skip
 
     def __init__(
@@ -72,8 +78,11 @@ class AttemptServices:
         user_transactions: UserTransactions | None,
         code_version: str | None = None,
         middleware: Sequence[Middleware] = (),
+        call_in_process: CallInProcess | None = None,
     ) -> None:
         self.middleware = middleware
+        self.call_in_process = call_in_process
+        """None: there are no child processes, and the function is awaited in this one."""
         self.store: RunnerStore = store
         self.run_store: RunStore = store
         self.completer, self.seams, self.stopping = completer, seams, stopping

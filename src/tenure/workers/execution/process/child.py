@@ -18,7 +18,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
@@ -29,7 +30,7 @@ from tenure.jobs.definition import JobDefinition
 from tenure.jobs.middleware import Middleware, on_thread
 from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job
-from tenure.observe.log_format import log_to_standard_error
+from tenure.observe.log_format import LogStyle, log_to_standard_error
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import Artifact, TransactionStore
 from tenure.stores.user_connections import UserTransaction
@@ -42,6 +43,8 @@ from tenure.workers.execution.process.protocol import (
     HEADER,
     AttemptEnded,
     AttemptUpdate,
+    CallEnded,
+    CallFunction,
     ChildReady,
     FromChild,
     ProgressReport,
@@ -211,7 +214,7 @@ class ChildProcess:
 
     def __init__(self, connection: ChildConnection, load_job: LoadJob) -> None:
         self._connection, self._load_job = connection, load_job
-        self._assigned: asyncio.Queue[Assignment] = asyncio.Queue()
+        self._assigned: asyncio.Queue[Assignment | CallFunction] = asyncio.Queue()
         self._second_loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> NoReturn:
@@ -220,7 +223,11 @@ class ChildProcess:
             SYSTEM.spawn.thread(lambda: self._receive(loop), name="tenure-child-receiver")
             self._send(ChildReady())
             while True:
-                self._finish(self._run_job(runner.run(self._assigned.get()), runner))
+                assigned = runner.run(self._assigned.get())
+                if isinstance(assigned, CallFunction):
+                    self._send_after_output(self._call(assigned, runner))
+                else:
+                    self._finish(self._run_job(assigned, runner))
 
     def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
         current: Assignment | None = None
@@ -230,11 +237,25 @@ class ChildProcess:
                 if isinstance(message, RunJob):
                     current = Assignment(message)
                     loop.call_soon_threadsafe(self._assigned.put_nowait, current)
+                elif isinstance(message, CallFunction):
+                    loop.call_soon_threadsafe(self._assigned.put_nowait, message)
                 elif current is not None:
                     current.update(message)
         finally:
             # Without its worker the child has no work, and nothing that its job does would be recorded.
             _kill_itself()
+
+    def _call(self, message: CallFunction, runner: asyncio.Runner) -> CallEnded:
+        try:
+            if message.home is not None:
+                self._load_job(*message.home)
+            function: Callable[[str], Coroutine[Any, Any, str]] = getattr(import_module(message.module), message.name)
+            _log_as_the_worker(message.log_level, message.log_style)
+            text = runner.run(function(message.text), context=contextvars.copy_context())
+            check_size(len(text))
+        except Exception as error:  # noqa: BLE001 - importing a module runs user code
+            return CallEnded(error=describe_error(error))
+        return CallEnded(text=text)
 
     def _run_job(self, assignment: Assignment, runner: asyncio.Runner) -> AttemptEnded:
         message = assignment.message
@@ -243,8 +264,7 @@ class ChildProcess:
         except Exception as error:  # noqa: BLE001 - importing a module runs user code
             return AttemptEnded(Raised(describe_error(error)))
         loaded.app.database = message.database
-        if not logging.getLogger().handlers:
-            log_to_standard_error(message.log_level, message.log_style or "text")
+        _log_as_the_worker(message.log_level, message.log_style)
         if loaded.definition.is_async:
             # A context of its own, so that no job sees the context variables of another.
             return runner.run(self._invoke(assignment, loaded, _call), context=contextvars.copy_context())
@@ -272,15 +292,18 @@ class ChildProcess:
         return AttemptEnded(outcome, tuple(attempt.committer.artifacts) if isinstance(outcome, Returned) else ())
 
     def _finish(self, ended: AttemptEnded) -> None:
+        try:
+            self._send_after_output(ended)
+        except InvalidInput as too_large:
+            refused = ResultRefused(too_large.where, too_large.problem)
+            self._send(AttemptEnded(outcome_of_error(refused, ErrorPolicy())))
+
+    def _send_after_output(self, message: FromChild) -> None:
         for stream in (sys.stdout, sys.stderr):
             # A job may have replaced the stream by anything. The outcome must be sent nevertheless.
             with contextlib.suppress(Exception):
                 stream.flush()
-        try:
-            self._send(ended)
-        except InvalidInput as too_large:
-            refused = ResultRefused(too_large.where, too_large.problem)
-            self._send(AttemptEnded(outcome_of_error(refused, ErrorPolicy())))
+        self._send(message)
 
     def _send(self, message: FromChild) -> None:
         try:
@@ -293,6 +316,12 @@ class ChildProcess:
             self._second_loop = asyncio.new_event_loop()
             SYSTEM.spawn.thread(self._second_loop.run_forever, name="tenure-child-loop")
         return self._second_loop
+
+
+def _log_as_the_worker(level: int, style: LogStyle | None) -> None:
+    """Log to standard error, unless the program has configured its log when it was imported."""
+    if not logging.getLogger().handlers:
+        log_to_standard_error(level, style or "text")
 
 
 async def _call(function: Callable[[], Any]) -> Any:

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from tenure.workers.execution.process.protocol import (
     HEADER,
     AttemptEnded,
     AttemptUpdate,
+    CallEnded,
+    CallFunction,
     ChildReady,
     ProgressReport,
     RunJob,
@@ -96,6 +98,34 @@ class ProcessExecutor:
         self._starts.failed(f"it {describe_exit(one.exit_code)} before it was ready")
         return self._starts.released()
 
+    async def call(self, module: str, name: str, text: str, *, home: tuple[str, str] | None) -> str:
+        """Await an async function of the program in a child process, with this text; the text that it returns.
+
+        When this is cancelled, the process is killed. ProcessEnded: it has died. ProcessNotStarted: there was none.
+        """
+        one = await self._acquire(None)
+        if one is None:
+            raise ProcessNotStarted(self._starts.wait_seconds)
+        level, style = logging.getLogger().getEffectiveLevel(), current_log_style()
+        message = CallFunction(module=module, name=name, text=text, home=home, log_level=level, log_style=style)
+        try:
+            ended = await one.call(message)
+        except BaseException:
+            await self._end(one)
+            raise
+        if one.ready:
+            self._starts.succeeded()
+        if ended is not None:
+            self._idle.append(one)
+            if ended.text is None:
+                raise ProcessEnded(ended.error or "{}")
+            return ended.text
+        await self._end(one)
+        if one.ready:
+            raise ProcessEnded(_died(one).error)
+        self._starts.failed(f"it {describe_exit(one.exit_code)} before it was ready")
+        raise ProcessNotStarted(self._starts.wait_seconds)
+
     async def close(self) -> None:
         for one in self._all:
             one.kill()
@@ -146,6 +176,22 @@ class ProcessExecutor:
         self._all.discard(one)
         if one in self._idle:
             self._idle.remove(one)
+
+
+class ProcessEnded(Exception):
+    """The process of a call has ended without a reply, or could not make the call. The error is JSON text."""
+
+    def __init__(self, error: str) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class ProcessNotStarted(Exception):
+    """No child process could be started now."""
+
+    def __init__(self, wait_seconds: float) -> None:
+        super().__init__(f"no child process could be started; the next try is in {wait_seconds:.1f} s")
+        self.wait_seconds = wait_seconds
 
 
 class ChildStarts:
@@ -215,10 +261,29 @@ class StartedChild:
 
     async def run(self, attempt: RunningAttempt, message: RunJob) -> AttemptEnded | Raised | None:
         """How the job ended, or the limit that it exceeded; None if the process ended instead."""
+        limit = attempt.definition.options.memory_bytes_max
+        sending = self._send_updates(attempt, message)
+        ended = await self._until_ended(sending, attempt.report, memory_bytes_max=limit)
+        assert not isinstance(ended, CallEnded), "it was sent a job"
+        return ended
+
+    async def call(self, message: CallFunction) -> CallEnded | None:
+        """How the call ended; None if the process ended instead."""
+        ended = await self._until_ended(self._send_call(message), _no_progress, memory_bytes_max=None)
+        assert ended is None or isinstance(ended, CallEnded), "it was sent a call"
+        return ended
+
+    async def _until_ended(
+        self,
+        sends: Coroutine[Any, Any, None],
+        on_progress: Callable[[int, str | None], None],
+        *,
+        memory_bytes_max: int | None,
+    ) -> AttemptEnded | CallEnded | Raised | None:
         spawn = self._seams.spawn.task
-        sending = spawn(self._send_updates(attempt, message), name="tenure-child-sends")
-        receiving = spawn(self._receive(attempt), name="tenure-child-receives")
-        watching = spawn(self._watch(attempt), name="tenure-child-watches")
+        sending = spawn(sends, name="tenure-child-sends")
+        receiving = spawn(self._receive(on_progress), name="tenure-child-receives")
+        watching = spawn(self._watch(memory_bytes_max), name="tenure-child-watches")
         try:
             await asyncio.wait({receiving, watching, sending}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
@@ -234,6 +299,10 @@ class StartedChild:
                 task.cancel()
             await asyncio.wait({sending, receiving, watching})
 
+    async def _send_call(self, message: CallFunction) -> None:
+        with contextlib.suppress(OSError):
+            await self._send(message)
+
     async def _send_updates(self, attempt: RunningAttempt, message: RunJob) -> None:
         """Send the job, then each change of its lease."""
         with contextlib.suppress(OSError):
@@ -245,8 +314,8 @@ class StartedChild:
                     await self._send(update)
                     sent = update
 
-    async def _receive(self, attempt: RunningAttempt) -> AttemptEnded | None:
-        """Pass on progress until the job has ended; None if the connection ends first."""
+    async def _receive(self, on_progress: Callable[[int, str | None], None]) -> AttemptEnded | CallEnded | None:
+        """Pass on progress until the job or call has ended; None if the connection ends first."""
         while True:
             try:
                 [size] = HEADER.unpack(await self._exactly(HEADER.size))
@@ -257,13 +326,12 @@ class StartedChild:
                 case ChildReady():
                     self.ready = True
                 case ProgressReport(percent, text):
-                    attempt.report(percent, text)
-                case AttemptEnded():
+                    on_progress(percent, text)
+                case AttemptEnded() | CallEnded():
                     return message
 
-    async def _watch(self, attempt: RunningAttempt) -> Raised | None:
+    async def _watch(self, limit: int | None) -> Raised | None:
         """An error once the child exceeds its memory limit; None once it has ended."""
-        limit = attempt.definition.options.memory_bytes_max
         while self.alive:
             if limit is not None and (size := resident_bytes(self._process.pid)) > limit:
                 return _exceeded(size, limit)
@@ -306,14 +374,23 @@ class StartedChild:
         self._socket.close()
 
 
-def check_definitions(definitions: Mapping[str, JobDefinition[..., Any]], load_job: child.LoadJob) -> None:
-    """Refuse definitions that could only fail later."""
+def exit_if_imported_by_a_child() -> None:
+    """End this process if a child imports a program that starts its worker when it is imported."""
     if imported_by_a_child():
         # Not an exception, which the program might catch: this process must end, so that its worker notices.
         sys.exit(
             "tenure: this program starts its worker when it is imported, and the process of a job has just imported "
             "it; start the worker under `if __name__ == '__main__':`"
         )
+
+
+def _no_progress(_percent: int, _message: str | None) -> None:
+    """A call reports none."""
+
+
+def check_definitions(definitions: Mapping[str, JobDefinition[..., Any]], load_job: child.LoadJob) -> None:
+    """Refuse definitions that could only fail later."""
+    exit_if_imported_by_a_child()
     for definition in definitions.values():
         if definition.isolation == "process":
             _check_home(definition, load_job)
@@ -348,10 +425,14 @@ def _home(definition: JobDefinition[..., Any]) -> tuple[str, str]:
 def importable_home(definition: JobDefinition[..., Any]) -> tuple[str, str]:
     """The module and name to send. A package that runs with `python -m` is imported under its full name."""
     module, name = _home(definition)
+    return importable_module(module), name
+
+
+def importable_module(module: str) -> str:
+    """The name under which a child imports the module."""
     spec = getattr(sys.modules[module], "__spec__", None)
-    if module == "__main__" and spec is not None and spec.name.endswith(".__main__"):
-        return spec.name, name
-    return module, name
+    is_package = module == "__main__" and spec is not None and spec.name.endswith(".__main__")
+    return spec.name if is_package and spec is not None else module
 
 
 def resident_bytes(pid: int) -> int:

@@ -46,6 +46,20 @@ class AttemptUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     local_deadline_seconds: float
 
 
+class CallFunction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """To the child: await this function of the program with this text, and send the text that it returns.
+
+    `home` locates the job on whose behalf it is called: loading it imports the program as for the job itself.
+    """
+
+    module: str
+    name: str
+    text: str
+    home: tuple[str, str] | None
+    log_level: int
+    log_style: LogStyle | None = None
+
+
 class ChildReady(msgspec.Struct, frozen=True, tag=True):
     """From the child: it is ready. It has not started a job that was sent before this."""
 
@@ -64,8 +78,15 @@ class AttemptEnded(msgspec.Struct, frozen=True, tag=True):
     artifacts: tuple[Artifact, ...] = ()
 
 
-ToChild = RunJob | AttemptUpdate
-FromChild = ChildReady | ProgressReport | AttemptEnded
+class CallEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """From the child: what the function returned, or the error with which the call could not be made, as JSON text."""
+
+    text: str | None = None
+    error: str | None = None
+
+
+ToChild = RunJob | AttemptUpdate | CallFunction
+FromChild = ChildReady | ProgressReport | AttemptEnded | CallEnded
 
 to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)
 from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
