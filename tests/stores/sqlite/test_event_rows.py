@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from tenure.lifecycle.operations import Complete, Release, Signal
 from tenure.lifecycle.records import Event, EventType
 from tenure.stores.contract import EventFilter
-from tenure.stores.sqlite.rows import micros
 from tenure.stores.sqlite.store import SqliteStore
+from tenure.stores.sqlite.values import micros
 from tenure.testing.driver import CLIENT, Driver
 
 TYPES = (EventType.ENQUEUED, EventType.CLAIMED, EventType.STARTED, EventType.SUCCEEDED)

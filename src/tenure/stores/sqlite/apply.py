@@ -23,19 +23,14 @@ from tenure.stores.quarantine import Bisection
 from tenure.stores.sqlite.content import steps_digest
 from tenure.stores.sqlite.rows import (
     JOB,
-    Row,
     decode_events,
     decode_job,
     encode_change,
     encode_events,
-    id_of,
-    json_list,
-    micros,
-    require_text,
-    text,
 )
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.statements import by_name
+from tenure.stores.sqlite.values import Row, id_of, json_list, micros, require_text, text
 
 POISON = (
     sqlite3.IntegrityError,

@@ -20,8 +20,8 @@ from tenure.lifecycle.records import Actor, Job
 from tenure.stores.contract import Applied, Outcome, Request, redacted
 from tenure.stores.sqlite.apply import POISON, SharedWrite, apply, prepare
 from tenure.stores.sqlite.connections import SqliteConnections
-from tenure.stores.sqlite.rows import Row, text
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import Row, text
 
 
 async def apply_batch(connections: SqliteConnections, requests: Sequence[Request]) -> list[Outcome]:

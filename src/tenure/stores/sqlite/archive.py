@@ -49,23 +49,20 @@ from tenure.stores.sqlite.connect import MEMORY, UnreadableText, connect, read_a
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.content import read_content
 from tenure.stores.sqlite.policies import SqlitePolicies
-from tenure.stores.sqlite.rows import (
+from tenure.stores.sqlite.rows import decode_step, encode_event, encode_job, encode_step
+from tenure.stores.sqlite.session import Session, set_writer
+from tenure.stores.sqlite.statements import insert, select_of_jobs, select_page, sql
+from tenure.stores.sqlite.transactions import ReadTransactions
+from tenure.stores.sqlite.values import (
     Row,
     decode_records,
-    decode_step,
     decode_value,
-    encode_event,
-    encode_job,
     encode_record,
-    encode_step,
     encode_value,
     json_list,
     require_text,
     text,
 )
-from tenure.stores.sqlite.session import Session, set_writer
-from tenure.stores.sqlite.statements import insert, select_of_jobs, select_page, sql
-from tenure.stores.sqlite.transactions import ReadTransactions
 from tenure.stores.sqlite.writer_thread import ConnectionRunner
 
 P = ParamSpec("P")

@@ -8,8 +8,8 @@ from uuid import UUID
 from tenure.errors import InvalidInput, LeaseLost
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import Artifact, ArtifactRecord, without_token
-from tenure.stores.sqlite.rows import decode_records, micros
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import decode_records, micros
 
 
 def attach(session: Session, job: Job, artifacts: Sequence[Artifact]) -> Job:

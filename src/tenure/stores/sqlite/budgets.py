@@ -17,8 +17,8 @@ from tenure.stores.contract import (
     decide_reserve,
 )
 from tenure.stores.sqlite.apply import read_row
-from tenure.stores.sqlite.rows import id_of, text
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import id_of, text
 
 
 def reserve(session: Session, request: Reserve) -> ReserveOutcome:

@@ -34,8 +34,8 @@ from tenure.stores.sqlite.apply import (
 )
 from tenure.stores.sqlite.lanes import lanes
 from tenure.stores.sqlite.limited_claim import choose_within_limits, limited_queues, record_usage
-from tenure.stores.sqlite.rows import json_list, micros, text
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import json_list, micros, text
 
 _ids = msgspec.json.Decoder(list[str]).decode
 

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from tenure.lifecycle.content import StoredContent, artifact_digest, is_of_step, message_digest
 from tenure.lifecycle.steps import StepsDigest, StoredStep, stored_step
-from tenure.stores.sqlite.rows import decode_step, json_list, text
+from tenure.stores.sqlite.rows import decode_step
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import json_list, text
 
 
 def read_content(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, StoredContent]:

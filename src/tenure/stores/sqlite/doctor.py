@@ -23,9 +23,9 @@ from tenure.stores.sqlite.connect import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SA
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.migrate import schema_state
 from tenure.stores.sqlite.queues import list_queues
-from tenure.stores.sqlite.rows import micros
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, wal_bytes
+from tenure.stores.sqlite.values import micros
 from tenure.stores.sqlite.workers import list_workers, pinned_jobs
 
 SYNCHRONOUS_FULL = 2

@@ -13,8 +13,9 @@ from msgspec.structs import asdict, astuple
 from tenure.errors import DedupeKeyConflict, RequestIdReused
 from tenure.lifecycle.records import Job, origin_digests
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, HomogeneousResults, without_token
-from tenure.stores.sqlite.rows import Row, encode_event, encode_job, encode_new_job, micros, text
+from tenure.stores.sqlite.rows import encode_event, encode_job, encode_new_job
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import Row, micros, text
 
 
 def homogeneous_digests(requests: Sequence[EnqueueRequest]) -> list[str] | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tenure.stores.sqlite.rows import json_list
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import json_list
 from tenure.stores.validation import PRIORITY_MOST
 
 

@@ -31,8 +31,8 @@ from tenure.stores.limited_claim import (
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.sqlite.apply import UNREADABLE
 from tenure.stores.sqlite.lanes import lanes
-from tenure.stores.sqlite.rows import id_of, json_list, micros, timestamp
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import id_of, json_list, micros, timestamp
 
 
 def limited_queues(session: Session, queues: Sequence[str]) -> dict[str, LimitedQueue]:

@@ -11,8 +11,8 @@ from tenure.stores.contract.outbox import OUTBOX_WAKEUP
 from tenure.stores.log_cursor_validation import validate_cursor_lease, validate_event_messages
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.messages import write_message
-from tenure.stores.sqlite.rows import decode_records, json_list, micros, text
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import decode_records, json_list, micros, text
 
 
 class SqliteLogCursors:

@@ -8,8 +8,8 @@ from uuid import UUID
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import OutboxMessage, message_context
-from tenure.stores.sqlite.rows import micros
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import micros
 
 
 def post(session: Session, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:

@@ -30,8 +30,8 @@ from tenure.stores.contract.outbox import (
 )
 from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
 from tenure.stores.sqlite.connections import SqliteConnections
-from tenure.stores.sqlite.rows import decode_records, json_list, micros, named_rows, text, timestamp
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import decode_records, json_list, micros, named_rows, text, timestamp
 from tenure.stores.validation import validate_page
 
 

@@ -13,8 +13,8 @@ from tenure.lifecycle.records import Actor
 from tenure.stores.contract import QueueRecord
 from tenure.stores.limited_claim import decode_limits, limit_columns
 from tenure.stores.sqlite.connections import SqliteConnections
-from tenure.stores.sqlite.rows import micros, optional_timestamp, timestamp
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import micros, optional_timestamp, timestamp
 
 
 class SqliteQueues:

@@ -39,19 +39,10 @@ from tenure.stores.sqlite.artifacts import list_artifacts, read_artifact
 from tenure.stores.sqlite.budgets import read_budget
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.content import read_content
-from tenure.stores.sqlite.rows import (
-    EVENT,
-    POSITIONED,
-    Row,
-    decode_events,
-    decode_records,
-    json_list,
-    micros,
-    optional_micros,
-    require_text,
-)
+from tenure.stores.sqlite.rows import EVENT, POSITIONED, decode_events
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.steps import list_steps, read_state
+from tenure.stores.sqlite.values import Row, decode_records, json_list, micros, optional_micros, require_text
 from tenure.stores.sqlite.workers import list_workers, read_stats
 
 MICROS_LEAST, MICROS_MOST = -(2**63), 2**63 - 1

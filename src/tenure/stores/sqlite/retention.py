@@ -26,8 +26,8 @@ from tenure.stores.contract import (
 )
 from tenure.stores.contract.retention import PRUNE_BATCH, WORKER_SLACK_SECONDS
 from tenure.stores.sqlite.connections import SqliteConnections
-from tenure.stores.sqlite.rows import json_list, micros, timestamp
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import json_list, micros, timestamp
 
 MICROS_LEAST = -(2**63)
 

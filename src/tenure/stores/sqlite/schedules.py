@@ -18,8 +18,8 @@ from tenure.stores.contract.schedules import Soonest
 from tenure.stores.schedule_validation import readable, validate_firing, validate_next, validate_schedule
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.enqueue import enqueue
-from tenure.stores.sqlite.rows import decode_value, encode_value, micros, optional_micros
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import decode_value, encode_value, micros, optional_micros
 from tenure.stores.validation import validate_page
 
 _FIRST_AT = datetime(1, 1, 2, tzinfo=UTC)

@@ -16,7 +16,8 @@ from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Job, Policy
 from tenure.stores.sqlite import statements
 from tenure.stores.sqlite.policies import SqlitePolicies
-from tenure.stores.sqlite.rows import Row, decode_job, json_list, micros
+from tenure.stores.sqlite.rows import decode_job
+from tenure.stores.sqlite.values import Row, json_list, micros
 
 _NOTHING: Mapping[str, Any] = {}
 

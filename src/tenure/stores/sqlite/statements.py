@@ -11,7 +11,7 @@ from functools import cache
 from itertools import chain
 
 from tenure.stores import sql_files
-from tenure.stores.sqlite.rows import Row
+from tenure.stores.sqlite.values import Row
 
 PACKAGE = "tenure.stores.sqlite"
 GROUPS = (512, 64, 16, 4, 1)

@@ -22,8 +22,9 @@ from tenure.stores.contract import (
 from tenure.stores.quarantine import Bisection
 from tenure.stores.sqlite.apply import POISON, read_row
 from tenure.stores.sqlite.budgets import settle
-from tenure.stores.sqlite.rows import decode_step, encode_step, id_of, json_list, text
+from tenure.stores.sqlite.rows import decode_step, encode_step
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import id_of, json_list, text
 
 
 def save_steps(session: Session, requests: Sequence[SaveStep]) -> list[StepOutcome]:

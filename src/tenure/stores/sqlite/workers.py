@@ -9,8 +9,8 @@ from typing import Any
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import PinnedJobs, Stats, Tally, WorkerRecord
 from tenure.stores.sqlite.connections import SqliteConnections
-from tenure.stores.sqlite.rows import decode_records, encode_record, json_list, micros, optional_timestamp
 from tenure.stores.sqlite.session import Session
+from tenure.stores.sqlite.values import decode_records, encode_record, json_list, micros, optional_timestamp
 
 
 class SqliteWorkers:
