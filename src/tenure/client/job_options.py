@@ -12,42 +12,6 @@ from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.records import OnExhausted, OnLost, OnTimeout, Policy, Timeouts
 
 
-class JobOptions(TypedDict, total=False):
-    """Options of a declared job.
-
-    `kind` is the name under which jobs are stored; the name of the function if it is not given. Jobs that were enqueued
-    under one of the `aliases` run too; `upgrade` converts their arguments, and others that no longer validate.
-
-    `queue` and `priority` (higher first) can be replaced per call, and so can `max_attempts`. A failed attempt is
-    followed by the next one after `backoff`; after the last one `on_exhausted` decides the end of the job. Errors of
-    `fail_on` are not retried, errors of `retry_on` are, whatever their class implies.
-
-    A worker holds a job for `lease_seconds`, and renews the lease every `heartbeat_seconds` (a third of it by default).
-    `on_lost` decides what follows when the worker is lost. `timeouts` limits how long the job may stay in a status, and
-    `on_timeout` decides what follows then.
-
-    `isolation` is where the function runs: `task`, `thread` or `process`; `memory_bytes_max` limits a process.
-    """
-
-    kind: str | None
-    aliases: Iterable[str]
-    queue: str
-    priority: int
-    max_attempts: int
-    lease_seconds: float
-    heartbeat_seconds: float | None
-    backoff: Backoff | None
-    timeouts: Timeouts | None
-    on_lost: OnLost
-    on_exhausted: OnExhausted
-    on_timeout: OnTimeout
-    retry_on: ErrorClasses
-    fail_on: ErrorClasses
-    isolation: Isolation | None
-    memory_bytes_max: int | None
-    upgrade: Upgrade | None
-
-
 class RemoteJobOptions(TypedDict, total=False):
     """Options of a job that a remote engine runs: those of `JobOptions` that do not concern a Python function.
 
@@ -67,6 +31,30 @@ class RemoteJobOptions(TypedDict, total=False):
     on_lost: OnLost
     on_exhausted: OnExhausted
     on_timeout: OnTimeout
+
+
+class JobOptions(RemoteJobOptions, total=False):
+    """Options of a declared job.
+
+    `kind` is the name under which jobs are stored; the name of the function if it is not given. Jobs that were enqueued
+    under one of the `aliases` run too; `upgrade` converts their arguments, and others that no longer validate.
+
+    `queue` and `priority` (higher first) can be replaced per call, and so can `max_attempts`. A failed attempt is
+    followed by the next one after `backoff`; after the last one `on_exhausted` decides the end of the job. Errors of
+    `fail_on` are not retried, errors of `retry_on` are, whatever their class implies.
+
+    A worker holds a job for `lease_seconds`, and renews the lease every `heartbeat_seconds` (a third of it by default).
+    `on_lost` decides what follows when the worker is lost. `timeouts` limits how long the job may stay in a status, and
+    `on_timeout` decides what follows then.
+
+    `isolation` is where the function runs: `task`, `thread` or `process`; `memory_bytes_max` limits a process.
+    """
+
+    retry_on: ErrorClasses
+    fail_on: ErrorClasses
+    isolation: Isolation | None
+    memory_bytes_max: int | None
+    upgrade: Upgrade | None
 
 
 REMOTE_CLAIMED_SECONDS = 10.0
