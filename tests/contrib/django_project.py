@@ -30,6 +30,10 @@ from django.db import connection, transaction
 from django.utils import timezone
 from tenure.contrib.django import app
 from shop import jobs, tasks
+from importlib import import_module
+from tenure.contrib.django.tasks import LIBRARY, library
+signals, exceptions = import_module(f"{LIBRARY}.signals"), import_module(f"{LIBRARY}.exceptions")
+InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 found = {}
 """
 
@@ -37,26 +41,26 @@ found = {}
 class DjangoProject:
     """The project on one database."""
 
-    def __init__(self, folder: Path, database: Database) -> None:
+    def __init__(self, folder: Path, database: Database, *, python: str = sys.executable) -> None:
         shutil.copytree(SHOP, folder / "shop")
         (folder / "manage.py").write_text(MANAGE)
-        self._folder, self.database = folder, database
+        self._folder, self.database, self._python = folder, database, python
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("TENURE_", "DJANGO_"))}
         self._environment = {**clean, "DJANGO_SETTINGS_MODULE": "shop.settings", "TEST_DATABASE": database.url}
         self.log = folder / "worker.log"
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self._python("manage.py", *arguments)
+        return self._run("manage.py", *arguments)
 
     def run(self, code: str) -> Any:
         """Run code of the project, which puts what it finds into `found`."""
-        ended = self._python("-c", f"{PREAMBLE}\n{code}\nprint(json.dumps(found))")
+        ended = self._run("-c", f"{PREAMBLE}\n{code}\nprint(json.dumps(found))")
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout.splitlines()[-1])
 
-    def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *arguments],
+            [self._python, *arguments],
             cwd=self._folder,
             env=self._environment,
             capture_output=True,
@@ -68,7 +72,7 @@ class DjangoProject:
     @contextmanager
     def worker(self, *options: str) -> Iterator[None]:
         """`manage.py tenure_worker` while the block runs. It stops in order afterwards."""
-        command = [sys.executable, "manage.py", "tenure_worker", "--poll-seconds=0.1", *options]
+        command = [self._python, "manage.py", "tenure_worker", "--poll-seconds=0.1", *options]
         with self.log.open("wb") as log:
             process = subprocess.Popen(command, cwd=self._folder, env=self._environment, stdout=log, stderr=log)
         try:

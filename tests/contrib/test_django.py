@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.contrib.django_project import DjangoProject
+from tests.support.clean_environment import build_wheel, interpreter, make_environment
 from tests.support.databases import Database
 from tests.support.postgres import PostgresServer
 
 
+@pytest.fixture(scope="session")
+def django_6(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Python of an environment with Django 6, where `django.tasks` is a part of Django."""
+    python = interpreter((3, 12))
+    if python is None:
+        pytest.skip("no Python 3.12 or later, which Django 6 needs")
+    wheel = build_wheel(tmp_path_factory.mktemp("wheel"))
+    folder = tmp_path_factory.mktemp("django-6") / "environment"
+    programs = make_environment(folder, wheel, "django>=6", "psycopg[binary]", extra="postgres", python=python)
+    return str(programs / "python")
+
+
+@pytest.fixture(params=["django 5.2", pytest.param("django 6", marks=pytest.mark.deep)])
+def python(request: pytest.FixtureRequest) -> str:
+    """The Python of an environment with Django."""
+    return sys.executable if request.param == "django 5.2" else request.getfixturevalue("django_6")
+
+
 @pytest.fixture
-def project(database: Database, tmp_path: Path) -> DjangoProject:
+def project(database: Database, tmp_path: Path, python: str) -> DjangoProject:
     """A migrated project with a table of its own."""
-    made = DjangoProject(tmp_path, database)
+    made = DjangoProject(tmp_path, database, python=python)
     migrated = made.manage("tenure_migrate")
     assert migrated.returncode == 0, migrated.stderr
     assert "applied 0001_initial" in migrated.stdout
@@ -49,13 +69,14 @@ def test_a_worker_of_several_processes_sets_django_up_in_each(project: DjangoPro
     assert sorted(project.database.rows("select name from notes")) == [("ada",), ("b",)]
 
 
-def test_the_backend_keeps_the_contract_of_django_tasks(project: DjangoProject) -> None:
+def test_the_backend_keeps_the_contract_of_django_tasks(project: DjangoProject, python: str) -> None:
     with project.worker():
         found = project.run("""
 from datetime import timedelta
-from django_tasks import default_task_backend as backend
-from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch
-from django_tasks.signals import task_enqueued
+backend = library.default_task_backend
+TaskResultDoesNotExist, TaskResultMismatch = exceptions.TaskResultDoesNotExist, exceptions.TaskResultMismatch
+task_enqueued = signals.task_enqueued
+found["library"] = LIBRARY
 found["supports"] = [getattr(backend, f"supports_{n}") for n in ("defer", "async_task", "get_result", "priority")]
 
 def refused(make, error):
@@ -65,9 +86,9 @@ def refused(make, error):
         return True
 
 found["refused"] = [
-    refused(lambda: tasks.note.using(priority=101), InvalidTaskError),
-    refused(lambda: tasks.note.using(priority=-101), InvalidTaskError),
-    refused(lambda: tasks.refuse.using(queue_name="other"), InvalidTaskError),
+    refused(lambda: tasks.note.using(priority=101), InvalidTask),
+    refused(lambda: tasks.note.using(priority=-101), InvalidTask),
+    refused(lambda: tasks.refuse.using(queue_name="other"), InvalidTask),
     refused(lambda: backend.get_result("nonsense"), TaskResultDoesNotExist),
     refused(lambda: backend.get_result("0192f3a1-0000-7000-8000-000000000000"), TaskResultDoesNotExist),
     refused(lambda: backend.get_result(str(jobs.write.enqueue_sync("plain").id)), TaskResultDoesNotExist),
@@ -90,6 +111,7 @@ found["facts"] = [first.attempts, first.started_at <= first.finished_at, first.t
 found["error"] = [fourth.status, error.exception_class is tasks.Refused, "no stock" in error.traceback]
 found["mismatch"] = refused(lambda: tasks.attempt.get_result(first.id), TaskResultMismatch)
 """)
+    assert found["library"] == ("django_tasks" if python == sys.executable else "django.tasks")
     assert found["supports"] == [True] * 4
     assert found["refused"] == [True] * 6
     assert found["ready"] == ["READY", ["ada"], {"times": 2}, True]
@@ -138,9 +160,9 @@ found["errors"] = [one.job.error for one in jobs_of]
     assert all("define it in tasks.py or jobs.py of an installed app" in error for error in found["errors"])
 
 
-def test_no_job_fails_because_the_database_was_restarted(tmp_path: Path) -> None:
+def test_no_job_fails_because_the_database_was_restarted(tmp_path: Path, python: str) -> None:
     with PostgresServer(fsync=False) as server:
-        project = DjangoProject(tmp_path, Database(server.create_database()))
+        project = DjangoProject(tmp_path, Database(server.create_database()), python=python)
         assert project.manage("tenure_migrate").returncode == 0
         project.run('connection.cursor().execute("create table notes(name text)")')
         enqueue = "handles = [jobs.write.enqueue_sync(str(n)) for n in range(20)]\n"

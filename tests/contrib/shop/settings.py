@@ -6,6 +6,8 @@ import os
 from typing import Any
 from urllib.parse import urlsplit
 
+import django
+
 
 def _database(url: str) -> dict[str, Any]:
     if url.startswith("sqlite"):
@@ -23,7 +25,8 @@ def _database(url: str) -> dict[str, Any]:
 
 USE_TZ = True
 SECRET_KEY = "test"
-INSTALLED_APPS = ["tenure.contrib.django", "django_tasks", "shop"]
+# Before Django 6 a package has the tasks.
+INSTALLED_APPS = ["tenure.contrib.django", *(["django_tasks"] if django.VERSION < (6,) else []), "shop"]
 DATABASES = {"default": _database(os.environ["TEST_DATABASE"])}
 TASKS = {
     "default": {"BACKEND": "tenure.contrib.django.TenureBackend", "QUEUES": []},

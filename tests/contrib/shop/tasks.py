@@ -6,7 +6,11 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connection
-from django_tasks import task
+
+try:
+    from django.tasks import task
+except ModuleNotFoundError:  # Before Django 6.
+    from django_tasks import task
 
 
 class Refused(Exception):
