@@ -57,12 +57,14 @@ async def spin(seconds: float) -> None:
 class Started:
     """One running command. `log` is what it has written to standard error."""
 
-    def __init__(self, arguments: tuple[str, ...], *, folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: tuple[str, ...], *, folder: Path, env: Mapping[str, str], program: tuple[str, ...]
+    ) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
         self._log = folder / f"log-{time.monotonic_ns()}"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tenure", *arguments],
+                [sys.executable, *program, *arguments],
                 cwd=folder,
                 env={**clean, **env},
                 stdin=subprocess.DEVNULL,
@@ -107,9 +109,11 @@ class Started:
 
 
 @contextmanager
-def started(*arguments: str, folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Started]:
-    """Run the command during the block."""
-    running = Started(arguments, folder=folder, env=env or {})
+def started(
+    *arguments: str, folder: Path, env: Mapping[str, str] | None = None, program: tuple[str, ...] = ("-m", "tenure")
+) -> Iterator[Started]:
+    """Run the command, or another program of Python, during the block."""
+    running = Started(arguments, folder=folder, env=env or {}, program=program)
     try:
         yield running
     finally:

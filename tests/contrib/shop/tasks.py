@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-try:
-    from django.tasks import task
-except ModuleNotFoundError:  # Before Django 6.
+if TYPE_CHECKING:
     from django_tasks import task
+else:
+    try:
+        from django.tasks import task
+    except ModuleNotFoundError:  # Before Django 6.
+        from django_tasks import task
 
 
 class Refused(Exception):

@@ -1,0 +1,331 @@
+"""Every block of code in README, tutorial and guides is executed by a test, and every command in them exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import socket
+import urllib.error
+import urllib.request
+from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import click
+import pytest
+
+import tenure
+from tenure.cli.main import tenure as command
+from tenure.lifecycle.operations import Complete
+from tenure.seams import SYSTEM
+from tenure.testing.driver import Driver
+from tenure.testing.golden import check_golden
+from tests.contrib.django_project import DjangoProject
+from tests.project.test_readme import run
+from tests.support.databases import Database
+from tests.support.running_command import started
+from tests.support.server_process import wait_until
+from tools.generated import DOCS, ROOT
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", DOCS / "tutorial.md", *sorted((DOCS / "guides").glob("*.md"))]
+EXECUTED_BY = {
+    "README.md": "tests/project/test_readme.py",
+    "tutorial.md": "tests/project/test_readme.py",
+    "enqueuing.md": "tests/project/test_readme.py",
+    "engines.md": "tests/cli/test_engines.py",
+    "errors.md": "tests/project/test_readme.py",
+    "export.md": "tests/cli/test_export.py",
+    "jobs.md": "tests/project/test_readme.py",
+    "observability.md": "tests/observe/test_page.py",
+    "plans.md": "tests/project/test_readme.py",
+    "queues.md": "tests/project/test_readme.py",
+    "schedules.md": "tests/client/test_schedules.py",
+    "transactions.md": "tests/stores/user_connections/enqueue/test_docs.py",
+    "webhooks.md": "tests/inbox/test_page.py",
+    "workflows.md": "tests/project/test_readme.py",
+    **dict.fromkeys(
+        ("django.md", "fastapi.md", "golden.md", "operations.md", "outbox.md", "sqlalchemy.md", "testing.md"),
+        "tests/project/test_guides.py",
+    ),
+}
+"""The test of each page with Python code."""
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    text = (DOCS / "guides" / page).read_text(encoding="utf-8")
+    return [code for of, code in BLOCK.findall(text) if of == language]
+
+
+def execute(code: str, **names: Any) -> dict[str, Any]:
+    exec(compile(code, "the guide", "exec"), names)  # noqa: S102 - our own page
+    return names
+
+
+def test_every_page_with_code_has_a_test_that_executes_it() -> None:
+    with_code = {page.name for page in PAGES if "```python\n" in page.read_text(encoding="utf-8")}
+    assert set(EXECUTED_BY) == with_code
+    for page, test in EXECUTED_BY.items():
+        assert page.removesuffix(".md") in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not read {page}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_on_the_page_exists_with_its_options(page: Path) -> None:
+    for line in commands(page.read_text(encoding="utf-8")):
+        words = shlex.split(line, comments=True)[1:]
+        problem = unknown_in(words)
+        assert problem is None, f"{line}: {problem}"
+
+
+def commands(text: str) -> Iterator[str]:
+    """The lines of code blocks that call `tenure`."""
+    for language, code in BLOCK.findall(text):
+        if language in {"", "sh", "bash", "console"}:
+            for line in code.replace("\\\n", " ").splitlines():
+                if match := re.match(r"(?:\$ )?(?:\w+=\S+ )*(tenure .*)", line):
+                    yield re.split(r" [|>&]", match[1])[0]
+
+
+def unknown_in(words: list[str]) -> str | None:
+    """What the command line does not know of these words."""
+    found: click.Command = command
+    context = click.Context(found)
+    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+        inner = found.get_command(context, words[0])
+        if inner is None:
+            return f"there is no command {words[0]!r}"
+        found, words = inner, words[1:]
+    flags = {flag for option in found.params for flag in (*option.opts, *option.secondary_opts)}
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in flags]
+    return f"there is no option {unknown[0]}" if unknown else None
+
+
+def test_the_check_of_commands_notices_what_does_not_exist() -> None:
+    assert unknown_in(["jobs", "ls", "--oldest"]) is None
+    assert unknown_in(["jobs", "lst"]) == "there is no command 'lst'"
+    assert unknown_in(["jobs", "ls", "--odlest"]) == "there is no option --odlest"
+
+
+# FastAPI
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+SERVE = """
+import sys
+
+import uvicorn
+from shop import web
+
+uvicorn.run(web, port=int(sys.argv[1]), log_level="warning")
+"""
+
+
+def answer(port: int, path: str, key: str | None = None) -> tuple[int, Any]:
+    """The status and the JSON of a GET, or of a POST with this Idempotency-Key."""
+    headers = {} if key is None else {"Idempotency-Key": key}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", headers=headers, method="GET" if key is None else "POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def is_up(port: int) -> bool:
+    try:
+        answer(port, "/")
+    except urllib.error.URLError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("in_process", [False, True], ids=["worker beside it", "worker in the process"])
+def test_the_web_application_of_the_guide_enqueues_and_shows_jobs(tmp_path: Path, port: int, in_process: bool) -> None:
+    web, worker_inside = blocks("fastapi.md")
+    (tmp_path / "shop.py").write_text(web + worker_inside if in_process else web)
+    (tmp_path / "serve.py").write_text(SERVE)
+    with started("serve.py", str(port), folder=tmp_path, program=()) as server:
+        assert wait_until(lambda: is_up(port), seconds=30), server.log
+        code, first = answer(port, "/orders/A7/charge?cents=1200", key="k1")
+        assert (code, first["created"]) == (202, True)
+        assert answer(port, "/orders/A7/charge?cents=1200", key="k1") == (202, {"job": first["job"], "created": False})
+        assert answer(port, "/orders/A7/charge?cents=9", key="k1")[0] == 422
+        assert answer(port, f"/jobs/{uuid4()}")[0] == 404
+
+        def ended() -> bool:
+            return bool(answer(port, f"/jobs/{first['job']}")[1]["result"] == "receipt for A7")
+
+        if in_process:
+            assert wait_until(ended, seconds=30), server.log
+        else:
+            with started("worker", "shop:app", folder=tmp_path) as worker:
+                assert wait_until(ended, seconds=30), worker.log
+        server.signal(signal.SIGTERM)
+        server.ended()
+        assert "Traceback" not in server.log
+
+
+# SQLAlchemy
+
+
+def test_the_program_with_sqlalchemy_commits_jobs_with_its_rows(tmp_path: Path) -> None:
+    sync, with_async, alembic = blocks("sqlalchemy.md")
+    main = sync.index("if __name__")
+    (tmp_path / "shop.py").write_text(sync[:main] + with_async + sync[main:])
+    assert run(tmp_path / "shop.py", folder=tmp_path) == "order 1\n"
+    database = Database(f"sqlite:///{tmp_path / 'shop.db'}")
+
+    def has(state: str) -> bool:
+        return database.rows("select state from orders") == [(state,)]
+
+    with started("worker", "shop:app", folder=tmp_path) as worker:
+        assert wait_until(lambda: has("confirmed"), seconds=30), worker.log
+        run("import asyncio, shop; asyncio.run(shop.request_cancel(1))", folder=tmp_path)
+        assert wait_until(lambda: has("cancelled"), seconds=30), worker.log
+    include = execute(alembic)["include_name"]
+    asked = [("orders", "table"), ("tenure_jobs", "table"), ("tenure", "schema"), (None, "schema")]
+    assert [include(name, type_, {}) for name, type_ in asked] == [True, False, False, True]
+
+
+# Django
+
+
+def test_the_code_of_the_guide_to_django_works_in_a_project(tmp_path: Path) -> None:
+    settings, jobs, tasks = blocks("django.md")
+    project = DjangoProject(tmp_path, Database(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    shop = tmp_path / "shop"
+    given = (shop / "settings.py").read_text()
+    installed = settings.replace("# your apps", '"django_tasks", "shop",')
+    (shop / "settings.py").write_text(given + installed + "ONCE = TASKS['once']\n" + tasks + "TASKS['once'] = ONCE\n")
+    order = "\n\nclass Order:\n    objects = __import__('types').SimpleNamespace(create=lambda: Order)\n    id = 7\n"
+    (shop / "jobs.py").write_text("from shop import tasks  # noqa: F401\n" + jobs + order)
+    assert project.manage("tenure_migrate").returncode == 0
+    project.run('jobs.place_order(None)\nresult = tasks.note.enqueue("ada")\nfound["status"] = str(result.status)')
+    found = project.database.rows("select kind, queue from {jobs} order by created_at")
+    assert found == [("send_receipt", "mail"), ("django.task", "default")]
+
+
+# Small blocks, with what the page's reader has beside them
+
+
+def test_the_endpoint_of_the_guide_to_the_outbox_receives_the_message(tmp_path: Path) -> None:
+    [program] = blocks("outbox.md")
+    (tmp_path / "shop.py").write_text(program)
+    with started("worker", "shop:app", folder=tmp_path) as worker:
+        worker.wait_for_log("started, pid")
+        run("from shop import charge; charge.enqueue_sync('ada', 7).result_sync(30)", folder=tmp_path)
+        worker.wait_for_log(r'order\.charged \{"amount":7\}')
+
+
+def test_the_settings_and_profiles_of_the_guide_to_operations_can_be_declared() -> None:
+    retention, profiles = blocks("operations.md")
+    app = execute(retention)["app"]
+    assert (app.retention.finished_days, app.retention.kinds["tick"]) == (30, 1)
+    names = execute(profiles, app=tenure.App("sqlite:///never.db"), tenure=tenure)
+    assert names["preview"].definition.options.policy.on_timeout == "dead_letter"
+
+
+def test_the_test_of_the_guide_to_golden_files_checks_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    [code] = blocks("golden.md")
+    monkeypatch.chdir(ROOT / "examples")
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from importlib import import_module
+
+    app = import_module("planned_research").app
+    names = execute(code, app=app)
+    [mark] = names["test_a_recorded_run_still_fits"].pytestmark
+    assert len(mark.args[1]) >= 1
+    for path in mark.args[1]:
+        names["test_a_recorded_run_still_fits"](path)
+    assert names["check_golden"] is check_golden
+
+
+APP_UNDER_TEST = """
+import tenure
+
+app = tenure.App("sqlite:///never.db")
+
+
+@app.job
+async def send(to: str) -> str:
+    return "sent"
+
+
+async def register(to):
+    await send.options(delay_seconds=86_400).enqueue(to)
+
+
+"""
+WITH_SQL = """
+import asyncio
+
+
+@app.job
+async def record(ctx: tenure.Context, to: str) -> None:
+    async with ctx.commit() as tx:
+        await tx.execute("insert into sent values ($1)", to)
+
+
+async def test_the_database_of_the_harness():
+    async with app.testing() as harness:
+"""
+
+
+def test_the_tests_of_the_guide_to_testing_pass(tmp_path: Path) -> None:
+    day, fixtures, sql, _ = blocks("testing.md")
+    create, dots, assertion = sql.strip().splitlines()
+    assert dots == "..."
+    body = [create, 'await record.enqueue("ada")', "await harness.drain(raise_errors=True)", assertion]
+    program = APP_UNDER_TEST + day + "\n\n" + fixtures + WITH_SQL + "".join(f"        {line}\n" for line in body)
+    (tmp_path / "test_page.py").write_text(program)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    out = run(
+        "import pytest, sys; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'test_page.py']))", folder=tmp_path
+    )
+    assert "4 passed" in out
+
+
+async def test_the_history_of_the_guide_to_testing_is_checked(tmp_path: Path) -> None:
+    *_, checked = blocks("testing.md")
+    beginning, effect, end = checked.split("...\n")
+    path = tmp_path / "client-1.jsonl"
+    database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    async with database.opened() as store:
+        with path.open("wb", buffering=0) as file:
+            names: dict[str, Any] = {"file": file, "store": store, "clock": SYSTEM.clock, "paths": [path]}
+            await execute_async(beginning, names)
+            driver = Driver(names["store"])
+            job = await driver.apply(await driver.running(), Complete("1"))
+            names |= {"job_id": job.id, "attempt": job.attempt}
+            await execute_async(effect, names)
+        await execute_async(end, {**names, "store": store})
+    assert job.id.bytes.hex() in path.read_text().replace("-", "")
+
+
+async def execute_async(code: str, names: dict[str, Any]) -> None:
+    """Execute code that awaits at its top level."""
+    made = eval(compile(code, "the guide", "exec", flags=PyCF_ALLOW_TOP_LEVEL_AWAIT), names)  # noqa: S307 - our own page
+    if made is not None:
+        await made
+
+
+def test_the_commands_that_django_gets_are_there(tmp_path: Path) -> None:
+    text = (DOCS / "guides" / "django.md").read_text(encoding="utf-8")
+    named = re.findall(r"^python manage\.py (\w+)", text, re.MULTILINE)
+    assert named == ["tenure_migrate", "tenure_worker"]
+    project = DjangoProject(tmp_path, Database(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    assert [project.manage(name, "--help").returncode for name in named] == [0, 0]
