@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, TypeVar
@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 
 import tenure
-from tenure.engines.connection import SocketClosed
 from tenure.engines.gateway import Gateway
 from tenure.engines.protocol import (
     AckMessage,
@@ -22,6 +21,7 @@ from tenure.engines.protocol import (
     Welcome,
     decode_gateway_message,
 )
+from tenure.engines.services import SocketClosed
 from tenure.lifecycle.records import Event
 from tenure.lifecycle.statuses import Status
 from tenure.vocabularies import vocabulary
@@ -86,23 +86,19 @@ class ManualEngine:
 
     async def acked(self, number: int) -> AckMessage:
         """The ack of this message."""
-        while True:
-            ack = await self.next(AckMessage)
-            if ack.id == number:
-                return ack
-            self._kept.append(ack)
+        return await self.next(AckMessage, lambda ack: ack.id == number)
 
-    async def next(self, wanted: type[M]) -> M:
-        """The next message of this type. Others are kept."""
+    async def next(self, wanted: type[M], fits: Callable[[M], bool] = lambda _: True) -> M:
+        """The next message of this type that fits. Others are kept."""
         for index, message in enumerate(self._kept):
-            if isinstance(message, wanted):
+            if isinstance(message, wanted) and fits(message):
                 del self._kept[index]
                 return message
         while True:
             text = await self.socket.engine_receives()
             assert text is not None, f"the gateway closed the socket: {self.socket.closed}"
             message = decode_gateway_message(text)
-            if isinstance(message, wanted):
+            if isinstance(message, wanted) and fits(message):
                 return message
             self._kept.append(message)
 

@@ -8,14 +8,13 @@ recovered by its policy once its heartbeat deadline has passed by the database's
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 from uuid import UUID
 
-import msgspec
-
-from tenure.engines.outcomes import EngineOutcomes
+from tenure.engines.outcomes import ENGINE_STOPS
 from tenure.engines.protocol import (
     AckMessage,
     CancelJob,
@@ -29,67 +28,32 @@ from tenure.engines.protocol import (
     HeldJob,
     Hello,
     JobComplete,
-    JobDispatch,
     JobFailedMessage,
     JobMessage,
     Welcome,
     decode_engine_message,
     encode_message,
 )
-from tenure.engines.session import EngineLease, SessionKeys, resume_lease, unheld_lease
-from tenure.engines.settings import GatewaySettings
+from tenure.engines.services import ConnectionServices, Socket, SocketClosed, dispatch_message, record_unheld
+from tenure.engines.session import EngineLease, SessionKeys, resume_lease
 from tenure.errors import InvalidInput, RequestIdReused, StoreUnavailable, TenureError
 from tenure.lifecycle.records import Job, Role
 from tenure.lifecycle.statuses import CLAIMED, LEASED
 from tenure.observe.log_context import job_fields
 from tenure.observe.log_format import counted
-from tenure.seams import Seams
-from tenure.stores.contract import ClaimRequest, Store, Subscription
+from tenure.stores.contract import ClaimRequest, Subscription
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
 from tenure.workers.maintenance.lease_renewer import LeaseRenewer
-from tenure.workers.maintenance.recovery import RecoveryWorker
 from tenure.workers.reconnect import ReconnectBackoff
 
 CLAIM_BATCH_MAX = 100
 REPLIES_AT_ONCE = 64
 """How many messages of one engine are recorded at a time. The others wait in its socket."""
 OUTGOING_MARGIN = 100
+CLOSE_SECONDS_MAX = 1.0
 
+T = TypeVar("T")
 log = logging.getLogger("tenure.engines")
-
-
-class SocketClosed(Exception):
-    """The other side has closed the socket."""
-
-
-class Socket(Protocol):
-    """The transport of a connection: text messages in both directions."""
-
-    async def receive(self) -> str:
-        """The next message. SocketClosed: there is none any more. InvalidInput: it is not a text message."""
-        ...
-
-    async def send(self, text: str) -> None: ...
-
-    async def close(self, code: int, reason: str) -> None: ...
-
-
-class ConnectionServices:
-    """What all connections of a gateway share."""
-
-    def __init__(
-        self,
-        store: Store,
-        seams: Seams,
-        *,
-        settings: GatewaySettings,
-        outcomes: EngineOutcomes,
-        recovery: RecoveryWorker,
-        name: str,
-        code_version: str | None,
-    ) -> None:
-        self.store, self.seams, self.settings, self.name = store, seams, settings, name
-        self.outcomes, self.recovery, self.code_version = outcomes, recovery, code_version
 
 
 class ConnectionEnded(Exception):
@@ -118,6 +82,7 @@ class EngineConnection:
         self._reply_slots = asyncio.Semaphore(REPLIES_AT_ONCE)
         self._job_locks: dict[UUID, asyncio.Lock] = {}
         self._heard_at_seconds = self._seams.clock.monotonic_seconds()
+        self._waits_for_engine = True
         self.draining = False
         self.retired = False
 
@@ -158,7 +123,14 @@ class EngineConnection:
 
     async def run(self) -> None:
         """Serve the engine until its socket closes, it is silent, or the gateway ends the connection."""
-        await self._welcome()
+        welcome = self._seams.spawn.task(self._welcome(), name="tenure-engine-welcome")
+        until: set[asyncio.Future[object]] = {welcome, self._ended}  # type: ignore[arg-type]
+        await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+        if not welcome.done():
+            welcome.cancel()
+            await self._finish([welcome])
+            return
+        welcome.result()
         renewer = LeaseRenewer(self._store, self.leases, self._seams, worker=self.engine_id)
         spawn = self._seams.spawn.task
         tasks: set[asyncio.Task[None]] = {
@@ -199,13 +171,14 @@ class EngineConnection:
         log.info("engine %s disconnected (%s) with %s", self.engine_id, reason or "socket closed", left)
 
     async def _close(self, code: int, last: ErrorMessage | None) -> None:
-        try:
-            async with asyncio.timeout(1.0):
-                if last is not None:
+        # An engine that reads nothing does not take the message either; the socket is closed all the same.
+        if last is not None:
+            with contextlib.suppress(SocketClosed, TimeoutError, RuntimeError):
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
                     await self._socket.send(encode_message(last))
+        with contextlib.suppress(SocketClosed, TimeoutError, RuntimeError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 await self._socket.close(code, "" if last is None else last.code)
-        except (SocketClosed, TimeoutError, RuntimeError):
-            return
 
     async def _welcome(self) -> None:
         kept = [held for held in self._hello.jobs if await self._resume(held)]
@@ -223,14 +196,17 @@ class EngineConnection:
         log.info("engine %s connected for %s, capacity %s, %s", *facts)
 
     async def _resume(self, held: HeldJob) -> bool:
-        lease = await resume_lease(
-            self._store,
-            self._seams,
-            keys=self.keys,
-            job_id=held.job_id,
-            claim=held.claim,
-            epoch=self.epoch,
-            on_interrupt=self._interrupted,
+        lease = await self._until_available(
+            "resuming a job of an engine",
+            lambda: resume_lease(
+                self._store,
+                self._seams,
+                keys=self.keys,
+                job_id=held.job_id,
+                claim=held.claim,
+                epoch=self.epoch,
+                on_interrupt=self._interrupted,
+            ),
         )
         if lease is not None:
             self._hold(lease)
@@ -240,7 +216,9 @@ class EngineConnection:
 
     async def _receive(self) -> None:
         while True:
+            self._waits_for_engine = True
             text = await self._socket.receive()
+            self._waits_for_engine = False
             self._heard_at_seconds = self._seams.clock.monotonic_seconds()
             try:
                 message = decode_engine_message(text)
@@ -287,15 +265,17 @@ class EngineConnection:
 
     async def _record_unheld(self, message: JobMessage) -> AckMessage:
         """A message about a job that this connection does not hold: sent again after a reconnect, or too late."""
-        job = (await self._store.read([message.job_id])).get(message.job_id)
-        if job is None:
-            return AckMessage(id=message.id, outcome="lost", reason=f"there is no job {message.job_id}")
-        lease = unheld_lease(job, keys=self.keys, claim=message.claim, epoch=self.epoch)
-        return await record_unheld(self._services, lease, message)
+        return await self._until_available(
+            "recording a message of an engine",
+            lambda: record_unheld(self._services, message, keys=self.keys, epoch=self.epoch),
+        )
 
     async def _watch_silence(self) -> None:
         limit = self._services.settings.silence_seconds
         while True:
+            if not self._waits_for_engine:
+                # The gateway records what the engine has sent, and reads nothing meanwhile.
+                self._heard_at_seconds = self._seams.clock.monotonic_seconds()
             silent_seconds = self._seams.clock.monotonic_seconds() - self._heard_at_seconds
             if silent_seconds >= limit:
                 self.retire("silent", f"no message for {limit} s; connect again")
@@ -358,18 +338,22 @@ class EngineConnection:
         self._claim = number
         for job in jobs:
             if job.token == request.token and job.status is CLAIMED and job.id not in self._held:
-                self._dispatch(job, number, sent_at_seconds)
+                await self._dispatch(job, number, sent_at_seconds)
         return len(jobs)
 
     async def _claimed(self, request: ClaimRequest) -> list[Job]:
+        return await self._until_available("claim for an engine", lambda: self._store.claim(request))
+
+    async def _until_available(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a request until the database replies. Meanwhile the engine waits; its socket stays open."""
         backoff = ReconnectBackoff(self._seams)
         while True:
             try:
-                return await self._store.claim(request)
+                return await ask()
             except StoreUnavailable as error:
-                await self._seams.clock.sleep(backoff.failed("claim for an engine", error))
+                await self._seams.clock.sleep(backoff.failed(what, error))
 
-    def _dispatch(self, job: Job, claim: int, sent_at_seconds: float) -> None:
+    async def _dispatch(self, job: Job, claim: int, sent_at_seconds: float) -> None:
         lease = EngineLease(
             job,
             keys=self.keys,
@@ -378,6 +362,10 @@ class EngineConnection:
             sent_at_seconds=sent_at_seconds,
             on_interrupt=self._interrupted,
         )
+        if self.draining:
+            # The drain came while the claim was sent.
+            await self._services.outcomes.release(lease, ENGINE_STOPS)
+            return
         lease.restart_timeout(self._seams.clock.monotonic_seconds())
         self._hold(lease)
         self._send(dispatch_message(job, claim))
@@ -430,32 +418,6 @@ class EngineConnection:
                 log.warning(template, job.id, job.kind, error, extra=job_fields(job))
             self._cancel(lease, hard=True, reason=f"it was {job.status} for too long")
             self._drop(lease)
-
-
-async def record_unheld(services: ConnectionServices, lease: EngineLease, message: JobMessage) -> AckMessage:
-    """Record a message under a lease that the gateway has not kept. An end that was recorded before stays so."""
-    log_of_job = (await services.store.history([lease.job.id]))[lease.job.id]
-    earlier = services.outcomes.recorded_before(lease, message, log_of_job)
-    return earlier or await services.outcomes.record(lease, message)
-
-
-def dispatch_message(job: Job, claim: int) -> JobDispatch:
-    """The message that hands a claimed job to its engine."""
-    origin, timeouts = job.origin, job.policy.timeouts
-    return JobDispatch(
-        job_id=job.id,
-        claim=claim,
-        kind=job.kind,
-        attempt=job.attempt,
-        payload=msgspec.Raw(origin.payload.encode()),
-        correlation_id=job.correlation_id,
-        trace=origin.trace,
-        submitted_by=origin.submitted_by,
-        claimed_seconds=timeouts.claimed_seconds,
-        running_seconds=timeouts.running_seconds,
-        lease_seconds=job.policy.lease_seconds,
-        heartbeat_seconds=job.policy.heartbeat_ms / 1000,
-    )
 
 
 def _ends(message: JobMessage, ack: AckMessage) -> bool:

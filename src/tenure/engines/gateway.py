@@ -12,9 +12,10 @@ import socket as network
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tenure.engines.connection import ConnectionServices, EngineConnection, Socket, SocketClosed
+from tenure.engines.connection import EngineConnection
 from tenure.engines.outcomes import Definitions, EngineOutcomes
 from tenure.engines.protocol import ErrorCode, ErrorMessage, Hello, decode_engine_message, encode_message
+from tenure.engines.services import ConnectionServices, Socket, SocketClosed
 from tenure.engines.session import SessionKeys
 from tenure.engines.settings import GatewaySettings
 from tenure.errors import InvalidInput, TenureError

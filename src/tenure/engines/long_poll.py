@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from tenure.engines.connection import ConnectionServices, dispatch_message, record_unheld
 from tenure.engines.outcomes import Definitions
 from tenure.engines.protocol import (
     CAPACITY_MAX,
@@ -23,7 +22,8 @@ from tenure.engines.protocol import (
     Name,
     SessionSecret,
 )
-from tenure.engines.session import SessionKeys, resume_lease, unheld_lease
+from tenure.engines.services import ConnectionServices, dispatch_message, record_unheld
+from tenure.engines.session import SessionKeys, resume_lease
 from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Job, Role
 from tenure.lifecycle.statuses import CLAIMED
@@ -122,11 +122,7 @@ class LongPoll:
 
     async def report(self, message: JobMessage, *, keys: SessionKeys) -> AckMessage:
         """Record a message about a job, as over a socket."""
-        job = (await self._store.read([message.job_id])).get(message.job_id)
-        if job is None:
-            return AckMessage(id=message.id, outcome="lost", reason=f"there is no job {message.job_id}")
-        lease = unheld_lease(job, keys=keys, claim=message.claim, epoch=POLL_EPOCH)
-        return await record_unheld(self._services, lease, message)
+        return await record_unheld(self._services, message, keys=keys, epoch=POLL_EPOCH)
 
 
 def _dispatched(claimed: list[Job], request: ClaimRequest, number: int) -> PollJobs:

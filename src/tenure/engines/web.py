@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tenure.engines.connection import SocketClosed
 from tenure.engines.gateway import Gateway
 from tenure.engines.long_poll import LongPoll, PollClaim, PollRenew, PollRequest
 from tenure.engines.protocol import MESSAGE_BYTES_MAX, SUBPROTOCOL, JobMessage, decode_engine_message
+from tenure.engines.services import SocketClosed
 from tenure.engines.session import SessionKeys
 from tenure.engines.tokens import EngineTokens
 from tenure.errors import InvalidInput, RequestIdReused, StoreUnavailable
