@@ -117,6 +117,32 @@ async def test_a_waiting_run_is_shown_with_a_tree_of_its_steps(app: library.App,
     assert max(map(len, table_lines(STEP_HEADINGS, list(step_rows(steps)), width=80, color=False))) <= 80
 
 
+async def test_secret_fields_of_a_run_are_hidden_unless_they_are_asked_for(
+    app: library.App, database: Database
+) -> None:
+    def sign_in(name: str) -> dict[str, Any]:
+        return {"name": name, "access_token": "s3cret", "nested": [{"password": "s3cret", "floor": 7}]}
+
+    @app.workflow
+    async def visit(run: library.Run, name: str, api_key: str) -> dict[str, Any]:
+        session = await run.step(sign_in, name)
+        await run.state(session)
+        return session
+
+    async with app, working(app):
+        handle = await visit.enqueue("ada", "s3cret")
+        await handle.result(timeout_seconds=60)
+    hidden = runs(database, "show", str(handle.id), "--json")
+    told = hidden.json
+    session = {"name": "ada", "access_token": "[redacted]", "nested": [{"password": "[redacted]", "floor": 7}]}
+    assert [told["steps"][0]["result"], told["state"], told["job"]["result"]] == [session] * 3
+    assert told["job"]["payload"] == {"name": "ada", "api_key": "[redacted]"}
+    in_words = runs(database, "show", str(handle.id), "--secret", "floor").out
+    assert "s3cret" not in hidden.out + in_words
+    revealed = runs(database, "show", str(handle.id), "--json", "--reveal").json
+    assert revealed["steps"][0]["result"]["access_token"] == "s3cret"
+
+
 async def test_a_signal_is_sent_once_for_a_request_id(app: library.App, database: Database) -> None:
     order = order_workflow(app)
     async with app, working(app):

@@ -200,6 +200,37 @@ async def test_all_branches_end_and_the_first_error_in_order_is_raised(app: tenu
 
 
 @pytest.mark.requirement("WF-04")
+async def test_the_errors_of_all_branches_are_raised_as_a_group_if_asked(app: tenure.App) -> None:
+    executed: list[int] = []
+
+    async def fails(number: int) -> int:
+        executed.append(number)
+        if number % 2:
+            raise ValueError(f"no {number}")
+        return number
+
+    @app.workflow(max_attempts=3)
+    async def gathers(run: tenure.Run, *, catches: bool) -> list[str]:
+        calls = [run.step(fails, number) for number in range(4)]
+        try:
+            await run.gather(*calls, errors="all")
+        except ExceptionGroup as group:
+            if not catches:
+                raise
+            return [str(error) for error in group.exceptions]
+        return []
+
+    async with app, working(app):
+        caught, uncaught = await gathers.enqueue(catches=True), await gathers.enqueue(catches=False)
+        assert [text.rpartition(" ")[2] for text in await caught.result(timeout_seconds=60)] == ["1", "3"]
+        with pytest.raises(tenure.JobFailed, match="2 of 4 branches failed"):
+            await uncaught.result(timeout_seconds=60)
+        # All of them are recorded: another attempt would find them again.
+        assert (await uncaught.refresh()).attempt == 1
+    assert sorted(executed) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.requirement("WF-04")
 async def test_with_fail_fast_the_first_error_in_time_cancels_the_others(app: tenure.App) -> None:
     cancelled: list[str] = []
 

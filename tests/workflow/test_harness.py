@@ -76,3 +76,43 @@ async def test_a_suspended_run_is_no_error_and_a_failed_step_is() -> None:
         await handle.signal("answer")
         with pytest.raises(tenure.StepFailed, match="ValueError: no"):
             await harness.drain(raise_errors=True)
+
+
+async def test_functions_of_steps_are_replaced_by_stubs() -> None:
+    app = tenure.App("sqlite:///unused.db")
+
+    async def search(topic: str) -> list[str]:
+        raise AssertionError("costs money")
+
+    def summarise(page: str) -> str:
+        raise AssertionError("costs money")
+
+    async def book(tx: tenure.StepTransaction, page: str) -> int:
+        raise AssertionError("books a flight")
+
+    @app.workflow
+    async def research(run: tenure.Run, topic: str) -> list[str]:
+        pages = await run.step(search, topic)
+        booked = await run.transaction(book, pages[0])
+        return [*await run.map(summarise, pages), str(booked)]
+
+    @app.job
+    async def plain(ctx: tenure.Context) -> list[str]:
+        return await ctx.step("pages", search, "cats")
+
+    async def found(topic: str) -> tuple[str, ...]:
+        return f"{topic} 1", f"{tenure.current_step().attempt}"
+
+    async with app.testing() as harness:
+        harness.stub(search, found)
+        harness.stub(summarise, str.upper)
+        harness.stub(book, lambda tx, page: 7)
+        handle = await research.enqueue("otters")
+        await harness.drain(raise_errors=True)
+        assert await handle.result() == ["OTTERS 1", "1", "7"]
+        names = [step.name for step in await (await app.store()).steps(handle.id)]
+        harness.stub(search, lambda topic: [topic])
+        job = await plain.enqueue()
+        await harness.drain(raise_errors=True)
+        assert await job.result() == ["cats"]
+    assert names == ["search", "book", "summarise", "summarise"]

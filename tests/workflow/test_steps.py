@@ -11,9 +11,12 @@ import msgspec
 import pytest
 
 import tenure
+from tenure.errors import StoreError
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, SUCCEEDED, WAITING
 from tenure.lifecycle.steps import StepKind
+from tenure.stores.contract import Failure, StepOutcome
+from tenure.workers.checkpointer import Checkpointer
 from tests.support.in_process_worker import working
 from tests.support.waiting import eventually
 
@@ -470,6 +473,41 @@ async def test_the_sql_of_a_transactional_step_is_committed_with_its_record(app:
         handle = await order.enqueue()
         assert await handle.result(timeout_seconds=60) == ["a", "b"]
         assert await keys_of(app, handle) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.requirement("WC-08")
+async def test_a_checkpoint_that_cannot_be_saved_ends_the_attempt(
+    app: tenure.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed: list[int] = []
+    save = Checkpointer._save
+
+    async def refuse_once(checkpointer: Checkpointer, batch: list[Any]) -> list[StepOutcome]:
+        if [one.step.key for one in batch] == ["1"] and executed.count(1) == 1:
+            return [Failure(StoreError("the row is refused"))]
+        return await save(checkpointer, batch)
+
+    monkeypatch.setattr(Checkpointer, "_save", refuse_once)
+
+    def work(number: int) -> int:
+        executed.append(number)
+        return number
+
+    @app.workflow(backoff=AT_ONCE)
+    async def counts(run: tenure.Run) -> int:
+        try:
+            return sum([await run.step(work, 0), await run.step(work, 1), await run.step(work, 2)])
+        except Exception:
+            executed.append(99)
+            raise
+
+    async with app, working(app):
+        handle = await counts.enqueue()
+        assert await handle.result(timeout_seconds=60) == 3
+        [retried] = [event for event in await handle.events() if event.type is EventType.RETRY_SCHEDULED]
+    assert "checkpoint-save-failed" in (retried.detail or "")
+    assert "the row is refused" in (retried.detail or "")
+    assert executed == [0, 1, 1, 2]
 
 
 async def test_a_run_may_end_with_a_commit_block(app: tenure.App) -> None:

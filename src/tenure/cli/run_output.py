@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -18,6 +18,7 @@ from tenure.lifecycle.provenance import UnreadSignal
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import WAITING
 from tenure.lifecycle.steps import StepKind, StepRecord
+from tenure.views.redaction import redacted_job, redacted_step, redacted_text
 from tenure.views.runs import PatchUse
 from tenure.workflow.branch import call_key
 
@@ -78,6 +79,15 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     """JSON text."""
     budget: list[BudgetLine]
     continued_by: list[Job]
+
+    def redacted(self, names: Collection[str]) -> RunDetails:
+        """The same without the values of secret fields."""
+        return msgspec.structs.replace(
+            self,
+            job=redacted_job(self.job, names),
+            steps=[redacted_step(step, names) for step in self.steps],
+            state=redacted_text(self.state, names),
+        )
 
 
 def print_run(run: RunDetails) -> None:

@@ -124,9 +124,16 @@ async def _versions(database: str) -> RunVersions:
 @runs.command()
 @common_options
 @click.argument("wanted", metavar="ID", type=job_id)
-def show(*, database: str, as_json: bool, wanted: GivenId) -> int:
-    """Show one run: its record, budget, steps, children, unread signals, and what it waits for."""
+@click.option("--secret", "names", multiple=True, help="Another field whose value is not shown.")
+@click.option("--reveal", is_flag=True, help="Show the values of secret fields too.")
+def show(*, database: str, as_json: bool, wanted: GivenId, names: tuple[str, ...], reveal: bool) -> int:
+    """Show one run: its record, budget, steps, children, unread signals, and what it waits for.
+
+    Values of fields like password, token and authorization are hidden, in arguments, results and the state.
+    """
     details = run(_details(database, wanted))
+    if not reveal:
+        details = details.redacted(names)
     if as_json:
         print_json(_view(details))
     else:

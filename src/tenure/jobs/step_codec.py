@@ -86,9 +86,13 @@ def recorded_error(text: str, errors: Errors, *, step: str) -> Exception:
 
 
 def failed_step(error: BaseException) -> str | None:
-    """The step whose recorded failure this error is, or was raised from."""
+    """The step whose recorded failure this error is, or was raised from. Of a group, the first one, if all are such."""
     found: BaseException | None = error
     while found is not None:
+        if isinstance(found, BaseExceptionGroup):
+            steps = [failed_step(one) for one in found.exceptions]
+            if None not in steps:
+                return steps[0]
         step: str | None = getattr(found, "tenure_step", None)
         if step is not None:
             return step

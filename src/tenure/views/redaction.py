@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
+
+from tenure.lifecycle.json_text import load
+from tenure.lifecycle.records import Job
+from tenure.lifecycle.steps import StepRecord
+
 REDACTED = "[redacted]"
 SECRET_NAMES = frozenset(
     {
@@ -58,3 +64,24 @@ def redacted(value: Any, names: Collection[str] = ()) -> Any:
     if isinstance(value, list):
         return [redacted(one, names) for one in value]
     return value
+
+
+def redacted_text(text: str | None, names: Collection[str] = ()) -> str | None:
+    """JSON text with every secret field replaced."""
+    return None if text is None else msgspec.json.encode(redacted(load(text), names)).decode()
+
+
+def redacted_job(job: Job, names: Collection[str] = ()) -> Job:
+    """The record with secret fields of its payload and results replaced."""
+    return msgspec.structs.replace(
+        job,
+        origin=msgspec.structs.replace(job.origin, payload=redacted_text(job.origin.payload, names) or "null"),
+        result=redacted_text(job.result, names),
+        partial_result=redacted_text(job.partial_result, names),
+        committed_result=redacted_text(job.committed_result, names),
+    )
+
+
+def redacted_step(step: StepRecord, names: Collection[str] = ()) -> StepRecord:
+    """The record with secret fields of its result replaced."""
+    return msgspec.structs.replace(step, result=redacted_text(step.result, names))

@@ -5,7 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 from uuid import UUID
 
 import msgspec
@@ -39,6 +51,9 @@ T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 T4 = TypeVar("T4")
+
+GatherErrors = Literal["first", "all"]
+"""Which errors of branches `gather` raises: that of the first branch in order, or all as an ExceptionGroup."""
 
 CONCURRENCY = 10
 STATE_BYTES_MAX = 16 * 1024
@@ -362,7 +377,9 @@ class Run:
     # Branches.
 
     @overload
-    def gather(self, a: Awaitable[T1], b: Awaitable[T2], /, *, fail_fast: bool = False) -> RunCall[tuple[T1, T2]]: ...
+    def gather(
+        self, a: Awaitable[T1], b: Awaitable[T2], /, *, fail_fast: bool = False, errors: GatherErrors = "first"
+    ) -> RunCall[tuple[T1, T2]]: ...
     @overload
     def gather(
         self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /, *, fail_fast: bool = False
@@ -372,18 +389,25 @@ class Run:
         self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /, *, fail_fast: bool = False
     ) -> RunCall[tuple[T1, T2, T3, T4]]: ...
     @overload
-    def gather(self, *calls: Awaitable[T], fail_fast: bool = False) -> RunCall[tuple[T, ...]]: ...
-    def gather(self, *calls: Awaitable[Any], fail_fast: bool = False) -> RunCall[tuple[Any, ...]]:
+    def gather(
+        self, *calls: Awaitable[T], fail_fast: bool = False, errors: GatherErrors = "first"
+    ) -> RunCall[tuple[T, ...]]: ...
+    def gather(
+        self, *calls: Awaitable[Any], fail_fast: bool = False, errors: GatherErrors = "first"
+    ) -> RunCall[tuple[Any, ...]]:
         """Run calls and coroutines at the same time: `await run.gather(run.step(a), other(run))`.
 
         Each coroutine is a branch of its own, whose steps do not depend on the timing of the others. All branches end;
         then the error of the first that failed, in order, is raised. With `fail_fast` the first error in time cancels
-        the others; which one it was is recorded.
+        the others; which one it was is recorded. With `errors="all"` the errors of all branches are raised, in order,
+        as an ExceptionGroup.
         """
+        if errors not in get_args(GatherErrors) or (fail_fast and errors == "all"):
+            raise InvalidInput("errors", "is 'first' or 'all', and with fail_fast there is only one")
         branches = self._branches("run.gather", calls, joins_all=not fail_fast)
-        return RunCall("gather", lambda: self._gather(branches, fail_fast=fail_fast))
+        return RunCall("gather", lambda: self._gather(branches, fail_fast=fail_fast, errors=errors))
 
-    async def _gather(self, branches: _Branches, *, fail_fast: bool) -> tuple[Any, ...]:
+    async def _gather(self, branches: _Branches, *, fail_fast: bool, errors: GatherErrors) -> tuple[Any, ...]:
         if fail_fast:
             failed = await self._first_to_fail(branches)
             if failed is not None:
@@ -393,6 +417,9 @@ class Run:
             await Join(branches.start_all())
         settled = [await branches.settled(index) for index in range(len(branches))]
         branches.join()
+        raised = [one.error for one in settled if one.error is not None]
+        if errors == "all" and raised:
+            raise ExceptionGroup(f"{len(raised)} of {len(settled)} branches failed", raised)
         return tuple(_value_of(one) for one in settled)
 
     async def _first_to_fail(self, branches: _Branches) -> int | None:

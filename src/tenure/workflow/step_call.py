@@ -186,6 +186,11 @@ class StepExecution(Generic[R]):
                 return await self._call_function(step)
 
     async def _call_function(self, step: CurrentStep) -> Any:
+        stub = self._engine.services.stub_of(self._function)
+        if stub is not None:
+            with as_current_step(step, self._reported):
+                value = stub(*self._args, **self._kwargs)
+                return await value if inspect.isawaitable(value) else value
         if self._options.isolation == "process":
             return await self._call_in_process(step)
         if inspect.iscoroutinefunction(self._function):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -183,7 +183,9 @@ class TransactionStep(Generic[R]):
         async with attempt.services.run_store.transaction(deadline_seconds=limit_seconds) as inner:
             transaction = StepTransaction(inner, attempt.job, self._call.place.key)
             with around_step(attempt.services.middleware, StepAttempt(key=self._call.place.key, name=self._call.name)):
-                value = await partial(self._function, transaction, *self._args, **self._kwargs)()
+                function = attempt.services.stub_of(self._function) or self._function
+                value = function(transaction, *self._args, **self._kwargs)
+                value = await value if inspect.isawaitable(value) else value
             await transaction.write()
             step = self._call.step(
                 result=encode_result(value, step=self._call.name),

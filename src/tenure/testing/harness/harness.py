@@ -62,6 +62,7 @@ class Harness:
         self._call_lock = asyncio.Lock()
         self._queues = {kind.options.queue for kind in app.kinds.values()} | {"default"}
         self._idle = 0
+        self._stubs: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     # What a test calls.
 
@@ -107,6 +108,15 @@ class Harness:
                 await self._move_to(at)
                 await self._run_due(work)
         return work.report()
+
+    def stub(self, function: Callable[..., Any], replacement: Callable[..., Any]) -> None:
+        """From now on call another function, async or plain, wherever this one is the function of a step.
+
+        harness.stub(search, lambda topic: [f"a page about {topic}"])
+
+        The step is recorded under its own name, and the result passes through the return type of its own function.
+        """
+        self._stubs[function] = replacement
 
     async def execute(self, sql: str, *values: Any) -> int:
         """Run a statement of the test on the database, for example to create tables that a commit writes to."""
@@ -198,7 +208,12 @@ class Harness:
             await store.migrate()
             await store.open()
             roles = HarnessRoles(
-                store, self._seams, definitions=app.kinds, middleware=app.middleware, version=app.version
+                store,
+                self._seams,
+                definitions=app.kinds,
+                middleware=app.middleware,
+                version=app.version,
+                stubs=self._stubs,
             )
             self._opened = store, roles
         return self._opened

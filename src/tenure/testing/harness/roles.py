@@ -76,6 +76,7 @@ class HarnessRoles:
         definitions: Mapping[str, JobDefinition[..., Any]],
         middleware: Sequence[Middleware],
         version: str | None,
+        stubs: Mapping[Callable[..., Any], Callable[..., Any]],
     ) -> None:
         self._store, self._seams, self._definitions, self._version = store, seams, definitions, version
         self.errors = ErrorRecorder()
@@ -98,6 +99,7 @@ class HarnessRoles:
                 user_transactions=None,
                 code_version=version,
                 middleware=middleware,
+                stubs=stubs,
             ),
             on_end=self._ended,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -63,7 +63,7 @@ class AttemptServices:
 
     __slots__ = (
         "call_in_process", "call_in_thread", "checkpointer", "code_version", "completer", "loop", "middleware",
-        "run_store", "seams", "stopping", "store", "user_transactions",
+        "run_store", "seams", "stopping", "store", "stubs", "user_transactions",
     )  # fmt: skip
 
     def __init__(
@@ -79,7 +79,10 @@ class AttemptServices:
         code_version: str | None = None,
         middleware: Sequence[Middleware] = (),
         call_in_process: CallInProcess | None = None,
+        stubs: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     ) -> None:
+        self.stubs = stubs or {}
+        """In a test: what is called instead of the functions of steps."""
         self.middleware = middleware
         self.call_in_process = call_in_process
         """None: there are no child processes, and the function is awaited in this one."""
@@ -89,6 +92,10 @@ class AttemptServices:
         self.checkpointer, self.call_in_thread, self.code_version = checkpointer, call_in_thread, code_version
         self.user_transactions = user_transactions
         self.loop = asyncio.get_running_loop()
+
+    def stub_of(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """What a test has put in place of this function."""
+        return self.stubs.get(function) if self.stubs else None
 
     async def transaction_store(self) -> TransactionStore:
         return self.store

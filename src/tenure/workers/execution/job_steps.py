@@ -40,8 +40,8 @@ class JobSteps:
         """The result of the step, recorded or new. A plain function is called in a thread."""
         record = await self._begin(key)
         if record is None:
-            bound = partial(function, *args, **kwargs)
-            is_async = inspect.iscoroutinefunction(function)
+            called = self._services.stub_of(function) or function
+            bound, is_async = partial(called, *args, **kwargs), inspect.iscoroutinefunction(called)
             clock = self._services.seams.clock
             try:
                 began_at_seconds = clock.monotonic_seconds()
@@ -63,7 +63,7 @@ class JobSteps:
             try:
                 began_at_seconds = clock.monotonic_seconds()
                 with self._around(key, function):
-                    value = function(*args, **kwargs)
+                    value = (self._services.stub_of(function) or function)(*args, **kwargs)
                 seconds = clock.monotonic_seconds() - began_at_seconds
                 record = self._on_loop(self._save(key, function, args, kwargs, value, seconds))
             finally:
