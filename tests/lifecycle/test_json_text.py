@@ -14,7 +14,6 @@ from hypothesis import given
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.json_text import (
-    CONTENT_BYTES_MAX,
     DEPTH_MAX,
     check_content,
     check_datetime,
@@ -28,6 +27,7 @@ from tenure.lifecycle.json_text import (
     load,
     parse,
 )
+from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX
 
 sound_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)

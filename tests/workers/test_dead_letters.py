@@ -14,8 +14,9 @@ import pytest
 import tenure
 from tenure.client.handle import Handle
 from tenure.lifecycle.dead_letter import DeadLetterRecord, ReasonCode, Stage
-from tenure.lifecycle.json_text import CONTENT_BYTES_MAX, load
+from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Origin, Policy
+from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED
 from tenure.seams import SYSTEM
 from tenure.stores import base

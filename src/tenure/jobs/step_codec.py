@@ -15,9 +15,7 @@ import msgspec
 from tenure.errors import InvalidInput, PermanentError, StepFailed, StepUnreadable
 from tenure.jobs.models import decode_model, encode_model
 from tenure.lifecycle.json_text import digest, encode
-
-STEP_BYTES_MAX = 2 * 1024 * 1024
-"""The largest result or error of a step."""
+from tenure.lifecycle.size_limits import STEP_BYTES_MAX
 
 Errors = Mapping[str, type[Exception]]
 """Classes of errors that are raised again as themselves, by their names."""

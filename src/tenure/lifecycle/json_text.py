@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from tenure.errors import InvalidInput
+from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX
 
-CONTENT_BYTES_MAX = 256 * 1024
 DEPTH_MAX = 64
 INTEGER_MAX = 2**53
 NAME_LENGTH_MAX = 200

@@ -16,19 +16,18 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.errors import InvalidInput, JobLocked, NotAuthorised, RowPoisoned, StoreError, TenureError
+from tenure.errors import InvalidInput, NotAuthorised, RowPoisoned, StoreError, TenureError
 from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_integer, check_text
-from tenure.lifecycle.records import Actor, Event, Execution, Job, Role
+from tenure.lifecycle.records import Actor, Event, Execution, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
 from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
     Artifact,
     ArtifactRecord,
-    Busy,
     ClaimRequest,
     DeadLetterFilter,
     DeadLetterPage,
@@ -71,6 +70,7 @@ from tenure.stores.contract.retention import PRUNE_BATCH
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.findings import undelivered
 from tenure.stores.group_commit import GroupCommit
+from tenure.stores.locked_rows import client_waits, wait_for_locked_rows
 from tenure.stores.parents import wake_parents
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.schema import require_fit
@@ -98,20 +98,6 @@ CONFLICTS_MAX = 20
 def conflicts_exhausted(job_id: UUID) -> StoreError:
     """The error after `CONFLICTS_MAX` conflicts."""
     return StoreError(f"job {job_id} changed {CONFLICTS_MAX} times while this was tried; try again later")
-
-
-LOCKED_SECONDS_MAX = 30.0
-"""How long a client's request waits for a row that another transaction has locked."""
-LOCKED_PAUSE_SECONDS, LOCKED_PAUSE_SECONDS_MAX = 0.01, 0.25
-
-
-def _client_waits(request: Request, outcome: Outcome) -> bool:
-    return isinstance(outcome, Busy) and request.actor.role is Role.CLIENT
-
-
-def _locked_error(outcome: Outcome, waited_seconds: float) -> JobLocked:
-    assert isinstance(outcome, Busy)
-    return JobLocked(outcome.job, holder=outcome.holder, waited_seconds=waited_seconds)
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
@@ -293,8 +279,8 @@ class BaseStore(ABC):
             validate_request(request)
         require_no_open_block(self)
         outcomes = await self._apply(requests)
-        if any(map(_client_waits, requests, outcomes)):
-            outcomes = await self._wait_for_locks(requests, outcomes)
+        if any(map(client_waits, requests, outcomes)):
+            outcomes = await wait_for_locked_rows(requests, outcomes, apply=self._apply, clock=self._clock)
         names = wakeups_of(outcomes)
         if self._limited_queues:
             names |= released_queues(outcomes) & self._limited_queues
@@ -312,23 +298,6 @@ class BaseStore(ABC):
         """Those of these jobs that wait for children, are not due, and have at most `children_max` live awaited
         ones."""
         return self._quarantine.decoded(await self._reads.wakeable(job_ids))
-
-    async def _wait_for_locks(self, requests: Sequence[Request], outcomes: list[Outcome]) -> list[Outcome]:
-        """Send clients' requests again while their rows are locked. Workers do that themselves: they have other jobs to
-        write meanwhile."""
-        began_at_seconds = self._clock.monotonic_seconds()
-        pause_seconds = LOCKED_PAUSE_SECONDS
-        while waiting := [n for n, request in enumerate(requests) if _client_waits(request, outcomes[n])]:
-            passed_seconds = self._clock.monotonic_seconds() - began_at_seconds
-            if passed_seconds >= LOCKED_SECONDS_MAX:
-                for number in waiting:
-                    outcomes[number] = Failure(_locked_error(outcomes[number], passed_seconds))
-                break
-            await self._clock.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, LOCKED_PAUSE_SECONDS_MAX)
-            for number, outcome in zip(waiting, await self._apply([requests[n] for n in waiting]), strict=True):
-                outcomes[number] = outcome
-        return outcomes
 
     async def save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
         invalid = invalid_steps(requests)

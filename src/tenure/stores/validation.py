@@ -18,6 +18,7 @@ from tenure.lifecycle.json_text import (
 )
 from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Role
+from tenure.lifecycle.size_limits import ARTIFACT_BYTES_MAX, STEP_BYTES_MAX
 from tenure.lifecycle.statuses import TERMINAL
 from tenure.lifecycle.steps import (
     DIGEST_MODULUS,
@@ -57,12 +58,9 @@ CLAIM_LIMIT_MAX = 10_000
 PAGE_LIMIT_MAX = 100_000
 CHAIN_MAX = 4
 AGE_SECONDS_MAX = 100 * 366 * 86_400.0
-ARTIFACT_BYTES_MAX = 32 * 1024 * 1024
 REASON_LENGTH_MAX = 2000
 PID_MAX = 2**31 - 1
 CONCURRENCY_MAX = 1_000_000
-STEP_BYTES_MAX = 2 * 1024 * 1024
-"""The largest result or error of a step. Its other texts have the limit of all content."""
 DURATION_MS_MAX = 10 * 366 * 86_400_000
 NUMBER_MAX = 2**63 - 1
 INTEGER_COLUMN_MAX = 2**31 - 1

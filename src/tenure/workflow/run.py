@@ -27,8 +27,9 @@ from tenure.jobs.context import Context
 from tenure.jobs.step_codec import Errors, arguments_digest, decode, encode_result
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.budgets import Amount, amounts_of, plus
-from tenure.lifecycle.json_text import CONTENT_BYTES_MAX, check_integer, check_seconds, check_text, encode, load
+from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, encode, load
 from tenure.lifecycle.records import milliseconds
+from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX
 from tenure.lifecycle.steps import STATE_NAME, StepKind, StepRecord
 from tenure.seams import SeededRandom
 from tenure.stores.outbox_validation import check_topic

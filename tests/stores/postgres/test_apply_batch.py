@@ -13,7 +13,7 @@ from tenure.lifecycle.operations import Cancel, Complete, Heartbeat, Operation, 
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import Status
 from tenure.seams import SYSTEM
-from tenure.stores import base
+from tenure.stores import locked_rows
 from tenure.stores.contract import Applied, Busy, Failure
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import CLIENT, ERROR, Driver, runner
@@ -128,7 +128,7 @@ async def test_a_client_waits_for_a_locked_row(dsn: str, drive: Driver) -> None:
 async def test_a_client_is_refused_when_a_row_stays_locked(
     dsn: str, drive: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LOCKED_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(locked_rows, "LOCKED_SECONDS_MAX", 0.05)
     job = await drive.running()
     with psycopg.connect(dsn) as connection:
         connection.execute(LOCKS, (job.id,))

@@ -42,6 +42,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
 )
 from tenure.lifecycle.records import Actor, Job, Role, Timeouts
+from tenure.lifecycle.size_limits import STEP_BYTES_MAX
 from tenure.lifecycle.steps import STATE_NAME, NewStep, StepKind, StepRecord, StepsDigest, new_step_digests
 from tenure.lifecycle.verify import ProblemType, content_problems
 from tenure.stores.contract import (
@@ -55,7 +56,6 @@ from tenure.stores.contract import (
     Store,
 )
 from tenure.stores.contract.outbox import MessageFilter
-from tenure.stores.validation import STEP_BYTES_MAX
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.outbox_and_artifacts import LONG_SECONDS, of_another_job
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, prune_finished, runner
