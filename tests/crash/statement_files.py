@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 
 from tenure.stores import postgres, sql_files, sqlite, user_connections
-from tenure.stores.sqlite.statements import GROUPS, _for_rows, takes_rows
+from tenure.stores.sqlite.statements import _VALUES, GROUPS, _for_rows
 from tenure.stores.sqlite.statements import sql as sqlite_sql
 
 FOLDERS = {
@@ -59,6 +59,13 @@ def _names(store: str) -> dict[str, str]:
                 package, stem = "tenure.stores.user_connections", name.removeprefix("user_connections/")
             names[sql_files.numbered(package, stem).sql.strip()] = name
     return names
+
+
+def takes_rows(name: str) -> bool:
+    """Whether a statement has one row of values that can be repeated: no parameter of it is used elsewhere."""
+    text = sqlite_sql(name)
+    rows = _VALUES.findall(text)
+    return len(rows) == 1 and not {*_PARAMETER.findall(rows[0])} & {*_PARAMETER.findall(text.replace(rows[0], ""))}
 
 
 def name_of(store: str, sql: str) -> str | None:

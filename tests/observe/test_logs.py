@@ -18,7 +18,7 @@ import pytest
 import tenure
 from tenure.jobs.context import current_context
 from tenure.lifecycle.operations import Complete
-from tenure.observe.log_context import JOB_FIELDS, JobLogFilter
+from tenure.observe.log_context import JobLogFilter
 from tenure.seams import SYSTEM
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import Driver
@@ -31,6 +31,8 @@ from tests.support.running_command import started
 from tests.support.server_process import wait_until
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+JOB_FIELDS = ("job_id", "job_kind", "job_attempt", "correlation_id", "trace_id")
 
 shop = logging.getLogger("shop")
 

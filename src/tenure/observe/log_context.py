@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from tenure.jobs.context import current_context
 from tenure.lifecycle.records import Job
 
-JOB_FIELDS = ("job_id", "job_kind", "job_attempt", "correlation_id", "trace_id")
-
 
 def job_fields(job: Job) -> Mapping[str, str | int | None]:
     """The fields of a record about this job, for `extra` of a log call."""

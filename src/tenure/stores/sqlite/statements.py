@@ -52,12 +52,6 @@ def insert(table: str, columns: tuple[str, ...]) -> str:
     return f"insert into tenure_{table} ({', '.join(columns)}) values ({values})"  # noqa: S608
 
 
-def takes_rows(name: str) -> bool:
-    """Whether a statement has one row of values that can be repeated: no parameter of it is used elsewhere."""
-    rows = _VALUES.findall(sql(name))
-    return len(rows) == 1 and not {*_PARAMETER.findall(rows[0])} & {*_PARAMETER.findall(sql(name).replace(rows[0], ""))}
-
-
 @cache
 def parameters(name: str) -> tuple[str, ...]:
     """The parameters of a statement's one row of values, in order."""
