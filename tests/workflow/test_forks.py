@@ -11,7 +11,7 @@ import tenure
 from tenure.errors import IllegalTransition
 from tenure.lifecycle.forks import FORK_KEY
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.statuses import FAILED, SUCCEEDED, WAITING
+from tenure.lifecycle.statuses import FAILED, HALTED, SUCCEEDED, WAITING
 from tenure.lifecycle.verify import content_problems
 from tenure.stores.contract.steps import all_steps
 from tenure.workflow.golden import replay_golden_file
@@ -202,6 +202,30 @@ async def test_received_signals_and_results_of_children_are_reused(app: tenure.A
         fork = await app.fork(handle.id, from_step="child child")
         assert await fork.result(timeout_seconds=60) == "A"
     assert spawned == ["a"]
+
+
+@pytest.mark.requirement("WC-06", "WF-19")
+async def test_a_fork_of_a_continued_run_has_a_budget_of_its_own(app: tenure.App) -> None:
+    async def pay(part: int) -> int:
+        tenure.current_step().spend(cost=0.4)
+        return part
+
+    @app.workflow(budget=tenure.Budget(cost=1.0))
+    async def spends(run: tenure.Run, part: int) -> int:
+        await run.using(spend_max={"cost": 0.4}).step(pay, part)
+        if part < 3:
+            await run.continue_as(spends, part + 1)
+        return part
+
+    async with app, working(app):
+        handle = await spends.enqueue(1)
+        with pytest.raises(tenure.JobHalted):
+            await handle.result(timeout_seconds=60)
+        [last] = [job for job in (await app.find(tenure.JobFilter())).jobs if job.status is HALTED]
+        fork = await app.fork(last.id, budget=tenure.Budget(cost=2))
+        assert await fork.result(timeout_seconds=60) == 3
+        [line] = await (await app.store()).budget(fork.id)
+    assert (line.limit, line.spent) == (2_000_000, 400_000)
 
 
 async def test_undone_steps_are_executed_again(app: tenure.App) -> None:
