@@ -23,6 +23,7 @@ import msgspec
 from tenure.errors import StoreError
 from tenure.lifecycle.records import Job
 from tenure.stores import Store
+from tests.crash.budget_run_scenario import BUDGET_RUN_SCENARIO
 from tests.crash.crash_points import RECORDER, CrashPoint, install_recorders
 from tests.crash.recovery_scenarios import RECOVERY_SCENARIOS
 from tests.crash.scenario import Context, Scenario
@@ -31,7 +32,8 @@ from tests.crash.workflow_scenario import WORKFLOW_SCENARIO
 
 PROCESS_SECONDS_MAX = 30
 """A child that hangs is killed after this time."""
-BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *RECOVERY_SCENARIOS, WORKFLOW_SCENARIO)}
+RUN_SCENARIOS = (WORKFLOW_SCENARIO, BUDGET_RUN_SCENARIO)
+BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *RECOVERY_SCENARIOS, *RUN_SCENARIOS)}
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
