@@ -5,6 +5,7 @@ What was paid is counted here, outside of the store. It never passes the limit, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -44,8 +45,11 @@ class SimulatedBudgets(SimulatedWorker):
 
     def __init__(self, chance: RandomStream, sleep: Callable[[float], Awaitable[None]], *, dies: bool) -> None:
         super().__init__(chance, sleep, dies=dies)
-        self._root_id: UUID | None = None
-        self._paid = 0
+        self.root_id: UUID | None = None
+        self._paid: Counter[UUID] = Counter()
+        """What was paid from each budget, by the run whose budget it is."""
+        self._reused: dict[UUID, frozenset[str]] = {}
+        """The steps that the fork of a run begins with, by that run."""
         self.problem: InvariantViolated | None = None
         self.happens = chance.happens(SHARE)
 
@@ -53,11 +57,26 @@ class SimulatedBudgets(SimulatedWorker):
         """The client: enqueues the root, and its children."""
         for _ in range(JOBS):
             job_id = self._chance.job_id()
-            origin = Origin(
-                id=job_id, kind=self.kind, queue=QUEUE, payload="{}", policy=POLICY, parent_id=self._root_id
-            )
+            origin = Origin(id=job_id, kind=self.kind, queue=QUEUE, payload="{}", policy=POLICY, parent_id=self.root_id)
             await self._until_answered(partial(store.enqueue, [EnqueueRequest(origin, CLIENT)]))
-            self._root_id = self._root_id or job_id
+            self.root_id = self.root_id or job_id
+
+    def expect_fork(self, job_id: UUID, reused: frozenset[str]) -> None:
+        """The fork of this run pays for none of these steps."""
+        self._reused[job_id] = reused
+
+    def reused_by(self, job: Job) -> frozenset[str]:
+        """The steps that a fork begins with; none for other jobs."""
+        return frozenset() if job.origin.redrive_of is None else self._reused[job.origin.redrive_of]
+
+    async def until_answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """The result of the request, which is repeated while the store is unavailable."""
+        return await self._until_answered(ask)
+
+    def _budget_of(self, job: Job) -> UUID:
+        """The run whose budget the job spends: a fork has its own."""
+        assert self.root_id is not None
+        return self.root_id if job.origin.redrive_of is None else job.id
 
     async def _attempt(self, store: Any, job: Job) -> None:
         actor = Actor(Role.RUNNER, self.name, job.token)
@@ -77,9 +96,9 @@ class SimulatedBudgets(SimulatedWorker):
         await self._end(store, job, actor, operation)
 
     async def _step(self, store: Any, job: Job, actor: Actor, key: str) -> Reserved | NotReserved | None:
-        assert self._root_id is not None
+        root_id = self._budget_of(job)
         most = self._chance.whole(1, 10) * SCALE // 10
-        request = Reserve(job=job, actor=actor, root_id=self._root_id, budget=BUDGET, key=key, amounts={"cost": most})
+        request = Reserve(job=job, actor=actor, root_id=root_id, budget=BUDGET, key=key, amounts={"cost": most})
         outcome = await self._until_answered(partial(store.reserve, request))
         if isinstance(outcome, NotReserved):
             return outcome
@@ -87,20 +106,23 @@ class SimulatedBudgets(SimulatedWorker):
             return None
         await self._sleep(self._chance.between(0.0, 2.0))
         amount = self._chance.whole(1, most)
-        self._pay(amount)
+        self._pay(job, key, amount)
         if self._chance.happens(0.15) and self._dies:
             return None  # The process dies after it has paid.
         step = NewStep(key=key, kind=StepKind.STEP, name="pay", result="1")
-        charge = Charge(root_id=self._root_id, key=key, amounts={"cost": amount})
+        charge = Charge(root_id=root_id, key=key, amounts={"cost": amount})
         save = SaveStep(job, step, actor, charge)
         [saved] = await self._until_answered(partial(store.save_steps, [save]))
         return None if isinstance(saved, Failure) else outcome
 
-    def _pay(self, amount: int) -> None:
-        self._paid += amount
-        limit = BUDGET.limits["cost"]
-        if self._paid > limit and self.problem is None:
-            self.problem = InvariantViolated(f"{self._paid} of {limit} millionths were paid from one budget")
+    def _pay(self, job: Job, key: str, amount: int) -> None:
+        root_id, limit = self._budget_of(job), BUDGET.limits["cost"]
+        self._paid[root_id] += amount
+        paid = self._paid[root_id]
+        if paid > limit and self.problem is None:
+            self.problem = InvariantViolated(f"{paid} of {limit} millionths were paid from one budget")
+        if key in self.reused_by(job):
+            self.problem = InvariantViolated(f"the fork {job!r} paid again for {key!r}, which is recorded")
 
     async def _end(self, store: Any, job: Job, actor: Actor, operation: Operation) -> None:
         steps = StepsDigest.of(step.digest for step in await store.steps(job.id)).recorded
@@ -113,10 +135,9 @@ class SimulatedBudgets(SimulatedWorker):
         """What the store counts covers what was paid, and is within the limit."""
         if self.problem is not None:
             raise self.problem
-        if self._root_id is None or not self._paid:
-            return
-        for line in await store.budget(self._root_id):
-            if not self._paid <= line.used <= line.limit:
-                raise InvariantViolated(
-                    f"of a limit of {line.limit} millionths {self._paid} were paid, and {line.used} are counted"
-                )
+        for root_id, paid in self._paid.items():
+            for line in await store.budget(root_id):
+                if not paid <= line.used <= line.limit:
+                    raise InvariantViolated(
+                        f"of a limit of {line.limit} millionths {paid} were paid, and {line.used} are counted"
+                    )

@@ -15,6 +15,7 @@ from simulation import sample_jobs
 from simulation.budgets import SimulatedBudgets
 from simulation.children import SimulatedChildren
 from simulation.faults import Fault, Options
+from simulation.forks import SimulatedForks
 from simulation.invariants import WAKE_UPS, InvariantViolated, LogInvariants
 from simulation.network import DividedStore, RemoteCommitBlock, RemoteStore, SimulatedNotifier
 from simulation.queue_limits import Limits
@@ -92,6 +93,8 @@ class SimulatedCluster:
         self._budgets = SimulatedBudgets(
             self.chance.of("budgets"), self.clock.sleep, dies=Fault.CRASH not in options.without
         )
+        forks = self.chance.of("forks")
+        self._forks = SimulatedForks(forks, self._seams(forks.of("ids")), self._budgets)
         self._scheduled = 0
         self.retention = SimulatedRetention()
         self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
@@ -370,6 +373,8 @@ class SimulatedCluster:
         if self._budgets.happens:
             wired = self._wired_as(client, "budgets")
             clients.append(in_node(client, lambda: self.loop.create_task(self._budgets.enqueue(wired))))
+            forking = self._wired_as(client, "forks")
+            clients.append(in_node(client, lambda: self.loop.create_task(self._forks.fork(forking))))
             for name in ("spender 1", "spender 2"):
                 self._start_spender(name)
         for number in range(self.options.process_faults):
@@ -378,6 +383,8 @@ class SimulatedCluster:
         self.faulty = False
         await self._drain(*clients)
         await self._budgets.check(self.store)
+        await self._forks.check(self.store)
+        self.seen["run forked"] += self._forks.many
         if self.chance.of("retention").happens(RETENTION_SHARE):
             await self._until_pruned()
         if self.broken is None:

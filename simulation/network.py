@@ -44,6 +44,7 @@ from tenure.stores.contract import (
     Soonest,
     StepOutcome,
     Store,
+    StoreTransaction,
     Subscription,
     Transaction,
     VerboseEvents,
@@ -318,7 +319,7 @@ class RemoteCommitBlock:
         self._cluster, self._node, self._connection = cluster, node, connection
         self._context = cluster.store.transaction(deadline_seconds=deadline_seconds)
         self._open = False
-        self._tx: Transaction | None = None
+        self._tx: StoreTransaction | None = None
 
     async def begin(self) -> None:
         async def enter() -> None:
@@ -350,7 +351,7 @@ class RemoteCommitBlock:
             await self._context.__aexit__(type(error), error, None)
 
     @property
-    def _inside(self) -> Transaction:
+    def _inside(self) -> StoreTransaction:
         if self._tx is None or not self._open:
             raise StoreUnavailable("this transaction is gone", where=RemoteStore.where)
         return self._tx
@@ -377,6 +378,9 @@ class RemoteCommitBlock:
 
     async def save_step(self, request: SaveStep) -> StepOutcome:
         return await self._connection.ask("tx save step", lambda: self._inside.save_step(request))
+
+    async def write_steps(self, job: Job, steps: Sequence[StepRecord]) -> None:
+        await self._connection.ask("tx write steps", lambda: self._inside.write_steps(job, steps))
 
 
 class SimulatedNotifier:

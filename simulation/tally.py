@@ -36,6 +36,7 @@ SOMETIMES = (
     "wake-up met a running job",
     "parent woken",
     "lost wake recovered",
+    "run forked",
 )
 """What must have happened in at least one run; otherwise the runs prove nothing about that fault."""
 

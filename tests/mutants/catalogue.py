@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     budgets,
     children,
+    forks,
     policy,
     postgres_store,
     queue_limits,
@@ -22,6 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *postgres_store.MUTANTS,
     *steps.MUTANTS,
     *budgets.MUTANTS,
+    *forks.MUTANTS,
     *queue_limits.MUTANTS,
     *workers.MUTANTS,
     *vocabularies.MUTANTS,

@@ -59,7 +59,7 @@ async def fork_run(
 
 async def continued_by(store: ReadStore, job: Job) -> AsyncIterator[Job]:
     """The jobs that were forked, retried or redriven from this one, oldest first. They have its correlation id."""
-    wanted = JobFilter(correlation_id=job.correlation_id, kinds=[job.kind], created_from=job.created_at)
+    wanted = JobFilter(correlation_id=job.correlation_id, kinds=[job.kind])
     after: UUID | None = None
     while True:
         page = await store.find(wanted, after=after, limit=PAGE)

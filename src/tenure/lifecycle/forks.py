@@ -21,7 +21,7 @@ from tenure.lifecycle.steps import StepKind, StepRecord, step_content, step_dige
 
 FORK_KEY = "fork:origin"
 """The key of the first record of a fork."""
-_UNDO_SUFFIX = ".undo"
+_UNDO_SUFFIX, _RETRY = ".undo", ".retry."
 
 
 class ForkOrigin(msgspec.Struct, frozen=True):
@@ -62,18 +62,22 @@ def forked_steps(
     """The steps of the new run: all that were recorded before `from_step`, and those in `replace` with their new
     results, which are JSON text. InvalidInput: there is no such step, or one before it was undone.
 
-    By default the new run goes on from the first replaced step, or the first one that was undone, or the last one that
-    failed. A child that has not succeeded is spawned again, unless its result was received.
+    By default the new run goes on from the first replaced step, or the first one that was undone; a run that has
+    failed, from the last step that failed. A step that is executed again has all its attempts again. A child that has
+    not succeeded is spawned again, unless its result was received.
     """
     replaced = {_find(steps, wanted, "replace").key: result for wanted, result in replace.items()}
-    cut = _cut(steps, from_step, replaced)
+    cut = _cut(job, steps, from_step, replaced)
+    again = {step.key for step in steps if step.number >= cut}
     kept = [step for step in steps if step.number < cut or step.key in replaced]
     received = {step.child_id for step in kept if step.kind is StepKind.WAIT}
     reusable = {*received, *succeeded_children}
     kept = [
         step
         for step in kept
-        if not (step.kind is StepKind.SPAWN and step.child_id not in reusable) and not _is_of_run_itself(step)
+        if not (step.kind is StepKind.SPAWN and step.child_id not in reusable)
+        and not _is_of_run_itself(step)
+        and not (_RETRY in step.key and step.key.rpartition(_RETRY)[0] in again)
     ]
     first = next((step.key for step in steps if step.number >= cut and step.key not in replaced), None)
     before = fork_origin({step.key: step for step in steps})
@@ -89,7 +93,9 @@ def forked_steps(
 def _find(steps: Sequence[StepRecord], wanted: str, where: str) -> StepRecord:
     """The step of this key, or the only one of this name."""
     by_key = [step for step in steps if step.key == wanted]
-    found = by_key or [step for step in steps if step.name == wanted and step.kind is not StepKind.UNDO]
+    by_name = [step for step in steps if step.name == wanted and step.kind is not StepKind.UNDO]
+    # Retries of a step have its name.
+    found = by_key or [step for step in by_name if step.kind is StepKind.STEP] or by_name
     if not found:
         raise InvalidInput(where, f"the run has recorded no step {wanted!r}; tenure runs show lists its steps")
     if len(found) > 1:
@@ -102,7 +108,7 @@ def _find(steps: Sequence[StepRecord], wanted: str, where: str) -> StepRecord:
     return found[0]
 
 
-def _cut(steps: Sequence[StepRecord], from_step: str | None, replaced: Collection[str]) -> int:
+def _cut(job: Job, steps: Sequence[StepRecord], from_step: str | None, replaced: Collection[str]) -> int:
     """The number of the first step that is not reused."""
     end = 1 + max((step.number for step in steps), default=0)
     undone_keys = {step.key.removesuffix(_UNDO_SUFFIX) for step in steps if step.kind is StepKind.UNDO}
@@ -116,6 +122,8 @@ def _cut(steps: Sequence[StepRecord], from_step: str | None, replaced: Collectio
         return number
     if replaced:
         return min(undone, *(step.number for step in steps if step.key in replaced))
+    if job.status not in (Status.FAILED, Status.DEAD_LETTERED):
+        return undone
     failed = max((step.number for step in steps if step.status == "failed" and step.kind is StepKind.STEP), default=end)
     return min(undone, failed)
 
