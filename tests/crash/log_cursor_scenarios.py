@@ -7,7 +7,7 @@ from uuid import UUID
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import OutboxMessage
 from tenure.stores.contract.log_cursors import EventMessage, LogCursor
-from tenure.testing.driver import Driver
+from tenure.testing.driver import OPERATOR, Driver
 from tests.crash.scenario import TOKEN, Context, Scenario
 
 MESSAGES = [
@@ -28,10 +28,18 @@ async def a_lease(drive: Driver) -> list[Job]:
     return []
 
 
+async def a_lease_and_an_action(drive: Driver) -> list[Job]:
+    await drive.store.queues.pause("default", actor=OPERATOR)
+    return await a_lease(drive)
+
+
 async def publish(context: Context) -> int:
     """Returns how many messages were written: 0 for a repetition, since the cursor has moved."""
-    cursor = LogCursor(name="events")
-    written = await context.store.log_cursors.publish(cursor, token=TOKEN, position="p1", messages=MESSAGES)
+    cursors = context.store.log_cursors
+    actions = [one.id for one in await cursors.unpublished(limit=10)]
+    written = await cursors.publish(
+        LogCursor(name="events"), token=TOKEN, position="p1", messages=MESSAGES, operator_events=actions
+    )
     return len(MESSAGES) if written else 0
 
 
@@ -41,6 +49,6 @@ async def release(context: Context) -> None:
 
 LOG_CURSOR_SCENARIOS: tuple[Scenario, ...] = (
     Scenario("lease a log cursor", lease),
-    Scenario("publish events", publish, a_lease),
+    Scenario("publish events", publish, a_lease_and_an_action),
     Scenario("release a log cursor", release, a_lease),
 )
