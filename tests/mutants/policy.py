@@ -6,6 +6,7 @@ import msgspec
 
 from tenure.lifecycle import backoff, claim_order, decide, evolve, transitions
 from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE, SUCCEEDED
 from tenure.stores import contract
 from tests.lifecycle import test_backoff as backoffs
@@ -128,6 +129,10 @@ def ack_starts_no_timeout(edits: Edits) -> None:
 
 def timeout_counted_as_loss(edits: Edits) -> None:
     edits.python(evolve._stalled, "lost = event.cause != TIMEOUT", "lost = True")
+
+
+def timed_out_job_runs_again(edits: Edits) -> None:
+    edits.python(Job.recovery_action, 'if timed_out and self.policy.on_timeout != "retry":', "if False:")
 
 
 def lost_job_in_company(edits: Edits) -> None:
@@ -317,5 +322,12 @@ MUTANTS = (
         Verdicts(),
         r"timed out",
         timeout_counted_as_loss,
+    ),
+    Mutant(
+        "a job that timed out for good runs again",
+        "recovery requeues a job whose on_timeout is to fail",
+        Verdicts(),
+        r"on_timeout fail",
+        timed_out_job_runs_again,
     ),
 )

@@ -146,7 +146,7 @@ OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (Stall("heartbeats_missed"), Requeue()),
     (Stall("timeout"),),
     (Stall("timeout"), Requeue()),
-    (Stall("timeout"), GiveUp(ERROR, timed_out=True)),
+    (Stall("timeout"), GiveUp(ERROR, "exhausted_retries")),
     (Retry(ERROR, timed_out=True),),
     (Fail(ERROR, timed_out=True),),
     (Stall(), GiveUp(ERROR)),

@@ -175,8 +175,6 @@ def condition(facts: Facts, asked: Requested) -> bool:
             return facts.committed
         case "give_up":
             return facts.fate == "fail"
-        case "stall":
-            return not asked.timed_out or facts.on_timeout == "retry" or facts.undo != "none"
         case "unwind":
             return facts.undo == "none"
         case "compensate":

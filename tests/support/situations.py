@@ -270,6 +270,16 @@ def _situations() -> list[Situation]:
             Facts("stalled", due=False, fate="dead_letter"),
             timed_out(max_attempts=1, on_lost="fail", on_exhausted="dead_letter"),
         ),
+        Situation(
+            "stalled, timed out, on_timeout fail",
+            Facts("stalled", due=False, fate="fail", on_timeout="fail"),
+            timed_out(on_timeout="fail", on_exhausted="dead_letter"),
+        ),
+        Situation(
+            "stalled, timed out, on_timeout dead_letter",
+            Facts("stalled", due=False, fate="dead_letter", on_timeout="dead_letter"),
+            timed_out(on_timeout="dead_letter", max_attempts=1, on_exhausted="fail"),
+        ),
         Situation("stalled, timed out, committed", Facts("stalled", committed=True, due=False), timed_out(commit=True)),
         Situation("succeeded", Facts("succeeded", committed=True), left(Complete("1"))),
         Situation("succeeded after its commit", Facts("succeeded", committed=True), left(Complete("1"), commit=True)),

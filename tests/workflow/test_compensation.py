@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal
 
 import pytest
 
@@ -16,6 +17,8 @@ from tenure.lifecycle.records import Actor, EventType, Job, Role
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, SUCCEEDED, WAITING
 from tenure.lifecycle.steps import StepKind
 from tenure.stores.contract import Applied, Request
+from tenure.workers.maintenance import recovery
+from tenure.workers.maintenance.lease_renewer import LeaseRenewer
 from tests.support.command import tenure as command
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
@@ -298,6 +301,35 @@ async def test_a_run_that_times_out_undoes_its_steps_in_its_next_attempt(app: te
         job = await ended(handle)
     assert (job.status, job.compensated, job.ends_because, job.attempt) == (FAILED, True, "timeout", 2)
     assert ledger.lines == ["book hotel", "undo HOTEL"]
+
+
+@pytest.mark.parametrize("on_timeout", ["fail", "dead_letter"])
+async def test_a_run_that_times_out_undoes_its_steps_although_its_owner_does_not_end_it(
+    app: tenure.App, monkeypatch: pytest.MonkeyPatch, on_timeout: Literal["fail", "dead_letter"]
+) -> None:
+    """Its owner renews the lease and does not end the attempt, as when the event loop is blocked: recovery does."""
+    monkeypatch.setattr(LeaseRenewer, "expire_locally", lambda renewer: None)
+    monkeypatch.setattr(recovery, "OWNER_TIME", timedelta(0))
+    ledger = Ledger()
+
+    @app.workflow(on_timeout=on_timeout, timeouts=tenure.Timeouts(running_seconds=1.0), lease_seconds=120)
+    async def trip(run: tenure.Run) -> None:
+        await run.using(compensate=ledger.undo).step(ledger.book, "hotel")
+        await run.step(asyncio.Event().wait)
+
+    async with app, working(app):
+        handle = await trip.enqueue()
+        job = await ended(handle)
+        happened = await types(handle)
+    assert (job.status, job.compensated, job.ends_because, job.attempt, job.losses) == (
+        FAILED if on_timeout == "fail" else DEAD_LETTERED,
+        True,
+        "timeout",
+        2,
+        0,
+    )
+    assert ledger.lines == ["book hotel", "undo HOTEL"]
+    assert happened.count(EventType.STALLED) == happened.count(EventType.UNWINDING) == 1
 
 
 async def test_code_that_cannot_undo_a_recorded_step_parks_the_run(app: tenure.App) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import TIMEOUT, UNPINNED, Event, EventType, Job, Policy
-from tenure.lifecycle.statuses import LEASED, READY, RETRY, RUNNING, WAITING, Status
+from tenure.lifecycle.statuses import LEASED, READY, RETRY, RUNNING, STALLED, WAITING, Status
 
 NO_LEASE: Mapping[str, None] = {
     "owner": None,
@@ -188,7 +188,7 @@ def _stalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
     lost = event.cause != TIMEOUT
     failures = job.failures + (0 if job.committed or job.compensated else _counts(event))
     losses = job.losses + (failures - job.failures if lost else 0)
-    stalled = msgspec.structs.replace(job, lost=lost, failures=failures, losses=losses)
+    stalled = msgspec.structs.replace(job, status=STALLED, lost=lost, failures=failures, losses=losses, due_at=None)
     may_run_again = not job.committed and stalled.recovery_action() == "requeue"
     return {
         **NO_LEASE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -417,7 +417,7 @@ class Cancel(Operation, frozen=True):
 class Stall(Operation, frozen=True):
     """Revoke the lease of a lost owner: the lease expired, or two heartbeats were missed.
 
-    With cause `timeout`: the timeout of the status has passed, and the policy is to retry.
+    With cause `timeout`: the timeout of the status has passed. What follows is what `on_timeout` says.
     """
 
     type: ClassVar[OperationType] = OperationType.STALL
@@ -449,17 +449,22 @@ class Reconcile(Operation, frozen=True):
         return EventFields(cause="reconciled")
 
 
+GiveUpCause = Literal["lost", "timeout", "exhausted_retries"]
+"""Why a stalled job is given up: it lost its worker, it timed out, or it timed out at its last attempt."""
+
+
 class GiveUp(Operation, frozen=True):
     """Fail a stalled job that its policy does not run again."""
 
     type: ClassVar[OperationType] = OperationType.GIVE_UP
     error: str
-    timed_out: bool = False
-    """The last failure was a timeout, and not a loss."""
+    cause: GiveUpCause = "lost"
+
+    def __post_init__(self) -> None:
+        check_choice(self.cause, "give_up.cause", get_args(GiveUpCause))
 
     def event_fields(self) -> EventFields:
-        cause = "exhausted_retries" if self.timed_out else "lost"
-        return EventFields(cause=cause, detail=_with_error(self.error), digest=digest(self.error))
+        return EventFields(cause=self.cause, detail=_with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error

@@ -331,6 +331,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     def recovery_action(self) -> RecoveryAction:
         """What its policy prescribes for it once it is stalled. Only the last loss or timeout leaves it exhausted.
+        A stalled job that is neither lost nor due timed out, and cannot be retried.
 
         A job that undoes its steps runs until that is done or its failures are exhausted, whatever its policy; then it
         ends as was recorded.
@@ -341,6 +342,9 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             return "dead_letter" if self.exhausted else "requeue"
         if self.lost and self.policy.on_lost != "requeue":
             return self.policy.on_lost
+        timed_out = self.status is STALLED and not self.lost and self.due_at is None
+        if timed_out and self.policy.on_timeout != "retry":
+            return self.policy.on_timeout
         return self.policy.on_exhausted if self.exhausted else "requeue"
 
 

@@ -105,11 +105,6 @@ def _has_been_at(job: Job, operation: Operation) -> bool:
     return isinstance(operation, Suspend) and operation.seen_rev <= job.rev
 
 
-def _may_stall(job: Job, operation: Operation) -> bool:
-    timed_out = isinstance(operation, Stall) and operation.timed_out
-    return not timed_out or job.policy.on_timeout == "retry" or job.unwinding
-
-
 def _may_time_out(job: Job, operation: Operation) -> bool:
     return job.status not in LEASED or job.policy.on_timeout == "fail"
 
@@ -127,7 +122,6 @@ CANCEL_REQUESTED = Condition("a cancel was requested", lambda job, _: job.cancel
 MAY_RUN_AGAIN = Condition("its policy lets it run again", lambda job, _: job.recovery_action() == "requeue")
 MUST_FAIL = Condition("it was lost or timed out and its policy is to fail", lambda job, _: job.recovery_action() == "fail")
 MUST_CANCEL = Condition("it is stalled and compensated and ends cancelled", lambda job, _: job.status is STALLED and job.recovery_action() == "cancel")
-MAY_STALL = Condition("its owner is lost, or it timed out and on_timeout is retry or it undoes its steps", _may_stall)
 MAY_TIME_OUT = Condition("it has no lease, or on_timeout is fail", _may_time_out)
 IS_CLAIMED = Condition("it is claimed", lambda job, _: job.status is CLAIMED)
 IS_COMMITTED = Condition("it is committed", lambda job, _: job.committed)
@@ -170,7 +164,7 @@ TRANSITIONS = (
     Transition(Op.RELEASE,        LEASED,     STALLED,       OWNER,         Ev.RELEASED),
     Transition(Op.REQUEST_CANCEL, LIVE,       SAME,          CLIENT,        Ev.CANCEL_REQUESTED),
     Transition(Op.CANCEL,         LIVE,       CANCELLED,     CANCELLER,     Ev.CANCELLED, after_compensation=True),
-    Transition(Op.STALL,          LEASED,     STALLED,       RECOVERY,      Ev.STALLED,         MAY_STALL,       ClockGuard.ORPHANED,  True, after_compensation=True),
+    Transition(Op.STALL,          LEASED,     STALLED,       RECOVERY,      Ev.STALLED,         None,            ClockGuard.ORPHANED,  True, after_compensation=True),
     Transition(Op.REQUEUE,        {STALLED},  QUEUED,        RECOVERY,      Ev.REQUEUED,        MAY_RUN_AGAIN,   ClockGuard.DUE),
     Transition(Op.RECONCILE,      {STALLED},  SUCCEEDED,     RECOVERY,      Ev.SUCCEEDED,       IS_COMMITTED,    after_commit=True),
     Transition(Op.GIVE_UP,        {STALLED},  FAILED,        RECOVERY,      Ev.FAILED,          MUST_FAIL, after_compensation=True),

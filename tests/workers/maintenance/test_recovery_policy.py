@@ -141,10 +141,11 @@ def test_the_last_allowed_timeout_ends_the_job_by_on_exhausted(on_lost: OnLost) 
 
 
 @pytest.mark.requirement("EH-03", "EL-06")
-def test_a_committed_job_that_hangs_is_reconciled_where_a_timeout_may_stall_it() -> None:
+@pytest.mark.parametrize("on_timeout", ["retry", "fail", "dead_letter"])
+def test_a_committed_job_that_hangs_is_reconciled(on_timeout: OnTimeout) -> None:
     committed: dict[str, Any] = {"committed_at": START, "committed_result": "1", "timeout_at": later(10)}
-    assert recovery_operations(held(RUNNING, **committed), later(20)) == (Stall("timeout"), Reconcile())
-    assert recovery_operations(held(RUNNING, Policy(on_timeout="fail"), **committed), later(20)) == ()
+    job = held(RUNNING, Policy(on_timeout=on_timeout), **committed)
+    assert recovery_operations(job, later(20)) == (Stall("timeout"), Reconcile())
 
 
 @pytest.mark.requirement("SM-06", "SM-07")

@@ -230,7 +230,7 @@ class TimeoutContract:
         assert await drive.claim() == []
         assert [one.id for one in await drive.store.recoverable(limit=100)] == [job.id]
         assert isinstance(await drive.refuse(job.id, Requeue(), actor=RECOVERY), IllegalTransition)
-        give_up = GiveUp(ERROR, timed_out=True)
+        give_up = GiveUp(ERROR, "exhausted_retries")
         if on_exhausted == "fail":
             assert (await drive.apply(job.id, give_up, actor=RECOVERY)).status is FAILED
             assert (await drive.events_of(job.id))[-1].cause == "exhausted_retries"
@@ -241,15 +241,29 @@ class TimeoutContract:
 
     @pytest.mark.requirement("EH-03")
     @pytest.mark.parametrize("on_timeout", ["fail", "dead_letter"])
-    async def test_a_timeout_stalls_no_job_whose_policy_ends_it(
-        self, drive: Driver, clock: DatabaseClock, on_timeout: OnTimeout
+    @pytest.mark.parametrize("max_attempts", [1, 3])
+    async def test_a_job_that_is_stalled_for_a_timeout_only_ends_where_its_policy_ends_it(
+        self, drive: Driver, clock: DatabaseClock, on_timeout: OnTimeout, max_attempts: int
     ) -> None:
-        policy = {**PATIENT, "timeouts": Timeouts(running_seconds=10), "on_timeout": on_timeout}
-        job = await drive.running(policy=policy)
+        """Recovery stalls a run that has steps to undo. What it has counted and `on_exhausted` make no difference."""
+        on_exhausted = {"fail": "dead_letter", "dead_letter": "fail"}[on_timeout]
+        policy = {**PATIENT, "timeouts": Timeouts(running_seconds=10), "max_attempts": max_attempts}
+        job = await drive.running(policy={**policy, "on_timeout": on_timeout, "on_exhausted": on_exhausted})
         clock.advance(10)
-        assert isinstance(await drive.refuse(job.id, Stall("timeout"), actor=RECOVERY), IllegalTransition)
-        clock.advance(600)
-        assert (await drive.apply(job.id, Stall("lease_expired"), actor=RECOVERY)).lost
+        stalled = await drive.apply(job.id, Stall("timeout"), actor=RECOVERY)
+        assert (stalled.status, stalled.due_at, stalled.lost, stalled.failures) == (STALLED, None, False, 1)
+        assert stalled.ends_by_policy
+        assert await drive.claim() == []
+        assert [one.id for one in await drive.store.recoverable(limit=100)] == [job.id]
+        assert isinstance(await drive.refuse(job.id, Requeue(), actor=RECOVERY), IllegalTransition)
+        give_up = GiveUp(ERROR, "timeout")
+        if on_timeout == "fail":
+            assert (await drive.apply(job.id, give_up, actor=RECOVERY)).status is FAILED
+            assert (await drive.events_of(job.id))[-1].cause == "timeout"
+        else:
+            assert isinstance(await drive.refuse(job.id, give_up, actor=RECOVERY), IllegalTransition)
+            letter = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
+            assert (await drive.apply(job.id, letter, actor=RECOVERY)).status is DEAD_LETTERED
 
     @pytest.mark.requirement("EL-06")
     async def test_a_committed_job_that_hangs_is_reconciled_after_its_timeout(

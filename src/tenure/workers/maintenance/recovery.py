@@ -21,6 +21,7 @@ from tenure.lifecycle.operations import (
     Cancel,
     DeadLetter,
     GiveUp,
+    GiveUpCause,
     Operation,
     Reconcile,
     Requeue,
@@ -81,13 +82,11 @@ def _after_timeout(job: Job) -> tuple[Operation, ...]:
     """The operations for a job whose timeout has passed. Without a lease there is no attempt to retry: it fails."""
     on_timeout = job.policy.on_timeout
     error = timeout_error(job)
-    if job.leased and (on_timeout == "retry" or job.unwinding):
+    if job.leased and (on_timeout == "retry" or job.unwinding or job.committed):
         stalled = _stalled(job, Stall(TIMEOUT))
         if not (job.committed or job.unwinding) and stalled.recovery_action() == "dead_letter":
             return (DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, error),)
         return (Stall(TIMEOUT), _after_stall(stalled, error))
-    if job.committed:
-        return ()
     if on_timeout == "dead_letter":
         return (DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC if job.status is RUNNING else Stage.FETCH, error),)
     return (TimeOut(error),)
@@ -111,8 +110,14 @@ def _after_stall(job: Job, error: str | None = None) -> Operation:
     if action == "cancel":
         return Cancel()
     if action == "fail":
-        return GiveUp(error, timed_out=not job.lost)
+        return GiveUp(error, _give_up_cause(job))
     return DeadLetter(_reason(job), Stage.EXEC, error)
+
+
+def _give_up_cause(job: Job) -> GiveUpCause:
+    if job.lost:
+        return "lost"
+    return "exhausted_retries" if job.policy.on_timeout == "retry" else "timeout"
 
 
 def _stall_error(job: Job) -> str:
@@ -215,9 +220,6 @@ class RecoveryWorker:
         """
         end = operations[-1]
         if job.unwinding or job.committed or not isinstance(end, DeadLetter | GiveUp | TimeOut):
-            return operations
-        may_stall = isinstance(operations[0], Stall) or (job.leased and job.policy.on_timeout == "retry")
-        if job.leased and not may_stall:
             return operations
         if job.leased:
             has_steps = bool(await self._store.steps(job.id, limit=1))
