@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 import tenure
@@ -10,6 +12,9 @@ from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule
 from tenure.seams import SYSTEM
 from tenure.stores import Store
+from tenure.stores.contract import WorkerRecord
+from tenure.testing.clock import START
+from tenure.testing.contract.outbox import endpoint, post
 from tenure.testing.driver import OPERATOR, Driver
 from tenure.workers.maintenance.scheduler import Scheduler
 from tests.support.databases import Database, GuardRefused
@@ -32,11 +37,31 @@ UNREADABLE = {
     "a schedule due for ever": "update {schedules} set rev = rev + 1, next_at = NEVER",
     "a schedule paused before the year 1": "update {schedules} set rev = rev + 1, paused_at = BEFORE_YEAR_1",
     "a schedule whose tags are no JSON": "update {schedules} set rev = rev + 1, tags = 'poisoned'",
+    "a worker seen for ever": "update {workers} set seen_at = NEVER",
+    "a worker started before the year 1": "update {workers} set started_at = BEFORE_YEAR_1",
+    "a worker stopped after the year 9999": "update {workers} set stopped_at = AFTER_YEAR_9999",
+    "a worker whose queues are no JSON": "update {workers} set queues = 'poisoned'",
+    "a worker whose kinds are no list": "update {workers} set kinds = '7'",
+    "an endpoint made before the year 1": "update {endpoints} set created_at = BEFORE_YEAR_1",
+    "an endpoint changed after the year 9999": "update {endpoints} set updated_at = AFTER_YEAR_9999",
+    "an endpoint seen for ever": "update {endpoints} set seen_at = NEVER",
+    "an endpoint failing since before the year 1": "update {endpoints} set failing_since_at = BEFORE_YEAR_1",
+    "an endpoint throttled for ever": "update {endpoints} set throttled_until_at = NEVER",
+    "an endpoint disabled for ever": "update {endpoints} set disabled_because = 'gone', disabled_at = NEVER",
+    "an endpoint whose configuration is no JSON": "update {endpoints} set config = 'poisoned'",
+    "a subscription changed before the year 1": "update {subscriptions} set updated_at = BEFORE_YEAR_1",
+    "a subscription whose filters are no JSON": "update {subscriptions} set filters = 'poisoned'",
+    "a subscription that blocks for no time": "update {subscriptions} set block_seconds = NOT_A_NUMBER",
+    "a message due for ever": "update {pending} set due_at = NEVER",
+    "a message tried first before the year 1": "update {pending} set head_at = BEFORE_YEAR_1",
+    "a stream written for ever": "update {streams} set at = NEVER",
+    "a cursor leased for ever": "update {log_cursors} set lease_expires_at = NEVER",
+    "a cursor changed after the year 9999": "update {log_cursors} set updated_at = AFTER_YEAR_9999",
 }
 
 
 async def limited(store: Store) -> Driver:
-    """A queue with rates and a schedule, and usage of both."""
+    """A queue with rates and a schedule, and usage of both; a worker, and a message for an endpoint."""
     drive = Driver(store)
     rate = Rate(100, 60.0)
     await store.queues.put("default", QueueLimits(rate=rate, key_rate=rate), actor=OPERATOR)
@@ -44,6 +69,14 @@ async def limited(store: Store) -> Driver:
     assert len(await drive.claim()) == 1
     schedule = Schedule(name="hourly", cron="@hourly", kind="mail", payload="{}", policy=Policy())
     await store.schedules.put(schedule, next_at=SYSTEM.clock.now(), paused=False, expected_rev=0, actor=OPERATOR)
+    await store.register(
+        WorkerRecord(
+            id="w", host="h", pid=1, version="1", queues=(), kinds=(), concurrency=1, started_at=START, seen_at=START
+        )
+    )
+    await endpoint(store)
+    await post(drive, ("paid", "ada"))
+    assert await store.log_cursors.lease("events", owner="w", token=UUID(int=1), lease_seconds=30)
     return drive
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -22,6 +23,7 @@ from tenure.seams import SYSTEM
 from tenure.stores import Store
 from tenure.stores.contract import Artifact, OutboxMessage, WorkerRecord
 from tenure.testing.clock import START
+from tenure.testing.contract.budgets import reserve
 from tenure.testing.contract.outbox import claim, endpoint, settlement
 from tenure.testing.contract.steps import save, save_request
 from tenure.testing.driver import OPERATOR, Driver, runner
@@ -174,6 +176,8 @@ async def fill(store: Store) -> None:
         await tx.post([OutboxMessage(id=drive.random.job_id(), topic="paid", body="{}", aggregate="ada")], job=job)
         await tx.apply(drive.request(job.id, Commit("1"), actor=runner(job)))
     await save(store, save_request(await drive.running(kind="stepping"), duration_ms=7))
+    await reserve(store, await drive.running(kind="spending"), cost=0.5)
+    await store.log_cursors.lease("events", owner="w", token=UUID(int=1), lease_seconds=30)
     [stream] = await claim(store)
     await store.outbox.settle([settlement(stream, "dead")])
     async with store.transaction(deadline_seconds=30) as tx:
@@ -294,7 +298,9 @@ ACCEPTED = {
     "subscriptions": ("block_seconds = 60", "filters = '{}'", "topic = 'paid'"),
     "pending": ("attempts = 3, head_at = due_at", "position = last_sequence"),
     "rate_usage": ("until_at = until_at",),
-    "workers": ("stopped_at = seen_at",),
+    "workers": ("stopped_at = seen_at", "queues = '[\"mail\"]'"),
+    "log_cursors": ("position = '7'", "owner = null, token = null, lease_expires_at = null"),
+    "budgets": ("spent = 3",),
     "outbox": ("endpoint_count = 2",),
     "deliveries": ("handled_at = at, handled_as = 'redriven'",),
     "dead_letters": ("handled_at = at, handled_as = 'discarded'",),
@@ -316,6 +322,9 @@ REFUSED = {
     "endpoints": (
         *("disabled_at = created_at", "disabled_because = 'gone'", "config = '[]'", "source = 'me'", "kind = null"),
     ),
+    "log_cursors": ("owner = null", "token = null", "lease_expires_at = null", "updated_at = null"),
+    "budgets": ("spent = -1", "limit_amount = -1", "on_lost_spend = 'forget'", "unit = null", "limit_amount = 9"),
+    "reservations": ("amount = 0", "attempt = 0", "key = null"),
     "subscriptions": ("block_seconds = -1", "filters = '[]'", "topic = null"),
     "pending": ("owner = 'me'", "only_sequence = 7", "aggregate = ''", "attempts = -1", "due_at = null"),
     "deliveries": (

@@ -408,7 +408,8 @@ create sequence tenure.outbox_sequence;
 
 create table tenure.streams (
     aggregate text collate "C" primary key,
-    at timestamptz not null
+    at timestamptz not null,
+    constraint streams_times check (tenure.is_readable(at))
 );
 
 create table tenure.outbox (
@@ -449,7 +450,12 @@ create table tenure.endpoints (
     disabled_at timestamptz,
     disabled_because text,
     constraint endpoints_disabled check ((disabled_at is null) = (disabled_because is null)),
-    constraint endpoints_config check (jsonb_typeof(config::jsonb) = 'object')
+    constraint endpoints_config check (jsonb_typeof(config::jsonb) = 'object'),
+    constraint endpoints_times check (
+        tenure.is_readable(created_at) and tenure.is_readable(updated_at) and tenure.is_readable(seen_at)
+        and tenure.is_readable(failing_since_at) and tenure.is_readable(throttled_until_at)
+        and tenure.is_readable(disabled_at)
+    )
 );
 
 -- Which messages an endpoint receives: by topic, or by the beginning of topics (`mail.*`, `*`), and by fields of the body.
@@ -461,7 +467,8 @@ create table tenure.subscriptions (
     block_seconds double precision check (block_seconds >= 0 and block_seconds < 1e9),
     updated_at timestamptz not null,
     primary key (endpoint, topic),
-    constraint subscriptions_filters check (jsonb_typeof(filters::jsonb) = 'object')
+    constraint subscriptions_filters check (jsonb_typeof(filters::jsonb) = 'object'),
+    constraint subscriptions_times check (tenure.is_readable(updated_at))
 );
 
 -- What an endpoint has yet to receive: the messages of an aggregate with a sequence above `position`, up to
@@ -481,7 +488,7 @@ create table tenure.pending (
     primary key (endpoint, aggregate, only_sequence),
     constraint pending_only check ((aggregate = '') = (only_sequence > 0) and only_sequence >= 0),
     constraint pending_lease check ((owner is null) = (token is null)),
-    constraint pending_due check (tenure.is_readable(due_at))
+    constraint pending_times check (tenure.is_readable(due_at) and tenure.is_readable(head_at))
 ) with (fillfactor = 70);
 
 create index pending_due on tenure.pending (endpoint, due_at);
@@ -520,7 +527,8 @@ create table tenure.log_cursors (
     token uuid,
     lease_expires_at timestamptz,
     updated_at timestamptz not null,
-    constraint log_cursors_lease check (num_nulls(owner, token, lease_expires_at) in (0, 3))
+    constraint log_cursors_lease check (num_nulls(owner, token, lease_expires_at) in (0, 3)),
+    constraint log_cursors_times check (tenure.is_readable(lease_expires_at) and tenure.is_readable(updated_at))
 );
 
 -- Whether a topic is the one that a subscription names, or begins as it says.
@@ -608,7 +616,11 @@ create table tenure.workers (
     prunes boolean not null default false,
     started_at timestamptz not null,
     seen_at timestamptz not null,
-    stopped_at timestamptz
+    stopped_at timestamptz,
+    constraint workers_lists check (jsonb_typeof(queues::jsonb) = 'array' and jsonb_typeof(kinds::jsonb) = 'array'),
+    constraint workers_times check (
+        tenure.is_readable(started_at) and tenure.is_readable(seen_at) and tenure.is_readable(stopped_at)
+    )
 );
 
 create table tenure.operator_log (

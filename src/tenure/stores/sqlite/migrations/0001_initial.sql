@@ -512,7 +512,8 @@ create table tenure_reservations (
 -- AUTOINCREMENT never uses a number twice.
 create table tenure_streams (
     aggregate text not null primary key,
-    at integer not null
+    at integer not null,
+    constraint "tenure: times are integers within the years 1 to 9999" check (at between -62135510400000000 and 253402128000000000)
 ) without rowid;
 
 create table tenure_outbox (
@@ -556,6 +557,14 @@ create table tenure_endpoints (
     constraint "tenure: a disabled endpoint has a reason" check ((disabled_at is null) = (disabled_because is null)),
     constraint "tenure: the configuration is a JSON object" check (
         config is null or case when json_valid(config) then json_type(config) is 'object' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        created_at between -62135510400000000 and 253402128000000000
+        and updated_at between -62135510400000000 and 253402128000000000
+        and ifnull(seen_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(failing_since_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(throttled_until_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(disabled_at between -62135510400000000 and 253402128000000000, 1)
     )
 ) without rowid;
 
@@ -570,7 +579,8 @@ create table tenure_subscriptions (
     primary key (endpoint, topic),
     constraint "tenure: filters are a JSON object" check (
         filters is null or case when json_valid(filters) then json_type(filters) is 'object' else 0 end
-    )
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (updated_at between -62135510400000000 and 253402128000000000)
 ) without rowid;
 
 -- What an endpoint has yet to receive: the messages of an aggregate with a sequence above `position`, up to
@@ -592,7 +602,10 @@ create table tenure_pending (
         (aggregate = '') = (only_sequence > 0) and only_sequence >= 0
     ),
     constraint "tenure: a lease has an owner and a token" check ((owner is null) = (token is null)),
-    constraint "tenure: times are integers within the years 1 to 9999" check (due_at between -62135510400000000 and 253402128000000000)
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        due_at between -62135510400000000 and 253402128000000000
+        and ifnull(head_at between -62135510400000000 and 253402128000000000, 1)
+    )
 ) without rowid;
 
 create index tenure_pending_due on tenure_pending (endpoint, due_at);
@@ -633,6 +646,10 @@ create table tenure_log_cursors (
     updated_at integer not null,
     constraint "tenure: a lease has an owner, a token and an end" check (
         (owner is null) = (token is null) and (owner is null) = (lease_expires_at is null)
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        updated_at between -62135510400000000 and 253402128000000000
+        and ifnull(lease_expires_at between -62135510400000000 and 253402128000000000, 1)
     )
 ) without rowid;
 
@@ -728,7 +745,16 @@ create table tenure_workers (
     prunes integer not null default 0 check (prunes between 0 and 1),
     started_at integer not null,
     seen_at integer not null,
-    stopped_at integer
+    stopped_at integer,
+    constraint "tenure: queues and kinds are JSON lists" check (
+        case when json_valid(queues) and json_valid(kinds)
+            then json_type(queues) is 'array' and json_type(kinds) is 'array' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        started_at between -62135510400000000 and 253402128000000000
+        and seen_at between -62135510400000000 and 253402128000000000
+        and ifnull(stopped_at between -62135510400000000 and 253402128000000000, 1)
+    )
 ) without rowid;
 
 create table tenure_operator_log (
