@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 
 import tenure
@@ -16,8 +17,12 @@ from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Schedule
 from tenure.lifecycle.statuses import QUEUED
+from tenure.outbox.sinks import Delivery
 from tenure.seams import SYSTEM
 from tenure.stores import JobFilter, Store
+from tenure.stores.contract import WorkerRecord
+from tenure.testing.clock import START
+from tenure.testing.contract.outbox import endpoint, post
 from tenure.testing.driver import OPERATOR, Driver
 from tenure.workers.maintenance.recovery import RecoveryWorker
 from tests.support.command import Answer
@@ -247,3 +252,43 @@ async def test_doctor_and_verify_name_rate_usage_and_schedules_that_cannot_be_re
     for words in expected:
         assert words in exported.err
     assert '"hourly"' in file.read_text()
+
+
+@pytest.mark.requirement("WC-07")
+async def test_a_worker_and_an_endpoint_that_cannot_be_read_are_named_and_the_others_are_served(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with database.opened() as store:
+        worker = WorkerRecord(
+            id="w", host="h", pid=1, version="1", queues=(), kinds=(), concurrency=1, started_at=START, seen_at=START
+        )
+        await store.register(worker)
+        await store.register(msgspec.structs.replace(worker, id="v"))
+        await endpoint(store, "old")
+        await endpoint(store, "new")
+        await post(Driver(store), ("paid", "ada"))
+    never = "'-infinity'" if kind_of(database) == "postgres" else "-90000000000000000"
+    database.tamper(
+        "update {workers} set queues = 'spoilt' where id = 'w'",
+        f"update {{endpoints}} set throttled_until_at = {never} where name = 'old'",
+    )
+    app = tenure.App(database.url)
+    received = list[str]()
+
+    @app.job()
+    async def work() -> None: ...
+
+    @app.endpoint("new", topics=["*"])
+    async def new(message: Delivery) -> None:
+        received.append(message.topic)
+
+    async with app, working(app):
+        await (await work.enqueue()).result(60)
+        await eventually(lambda: received == ["paid"], seconds=60)
+    async with database.opened() as store:
+        assert [one.id for one in (await store.stats()).workers] == ["v"]
+        assert [one.name for one in await store.outbox.endpoints()] == ["new"]
+    assert "endpoint 'old' cannot be read" in caplog.text
+    findings = [one.message for one in await find_problems(database.url) if one.about == "unreadable row"]
+    for name in ("worker 'w'", "endpoint 'old'"):
+        assert any(message.startswith(f"{name} cannot be read") for message in findings), (name, findings)

@@ -1,26 +1,32 @@
 """Poisoned rows: a row that makes its statement fail, or that cannot be decoded, must not stop the rows beside it.
 
-`Bisection` isolates the poisoned row of a batch. `Quarantine` excludes poisoned rows from claims for a while. Neither
-repairs a row.
+`Bisection` isolates the poisoned row of a batch. `Quarantine` excludes poisoned rows from claims for a while.
+`decode_each` leaves unreadable rows out of a list. None of them repairs a row.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from tenure.errors import RowPoisoned
+import msgspec
+
+from tenure.errors import RowPoisoned, TenureError
 from tenure.lifecycle.records import Job
-from tenure.seams import Clock
-from tenure.stores.contract import Finding
+from tenure.seams import SYSTEM, Clock
+from tenure.stores.contract import Finding, UnreadableRow
 
 QUARANTINE_SECONDS = 60.0
 """A quarantined row is tried again after this time, since an operator may have repaired it."""
 
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, msgspec.MsgspecError, TenureError)
+"""What is raised when a row cannot be decoded."""
+
 T = TypeVar("T")
+Row = TypeVar("Row")
 
 log = logging.getLogger("tenure.stores")
 
@@ -63,6 +69,44 @@ class Quarantine:
     def findings(self) -> list[Finding]:
         advice = "run `tenure verify`, and repair or remove the row"
         return [Finding("error", "poisoned row", str(poisoned), advice) for _, poisoned in list(self._rows.values())]
+
+
+def decode_each(
+    rows: Iterable[Row],
+    decode: Callable[[Row], T],
+    name: Callable[[Row], str],
+    unreadable: list[UnreadableRow] | None = None,
+) -> list[T]:
+    """The records of the rows. A row that cannot be decoded is left out: it is added to `unreadable`, or logged."""
+    found: list[T] = []
+    for row in rows:
+        try:
+            found.append(decode(row))
+        except UNREADABLE as problem:
+            left_out = UnreadableRow(name(row), f"{type(problem).__name__}: {problem}")
+            if unreadable is not None:
+                unreadable.append(left_out)
+            elif _logged_now(left_out):
+                log.error("%s; it is left out", left_out)
+    return found
+
+
+_logged: dict[UnreadableRow, float] = {}
+"""When each unreadable row was logged last: some lists are read several times a second."""
+
+
+def _logged_now(row: UnreadableRow) -> bool:
+    now_seconds = SYSTEM.clock.monotonic_seconds()
+    if row in _logged and now_seconds - _logged[row] < QUARANTINE_SECONDS:
+        return False
+    _logged[row] = now_seconds
+    return True
+
+
+def unreadable_rows(unreadable: Iterable[UnreadableRow]) -> list[Finding]:
+    """A finding per row that cannot be decoded."""
+    advice = "repair or remove the row by hand"
+    return [Finding("error", "unreadable row", str(row), advice) for row in unreadable]
 
 
 class Bisection(Generic[T]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.stores.contract import Finding, PinnedJobs
+from tenure.stores.contract import Finding, PinnedJobs, UnreadableRow
 from tenure.stores.findings import (
     KINDS_MAX,
     LOOKED_AT_MAX,
@@ -15,8 +15,10 @@ from tenure.stores.findings import (
 )
 from tenure.stores.postgres.connections import Address, Connections, Session, fetch
 from tenure.stores.postgres.log_positions import is_ahead
+from tenure.stores.postgres.outbox import endpoints_from
 from tenure.stores.postgres.queues import queue_from
-from tenure.stores.postgres.rows import worker_from
+from tenure.stores.postgres.rows import workers_from
+from tenure.stores.quarantine import unreadable_rows
 
 OLD_TRANSACTION_SECONDS = 300
 
@@ -84,15 +86,18 @@ async def _foreign_log(connection: Session) -> list[Finding]:
 
 
 async def _unstaffed(connection: Session) -> list[Finding]:
-    """Due jobs that no worker serves."""
+    """Due jobs that no worker serves, and rows of workers and endpoints that cannot be read."""
     if await connection.fetchval("select to_regclass('tenure.workers')") is None:
         return []
     values = {"looked_at": LOOKED_AT_MAX, "seen_seconds": SEEN_SECONDS, "kinds": KINDS_MAX}
     rows = await fetch(connection, "jobs/count_unserved", values)
-    workers = [worker_from(row) for row in await fetch(connection, "workers/select", {"ids": None})]
+    unreadable: list[UnreadableRow] = []
+    workers = workers_from(await fetch(connection, "workers/select", {"ids": None}), unreadable)
+    endpoints_from(await fetch(connection, "endpoints/select", {"name": None}), unreadable)
     pinned = [PinnedJobs(**row) for row in await fetch(connection, "jobs/count_pinned", {})]
     now = await connection.fetchval("select tenure.clock()")
-    return [*unserved_jobs(UnservedJobs(**row) for row in rows), *unserved_pins(pinned, workers, now)]
+    found = [*unserved_jobs(UnservedJobs(**row) for row in rows), *unserved_pins(pinned, workers, now)]
+    return [*found, *unreadable_rows(unreadable)]
 
 
 async def _paused(connection: Session) -> list[Finding]:

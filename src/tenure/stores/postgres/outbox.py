@@ -13,7 +13,7 @@ import msgspec
 
 from tenure.lifecycle.json_text import check_name, check_seconds, check_text, encode
 from tenure.lifecycle.records import Actor
-from tenure.stores.contract import Resolution
+from tenure.stores.contract import Resolution, UnreadableRow
 from tenure.stores.contract.outbox import (
     ClaimDeliveries,
     DeliveryRecord,
@@ -30,6 +30,8 @@ from tenure.stores.contract.outbox import (
 )
 from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
 from tenure.stores.postgres.connections import Connections, Session, fetch
+from tenure.stores.postgres.rows import require_times
+from tenure.stores.quarantine import decode_each
 from tenure.stores.validation import validate_page
 
 _subscriptions = msgspec.json.Decoder(tuple[SubscriptionRecord, ...]).decode
@@ -45,7 +47,7 @@ class PostgresOutbox:
     # The processor's part.
 
     async def endpoints(self) -> list[EndpointRecord]:
-        return [_endpoint(row) for row in await self._connections.fetch("endpoints/select", {"name": None})]
+        return endpoints_from(await self._connections.fetch("endpoints/select", {"name": None}))
 
     async def claim(self, request: ClaimDeliveries) -> list[LeasedStream]:
         validate_claim_deliveries(request)
@@ -204,7 +206,14 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+def endpoints_from(
+    rows: Iterable[asyncpg.Record], unreadable: list[UnreadableRow] | None = None
+) -> list[EndpointRecord]:
+    return decode_each(rows, _endpoint, lambda row: f"endpoint {row['name']!r}", unreadable)
+
+
 def _endpoint(row: asyncpg.Record) -> EndpointRecord:
+    require_times(row, (name for name in row.keys() if name.endswith("_at")))  # noqa: SIM118
     return EndpointRecord(**{**row, "subscriptions": _subscriptions(row["subscriptions"])})
 
 

@@ -20,6 +20,7 @@ from tenure.lifecycle.statuses import RUNNING, Status
 from tenure.lifecycle.steps import StepKind, StepRecord, StoredStep
 from tenure.stores.contract import ArtifactRecord, SignalRecord, Tally, UnreadableRow, WorkerRecord
 from tenure.stores.postgres.connections import is_unreadable
+from tenure.stores.quarantine import decode_each
 
 T = TypeVar("T")
 
@@ -140,6 +141,12 @@ def _unreadable_time(row: asyncpg.Record, names: Iterable[str]) -> str | None:
         if at is not None and at.tzinfo is None:
             return f"{name} is not a time between the years 1 and 9999"
     return None
+
+
+def require_times(row: asyncpg.Record, names: Iterable[str]) -> None:
+    """ValueError: one of these columns has a time that cannot be represented."""
+    if problem := _unreadable_time(row, names):
+        raise ValueError(problem)
 
 
 def decoded(rows: Iterable[asyncpg.Record], decode: Callable[[asyncpg.Record], Job]) -> list[Job | RowPoisoned]:
@@ -300,7 +307,12 @@ def artifact_from(row: asyncpg.Record) -> ArtifactRecord:
     return ArtifactRecord(**{name: row[name] for name in ArtifactRecord.__struct_fields__})
 
 
-def worker_from(row: asyncpg.Record) -> WorkerRecord:
+def workers_from(rows: Iterable[asyncpg.Record], unreadable: list[UnreadableRow] | None = None) -> list[WorkerRecord]:
+    return decode_each(rows, _worker_from, lambda row: f"worker {row['id']!r}", unreadable)
+
+
+def _worker_from(row: asyncpg.Record) -> WorkerRecord:
+    require_times(row, ("started_at", "seen_at", "stopped_at"))
     facts = {name: row[name] for name in WorkerRecord.__struct_fields__}
     return WorkerRecord(**{**facts, "queues": _names(row["queues"]), "kinds": _names(row["kinds"])})
 

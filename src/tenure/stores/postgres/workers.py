@@ -28,7 +28,7 @@ class PostgresWorkers:
 async def list_workers(connections: Connections, ids: Sequence[str] | None) -> list[WorkerRecord]:
     """The workers of these ids; without ids, those that have not stopped."""
     answers = await connections.fetch("workers/select", {"ids": None if ids is None else list(ids)})
-    return [row.worker_from(answer) for answer in answers]
+    return row.workers_from(answers)
 
 
 async def read_stats(connections: Connections) -> Stats:

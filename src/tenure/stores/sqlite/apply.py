@@ -14,12 +14,12 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import astuple
 
-from tenure.errors import RowPoisoned, TenureError
+from tenure.errors import RowPoisoned
 from tenure.lifecycle.decide import Change, effective_at, expand, renewal_due
 from tenure.lifecycle.operations import DeadLetter, Signal
 from tenure.lifecycle.records import Event, Job
 from tenure.stores.contract import Applied, Failure, Outcome, Request, decide_request, disjoint_batches, redacted
-from tenure.stores.quarantine import Bisection
+from tenure.stores.quarantine import UNREADABLE, Bisection
 from tenure.stores.sqlite.content import steps_digest
 from tenure.stores.sqlite.rows import (
     JOB,
@@ -41,8 +41,6 @@ POISON = (
     UnicodeError,
 )
 """What is raised when the row cannot be written, rather than the file."""
-UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, msgspec.MsgspecError, TenureError)
-"""What is raised when a row cannot be decoded."""
 
 
 class RowChanged(Exception):

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tenure.stores import findings
-from tenure.stores.contract import Finding, SchemaState
+from tenure.stores.contract import Finding, SchemaState, UnreadableRow
 from tenure.stores.findings import (
     KINDS_MAX,
     LOOKED_AT_MAX,
@@ -19,9 +19,11 @@ from tenure.stores.findings import (
     unserved_jobs,
     unserved_pins,
 )
+from tenure.stores.quarantine import unreadable_rows
 from tenure.stores.sqlite.connect import MEMORY, NETWORK_FILE_SYSTEMS, SQLITE_SAFE_RESET, file_system, read_any_text
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.migrate import schema_state
+from tenure.stores.sqlite.outbox import list_endpoints
 from tenure.stores.sqlite.queues import list_queues
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.transactions import WAL_BYTES_MAX, wal_bytes
@@ -134,7 +136,7 @@ def migrations(schema: SchemaState) -> Finding:
 
 
 def unserved(session: Session) -> list[Finding]:
-    """Due jobs that no worker serves."""
+    """Due jobs that no worker serves, and rows of workers and endpoints that cannot be read."""
     parameters = {
         "now": micros(session.now),
         "seen_after": micros(session.now - timedelta(seconds=SEEN_SECONDS)),
@@ -145,7 +147,10 @@ def unserved(session: Session) -> list[Finding]:
         UnservedJobs(queue, kind, jobs, bool(more), bool(queue_served))
         for queue, kind, jobs, more, queue_served in session.execute("jobs/count_unserved", parameters)
     )
-    return [*found, *unserved_pins(pinned_jobs(session), list_workers(session, None), session.now)]
+    unreadable: list[UnreadableRow] = []
+    workers = list_workers(session, None, unreadable)
+    list_endpoints(session, unreadable=unreadable)
+    return [*found, *unserved_pins(pinned_jobs(session), workers, session.now), *unreadable_rows(unreadable)]
 
 
 def finished(session: Session) -> list[Finding]:

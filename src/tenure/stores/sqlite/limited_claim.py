@@ -28,8 +28,7 @@ from tenure.stores.limited_claim import (
     encode_usage,
     with_pinned,
 )
-from tenure.stores.quarantine import Quarantine
-from tenure.stores.sqlite.apply import UNREADABLE
+from tenure.stores.quarantine import UNREADABLE, Quarantine
 from tenure.stores.sqlite.lanes import lanes
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.values import id_of, json_list, micros, timestamp

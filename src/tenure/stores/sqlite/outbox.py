@@ -12,7 +12,7 @@ import msgspec
 
 from tenure.lifecycle.json_text import check_name, check_seconds, check_text
 from tenure.lifecycle.records import Actor, Role
-from tenure.stores.contract import Resolution
+from tenure.stores.contract import Resolution, UnreadableRow
 from tenure.stores.contract.outbox import (
     ClaimDeliveries,
     DeliveryAttempt,
@@ -29,9 +29,19 @@ from tenure.stores.contract.outbox import (
     SubscriptionRecord,
 )
 from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
+from tenure.stores.quarantine import decode_each
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.session import Session
-from tenure.stores.sqlite.values import decode_records, json_list, micros, named_rows, text, timestamp
+from tenure.stores.sqlite.values import (
+    decode_record,
+    decode_records,
+    decode_value,
+    json_list,
+    micros,
+    named_rows,
+    text,
+    timestamp,
+)
 from tenure.stores.validation import validate_page
 
 
@@ -44,7 +54,7 @@ class SqliteOutbox:
     # The processor's part.
 
     async def endpoints(self) -> list[EndpointRecord]:
-        return await self._read(_endpoints)
+        return await self._read(list_endpoints)
 
     async def claim(self, request: ClaimDeliveries) -> list[LeasedStream]:
         validate_claim_deliveries(request)
@@ -134,19 +144,27 @@ def _update(session: Session, statement: str, parameters: dict[str, Any]) -> int
     return session.execute(statement, {**parameters, "now": micros(session.now)}).rowcount
 
 
-def _endpoints(session: Session, name: str | None = None) -> list[EndpointRecord]:
+def list_endpoints(
+    session: Session, name: str | None = None, unreadable: list[UnreadableRow] | None = None
+) -> list[EndpointRecord]:
+    """The endpoints with their subscriptions; or the one of this name."""
     by_endpoint: defaultdict[str, list[SubscriptionRecord]] = defaultdict(list)
-    for one in decode_records(SubscriptionRecord, session.execute("subscriptions/select")):
+    subscriptions = decode_each(
+        named_rows(session.execute("subscriptions/select")),
+        lambda row: decode_record(SubscriptionRecord, row),
+        lambda row: f"subscription of endpoint {row['endpoint']!r} to {row['topic']!r}",
+        unreadable,
+    )
+    for one in subscriptions:
         by_endpoint[one.endpoint].append(one)
+
+    def read(row: dict[str, Any]) -> EndpointRecord:
+        failing_seconds = _seconds_since(session, decode_value("failing_since_at", row["failing_since_at"]))
+        subscriptions = tuple(by_endpoint[row["name"]])
+        return decode_record(EndpointRecord, row, failing_seconds=failing_seconds, subscriptions=subscriptions)
+
     rows = named_rows(session.execute("endpoints/select", {"name": name}))
-    return [
-        EndpointRecord(
-            **row,
-            failing_seconds=_seconds_since(session, row["failing_since_at"]),
-            subscriptions=tuple(by_endpoint[row["name"]]),
-        )
-        for row in rows
-    ]
+    return decode_each(rows, read, lambda row: f"endpoint {row['name']!r}", unreadable)
 
 
 def _seconds_since(session: Session, at: datetime | None) -> float | None:
@@ -274,7 +292,7 @@ def _put_endpoint(
     session.execute("subscriptions/delete_others", {"endpoint": name, "topics": json_list(topics)})
     for one in subscriptions:
         _update(session, "subscriptions/put", msgspec.structs.asdict(one))
-    [record] = _endpoints(session, name)
+    [record] = list_endpoints(session, name)
     return record
 
 

@@ -34,7 +34,8 @@ from tenure.stores.contract import (
     without_token,
 )
 from tenure.stores.contract.steps import STEPS_PER_READ
-from tenure.stores.sqlite.apply import UNREADABLE, read_row
+from tenure.stores.quarantine import UNREADABLE
+from tenure.stores.sqlite.apply import read_row
 from tenure.stores.sqlite.artifacts import list_artifacts, read_artifact
 from tenure.stores.sqlite.budgets import read_budget
 from tenure.stores.sqlite.connections import SqliteConnections

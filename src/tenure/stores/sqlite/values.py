@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -92,14 +92,20 @@ def encode_value(value: object) -> object:
 
 def decode_records(kind: type[T], rows: sqlite3.Cursor) -> list[T]:
     """The records of rows whose columns have the names of the record's fields."""
-    return [msgspec.convert({name: row[name] for name in kind.__struct_fields__}, kind) for row in named_rows(rows)]
+    return [decode_record(kind, row) for row in named_rows(rows)]
+
+
+def decode_record(kind: type[T], row: Mapping[str, Any], **others: object) -> T:
+    """The record of a row whose columns have the names of the record's fields. `others` are fields without a column."""
+    facts = {name: decode_value(name, row[name]) for name in kind.__struct_fields__ if name not in others}
+    return msgspec.convert(facts | others, kind)
 
 
 def named_rows(rows: sqlite3.Cursor) -> Iterator[dict[str, Any]]:
-    """Rows by column name, with timestamps and JSON lists decoded."""
+    """Rows by column name."""
     names = [column[0] for column in rows.description]
     for row in rows:
-        yield {name: decode_value(name, value) for name, value in zip(names, row, strict=True)}
+        yield dict(zip(names, row, strict=True))
 
 
 def decode_value(name: str, value: Any) -> Any:

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from tenure.lifecycle.statuses import Status
-from tenure.stores.contract import PinnedJobs, Stats, Tally, WorkerRecord
+from tenure.stores.contract import PinnedJobs, Stats, Tally, UnreadableRow, WorkerRecord
+from tenure.stores.quarantine import decode_each
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.session import Session
-from tenure.stores.sqlite.values import decode_records, encode_record, json_list, micros, optional_timestamp
+from tenure.stores.sqlite.values import decode_record, encode_record, json_list, micros, named_rows, optional_timestamp
 
 
 class SqliteWorkers:
@@ -34,10 +35,17 @@ def _unregister(session: Session, worker_id: str) -> None:
     session.execute("workers/stop", {"id": worker_id, "at": micros(session.now)})
 
 
-def list_workers(session: Session, ids: Sequence[str] | None) -> list[WorkerRecord]:
+def list_workers(
+    session: Session, ids: Sequence[str] | None, unreadable: list[UnreadableRow] | None = None
+) -> list[WorkerRecord]:
     """The workers of these ids; without ids, those that have not stopped."""
-    wanted = None if ids is None else json_list(ids)
-    return decode_records(WorkerRecord, session.execute("workers/select", {"ids": wanted}))
+    rows = session.execute("workers/select", {"ids": None if ids is None else json_list(ids)})
+    return decode_each(
+        named_rows(rows),
+        lambda row: decode_record(WorkerRecord, row),
+        lambda row: f"worker {row['id']!r}",
+        unreadable,
+    )
 
 
 STATUSES = {status.value: status for status in Status}
