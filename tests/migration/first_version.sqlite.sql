@@ -27,18 +27,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-d9b289c64e','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1efe9-434d-7277-b693-bdbd89b3f267"]',1795026404185762);
-INSERT INTO "tenure_claims" VALUES('request-12-46a1262467','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4421-7519-b581-a23675cdd456"]',1795026404400291);
-INSERT INTO "tenure_claims" VALUES('request-14-6f3b2cc859','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4444-70b7-9f4c-8fa82a1488ce"]',1795026404435554);
-INSERT INTO "tenure_claims" VALUES('request-16-9c9839d142','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4469-77ac-a34f-bab3048902e5"]',1795026404468300);
-INSERT INTO "tenure_claims" VALUES('request-18-d91becbae0','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4489-7312-a46f-b63afe2aea52"]',1795026404500358);
-INSERT INTO "tenure_claims" VALUES('request-2-9d708ea37c','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1efe9-436e-741b-9a6b-dd230f71457a"]',1795026404220158);
-INSERT INTO "tenure_claims" VALUES('request-20-3a965627b1','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-44a6-741a-9661-01355c7374a3"]',1795026404533133);
-INSERT INTO "tenure_claims" VALUES('request-23-7abbfe6638','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-44d0-7520-ba3a-3257f27169fc"]',1795026404573975);
-INSERT INTO "tenure_claims" VALUES('request-3-110a4e5ad2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-4388-7088-8f81-a933986d89eb"]',1795026404244182);
-INSERT INTO "tenure_claims" VALUES('request-4-1191311f8a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-43a0-731c-82bc-9e34f0880785"]',1795026404265222);
-INSERT INTO "tenure_claims" VALUES('request-7-ff6cfdf24d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-43d3-7371-acd1-d996f6e46592"]',1795026404317094);
-INSERT INTO "tenure_claims" VALUES('request-9-45cf337f5e','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1efe9-43f8-739c-bc1e-72bc57fee7a6"]',1795026404352245);
+INSERT INTO "tenure_claims" VALUES('request-1-51d5e17ad2','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1f06c-6711-71fb-b150-c5f5fb5985fd"]',1795034998547927);
+INSERT INTO "tenure_claims" VALUES('request-12-d2ebf535fe','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-673e-7331-9bd8-4ab5f130fce0"]',1795034998593912);
+INSERT INTO "tenure_claims" VALUES('request-14-6233ef2004','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6746-7540-a0ae-44dd2db32e56"]',1795034998599977);
+INSERT INTO "tenure_claims" VALUES('request-16-e24828bfd6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6754-758a-b22b-321b23ea30eb"]',1795034998620969);
+INSERT INTO "tenure_claims" VALUES('request-18-e08e3cfc3c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6760-76fb-89b0-8ff3245029d5"]',1795034998626073);
+INSERT INTO "tenure_claims" VALUES('request-2-27a7684ad2','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1f06c-671d-75f7-b232-e2aa2e12e49a"]',1795034998561930);
+INSERT INTO "tenure_claims" VALUES('request-20-0e1aaad74f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6769-7494-a631-d42eb4bd0036"]',1795034998637359);
+INSERT INTO "tenure_claims" VALUES('request-23-e511dbbceb','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6775-71ec-a6d4-9d8080114619"]',1795034998654376);
+INSERT INTO "tenure_claims" VALUES('request-3-5408b4f8fe','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6723-7224-a55d-2abeead271a1"]',1795034998566565);
+INSERT INTO "tenure_claims" VALUES('request-4-53e2ef975a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6728-757a-b4ac-27c9d15ecfe7"]',1795034998571673);
+INSERT INTO "tenure_claims" VALUES('request-7-436e62713d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6734-7165-9895-9b594acfb21a"]',1795034998581736);
+INSERT INTO "tenure_claims" VALUES('request-9-09c7e67edc','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6738-7298-8fcd-1178c9660eb8"]',1795034998587343);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -60,7 +60,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1efe9-44d0-7520-ba3a-3257f27169fc','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795026404580020,'worker-1',1795026464573975,'01a1efe9-44d0-7520-ba3a-3257f27169fc',NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1f06c-6775-71ec-a6d4-9d8080114619','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795034998659675,'worker-1',1795035058654376,'01a1f06c-6775-71ec-a6d4-9d8080114619',NULL,NULL);
 CREATE TABLE tenure_deduplicated_requests (
     request_id text not null primary key,
     digest text not null,
@@ -96,12 +96,21 @@ CREATE TABLE tenure_endpoints (
     updated_at integer not null,
     seen_at integer,
     failing_since_at integer,
+    warned_at integer,
     throttled_until_at integer,
     disabled_at integer,
     disabled_because text,
     constraint "tenure: a disabled endpoint has a reason" check ((disabled_at is null) = (disabled_because is null)),
     constraint "tenure: the configuration is a JSON object" check (
         config is null or case when json_valid(config) then json_type(config) is 'object' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        created_at between -62135510400000000 and 253402128000000000
+        and updated_at between -62135510400000000 and 253402128000000000
+        and ifnull(seen_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(failing_since_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(throttled_until_at between -62135510400000000 and 253402128000000000, 1)
+        and ifnull(disabled_at between -62135510400000000 and 253402128000000000, 1)
     )
 ) without rowid;
 CREATE TABLE tenure_events (
@@ -169,48 +178,48 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1efe9-4324-73c7-9afe-e5c089d0b7bb',1,'enqueued',NULL,'queued',1795026404133471,0,'client:ada','01a1efe9-4324-73c7-9afe-e5c089d0b7bb',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(2,'01a1efe9-4339-7004-a8f0-fa1c2f7d3cc5',1,'enqueued',NULL,'queued',1795026404153611,0,'client:ada','01a1efe9-4339-7004-a8f0-fa1c2f7d3cc5',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(3,'01a1efe9-4344-774e-b572-ea3842c0cfd0',1,'enqueued',NULL,'queued',1795026404165034,0,'client:ada','01a1efe9-4344-774e-b572-ea3842c0cfd0',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(4,'01a1efe9-434d-7277-b693-bdbd89b3f267',1,'enqueued',NULL,'queued',1795026404173492,0,'client:ada','01a1efe9-434d-7277-b693-bdbd89b3f267',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(5,'01a1efe9-434d-7277-b693-bdbd89b3f267',3,'claimed','queued','running',1795026404185762,1,'pool:worker-1','request-1-d9b289c64e',NULL,NULL,NULL,1795026464185762,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(6,'01a1efe9-436e-741b-9a6b-dd230f71457a',1,'enqueued',NULL,'queued',1795026404212468,0,'client:ada','01a1efe9-436e-741b-9a6b-dd230f71457a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(7,'01a1efe9-436e-741b-9a6b-dd230f71457a',2,'claimed','queued','claimed',1795026404220158,1,'pool:worker-1','request-2-9d708ea37c',NULL,NULL,NULL,1795026464220158,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(8,'01a1efe9-4388-7088-8f81-a933986d89eb',1,'enqueued',NULL,'queued',1795026404233295,0,'client:ada','01a1efe9-4388-7088-8f81-a933986d89eb',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(9,'01a1efe9-4388-7088-8f81-a933986d89eb',3,'claimed','queued','running',1795026404244182,1,'pool:worker-1','request-3-110a4e5ad2',NULL,NULL,NULL,1795026464244182,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(10,'01a1efe9-43a0-731c-82bc-9e34f0880785',1,'enqueued',NULL,'queued',1795026404257262,0,'client:ada','01a1efe9-43a0-731c-82bc-9e34f0880785',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(11,'01a1efe9-43a0-731c-82bc-9e34f0880785',3,'claimed','queued','running',1795026404265222,1,'pool:worker-1','request-4-1191311f8a',NULL,NULL,NULL,1795026464265222,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(12,'01a1efe9-43a0-731c-82bc-9e34f0880785',4,'progress','running','running',1795026404277250,1,'runner:worker-1','request-5-17bd2a5308',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(13,'01a1efe9-43a0-731c-82bc-9e34f0880785',5,'heartbeat','running','running',1795026404292418,1,'runner:worker-1','request-6-0e717586e8',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(14,'01a1efe9-43d3-7371-acd1-d996f6e46592',1,'enqueued',NULL,'queued',1795026404307702,0,'client:ada','01a1efe9-43d3-7371-acd1-d996f6e46592',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(15,'01a1efe9-43d3-7371-acd1-d996f6e46592',3,'claimed','queued','running',1795026404317094,1,'pool:worker-1','request-7-ff6cfdf24d',NULL,NULL,NULL,1795026464317094,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(16,'01a1efe9-43d3-7371-acd1-d996f6e46592',4,'suspended','running','waiting',1795026404329840,1,'runner:worker-1','request-8-30f345c160',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(17,'01a1efe9-43f8-739c-bc1e-72bc57fee7a6',1,'enqueued',NULL,'queued',1795026404344814,0,'client:ada','01a1efe9-43f8-739c-bc1e-72bc57fee7a6',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(18,'01a1efe9-43f8-739c-bc1e-72bc57fee7a6',3,'claimed','queued','running',1795026404352245,1,'pool:worker-1','request-9-45cf337f5e',NULL,NULL,NULL,1795026464352245,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(19,'01a1efe9-43f8-739c-bc1e-72bc57fee7a6',4,'retry_scheduled','running','retry',1795026404358684,1,'runner:worker-1','request-10-90637e1359','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795030004358684,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(20,'01a1efe9-434d-7277-b693-bdbd89b3f267',4,'released','running','stalled',1795026404375725,1,'runner:worker-1','request-11-1c3c4b0696',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(21,'01a1efe9-4421-7519-b581-a23675cdd456',1,'enqueued',NULL,'queued',1795026404385631,0,'client:ada','01a1efe9-4421-7519-b581-a23675cdd456',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(22,'01a1efe9-4421-7519-b581-a23675cdd456',3,'claimed','queued','running',1795026404400291,1,'pool:worker-1','request-12-46a1262467',NULL,NULL,NULL,1795026464400291,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(23,'01a1efe9-4421-7519-b581-a23675cdd456',4,'succeeded','running','succeeded',1795026404408716,1,'runner:worker-1','request-13-e7e3a96d34',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(24,'01a1efe9-4444-70b7-9f4c-8fa82a1488ce',1,'enqueued',NULL,'queued',1795026404421292,0,'client:ada','01a1efe9-4444-70b7-9f4c-8fa82a1488ce',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(25,'01a1efe9-4444-70b7-9f4c-8fa82a1488ce',3,'claimed','queued','running',1795026404435554,1,'pool:worker-1','request-14-6f3b2cc859',NULL,NULL,NULL,1795026464435554,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(26,'01a1efe9-4444-70b7-9f4c-8fa82a1488ce',4,'committed','running','running',1795026404447044,1,'runner:worker-1','request-15-ef41592666',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(27,'01a1efe9-4469-77ac-a34f-bab3048902e5',1,'enqueued',NULL,'queued',1795026404457703,0,'client:ada','01a1efe9-4469-77ac-a34f-bab3048902e5',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(28,'01a1efe9-4469-77ac-a34f-bab3048902e5',3,'claimed','queued','running',1795026404468300,1,'pool:worker-1','request-16-9c9839d142',NULL,NULL,NULL,1795026464468300,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(29,'01a1efe9-4469-77ac-a34f-bab3048902e5',4,'committed','running','running',1795026404484494,1,'runner:worker-1','request-17-47f52eb54b',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(30,'01a1efe9-4469-77ac-a34f-bab3048902e5',5,'succeeded','running','succeeded',1795026404484494,1,'runner:worker-1','request-17-47f52eb54b',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(31,'01a1efe9-4489-7312-a46f-b63afe2aea52',1,'enqueued',NULL,'queued',1795026404491629,0,'client:ada','01a1efe9-4489-7312-a46f-b63afe2aea52',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(32,'01a1efe9-4489-7312-a46f-b63afe2aea52',3,'claimed','queued','running',1795026404500358,1,'pool:worker-1','request-18-d91becbae0',NULL,NULL,NULL,1795026464500358,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(33,'01a1efe9-4489-7312-a46f-b63afe2aea52',4,'failed','running','failed',1795026404507835,1,'runner:worker-1','request-19-c0e1be8a37',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(34,'01a1efe9-44a6-741a-9661-01355c7374a3',1,'enqueued',NULL,'queued',1795026404519311,0,'client:ada','01a1efe9-44a6-741a-9661-01355c7374a3',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(35,'01a1efe9-44a6-741a-9661-01355c7374a3',3,'claimed','queued','running',1795026404533133,1,'pool:worker-1','request-20-3a965627b1',NULL,NULL,NULL,1795026464533133,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(36,'01a1efe9-44a6-741a-9661-01355c7374a3',4,'halted','running','halted',1795026404544618,1,'runner:worker-1','request-21-3729d5ce8b','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(37,'01a1efe9-4339-7004-a8f0-fa1c2f7d3cc5',2,'cancelled','queued','cancelled',1795026404552283,0,'client:ada','request-22-7d5fb5ae5a',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(38,'01a1efe9-44d0-7520-ba3a-3257f27169fc',1,'enqueued',NULL,'queued',1795026404560534,0,'client:ada','01a1efe9-44d0-7520-ba3a-3257f27169fc',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(39,'01a1efe9-44d0-7520-ba3a-3257f27169fc',3,'claimed','queued','running',1795026404573975,1,'pool:worker-1','request-23-7abbfe6638',NULL,NULL,NULL,1795026464573975,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(40,'01a1efe9-44d0-7520-ba3a-3257f27169fc',4,'dead_lettered','running','dead_lettered',1795026404580020,1,'runner:worker-1','request-24-7e78e9da09','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(41,'01a1efe9-4344-774e-b572-ea3842c0cfd0',2,'signalled','queued','queued',1795026404589498,0,'client:ada','request-25-a340cae36c',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(42,'01a1efe9-4344-774e-b572-ea3842c0cfd0',3,'cancel_requested','queued','queued',1795026404589498,0,'client:ada','request-25-a340cae36c',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(1,'01a1f06c-670c-74a2-aa4e-e8bbe1d3cfb6',1,'enqueued',NULL,'queued',1795034998541416,0,'client:ada','01a1f06c-670c-74a2-aa4e-e8bbe1d3cfb6',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(2,'01a1f06c-670f-719d-810b-7f442e9274d6',1,'enqueued',NULL,'queued',1795034998543508,0,'client:ada','01a1f06c-670f-719d-810b-7f442e9274d6',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(3,'01a1f06c-6710-7186-a148-724ead585d40',1,'enqueued',NULL,'queued',1795034998544235,0,'client:ada','01a1f06c-6710-7186-a148-724ead585d40',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(4,'01a1f06c-6711-71fb-b150-c5f5fb5985fd',1,'enqueued',NULL,'queued',1795034998545996,0,'client:ada','01a1f06c-6711-71fb-b150-c5f5fb5985fd',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(5,'01a1f06c-6711-71fb-b150-c5f5fb5985fd',3,'claimed','queued','running',1795034998547927,1,'pool:worker-1','request-1-51d5e17ad2',NULL,NULL,NULL,1795035058547927,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(6,'01a1f06c-671d-75f7-b232-e2aa2e12e49a',1,'enqueued',NULL,'queued',1795034998557968,0,'client:ada','01a1f06c-671d-75f7-b232-e2aa2e12e49a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(7,'01a1f06c-671d-75f7-b232-e2aa2e12e49a',2,'claimed','queued','claimed',1795034998561930,1,'pool:worker-1','request-2-27a7684ad2',NULL,NULL,NULL,1795035058561930,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(8,'01a1f06c-6723-7224-a55d-2abeead271a1',1,'enqueued',NULL,'queued',1795034998565658,0,'client:ada','01a1f06c-6723-7224-a55d-2abeead271a1',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(9,'01a1f06c-6723-7224-a55d-2abeead271a1',3,'claimed','queued','running',1795034998566565,1,'pool:worker-1','request-3-5408b4f8fe',NULL,NULL,NULL,1795035058566565,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(10,'01a1f06c-6728-757a-b4ac-27c9d15ecfe7',1,'enqueued',NULL,'queued',1795034998568500,0,'client:ada','01a1f06c-6728-757a-b4ac-27c9d15ecfe7',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(11,'01a1f06c-6728-757a-b4ac-27c9d15ecfe7',3,'claimed','queued','running',1795034998571673,1,'pool:worker-1','request-4-53e2ef975a',NULL,NULL,NULL,1795035058571673,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(12,'01a1f06c-6728-757a-b4ac-27c9d15ecfe7',4,'progress','running','running',1795034998574098,1,'runner:worker-1','request-5-dbc6ac7568',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(13,'01a1f06c-6728-757a-b4ac-27c9d15ecfe7',5,'heartbeat','running','running',1795034998577239,1,'runner:worker-1','request-6-edfa678bb1',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(14,'01a1f06c-6734-7165-9895-9b594acfb21a',1,'enqueued',NULL,'queued',1795034998580240,0,'client:ada','01a1f06c-6734-7165-9895-9b594acfb21a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(15,'01a1f06c-6734-7165-9895-9b594acfb21a',3,'claimed','queued','running',1795034998581736,1,'pool:worker-1','request-7-436e62713d',NULL,NULL,NULL,1795035058581736,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(16,'01a1f06c-6734-7165-9895-9b594acfb21a',4,'suspended','running','waiting',1795034998583289,1,'runner:worker-1','request-8-572ac0c010',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(17,'01a1f06c-6738-7298-8fcd-1178c9660eb8',1,'enqueued',NULL,'queued',1795034998585628,0,'client:ada','01a1f06c-6738-7298-8fcd-1178c9660eb8',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(18,'01a1f06c-6738-7298-8fcd-1178c9660eb8',3,'claimed','queued','running',1795034998587343,1,'pool:worker-1','request-9-09c7e67edc',NULL,NULL,NULL,1795035058587343,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(19,'01a1f06c-6738-7298-8fcd-1178c9660eb8',4,'retry_scheduled','running','retry',1795034998588670,1,'runner:worker-1','request-10-a9e63e418b','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795038598588670,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(20,'01a1f06c-6711-71fb-b150-c5f5fb5985fd',4,'released','running','stalled',1795034998590066,1,'runner:worker-1','request-11-7fede50d0c',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(21,'01a1f06c-673e-7331-9bd8-4ab5f130fce0',1,'enqueued',NULL,'queued',1795034998590772,0,'client:ada','01a1f06c-673e-7331-9bd8-4ab5f130fce0',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(22,'01a1f06c-673e-7331-9bd8-4ab5f130fce0',3,'claimed','queued','running',1795034998593912,1,'pool:worker-1','request-12-d2ebf535fe',NULL,NULL,NULL,1795035058593912,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(23,'01a1f06c-673e-7331-9bd8-4ab5f130fce0',4,'succeeded','running','succeeded',1795034998595197,1,'runner:worker-1','request-13-4392bf6e48',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(24,'01a1f06c-6746-7540-a0ae-44dd2db32e56',1,'enqueued',NULL,'queued',1795034998598359,0,'client:ada','01a1f06c-6746-7540-a0ae-44dd2db32e56',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(25,'01a1f06c-6746-7540-a0ae-44dd2db32e56',3,'claimed','queued','running',1795034998599977,1,'pool:worker-1','request-14-6233ef2004',NULL,NULL,NULL,1795035058599977,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(26,'01a1f06c-6746-7540-a0ae-44dd2db32e56',4,'committed','running','running',1795034998603698,1,'runner:worker-1','request-15-7a43a818ca',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(27,'01a1f06c-6754-758a-b22b-321b23ea30eb',1,'enqueued',NULL,'queued',1795034998612563,0,'client:ada','01a1f06c-6754-758a-b22b-321b23ea30eb',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(28,'01a1f06c-6754-758a-b22b-321b23ea30eb',3,'claimed','queued','running',1795034998620969,1,'pool:worker-1','request-16-e24828bfd6',NULL,NULL,NULL,1795035058620969,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(29,'01a1f06c-6754-758a-b22b-321b23ea30eb',4,'committed','running','running',1795034998622432,1,'runner:worker-1','request-17-64da45947d',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(30,'01a1f06c-6754-758a-b22b-321b23ea30eb',5,'succeeded','running','succeeded',1795034998622432,1,'runner:worker-1','request-17-64da45947d',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(31,'01a1f06c-6760-76fb-89b0-8ff3245029d5',1,'enqueued',NULL,'queued',1795034998624787,0,'client:ada','01a1f06c-6760-76fb-89b0-8ff3245029d5',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(32,'01a1f06c-6760-76fb-89b0-8ff3245029d5',3,'claimed','queued','running',1795034998626073,1,'pool:worker-1','request-18-e08e3cfc3c',NULL,NULL,NULL,1795035058626073,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(33,'01a1f06c-6760-76fb-89b0-8ff3245029d5',4,'failed','running','failed',1795034998631940,1,'runner:worker-1','request-19-3f7ddffc47',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(34,'01a1f06c-6769-7494-a631-d42eb4bd0036',1,'enqueued',NULL,'queued',1795034998633184,0,'client:ada','01a1f06c-6769-7494-a631-d42eb4bd0036',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(35,'01a1f06c-6769-7494-a631-d42eb4bd0036',3,'claimed','queued','running',1795034998637359,1,'pool:worker-1','request-20-0e1aaad74f',NULL,NULL,NULL,1795035058637359,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(36,'01a1f06c-6769-7494-a631-d42eb4bd0036',4,'halted','running','halted',1795034998642232,1,'runner:worker-1','request-21-4cd98cee38','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(37,'01a1f06c-670f-719d-810b-7f442e9274d6',2,'cancelled','queued','cancelled',1795034998644079,0,'client:ada','request-22-597abd5bcf',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(38,'01a1f06c-6775-71ec-a6d4-9d8080114619',1,'enqueued',NULL,'queued',1795034998645656,0,'client:ada','01a1f06c-6775-71ec-a6d4-9d8080114619',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(39,'01a1f06c-6775-71ec-a6d4-9d8080114619',3,'claimed','queued','running',1795034998654376,1,'pool:worker-1','request-23-e511dbbceb',NULL,NULL,NULL,1795035058654376,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(40,'01a1f06c-6775-71ec-a6d4-9d8080114619',4,'dead_lettered','running','dead_lettered',1795034998659675,1,'runner:worker-1','request-24-58e6a57a8d','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(41,'01a1f06c-6710-7186-a148-724ead585d40',2,'signalled','queued','queued',1795034998662959,0,'client:ada','request-25-d56c068cbc',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(42,'01a1f06c-6710-7186-a148-724ead585d40',3,'cancel_requested','queued','queued',1795034998662959,0,'client:ada','request-25-d56c068cbc',NULL,NULL,NULL,NULL,0,1,NULL);
 CREATE TABLE tenure_jobs (
     id text not null primary key,
     kind text not null,
@@ -377,21 +386,21 @@ CREATE TABLE tenure_jobs (
     constraint "tenure: progress is 0 to 100" check (progress is null or progress between 0 and 100),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and awaited between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-4324-73c7-9afe-e5c089d0b7bb','queued',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795026404133471,1795026404133471,0,0,0,0,1795026404133471,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-4339-7004-a8f0-fa1c2f7d3cc5','cancelled',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795026404153611,1795026404552283,0,0,0,0,1795026404153611,NULL,NULL,NULL,NULL,NULL,NULL,1795026404552283,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-4344-774e-b572-ea3842c0cfd0','signalled',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795026404165034,1795026404589498,0,0,0,0,1795026404165034,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-434d-7277-b693-bdbd89b3f267','released',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795026404173492,1795026404375725,1,0,0,0,1795026404173492,NULL,NULL,NULL,NULL,NULL,1795026404185762,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-436e-741b-9a6b-dd230f71457a','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795026404212468,1795026404220158,1,0,0,0,1795026404212468,'worker-1','a0627219-f1a6-4bac-93b7-79f01fbeb962',1795026464220158,1795026444220158,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-4388-7088-8f81-a933986d89eb','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795026404233295,1795026404244182,1,0,0,0,1795026404233295,'worker-1','68be9681-2669-4006-ab45-043c242c66a0',1795026464244182,1795026444244182,1795112804244182,1795026404244182,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-43a0-731c-82bc-9e34f0880785','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795026404257262,1795026404292418,1,0,0,0,1795026404257262,'worker-1','03ebc7ef-9e52-4f2b-ac08-7c9639697235',1795026464265222,1795026444292418,1795112804265222,1795026404265222,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-43d3-7371-acd1-d996f6e46592','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795026404307702,1795026404329840,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795026404317094,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-43f8-739c-bc1e-72bc57fee7a6','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795026404344814,1795026404358684,1,1,0,0,1795030004358684,NULL,NULL,NULL,NULL,NULL,1795026404352245,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-4421-7519-b581-a23675cdd456','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795026404385631,1795026404408716,1,0,0,0,1795026404385631,NULL,NULL,NULL,NULL,NULL,1795026404400291,1795026404408716,1795026404408716,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-4444-70b7-9f4c-8fa82a1488ce','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795026404421292,1795026404447044,1,0,0,0,1795026404421292,'worker-1','b6a1a0c3-e7d9-49ca-91bf-d6d49a65d6de',1795026464435554,1795026444435554,1795112804435554,1795026404435554,NULL,1795026404447044,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-4469-77ac-a34f-bab3048902e5','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795026404457703,1795026404484494,1,0,0,0,1795026404457703,NULL,NULL,NULL,NULL,NULL,1795026404468300,1795026404484494,1795026404484494,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-4489-7312-a46f-b63afe2aea52','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795026404491629,1795026404507835,1,1,0,0,1795026404491629,NULL,NULL,NULL,NULL,NULL,1795026404500358,1795026404507835,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-44a6-741a-9661-01355c7374a3','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795026404519311,1795026404544618,1,0,0,0,1795026404519311,NULL,NULL,NULL,NULL,NULL,1795026404533133,1795026404544618,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1efe9-44d0-7520-ba3a-3257f27169fc','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795026404560534,1795026404580020,1,1,0,0,1795026404560534,NULL,NULL,NULL,NULL,NULL,1795026404573975,1795026404580020,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-670c-74a2-aa4e-e8bbe1d3cfb6','queued',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795034998541416,1795034998541416,0,0,0,0,1795034998541416,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-670f-719d-810b-7f442e9274d6','cancelled',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795034998543508,1795034998644079,0,0,0,0,1795034998543508,NULL,NULL,NULL,NULL,NULL,NULL,1795034998644079,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6710-7186-a148-724ead585d40','signalled',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795034998544235,1795034998662959,0,0,0,0,1795034998544235,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6711-71fb-b150-c5f5fb5985fd','released',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795034998545996,1795034998590066,1,0,0,0,1795034998545996,NULL,NULL,NULL,NULL,NULL,1795034998547927,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-671d-75f7-b232-e2aa2e12e49a','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795034998557968,1795034998561930,1,0,0,0,1795034998557968,'worker-1','ff4c596c-15f9-4d8e-824b-8a6c0c564db7',1795035058561930,1795035038561930,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6723-7224-a55d-2abeead271a1','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795034998565658,1795034998566565,1,0,0,0,1795034998565658,'worker-1','13a28a7c-d228-404b-9864-65b6fdd1b914',1795035058566565,1795035038566565,1795121398566565,1795034998566565,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6728-757a-b4ac-27c9d15ecfe7','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795034998568500,1795034998577239,1,0,0,0,1795034998568500,'worker-1','d76d55fd-a9e6-4bd6-96ef-e46567d58593',1795035058571673,1795035038577239,1795121398571673,1795034998571673,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6734-7165-9895-9b594acfb21a','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795034998580240,1795034998583289,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795034998581736,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6738-7298-8fcd-1178c9660eb8','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795034998585628,1795034998588670,1,1,0,0,1795038598588670,NULL,NULL,NULL,NULL,NULL,1795034998587343,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-673e-7331-9bd8-4ab5f130fce0','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795034998590772,1795034998595197,1,0,0,0,1795034998590772,NULL,NULL,NULL,NULL,NULL,1795034998593912,1795034998595197,1795034998595197,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6746-7540-a0ae-44dd2db32e56','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795034998598359,1795034998603698,1,0,0,0,1795034998598359,'worker-1','d282e524-e823-47a0-bc77-1a6952142987',1795035058599977,1795035038599977,1795121398599977,1795034998599977,NULL,1795034998603698,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6754-758a-b22b-321b23ea30eb','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795034998612563,1795034998622432,1,0,0,0,1795034998612563,NULL,NULL,NULL,NULL,NULL,1795034998620969,1795034998622432,1795034998622432,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6760-76fb-89b0-8ff3245029d5','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795034998624787,1795034998631940,1,1,0,0,1795034998624787,NULL,NULL,NULL,NULL,NULL,1795034998626073,1795034998631940,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6769-7494-a631-d42eb4bd0036','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795034998633184,1795034998642232,1,0,0,0,1795034998633184,NULL,NULL,NULL,NULL,NULL,1795034998637359,1795034998642232,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f06c-6775-71ec-a6d4-9d8080114619','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795034998645656,1795034998659675,1,1,0,0,1795034998645656,NULL,NULL,NULL,NULL,NULL,1795034998654376,1795034998659675,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_log_cursors (
     name text not null primary key,
     position text,
@@ -401,6 +410,10 @@ CREATE TABLE tenure_log_cursors (
     updated_at integer not null,
     constraint "tenure: a lease has an owner, a token and an end" check (
         (owner is null) = (token is null) and (owner is null) = (lease_expires_at is null)
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        updated_at between -62135510400000000 and 253402128000000000
+        and ifnull(lease_expires_at between -62135510400000000 and 253402128000000000, 1)
     )
 ) without rowid;
 CREATE TABLE tenure_meta (
@@ -414,14 +427,15 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'initial','6ab8700d497b3d08',1795026404101015);
+INSERT INTO "tenure_migrations" VALUES(1,'initial','301697d10fc6dd74',1795034998528991);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
     actor text not null,
     action text not null,
     job_id text,
-    detail text
+    detail text,
+    published_at integer
 );
 CREATE TABLE tenure_outbox (
     sequence integer primary key autoincrement,
@@ -456,7 +470,10 @@ CREATE TABLE tenure_pending (
         (aggregate = '') = (only_sequence > 0) and only_sequence >= 0
     ),
     constraint "tenure: a lease has an owner and a token" check ((owner is null) = (token is null)),
-    constraint "tenure: times are integers within the years 1 to 9999" check (due_at between -62135510400000000 and 253402128000000000)
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        due_at between -62135510400000000 and 253402128000000000
+        and ifnull(head_at between -62135510400000000 and 253402128000000000, 1)
+    )
 ) without rowid;
 CREATE TABLE tenure_policies (
     id integer primary key,
@@ -554,7 +571,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1efe9-4344-774e-b572-ea3842c0cfd0',2,'go','7',1795026404589498);
+INSERT INTO "tenure_signals" VALUES('01a1f06c-6710-7186-a148-724ead585d40',2,'go','7',1795034998662959);
 CREATE TABLE tenure_steps (
     number integer primary key,
     job_id text not null,
@@ -597,7 +614,8 @@ CREATE TABLE tenure_steps (
 );
 CREATE TABLE tenure_streams (
     aggregate text not null primary key,
-    at integer not null
+    at integer not null,
+    constraint "tenure: times are integers within the years 1 to 9999" check (at between -62135510400000000 and 253402128000000000)
 ) without rowid;
 CREATE TABLE tenure_subscriptions (
     endpoint text not null references tenure_endpoints (name) on delete cascade,
@@ -609,7 +627,8 @@ CREATE TABLE tenure_subscriptions (
     primary key (endpoint, topic),
     constraint "tenure: filters are a JSON object" check (
         filters is null or case when json_valid(filters) then json_type(filters) is 'object' else 0 end
-    )
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (updated_at between -62135510400000000 and 253402128000000000)
 ) without rowid;
 CREATE TABLE tenure_workers (
     id text not null primary key,
@@ -622,7 +641,16 @@ CREATE TABLE tenure_workers (
     prunes integer not null default 0 check (prunes between 0 and 1),
     started_at integer not null,
     seen_at integer not null,
-    stopped_at integer
+    stopped_at integer,
+    constraint "tenure: queues and kinds are JSON lists" check (
+        case when json_valid(queues) and json_valid(kinds)
+            then json_type(queues) is 'array' and json_type(kinds) is 'array' else 0 end
+    ),
+    constraint "tenure: times are integers within the years 1 to 9999" check (
+        started_at between -62135510400000000 and 253402128000000000
+        and seen_at between -62135510400000000 and 253402128000000000
+        and ifnull(stopped_at between -62135510400000000 and 253402128000000000, 1)
+    )
 ) without rowid;
 CREATE TABLE tenure_writer (
     only integer primary key,
@@ -726,6 +754,7 @@ CREATE INDEX tenure_deliveries_delivered on tenure_deliveries (at) where outcome
 CREATE INDEX tenure_deliveries_dead on tenure_deliveries (endpoint, number) where outcome = 'dead' and handled_at is null;
 CREATE INDEX tenure_rate_usage_until on tenure_rate_usage (queue, until_at);
 CREATE INDEX tenure_schedules_next on tenure_schedules (next_at, name) where next_at is not null and paused_at is null;
+CREATE INDEX tenure_operator_log_unpublished on tenure_operator_log (id) where published_at is null;
 CREATE VIEW tenure_executions as
 select
     claim.job_id || '/' || claim.attempt as exec_id,
@@ -1261,6 +1290,9 @@ begin
     select raise(abort, 'tenure: only the store writes the operators'' log, and nothing replaces an entry');
 end;
 CREATE TRIGGER tenure_operator_log_update before update on tenure_operator_log
+when (select writer from tenure_writer) is not 'store' or old.published_at is not null or new.published_at is null
+    or (old.id, old.at, old.actor, old.action, old.job_id, old.detail)
+        is not (new.id, new.at, new.actor, new.action, new.job_id, new.detail)
 begin
     select raise(abort, 'tenure: the operators'' log never changes');
 end;
