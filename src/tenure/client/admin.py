@@ -25,6 +25,7 @@ from tenure.errors import (
     RevisionConflict,
     StoreError,
 )
+from tenure.lifecycle.continuations import continued_as
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_integer, encode
 from tenure.lifecycle.operations import Cancel, Operation, RequestCancel, Signal, Wake
@@ -150,7 +151,9 @@ class JobAdmin:
 
         A job that is claimed or released meanwhile is decided again. A job that has ended or is committed is refused.
         """
-        [outcome] = await self._cancel([await self.job(job_id)], hard=hard, reason=reason)
+        job = await self.job(job_id)
+        _require_last(job, "cancel")
+        [outcome] = await self._cancel([job], hard=hard, reason=reason)
         if isinstance(outcome, Failure):
             raise outcome.error
         return outcome.job
@@ -166,6 +169,8 @@ class JobAdmin:
         )
         [outcome] = await self._store.apply([request])
         if isinstance(outcome, Failure):
+            if isinstance(outcome.error, IllegalTransition):
+                _require_last(await self.job(request.job_id), "signal")
             raise outcome.error
         return outcome.job
 
@@ -456,6 +461,13 @@ def _checked_redrive(old: Job, enqueued: EnqueueResult) -> EnqueueResult | Illeg
     if enqueued.job.origin.redrive_of == old.id:
         return enqueued
     return _refused(old, "redrive", f"live job {enqueued.job.id} has the same dedupe key")
+
+
+def _require_last(job: Job, asked: str) -> None:
+    """Raise IllegalTransition, with the id of the next run, for a run that went on as another one."""
+    successor_id = continued_as(job)
+    if successor_id is not None:
+        raise _refused(job, asked, f"it went on as run {successor_id}; use that one")
 
 
 def _refused(job: Job, operation: str, why: str) -> IllegalTransition:

@@ -94,7 +94,7 @@ class ProcessExecutor:
         if isinstance(ended, Raised):
             return ended
         if one.ready:
-            return _died(one)
+            return _died(one, "job")
         self._starts.failed(f"it {describe_exit(one.exit_code)} before it was ready")
         return self._starts.released()
 
@@ -122,7 +122,7 @@ class ProcessExecutor:
             return ended.text
         await self._end(one)
         if one.ready:
-            raise ProcessEnded(_died(one).error)
+            raise ProcessEnded(_died(one, "step").error)
         self._starts.failed(f"it {describe_exit(one.exit_code)} before it was ready")
         raise ProcessNotStarted(self._starts.wait_seconds)
 
@@ -451,8 +451,8 @@ def _update(attempt: RunningAttempt) -> AttemptUpdate:
     )
 
 
-def _died(one: StartedChild) -> Raised:
-    message = f"the process of the job {describe_exit(one.exit_code)}"
+def _died(one: StartedChild, what: str) -> Raised:
+    message = f"the process of the {what} {describe_exit(one.exit_code)}"
     return Raised(encode({"type": "ProcessDied", "message": message}))
 
 
