@@ -234,10 +234,8 @@ def decode_event(row: Row) -> Event:
 
 
 def encode_job(job: Job, *, policy_id: int, before: Job | None = None) -> JobRow:
-    """The row of a job, which was `before` until the transitions that are written with it.
-
-    The values are in the order of the columns: keywords would take four times as long.
-    """
+    """The row of a job, which was `before` until the transitions that are written with it."""
+    # In the order of the columns: keywords would take four times as long.
     origin, due_at = job.origin, job.due_at
     created_at = micros(job.created_at)
     return JobRow(
@@ -309,10 +307,8 @@ def encode_change(before: Job, after: Job) -> Row:
     return (*_mutable(astuple(row)), row.id, before.rev, None if before.token is None else text(before.token))
 
 
-def decode_job(row: Row, policy_of: PolicyOf) -> Job:
-    """The record of a row of tenure_jobs, with its token."""
-    job = JobRow(*row)
-    origin = Origin(
+def _decode_origin(job: JobRow, policy_of: PolicyOf) -> Origin:
+    return Origin(
         id=id_of(job.id),
         kind=job.kind,
         payload=job.payload,
@@ -330,8 +326,13 @@ def decode_job(row: Row, policy_of: PolicyOf) -> Job:
         redrive_of=None if job.redrive_of is None else id_of(job.redrive_of),
         awaited=job.awaited == 1,
     )
+
+
+def decode_job(row: Row, policy_of: PolicyOf) -> Job:
+    """The record of a row of tenure_jobs, with its token."""
+    job = JobRow(*row)
     added = Job(
-        origin=origin,
+        origin=_decode_origin(job, policy_of),
         status=_STATUS[job.status],
         rev=job.rev,
         created_at=timestamp(job.created_at),
