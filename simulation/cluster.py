@@ -24,6 +24,7 @@ from simulation.retention import KEPT_SECONDS, RETENTION, SimulatedRetention
 from simulation.schedules import SimulatedSchedules
 from simulation.virtual_loop import Begun, DatabaseClock, Node, VirtualLoop, in_node
 from simulation.waits import SimulatedWaits
+from simulation.workflows import SimulatedWorkflows
 from tenure.app import App
 from tenure.client.admin import JobAdmin
 from tenure.errors import JobNotFound, LeaseLost, Refused, RevisionConflict, StoreUnavailable, TooManyConnections
@@ -106,6 +107,7 @@ class SimulatedCluster:
             self.loop.time,
             dies=Fault.CRASH not in options.without,
         )
+        self._workflows = SimulatedWorkflows(self.app, self.chance.of("workflows"), self.clock.sleep)
 
     def _new_store(self) -> DividedStore:
         if self.options.store == "model":
@@ -369,7 +371,10 @@ class SimulatedCluster:
         in_node(parent, lambda: self.loop.create_task(family.run(self._wired_as(parent, "parent"))))
         waiter = Node("waiter", self.loop)
         in_node(waiter, lambda: self.loop.create_task(self._waits.run(self._wired_as(waiter, "waiter"))))
-        clients = [calls, wakes, parents]
+        journeys = in_node(
+            client, lambda: self.loop.create_task(self._workflows.enqueue(self._wired_as(client, "workflows")))
+        )
+        clients = [calls, wakes, parents, journeys]
         if self._budgets.happens:
             wired = self._wired_as(client, "budgets")
             clients.append(in_node(client, lambda: self.loop.create_task(self._budgets.enqueue(wired))))
@@ -385,6 +390,9 @@ class SimulatedCluster:
         await self._budgets.check(self.store)
         await self._forks.check(self.store)
         self.seen["run forked"] += self._forks.many
+        if self.broken is None:
+            await self._workflows.check(self.store, await all_jobs(self.store))
+            self.seen.update(self._workflows.seen)
         if self.chance.of("retention").happens(RETENTION_SHARE):
             await self._until_pruned()
         if self.broken is None:

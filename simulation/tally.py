@@ -37,6 +37,13 @@ SOMETIMES = (
     "parent woken",
     "lost wake recovered",
     "run forked",
+    "run succeeded",
+    "run failed",
+    "run cancelled",
+    "step executed in two attempts",
+    "step undone",
+    "signal in time",
+    "wait timed out",
 )
 """What must have happened in at least one run; otherwise the runs prove nothing about that fault."""
 

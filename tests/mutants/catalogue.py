@@ -13,6 +13,7 @@ from tests.mutants import (
     steps,
     vocabularies,
     workers,
+    workflows,
 )
 from tests.mutants.mutant import Mutant
 
@@ -27,4 +28,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *queue_limits.MUTANTS,
     *workers.MUTANTS,
     *vocabularies.MUTANTS,
+    *workflows.MUTANTS,
 )

@@ -55,11 +55,11 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def counts_steps(self) -> bool:
-        """Whether the store must count the job's steps when it writes: another actor ends the owner's attempt. The
-        owner's own request brings their digest."""
-        return self.guard is not ClockGuard.LIVE_LEASE and any(
-            records_steps(event.type, event.from_status) for event in self.planned
-        )
+        """Whether the store must count the job's steps when it writes: another actor ends the owner's attempt, or an
+        owner that has not read the steps of earlier attempts. One that has read them brings their digest."""
+        if self.guard is ClockGuard.LIVE_LEASE and not self.before.may_have_earlier_steps:
+            return False
+        return any(event.steps is None and records_steps(event.type, event.from_status) for event in self.planned)
 
     def with_owner_steps(self, steps: str | None) -> Change:
         """The change with the digest of the job's steps that its owner's request brings."""

@@ -306,6 +306,11 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.compensated_at is not None
 
     @property
+    def may_have_earlier_steps(self) -> bool:
+        """Whether steps may have been recorded before this attempt: by an earlier one, or copied into a fork."""
+        return self.attempt > 1 or self.origin.redrive_of is not None
+
+    @property
     def counted_failures(self) -> int:
         """The failures that `max_attempts` limits: those of undo attempts are counted afresh."""
         return self.failures - self.failures_before_undo

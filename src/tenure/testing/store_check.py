@@ -35,7 +35,8 @@ async def check_store(store: Store) -> None:
         check_job(job, events)
         assert await store.executions(job.id) == executions(events)
         assert (await store.dead_letter(job.id) is not None) == (job.status is DEAD_LETTERED)
-        assert content_problems(job, events, (await store.content([job.id]))[job.id]) == []
+        problems = content_problems(job, events, (await store.content([job.id]))[job.id])
+        assert problems == [], f"job {job.id}: {problems}"
 
 
 def check_job(job: Job, events: Sequence[Event]) -> None:

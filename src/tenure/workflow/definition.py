@@ -99,12 +99,12 @@ class WorkflowDefinition(JobDefinition[P, R]):
                 await self._end_later(engine, children, end)
             raise
         except EndsAttempt as ended:
-            await self._undo_after(engine, children, ended.outcome)
+            await self._undo_after(engine, children, ended.outcome, arguments)
             raise
         except Exception as error:
             outcome = self._outcome(attempt, error)
             if outcome is not None:
-                await self._undo_after(engine, children, outcome)
+                await self._undo_after(engine, children, outcome, arguments)
             if failed_step(error) is None:
                 raise
             # The failure is recorded, and every further attempt would find it again.
@@ -135,24 +135,45 @@ class WorkflowDefinition(JobDefinition[P, R]):
 
     # Compensation.
 
-    async def _undo_after(self, engine: WorkflowEngine, children: ChildJobs, outcome: Outcome) -> None:
+    async def _undo_after(
+        self, engine: WorkflowEngine, children: ChildJobs, outcome: Outcome, arguments: Mapping[str, Any]
+    ) -> None:
         """Undo the steps if the run ends with this outcome and has any to undo."""
-        end, records = RunEnd.after(engine.job, outcome), engine.records()
+        end = RunEnd.after(engine.job, outcome)
         if end is not None or isinstance(outcome, Halted):
             how = "was halted" if end is None else ENDED[end.ends_as]
             await children.cancel_live(f"its parent {how}")
-        if end is not None and steps_to_undo(records):
+        if end is None:
+            return
+        records = await self._recorded(engine)
+        if steps_to_undo(records) and engine.save_cut_off:
+            await self._replay_and_undo(engine.attempt, records, end, arguments)
+        elif steps_to_undo(records):
             await self._undo(engine.attempt, records, engine.undoable, end)
+
+    async def _recorded(self, engine: WorkflowEngine) -> Sequence[StepRecord]:
+        """All that is recorded of the run, also if a call was cancelled while its step was being saved."""
+        if not engine.save_cut_off:
+            return engine.records()
+        await engine.attempt.steps_saved()
+        return await engine.services.checkpointer.load(engine.attempt.lease)
 
     async def _end(
         self, attempt: RunningAttempt, records: Sequence[StepRecord], end: RunEnd, arguments: Mapping[str, Any]
     ) -> NoReturn:
-        """End a run that is to end: replay it to find what undoes its steps, and undo them."""
-        engine = WorkflowEngine(attempt, records, Mode.REPLAY)
-        children = ChildJobs(engine, self.errors)
+        """End a run that was to end before this attempt."""
+        children = ChildJobs(WorkflowEngine(attempt, records, Mode.REPLAY), self.errors)
         await children.cancel_live(f"its parent {ENDED[end.ends_as]}")
         if not steps_to_undo(records) and not attempt.job.unwinding:
             raise EndsAttempt(Cancelled())
+        await self._replay_and_undo(attempt, records, end, arguments)
+
+    async def _replay_and_undo(
+        self, attempt: RunningAttempt, records: Sequence[StepRecord], end: RunEnd, arguments: Mapping[str, Any]
+    ) -> NoReturn:
+        """Replay the run to find what undoes its steps, and undo them."""
+        engine = WorkflowEngine(attempt, records, Mode.REPLAY)
+        children = ChildJobs(engine, self.errors)
         try:
             await engine.run(
                 self.function(self.run_class(engine, Context(attempt), children, self.errors), **arguments)
@@ -186,7 +207,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         ends, and let the next attempt undo them."""
         try:
             await children.cancel_live("its parent has timed out")
-            if not steps_to_undo(engine.records()):
+            if not steps_to_undo(await self._recorded(engine)):
                 return
             await engine.services.checkpointer.save(engine.attempt.lease, end.step())
         except TenureError:

@@ -47,6 +47,7 @@ from tenure.workers.execution.outcomes import (
     Returned,
     Suspended,
     UndoUnfinished,
+    describe_error,
 )
 from tenure.workflow.branch import Branch, Place, call_key, current_branch, require_own_task
 from tenure.workflow.budget import SpendMeter, charge_cancelled
@@ -159,6 +160,8 @@ class WorkflowEngine:
         self.partial_result: Callable[[], str] = lambda: "null"
         """Returns what the run is halted with, if it is, as JSON text."""
         self._outcome: Outcome | None = None
+        self.save_cut_off = False
+        """Whether a call was cancelled while its step was being saved: the step may be recorded all the same."""
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -387,6 +390,9 @@ class WorkflowEngine:
         step = msgspec.structs.replace(step, code_version=self.services.code_version)
         try:
             return self.adopt(await self.services.checkpointer.save(self.attempt.lease, step, charge))
+        except asyncio.CancelledError:
+            self.save_cut_off = True
+            raise
         except (LeaseLost, StoreUnavailable):
             self.end_here(Lost())
         except CheckpointNotSaved as error:
@@ -488,6 +494,7 @@ class WorkflowEngine:
         self._changed.set()
         if self._watching is None:
             self._watching = self.services.seams.spawn.task(self._watch(), name="tenure-run-waits")
+            self._watching.add_done_callback(self._watch_ended)
         try:
             return await wait
         finally:
@@ -504,8 +511,9 @@ class WorkflowEngine:
             if not self._waits or main is None:
                 await self._changed.wait()
                 continue
-            if self._mode is not Mode.REPLAY:
-                await self._end_waits()
+            if self._mode is not Mode.REPLAY and not await self._end_waits():
+                await self._change_or(WATCH_SECONDS)
+                continue
             if not self._executing and waits_durably(main) and not self._changed.is_set():
                 self.end(UndoUnfinished() if self._mode is Mode.REPLAY else self._suspension())
                 return
@@ -534,12 +542,23 @@ class WorkflowEngine:
         template = "run %s (%s) waits on its worker, since it also awaits something that is not durable: %s"
         log.warning(template, job.id, job.kind, awaited, extra=job_fields(job))
 
-    async def _end_waits(self) -> None:
-        """End the waits whose time has come or whose signal is there."""
-        if any(wait.signal is not None for wait in self._waits):
-            await self.refresh_signals()
-        if any(wait.child_id is not None for wait in self._waits):
-            await self._refresh_children()
+    def _watch_ended(self, watching: asyncio.Task[None]) -> None:
+        """Without it the run would keep its worker for ever: an error that it does not handle ends the attempt."""
+        error = None if watching.cancelled() else watching.exception()
+        if isinstance(error, Exception):
+            log.error("run %s: its waits cannot be ended", self.job.id, exc_info=error, extra=job_fields(self.job))
+            self.end(Raised(describe_error(error)))
+
+    async def _end_waits(self) -> bool:
+        """End the waits whose time has come or whose signal is there. False if the database is unavailable."""
+        try:
+            if any(wait.signal is not None for wait in self._waits):
+                await self.refresh_signals()
+            if any(wait.child_id is not None for wait in self._waits):
+                await self._refresh_children()
+        except StoreUnavailable as error:
+            log.warning("run %s: read of what it waits for failed, retrying: %s", self.job.id, error)
+            return False
         now = self.now
         for wait in list(self._waits):
             arrived = wait.signal is not None and self.has_signal(wait.signal)
@@ -547,6 +566,7 @@ class WorkflowEngine:
             if not wait.done() and (arrived or (wait.deadline is not None and wait.deadline <= now)):
                 wait.set_result(None)
                 self._changed.set()
+        return True
 
     def _suspension(self) -> Suspended:
         """What the run waits for: children, signals or a time. Signals and the time end every wait."""

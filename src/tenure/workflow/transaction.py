@@ -173,7 +173,9 @@ class TransactionStep(Generic[R]):
         try:
             return await asyncio.shield(trying)
         except asyncio.CancelledError:
-            if not self._committing:
+            if self._committing:
+                self._engine.save_cut_off = True
+            else:
                 trying.cancel()
             raise
 

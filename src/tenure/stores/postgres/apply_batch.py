@@ -126,11 +126,13 @@ def is_heartbeat(change: Change) -> bool:
 
 
 def is_completion(change: Change) -> bool:
-    """Whether the change completes a job without steps that was not committed before, which has a statement of its
-    own."""
+    """Whether the change completes a job that was not committed before and of which its owner knows no steps. It has a
+    statement of its own, which counts the steps of earlier attempts, but not those of a fork."""
     if len(change.operations) != 1 or not isinstance(change.operations[0], Complete):
         return False
-    return change.planned[0].commits and change.operations[0].written is None and change.planned[0].steps is None
+    step = change.planned[0]
+    knows_none = step.steps is None and change.before.origin.redrive_of is None
+    return step.commits and change.operations[0].written is None and knows_none
 
 
 def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:

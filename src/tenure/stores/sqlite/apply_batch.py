@@ -114,4 +114,4 @@ def _completion(request: Request) -> Change | None:
         change = decide_chain(request.job, operations, request.actor, request_id=request.request_id)
     except Refused:
         return None
-    return change if change.planned[0].commits else None
+    return change if change.planned[0].commits and not change.counts_steps else None

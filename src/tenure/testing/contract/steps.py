@@ -342,6 +342,24 @@ class StepContract:
         await drive.repeat(msgspec.structs.replace(request, steps=None))
 
     @pytest.mark.requirement("SM-20")
+    @pytest.mark.parametrize("operation", BY_OWNER, ids=lambda operation: operation.type.value)
+    async def test_the_steps_are_counted_for_an_owner_that_has_not_read_them(
+        self, drive: Driver, operation: Operation, clock: DatabaseClock
+    ) -> None:
+        """A job that calls no step in its second attempt, or whose database was unavailable before it could read."""
+        job = await drive.running(policy={"lease_seconds": 60.0})
+        await save(drive.store, save_request(job, "a"), save_request(job, "b"))
+        digest = await recorded(drive.store, job)
+        clock.advance(61)
+        await drive.apply(job.id, Stall(), Requeue(), actor=RECOVERY)
+        [again] = await drive.claim()
+        await drive.try_apply(drive.request(again, operation, fresh=True))
+        events = await drive.events_of(job.id)
+        assert events[-1].steps == digest
+        stored = await drive.store.read([job.id]), await drive.store.content([job.id])
+        assert content_problems(stored[0][job.id], events, stored[1][job.id]) == []
+
+    @pytest.mark.requirement("SM-20")
     async def test_only_the_end_of_an_attempt_carries_the_digest(self, drive: Driver, clock: DatabaseClock) -> None:
         job = await drive.running(policy={"lease_seconds": 60.0})
         await save(drive.store, save_request(job))

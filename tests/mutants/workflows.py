@@ -1,0 +1,119 @@
+"""Breaks of the workflow engine, which the simulator's runs of real workflows must notice."""
+
+from __future__ import annotations
+
+from tenure.lifecycle import steps
+from tenure.lifecycle.records import Job
+from tenure.workflow.children import ChildJobs
+from tenure.workflow.definition import WorkflowDefinition
+from tenure.workflow.engine import WorkflowEngine
+from tenure.workflow.step_call import StepExecution
+from tests.mutants.edits import Edits
+from tests.mutants.layers import Kit, Simulator
+from tests.mutants.mutant import Mutant
+
+NOT_READ = "test_the_steps_are_counted_for_an_owner_that_has_not_read_them"
+
+
+def recorded_step_is_executed(edits: Edits) -> None:
+    edits.python(StepExecution.result, "if record is None:", "if True:")
+
+
+def undo_in_order_of_completion(edits: Edits) -> None:
+    edits.python(steps.steps_to_undo, "reverse=True", "reverse=False")
+
+
+def cancelled_run_undoes_nothing(edits: Edits) -> None:
+    edits.python(WorkflowDefinition._end, "if not steps_to_undo(records) and", "if")
+
+
+def signal_is_received_twice(edits: Edits) -> None:
+    edits.python(WorkflowEngine.take_signal, "self._consumed.add(signal.rev)", "pass")
+
+
+def child_has_no_request_id(edits: Edits) -> None:
+    edits.python(ChildJobs._enqueue, 'request_id=f"{engine.job.id}/{call.place.key}"', "request_id=None")
+
+
+def step_in_flight_is_not_undone(edits: Edits) -> None:
+    edits.python(WorkflowDefinition._recorded, "not engine.save_cut_off", "True")
+
+
+def waits_end_with_the_database(edits: Edits) -> None:
+    edits.python(WorkflowEngine._end_waits, "except StoreUnavailable as error:", "except ZeroDivisionError as error:")
+    edits.python(WorkflowEngine._watch_ended, "isinstance(error, Exception)", "False")
+
+
+def owner_without_steps_is_believed(edits: Edits) -> None:
+    edits.attribute(Job, "may_have_earlier_steps", property(lambda _: False))
+
+
+def postgres_completion_counts_no_steps(edits: Edits) -> None:
+    edits.sql("tenure.stores.postgres", "jobs/complete", "tenure.steps_digest(accepted.id)", "null")
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a recorded step is executed again",
+        "the record is not looked at before the execution",
+        Simulator(),
+        r"executed call",
+        recorded_step_is_executed,
+    ),
+    Mutant(
+        "undo begins with the oldest step",
+        "steps are undone in the order of their completion",
+        Simulator(),
+        r"it has done .* and undone",
+        undo_in_order_of_completion,
+    ),
+    Mutant(
+        "a cancelled run undoes nothing",
+        "a run that was asked to cancel ends at once",
+        Simulator(),
+        r"it has done .* and undone",
+        cancelled_run_undoes_nothing,
+    ),
+    Mutant(
+        "a signal is received twice",
+        "a call does not mark the signal that it takes",
+        Simulator(),
+        r"received the signals|is its result",
+        signal_is_received_twice,
+    ),
+    Mutant(
+        "a step in flight is not undone",
+        "a run that is cancelled while a step is being saved undoes only what it knows of",
+        Simulator(),
+        r"it has done .* and undone",
+        step_in_flight_is_not_undone,
+    ),
+    Mutant(
+        "waits end with the database",
+        "a run that waits on its worker while the database is unavailable waits for ever",
+        Simulator(),
+        r"did not come to an end",
+        waits_end_with_the_database,
+    ),
+    Mutant(
+        "a child has no request id",
+        "an attempt that is repeated spawns another child",
+        Simulator(),
+        r"children, and spawns",
+        child_has_no_request_id,
+    ),
+    Mutant(
+        "an owner without steps is believed",
+        "an attempt that ended before it had read the steps records none",
+        Simulator(),
+        r"recorded 0",
+        owner_without_steps_is_believed,
+    ),
+    Mutant(
+        "PostgreSQL: a completion counts no earlier steps",
+        "a job that calls no step in its last attempt records none",
+        Kit(NOT_READ, "postgres"),
+        r"steps == ",
+        postgres_completion_counts_no_steps,
+    ),
+)
