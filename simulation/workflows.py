@@ -26,8 +26,8 @@ from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.lifecycle.steps import StepKind, StepRecord
 from tenure.stores.contract import Busy, EnqueueRequest, Request
+from tenure.workflow.current_step import current_step
 from tenure.workflow.run import Run
-from tenure.workflow.step_call import current_step
 
 RUNS = 2
 LEASE_SECONDS = 6.0

@@ -140,15 +140,17 @@ class WorkflowDefinition(JobDefinition[P, R]):
     ) -> None:
         """Undo the steps if the run ends with this outcome and has any to undo."""
         end = RunEnd.after(engine.job, outcome)
-        if end is not None or isinstance(outcome, Halted):
-            how = "was halted" if end is None else ENDED[end.ends_as]
-            await children.cancel_live(f"its parent {how}")
-        if end is None:
+        if end is None and not isinstance(outcome, Halted):
             return
         records = await self._recorded(engine)
-        if steps_to_undo(records) and engine.save_cut_off:
+        if engine.save_cut_off:
+            children = ChildJobs(WorkflowEngine(engine.attempt, records, Mode.REPLAY), self.errors)
+        await children.cancel_live(f"its parent {'was halted' if end is None else ENDED[end.ends_as]}")
+        if end is None or not steps_to_undo(records):
+            return
+        if engine.save_cut_off:
             await self._replay_and_undo(engine.attempt, records, end, arguments)
-        elif steps_to_undo(records):
+        else:
             await self._undo(engine.attempt, records, engine.undoable, end)
 
     async def _recorded(self, engine: WorkflowEngine) -> Sequence[StepRecord]:
