@@ -128,7 +128,7 @@ def _job_fields(job: Job) -> Iterator[tuple[str, object]]:
 def _set_values(policy: dict[str, Any]) -> dict[str, Any]:
     """The values that are set, at every depth."""
     values = {name: _set_values(value) if isinstance(value, dict) else value for name, value in policy.items()}
-    return {name: value for name, value in values.items() if value not in (None, [], {})}
+    return {name: value for name, value in values.items() if value not in (None, (), [], {})}
 
 
 def _print_traceback(error: str) -> None:
