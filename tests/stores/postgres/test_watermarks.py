@@ -32,14 +32,9 @@ from tenure.stores.postgres.watermarks import (
 )
 from tenure.stores.queue_groups import GROUP_QUEUES_MAX
 from tenure.testing.driver import Driver
-from tests.support.postgres import find_install
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 FAR = 1_000_000
-
-reads_more_on_16 = pytest.mark.xfail(
-    find_install().major < 17, reason="on PostgreSQL 16 a claim reads all due jobs of a lane, not only those it takes"
-)
 
 
 def row(number: int, *, priority: int = 0, queue: str = "default") -> dict[str, Any]:
@@ -236,7 +231,6 @@ async def fill(store: PostgresStore, drive: Driver, count: int, **facts: Any) ->
     return [one.job.id for one in added]
 
 
-@reads_more_on_16
 async def test_without_a_snapshot_in_the_way_a_claim_reads_little_more_than_it_takes(
     store: PostgresStore, drive: Driver, claims: Claims
 ) -> None:
@@ -290,7 +284,6 @@ async def test_several_lanes_are_claimed_from_in_one_order(
     assert [job.id for job in got] == [job.id for job in expected]
 
 
-@reads_more_on_16
 async def test_a_claim_from_many_queues_reads_the_first_jobs_of_a_group_and_hardly_more_than_it_takes(
     store: PostgresStore, drive: Driver, claims: Claims
 ) -> None:
@@ -303,7 +296,6 @@ async def test_a_claim_from_many_queues_reads_the_first_jobs_of_a_group_and_hard
     assert claims.entries_read[0] <= 3 * GROUP_QUEUES_MAX + 3 * 20
 
 
-@reads_more_on_16
 @pytest.mark.usefixtures("_soon_long")
 async def test_a_worker_that_has_none_of_the_kinds_does_not_read_all_jobs_each_time(
     store: PostgresStore, drive: Driver, claims: Claims
