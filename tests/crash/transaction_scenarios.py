@@ -12,7 +12,6 @@ import asyncpg
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.content import ContentDigests
-from tenure.lifecycle.forks import forked_steps
 from tenure.lifecycle.operations import Commit
 from tenure.lifecycle.records import Job
 from tenure.stores.contract import (
@@ -75,23 +74,6 @@ async def commit_block(context: Context) -> Outcome:
 async def save_steps(context: Context) -> list[StepOutcome]:
     """A repetition finds what was saved, and adopts it."""
     return await context.store.save_steps([save_request(context.job, f"main/{number}") for number in range(3)])
-
-
-async def one_with_steps(drive: Driver) -> list[Job]:
-    [job] = await one_running(drive)
-    await drive.store.save_steps([save_request(job, f"main/{number}") for number in range(3)])
-    return [job]
-
-
-async def enqueue_with_steps(context: Context) -> list[EnqueueResult]:
-    """What a fork writes: a job, and copies of the steps of another one. A repetition finds the job."""
-    steps = await context.store.steps(context.job.id)
-    copies = forked_steps(context.job, steps, job_id(22), from_step=None, replace={}, succeeded_children=())
-    async with context.store.transaction(deadline_seconds=BLOCK_SECONDS) as tx:
-        [enqueued] = await tx.enqueue([context.drive.enqueue(id=job_id(22), policy=LONG, redrive_of=context.job.id)])
-        if enqueued.created:
-            await tx.write_steps(enqueued.job, copies)
-    return [enqueued]
 
 
 async def save_step_with_users_rows(context: Context) -> StepOutcome:
@@ -174,7 +156,6 @@ TRANSACTION_SCENARIOS: tuple[Scenario, ...] = (
     Scenario("enqueue within", enqueue_within),
     Scenario("commit within", commit_within, one_running),
     Scenario("messages within", write_messages_within),
-    Scenario("enqueue with steps", enqueue_with_steps, one_with_steps),
     Scenario("save steps", save_steps, one_running),
     Scenario("save a step with the user's rows", save_step_with_users_rows, one_running),
 )
