@@ -18,6 +18,7 @@ from simulation.faults import Fault, Options
 from simulation.forks import SimulatedForks
 from simulation.invariants import WAKE_UPS, InvariantViolated, LogInvariants
 from simulation.network import DividedStore, RemoteCommitBlock, RemoteStore, SimulatedNotifier
+from simulation.outbox import SimulatedOutbox
 from simulation.queue_limits import Limits
 from simulation.random_streams import RandomStream
 from simulation.retention import KEPT_SECONDS, RETENTION, SimulatedRetention
@@ -96,6 +97,7 @@ class SimulatedCluster:
         )
         forks = self.chance.of("forks")
         self._forks = SimulatedForks(forks, self._seams(forks.of("ids")), self._budgets)
+        self._outbox = SimulatedOutbox(self, self.chance.of("outbox"), self._seams)
         self._scheduled = 0
         self.retention = SimulatedRetention()
         self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
@@ -382,6 +384,8 @@ class SimulatedCluster:
             clients.append(in_node(client, lambda: self.loop.create_task(self._forks.fork(forking))))
             for name in ("spender 1", "spender 2"):
                 self._start_spender(name)
+        if self._outbox.happens:
+            clients += await self._outbox.begin(self.store, client)
         for number in range(self.options.process_faults):
             self.spawn_outside(self._befall(number))
         await self._until(self.options.faulty_seconds)
@@ -393,6 +397,8 @@ class SimulatedCluster:
         if self.broken is None:
             await self._workflows.check(self.store, await all_jobs(self.store))
             self.seen.update(self._workflows.seen)
+        if self._outbox.happens and self.broken is None:
+            await self._outbox.check(self.store)
         if self.chance.of("retention").happens(RETENTION_SHARE):
             await self._until_pruned()
         if self.broken is None:

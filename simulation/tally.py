@@ -44,6 +44,11 @@ SOMETIMES = (
     "step undone",
     "signal in time",
     "wait timed out",
+    "crashed while delivering",
+    "lease of a stream lost",
+    "reply of a receiver lost",
+    "message delivered again",
+    "transaction with messages lost",
 )
 """What must have happened in at least one run; otherwise the runs prove nothing about that fault."""
 

@@ -67,6 +67,11 @@ class OutboxProcessor:
         self._refresh_at_seconds = float("-inf")
         self.counts: Counter[str] = Counter()
 
+    @property
+    def delivering(self) -> int:
+        """How many streams are leased at present."""
+        return len(self._tasks)
+
     def stop(self) -> None:
         """Claim no more. Deliveries under way end first."""
         self._stop.set()

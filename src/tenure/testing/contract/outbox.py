@@ -125,6 +125,20 @@ class OutboxContract:
         assert await drive.store.outbox.settle([settlement(stream)]) == [False]
         assert await drive.store.outbox.deliveries(stream.messages[0].sequence) == []
 
+    @pytest.mark.requirement("WC-07")
+    async def test_a_stream_that_another_processor_has_leased_is_not_settled(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        await endpoint(drive.store)
+        await post(drive, ("mail.sent", "ada"), ("mail.sent", "ada"))
+        [late] = await claim(drive.store)
+        clock.advance(LEASE_SECONDS + 1)
+        [current] = await claim(drive.store)
+        for position in (late.messages[0].sequence, late.messages[1].sequence):
+            assert await drive.store.outbox.settle([settlement(late, position=position)]) == [False]
+        assert await drive.store.outbox.deliveries(late.messages[0].sequence) == []
+        assert await drive.store.outbox.settle([settlement(current)]) == [True]
+
     async def test_a_message_that_is_written_while_others_are_delivered_stays_pending(self, drive: Driver) -> None:
         await endpoint(drive.store)
         await post(drive, ("paid", "ada"))
