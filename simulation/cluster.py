@@ -376,7 +376,7 @@ class SimulatedCluster:
         journeys = in_node(
             client, lambda: self.loop.create_task(self._workflows.enqueue(self._wired_as(client, "workflows")))
         )
-        clients = [calls, wakes, parents, journeys]
+        clients = [calls, wakes, parents, journeys, *await self._outbox.begin(self.store, client)]
         if self._budgets.happens:
             wired = self._wired_as(client, "budgets")
             clients.append(in_node(client, lambda: self.loop.create_task(self._budgets.enqueue(wired))))
@@ -384,8 +384,6 @@ class SimulatedCluster:
             clients.append(in_node(client, lambda: self.loop.create_task(self._forks.fork(forking))))
             for name in ("spender 1", "spender 2"):
                 self._start_spender(name)
-        if self._outbox.happens:
-            clients += await self._outbox.begin(self.store, client)
         for number in range(self.options.process_faults):
             self.spawn_outside(self._befall(number))
         await self._until(self.options.faulty_seconds)
@@ -397,8 +395,7 @@ class SimulatedCluster:
         if self.broken is None:
             await self._workflows.check(self.store, await all_jobs(self.store))
             self.seen.update(self._workflows.seen)
-        if self._outbox.happens and self.broken is None:
-            await self._outbox.check(self.store)
+        await self._outbox.check(self.store)
         if self.chance.of("retention").happens(RETENTION_SHARE):
             await self._until_pruned()
         if self.broken is None:

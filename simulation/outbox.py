@@ -134,10 +134,12 @@ class SimulatedOutbox:
         self._receivers = {name: SimulatedReceiver(name, chance.of(name), cluster) for name in ENDPOINTS}
         self._processors: dict[Node, OutboxProcessor] = {}
         self._born = 0
-        self.happens = chance.happens(SHARE)
+        self._happens = chance.happens(SHARE)
 
     async def begin(self, store: Any, client: Node) -> list[asyncio.Task[None]]:
         """Create the endpoints, start the processors and what happens to them, and the writers. Returns the writers."""
+        if not self._happens:
+            return []
         for name in ENDPOINTS:
             topics = (SubscriptionRecord(endpoint=name, topic="*"),)
             await store.outbox.put_endpoint(name, kind="simulated", subscriptions=topics, actor=OPERATOR)
@@ -211,10 +213,13 @@ class SimulatedOutbox:
         await self._cluster.clock.sleep(seconds)
         node.resume()
 
+    async def _is_pending(self, store: Store) -> bool:
+        return any(one.messages for one in (await store.outbox.depth()).endpoints)
+
     async def check(self, store: Store) -> None:
         """Once faults have ended: every message arrives at every endpoint, in order."""
         limit_seconds = self._cluster.loop.time() + QUIET_SECONDS_MAX
-        while any(one.messages for one in (await store.outbox.depth()).endpoints):
+        while self._cluster.broken is None and await self._is_pending(store):
             await self._cluster.clock.sleep(1.0)
             if self._cluster.loop.time() > limit_seconds:
                 raise InvariantViolated(f"messages stayed pending: {(await store.outbox.depth()).endpoints}")

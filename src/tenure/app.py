@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tenure.observe.snapshot import MetricsSnapshot
     from tenure.outbox.processor import ProcessorOptions
     from tenure.outbox.role import CallableEndpoint
-    from tenure.outbox.sinks import Delivery
+    from tenure.outbox.sinks import Delivery, Sink
     from tenure.testing.harness.harness import Mode
     from tenure.testing.harness.mode import HarnessMode
     from tenure.workers.execution.process.child import LoadJob
@@ -66,6 +66,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 PolicyT = TypeVar("PolicyT", bound="RunPolicy")
+ReceiverT = TypeVar("ReceiverT", bound="Callable[[Delivery], Any] | Sink")
 
 GOAL_LENGTH_MAX = 10_000
 ENQUEUE_BATCH = 1000
@@ -352,7 +353,7 @@ class App:
         topics: Sequence[str],
         filters: Mapping[str, Any] | None = None,
         block_seconds: float | None = None,
-    ) -> Callable[[Callable[[Delivery], R]], Callable[[Delivery], R]]:
+    ) -> Callable[[ReceiverT], ReceiverT]:
         """Declare a function that receives outbox messages, async or plain. A message is delivered when it returns.
 
         @app.endpoint("crm", topics=["mail.*"])
@@ -360,11 +361,12 @@ class App:
 
         `topics` are whole topics or beginnings (`mail.*`, `*`); `filters` are fields of the body and their values. A
         message may hold up the later ones of its aggregate for `block_seconds`. The endpoint receives what is committed
-        after a worker of this app has first started.
+        after a worker of this app has first started. `app.endpoint("lake", topics=["*"])(sink)` declares a sink of your
+        own instead of a function: an object with `deliver` and `close` (`tenure.outbox.sinks.Sink`).
         """
         from tenure.outbox.role import callable_endpoint
 
-        def declare(function: Callable[[Delivery], R]) -> Callable[[Delivery], R]:
+        def declare(function: ReceiverT) -> ReceiverT:
             if name in self.endpoints:
                 raise InvalidInput("endpoint", f"{name!r} is declared already; use another name")
             facts = {"topics": topics, "filters": filters, "block_seconds": block_seconds}

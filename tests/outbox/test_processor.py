@@ -12,6 +12,7 @@ import pytest
 
 import tenure
 from tenure.errors import InvalidInput, StoreUnavailable
+from tenure.outbox.circuit_breaker import CircuitBreaker
 from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
 from tenure.outbox.retry import DELAYS_SECONDS, RetrySchedule, wanted_by
 from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered
@@ -214,6 +215,63 @@ async def test_a_stuck_aggregate_and_a_dead_endpoint_hold_up_no_other(store: Sto
     assert [one.messages for one in (await store.outbox.depth()).endpoints] == [1, 3]
 
 
+class Hanging:
+    """The sink of an endpoint that never responds."""
+
+    async def deliver(self, delivery: Delivery) -> Delivered | Undelivered:
+        await asyncio.Event().wait()
+        return Delivered()
+
+    async def close(self) -> None: ...
+
+
+class Healthy(Receiver):
+    """A receiver that responds after a few turns of the event loop. `done` is set by the last message."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__()
+        self.done, self._wanted = asyncio.Event(), wanted
+
+    async def deliver(self, delivery: Delivery) -> Delivered | Undelivered:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        answer = await super().deliver(delivery)
+        self._wanted -= 1
+        if not self._wanted:
+            self.done.set()
+        return answer
+
+
+async def turns_until_delivered(dead: Sink | None, *, messages: int = 400) -> int:
+    """How many turns of the event loop one processor takes to deliver everything to a healthy endpoint."""
+    store: Any = ModelStore(ManualClock())
+    healthy = Healthy(messages)
+    sinks: dict[str, Sink] = {"healthy": healthy} | ({} if dead is None else {"dead": dead})
+    for name in sinks:
+        await endpoint(store, name)
+    drive: Any = Driver(store)
+    await post(drive, *(("t", f"a{number}") for number in range(messages)))
+    served = processor(store.outbox, sinks, retry=RetrySchedule(delays_seconds=(3600.0,)))
+    running = asyncio.ensure_future(served.drain())
+    turns = 0
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not healthy.done.is_set():
+            await asyncio.sleep(0)
+            turns += 1
+    for task in [running, *served._tasks]:
+        task.cancel()
+    await asyncio.wait([running])
+    return turns
+
+
+@pytest.mark.parametrize("dead", [Hanging(), CircuitBreaker(Receiver(lambda _: Undelivered(reason="down")))])
+async def test_a_dead_endpoint_leaves_the_others_their_throughput(dead: Sink) -> None:
+    """Counted in turns of the event loop, so that it does not depend on the machine."""
+    alone = await turns_until_delivered(None)
+    beside = await turns_until_delivered(dead)
+    assert alone / beside >= 0.95
+
+
 async def test_a_receiver_that_is_gone_disables_its_endpoint_and_what_comes_in_is_kept(store: Store) -> None:
     answers: list[Delivered | Undelivered] = [Undelivered(reason="410 Gone", status=410, gone=True)]
     receiver = Receiver(lambda _: answers[0])
@@ -336,6 +394,15 @@ async def test_a_worker_delivers_what_its_jobs_commit_to_the_endpoints_of_the_ap
     [delivery] = got
     assert (delivery.job_id, delivery.correlation_id) == (handle.id, str(handle.id))
     assert (delivery.body, delivery.headers) == ('{"amount":3,"region":"eu"}', {"x": "1"})
+
+
+async def test_an_endpoint_can_be_a_sink_of_the_program(database: Database) -> None:
+    app, receiver = tenure.App(database.url, environment={}), Receiver()
+    assert app.endpoint("lake", topics=["*"])(receiver) is receiver
+    async with database.opened(), app, app.outbox_role()(await app.store(), "p") as role:
+        await app.outbox("paid", {"n": 1}, aggregate="ada")
+        await eventually(lambda: role.counts["delivered"] == 1)  # type: ignore[attr-defined]
+    assert [one.topic for one in receiver.accepted["ada"]] == ["paid"]
 
 
 async def test_a_message_in_a_rolled_back_transaction_of_the_user_is_never_delivered(

@@ -7,14 +7,14 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor
 from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
-from tenure.outbox.sinks import CallableSink, Delivery, Sink
+from tenure.outbox.sinks import CallableSink, Delivery, Sink, is_sink
 from tenure.seams import Seams
 from tenure.stores.contract import Store
 from tenure.stores.contract.outbox import OUTBOX_WAKEUP, EndpointRecord, SubscriptionRecord
@@ -27,17 +27,20 @@ WEBHOOK = "webhook"
 log = logging.getLogger("tenure.outbox")
 
 
+Function = Callable[[Delivery], Any]
+
+
 class CallableEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that receives messages."""
+    """A function, or a sink of the program, that receives messages."""
 
     name: str
-    function: Callable[[Delivery], Any]
+    function: Function | Sink
     subscriptions: tuple[SubscriptionRecord, ...]
 
 
 def callable_endpoint(
     name: str,
-    function: Callable[[Delivery], Any],
+    function: Function | Sink,
     *,
     topics: Sequence[str],
     filters: Mapping[str, Any] | None = None,
@@ -69,7 +72,10 @@ def outbox_role(
 
             return open_webhook(record.config or "{}", environment=environment)
         declared = endpoints.get(record.name) if record.kind == CALLABLE else None
-        return None if declared is None else CallableSink(declared.function, spawn=seams.spawn)
+        if declared is None:
+            return None
+        function = declared.function
+        return function if is_sink(function) else CallableSink(cast("Function", function), spawn=seams.spawn)
 
     @asynccontextmanager
     async def role(store: Store, name: str) -> AsyncIterator[OutboxProcessor]:

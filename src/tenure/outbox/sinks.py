@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 from uuid import UUID
 
 import msgspec
@@ -112,6 +112,11 @@ class CallableSink:
             await self._function(delivery)
         else:
             await self._threads.call(lambda: self._function(delivery))
+
+
+def is_sink(receiver: object) -> TypeGuard[Sink]:
+    """Whether the receiver is a sink, and not a function."""
+    return inspect.iscoroutinefunction(getattr(receiver, "deliver", None)) and hasattr(receiver, "close")
 
 
 def is_async(function: Callable[..., Any]) -> bool:
