@@ -36,12 +36,16 @@ select leased.endpoint, leased.aggregate as stream, leased.only_sequence, leased
     message.correlation_id, message.trace, message.at, message.endpoint_count
 from leased
 left join lateral (
-    select message.*
-    from tenure.outbox message
-    where leased.only_sequence = 0
-      and message.aggregate = leased.aggregate
-      and message.sequence > leased.position
-      and message.sequence <= leased.last_sequence
+    (
+        select message.*
+        from tenure.outbox message
+        where leased.only_sequence = 0
+          and message.aggregate = leased.aggregate
+          and message.sequence > leased.position
+          and message.sequence <= leased.last_sequence
+        order by message.sequence
+        limit :messages_max
+    )
     union all
     select message.*
     from tenure.outbox message
