@@ -23,7 +23,7 @@ from tenure.cli.main import tenure
 from tenure.client.job_function import EnqueueOptions
 from tenure.client.job_options import JobOptions
 from tenure.jobs.definition import Options
-from tenure.jobs.settings import DATABASE_DEFAULT, DATABASE_VARIABLE
+from tenure.jobs.settings import DATABASE_DEFAULT, DATABASE_VARIABLE, ContentLimits
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.records import Policy, Timeouts
 from tenure.lifecycle.retention import Retention
@@ -79,6 +79,9 @@ def settings_page() -> str:
         "## `app.worker(...)`",
         _summary(WorkerOptions),
         _parameters(App.worker),
+        "## `ContentLimits`",
+        _summary(ContentLimits),
+        _fields(ContentLimits),
         "## `Retention`",
         _summary(Retention),
         _fields(Retention),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tenure.jobs.context import Context
     from tenure.jobs.middleware import Middleware, StepAttempt
     from tenure.jobs.profiles import STRICT
+    from tenure.jobs.settings import ContentLimits
     from tenure.lifecycle.backoff import Backoff
     from tenure.lifecycle.budgets import Budget
     from tenure.lifecycle.queue_limits import Rate
@@ -58,6 +59,7 @@ __all__ = [
     "Backoff",
     "Budget",
     "CancelRequested",
+    "ContentLimits",
     "Context",
     "CurrentStep",
     "DeadlinePassed",
@@ -108,6 +110,7 @@ _MODULE_OF = {
     "Backoff": "tenure.lifecycle.backoff",
     "CancelRequested": "tenure.errors",
     "Budget": "tenure.lifecycle.budgets",
+    "ContentLimits": "tenure.jobs.settings",
     "Context": "tenure.jobs.context",
     "DeadlinePassed": "tenure.errors",
     "DependencyUnavailable": "tenure.errors",

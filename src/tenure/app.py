@@ -32,7 +32,7 @@ from tenure.errors import InvalidInput, StoreError, UnknownKind
 from tenure.jobs.context import Context, inside_commit
 from tenure.jobs.definition import JobDefinition, check_function
 from tenure.jobs.middleware import Middleware
-from tenure.jobs.settings import database_url
+from tenure.jobs.settings import ContentLimits, database_url
 from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_text, encode
@@ -128,6 +128,7 @@ class App:
         version: str | None = None,
         middleware: Sequence[Middleware] = (),
         retention: Retention | None = None,
+        limits: ContentLimits | None = None,
         seams: Seams = SYSTEM,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
@@ -137,6 +138,8 @@ class App:
         """The version of this program, for the provenance of its jobs. None if it is not known."""
         self.middleware = tuple(middleware)
         self.retention = retention or Retention()
+        self.limits = limits or ContentLimits()
+        """The largest payload and result of its jobs."""
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
         self.kinds: dict[str, JobDefinition[..., Any]] = {}
@@ -406,6 +409,7 @@ class App:
                 other = self.kinds[kind].function
                 problem = f"{kind!r} is declared already, by {other.__module__}.{other.__qualname__}"
                 raise InvalidInput("kind", f"{problem}; use another kind")
+        definition.limits = self.limits
         self.kinds.update(dict.fromkeys(kinds, definition))
 
     async def enqueue_many(self, requests: Iterable[PreparedCall[R]]) -> list[Handle[R]]:

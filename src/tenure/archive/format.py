@@ -21,6 +21,7 @@ from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import check_content, check_name
 from tenure.lifecycle.records import Actor, Event, Job, Role
 from tenure.lifecycle.schedules import ScheduleRecord
+from tenure.lifecycle.size_limits import STORED_BYTES_MAX
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import Artifact, ArtifactRecord, EnqueueRequest, OutboxMessage, SignalRecord
 from tenure.stores.contract.archive import (
@@ -292,7 +293,7 @@ def _check_job(line: JobLine) -> None:
     validate_enqueue(EnqueueRequest(job.origin, _EXPORTER))
     for name in ("committed_result", "result", "partial_result", "error", "last_error"):
         if (text := getattr(job, name)) is not None:
-            check_content(text, name)
+            check_content(text, name, bytes_max=STORED_BYTES_MAX)
     for signal in line.signals:
         check_content(signal.payload, "signal")
     dead_letters = () if line.dead_letter is None else (line.dead_letter,)

@@ -18,6 +18,7 @@ from tenure.errors import InvalidInput, PayloadRefused, ResultRefused
 from tenure.jobs.context import Context
 from tenure.jobs.models import decode_model, encode_model
 from tenure.jobs.results import ResultType
+from tenure.jobs.settings import ContentLimits
 from tenure.lifecycle.json_text import check_integer, check_name, encode, parse
 from tenure.lifecycle.records import Policy
 
@@ -67,6 +68,8 @@ class JobDefinition(Generic[P, R]):
         self.function = function
         self.name = check_name(name, "kind")
         self.options = options
+        self.limits = ContentLimits()
+        """Those of the app that declares the job."""
         check_name(options.queue, "queue")
         for alias in options.aliases:
             check_name(alias, "aliases")
@@ -117,11 +120,12 @@ class JobDefinition(Generic[P, R]):
         except (TypeError, ValueError, NotImplementedError) as problem:
             raise PayloadRefused(self.name, f"cannot be encoded as JSON: {problem}") from None
         self._convert(values)
-        return encode(values, where=self.name)
+        return encode(values, where=self.name, bytes_max=self.limits.payload_bytes_max)
 
     def payload_from_json(self, payload: str) -> str:
         """Validate arguments that are JSON text, and return them in canonical form."""
-        return self.payload_of(_require_object(self.name, parse(payload, where=self.name)))
+        values = parse(payload, where=self.name, bytes_max=self.limits.payload_bytes_max)
+        return self.payload_of(_require_object(self.name, values))
 
     def call_arguments(self, payload: str, *, enqueued_as: str | None = None) -> dict[str, Any]:
         """Convert a payload to the arguments of the function, without those that it does not contain.
@@ -169,7 +173,7 @@ class JobDefinition(Generic[P, R]):
         """Return the JSON text of a result of the function. ResultRefused: it cannot be stored, or breaks the
         annotation of the function."""
         try:
-            return self.result.encode(value)
+            return self.result.encode(value, bytes_max=self.limits.result_bytes_max)
         except ResultRefused as refusal:
             raise ResultRefused(f"job {job_id}, {refusal.where}", refusal.problem) from None
 

@@ -9,6 +9,7 @@ import msgspec
 from tenure.errors import InvalidInput, ResultRefused
 from tenure.jobs.models import decode_model, encode_model
 from tenure.lifecycle.json_text import encode
+from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX
 
 R = TypeVar("R")
 
@@ -21,12 +22,13 @@ class ResultType(Generic[R]):
         self._decoder = _decoder(kind, returns)
         self._may_be_none = _accepts(self._decoder, b"null")
 
-    def encode(self, value: Any) -> str:
+    def encode(self, value: Any, *, bytes_max: int = CONTENT_BYTES_MAX) -> str:
         """Return the JSON text of a result. ResultRefused: it cannot be stored, or does not fit the annotation."""
         if value is None and self._may_be_none:
             return "null"
         try:
-            text = encode(msgspec.to_builtins(value, str_keys=True, enc_hook=encode_model), where=self._where)
+            builtins = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_model)
+            text = encode(builtins, where=self._where, bytes_max=bytes_max)
         except InvalidInput as refusal:
             raise ResultRefused(refusal.where, refusal.problem) from None
         except (TypeError, ValueError, NotImplementedError) as problem:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 CONTENT_BYTES_MAX = 256 * 1024
-"""The largest payload, and the largest result or error of a job, signal or message, as JSON text."""
+"""The largest signal or message, and unless the app allows more, the largest payload or result, as JSON text."""
+STORED_BYTES_MAX = 2 * 1024 * 1024
+"""The largest payload or result that a store takes. An app allows less: `CONTENT_BYTES_MAX` by default."""
 STEP_BYTES_MAX = 2 * 1024 * 1024
 """The largest result or error of a workflow's step, as JSON text."""
 ARTIFACT_BYTES_MAX = 32 * 1024 * 1024

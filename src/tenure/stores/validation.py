@@ -18,7 +18,7 @@ from tenure.lifecycle.json_text import (
 )
 from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Role
-from tenure.lifecycle.size_limits import ARTIFACT_BYTES_MAX, STEP_BYTES_MAX
+from tenure.lifecycle.size_limits import ARTIFACT_BYTES_MAX, STEP_BYTES_MAX, STORED_BYTES_MAX
 from tenure.lifecycle.statuses import TERMINAL
 from tenure.lifecycle.steps import (
     DIGEST_MODULUS,
@@ -98,7 +98,7 @@ def validate_enqueues(requests: Sequence[EnqueueRequest], *, homogeneous: bool) 
     if homogeneous:
         for request in requests[1:]:
             _check_id(request.origin.id)
-            check_content(request.origin.payload, "payload")
+            check_content(request.origin.payload, "payload", bytes_max=STORED_BYTES_MAX)
 
 
 def _check_id(job_id: Any) -> None:
@@ -118,7 +118,7 @@ def validate_enqueue(request: EnqueueRequest) -> None:
     if request.due_at is not None:
         _check_due_at(request)
     check_text(request.actor.name, "actor")
-    check_content(origin.payload, "payload")
+    check_content(origin.payload, "payload", bytes_max=STORED_BYTES_MAX)
     for name in _OPTIONAL_TEXTS:
         if (text := getattr(origin, name)) is not None:
             check_text(text, name)
@@ -225,7 +225,7 @@ def validate_request(request: Request) -> None:
         if operation.type is OperationType.CLAIM:
             raise InvalidInput("operations", "hold a claim, which chooses its own jobs; use claim()")
         if (content := operation.content()) is not None:
-            check_content(content, operation.type)
+            check_content(content, operation.type, bytes_max=STORED_BYTES_MAX)
     if request.steps is not None:
         try:
             StepsDigest.parse(request.steps)

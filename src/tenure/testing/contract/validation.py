@@ -21,6 +21,7 @@ from tenure.lifecycle.operations import (
     Signal,
 )
 from tenure.lifecycle.records import Actor, Role
+from tenure.lifecycle.size_limits import STORED_BYTES_MAX
 from tenure.lifecycle.statuses import FAILED
 from tenure.stores.contract import EnqueueRequest, EventFilter, FinishedJobs, JobFilter, Request, VerboseEvents
 from tenure.testing.driver import CLIENT, Driver
@@ -28,7 +29,7 @@ from tenure.testing.store_check import all_jobs
 
 NUL, SURROGATE = "a\x00b", "a\ud800b"
 LONG = "x" * 501
-HUGE = '"' + "x" * (256 * 1024) + '"'
+HUGE = f'"{"x" * (STORED_BYTES_MAX - 1)}"'
 BAD_TEXTS = (NUL, SURROGATE, LONG, "", 7)
 BAD_CONTENTS = ("NaN", "[Infinity]", "{", "", "1 2", f'"{NUL}"', f'"{SURROGATE}"', '"\\u0000"', '"\\ud800"', HUGE, 7)
 STRICTLY = (
