@@ -14,6 +14,7 @@ import msgspec
 from simulation import sample_jobs
 from simulation.budgets import SimulatedBudgets
 from simulation.children import SimulatedChildren
+from simulation.engines import SimulatedEngines
 from simulation.faults import Fault, Options
 from simulation.forks import SimulatedForks
 from simulation.invariants import WAKE_UPS, InvariantViolated, LogInvariants
@@ -96,12 +97,13 @@ class SimulatedCluster:
             self.chance.of("budgets"), self.clock.sleep, dies=Fault.CRASH not in options.without
         )
         forks = self.chance.of("forks")
-        self._forks = SimulatedForks(forks, self._seams(forks.of("ids")), self._budgets)
-        self._outbox = SimulatedOutbox(self, self.chance.of("outbox"), self._seams)
+        self._forks = SimulatedForks(forks, self.seams(forks.of("ids")), self._budgets)
+        self._outbox = SimulatedOutbox(self, self.chance.of("outbox"), self.seams)
         self._scheduled = 0
         self.retention = SimulatedRetention()
-        self.app = App("sqlite:///:memory:", seams=self._seams(self.chance.of("client")), environment={})
+        self.app = App("sqlite:///:memory:", seams=self.seams(self.chance.of("client")), environment={})
         sample_jobs.declare(self.app, self.clock.sleep)
+        self._engines = SimulatedEngines(self, self.chance.of("engines"))
         self._family = SimulatedChildren(
             self.app,
             self.chance.of("children"),
@@ -114,10 +116,10 @@ class SimulatedCluster:
     def _new_store(self) -> DividedStore:
         if self.options.store == "model":
             return ModelStore(self.clock)  # type: ignore[arg-type]
-        seams = self._seams(self.chance.of("database"))
+        seams = self.seams(self.chance.of("database"))
         return SqliteStore(":memory:", seams=seams, database_clock=self.clock.now, inline=True)
 
-    def _seams(self, chance: RandomStream) -> Seams:
+    def seams(self, chance: RandomStream) -> Seams:
         return Seams(clock=self.clock, random=chance, spawn=SystemSpawner())
 
     # Observations of the network.
@@ -225,7 +227,7 @@ class SimulatedCluster:
         self._born += 1
         node = Node(f"worker-{self._born}", self.loop)
         chance = self.chance.of(node.name)
-        seams = self._seams(chance)
+        seams = self.seams(chance)
 
         connecting = chance.of("connecting")
 
@@ -233,7 +235,7 @@ class SimulatedCluster:
             if connecting.happens(NO_CONNECTION_SHARE) and self.faulty and self._may(Fault.NO_CONNECTION):
                 self.note(node, "open", Fault.NO_CONNECTION)
                 raise TooManyConnections("the database accepts no further connection", where=RemoteStore.where)
-            return self._wired(node, chance.of("wire"))
+            return self.wired(node, chance.of("wire"))
 
         options = WorkerOptions(
             concurrency=4, poll_seconds=4.0, scan_seconds=4.0, grace_seconds=4.0, in_thread=False, name=node.name
@@ -248,13 +250,13 @@ class SimulatedCluster:
     def _may(self, fault: Fault) -> bool:
         return fault not in self.options.without
 
-    def _wired(self, node: Node, chance: RandomStream) -> Any:
+    def wired(self, node: Node, chance: RandomStream) -> Any:
         """A process's connection to the store. Its requests and results are recorded, to be checked at the end."""
         wired: Any = RemoteStore(self, node, chance)
         return recorded(wired, self._histories.setdefault(node.name, History(node.name)), now=self.clock.now)
 
     def _wired_as(self, node: Node, name: str) -> Any:
-        return self._wired(node, self.chance.of(name))
+        return self.wired(node, self.chance.of(name))
 
     async def _live(self, node: Node, worker: Worker) -> None:
         try:
@@ -322,7 +324,7 @@ class SimulatedCluster:
 
     async def _enqueue(self, node: Node) -> None:
         chance = self.chance.of("calls")
-        store = self._wired(node, chance.of("wire"))
+        store = self.wired(node, chance.of("wire"))
         operator = JobAdmin(store, actor=self.app.client, seams=self.app.seams)
         self.acknowledged: list[Any] = []
         calls = 0
@@ -384,6 +386,10 @@ class SimulatedCluster:
             clients.append(in_node(client, lambda: self.loop.create_task(self._forks.fork(forking))))
             for name in ("spender 1", "spender 2"):
                 self._start_spender(name)
+        if self._engines.happens:
+            remote = self._wired_as(client, "remote jobs")
+            clients.append(in_node(client, lambda: self.loop.create_task(self._engines.enqueue(remote))))
+            self._engines.start()
         for number in range(self.options.process_faults):
             self.spawn_outside(self._befall(number))
         await self._until(self.options.faulty_seconds)
@@ -396,6 +402,8 @@ class SimulatedCluster:
             await self._workflows.check(self.store, await all_jobs(self.store))
             self.seen.update(self._workflows.seen)
         await self._outbox.check(self.store)
+        if self.broken is None:
+            self._engines.check([*await all_jobs(self.store), *self.retention.jobs.values()])
         if self.chance.of("retention").happens(RETENTION_SHARE):
             await self._until_pruned()
         if self.broken is None:

@@ -24,13 +24,14 @@ def simulate(seed: int, options: Options) -> Result:
     quiet.setLevel(logging.CRITICAL)
     cluster = SimulatedCluster(seed, options)
     try:
-        cluster.loop.run_until_complete(cluster.run())
-    except (InvariantViolated, AssertionError, TenureError) as problem:
-        cluster.broken = cluster.broken or problem
+        try:
+            cluster.loop.run_until_complete(cluster.run())
+        except (InvariantViolated, AssertionError, TenureError) as problem:
+            cluster.broken = cluster.broken or problem
+        result = cluster.result()
+        cluster.close()
     finally:
         quiet.setLevel(usual)
-    result = cluster.result()
-    cluster.close()
     return result
 
 

@@ -49,6 +49,11 @@ SOMETIMES = (
     "reply of a receiver lost",
     "message delivered again",
     "transaction with messages lost",
+    "job of an engine succeeded",
+    "socket of an engine was cut",
+    "socket of an engine fell silent",
+    "gateway crashed",
+    "engine crashed",
 )
 """What must have happened in at least one run; otherwise the runs prove nothing about that fault."""
 

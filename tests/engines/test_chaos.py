@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 
 import tenure
 from tenure.engines.client import Engine, EngineJob
@@ -52,6 +53,7 @@ class UnreliableEngine:
             await asyncio.sleep(0.2 + self._rng.random())
             if engine._socket is None:
                 continue
+            assert isinstance(engine._socket, ClientConnection)
             if self._rng.random() < 0.5:
                 await engine._socket.close()
             else:

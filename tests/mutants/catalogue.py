@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     budgets,
     children,
+    engines,
     forks,
     outbox,
     policy,
@@ -26,6 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *steps.MUTANTS,
     *budgets.MUTANTS,
     *forks.MUTANTS,
+    *engines.MUTANTS,
     *queue_limits.MUTANTS,
     *outbox.MUTANTS,
     *workers.MUTANTS,

@@ -16,13 +16,14 @@ import asyncio
 import contextlib
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidHandshake, WebSocketException
 from websockets.typing import Subprotocol
 
@@ -55,6 +56,16 @@ from tenure.seams import SYSTEM, Seams
 from tenure.workers.reconnect import ReconnectBackoff
 
 log = logging.getLogger("tenure.engine")
+
+
+class EngineSocket(Protocol):
+    """What the engine needs of a WebSocket. After its end `send` raises; so does `recv`, while iteration stops."""
+
+    async def send(self, message: str) -> None: ...
+
+    async def recv(self) -> str | bytes: ...
+
+    def __aiter__(self) -> AsyncIterator[str | bytes]: ...
 
 
 class EngineStopped(TenureError):
@@ -109,7 +120,7 @@ class Engine:
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._unacknowledged: dict[int, JobMessage] = {}
         """Ends of jobs, which are sent again after a reconnect until the gateway has recorded them."""
-        self._socket: ClientConnection | None = None
+        self._socket: EngineSocket | None = None
         self._stopping = asyncio.Event()
         self.draining = False
 
@@ -145,9 +156,7 @@ class Engine:
 
     async def _connect(self) -> None:
         self._epoch += 1
-        headers = {"Authorization": f"Bearer {self._token}"}
-        protocols = [Subprotocol(SUBPROTOCOL)]
-        async with connect(self._url, subprotocols=protocols, additional_headers=headers) as socket:
+        async with self._open_socket() as socket:
             await socket.send(encode_message(self._hello()))
             welcome = decode_gateway_message(await socket.recv())
             if isinstance(welcome, ErrorMessage):
@@ -157,6 +166,10 @@ class Engine:
             assert isinstance(welcome, Welcome)
             await self._welcomed(socket, welcome)
             await self._serve(socket, welcome.heartbeat_seconds)
+
+    def _open_socket(self) -> AbstractAsyncContextManager[EngineSocket]:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        return connect(self._url, subprotocols=[Subprotocol(SUBPROTOCOL)], additional_headers=headers)
 
     def _hello(self) -> Hello:
         return Hello(
@@ -170,7 +183,7 @@ class Engine:
             jobs=tuple(job.held for job in self._jobs.values()),
         )
 
-    async def _welcomed(self, socket: ClientConnection, welcome: Welcome) -> None:
+    async def _welcomed(self, socket: EngineSocket, welcome: Welcome) -> None:
         kept = {held.job_id for held in welcome.jobs}
         for job_id in [job_id for job_id in self._tasks if job_id not in kept]:
             self._abandon(job_id)
@@ -178,7 +191,7 @@ class Engine:
             await socket.send(encode_message(message))
         self._socket = socket
 
-    async def _serve(self, socket: ClientConnection, heartbeat_seconds: float) -> None:
+    async def _serve(self, socket: EngineSocket, heartbeat_seconds: float) -> None:
         spawn = self._seams.spawn.task
         tasks = {
             spawn(self._receive(socket), name="engine-receives"),
@@ -195,18 +208,18 @@ class Engine:
         for task in done:
             task.result()
 
-    async def _beat(self, socket: ClientConnection, seconds: float) -> None:
+    async def _beat(self, socket: EngineSocket, seconds: float) -> None:
         while True:
             await self._seams.clock.sleep(seconds)
             await socket.send(encode_message(EngineHeartbeat(id=self.next_id())))
 
-    async def _finish(self, socket: ClientConnection) -> None:
+    async def _finish(self, socket: EngineSocket) -> None:
         await self._stopping.wait()
         await socket.send(encode_message(EngineDrain(id=self.next_id())))
         while not self._is_done():
             await self._seams.clock.sleep(0.02)
 
-    async def _receive(self, socket: ClientConnection) -> None:
+    async def _receive(self, socket: EngineSocket) -> None:
         async for text in socket:
             match decode_gateway_message(text):
                 case JobDispatch() as dispatch:

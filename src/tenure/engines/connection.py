@@ -280,7 +280,8 @@ class EngineConnection:
             if silent_seconds >= limit:
                 self.retire("silent", f"no message for {limit} s; connect again")
                 return
-            await self._seams.clock.sleep(limit - silent_seconds)
+            # The difference of two times may be too small to advance a clock.
+            await self._seams.clock.sleep(max(limit - silent_seconds, 0.001))
 
     # To the engine.
 
