@@ -502,8 +502,8 @@ class WorkflowEngine:
 
     async def _watch(self) -> None:
         """Suspend the run once every branch waits; until then, end the waits that are over."""
-        warned, waiting_since_seconds = False, 0.0
         clock = self.services.seams.clock
+        warned, waiting_since_seconds = False, clock.monotonic_seconds()
         while True:
             self._changed.clear()
             await clock.sleep(0)
@@ -517,7 +517,7 @@ class WorkflowEngine:
             if not self._executing and waits_durably(main) and not self._changed.is_set():
                 self.end(UndoUnfinished() if self._mode is Mode.REPLAY else self._suspension())
                 return
-            if self._executing:
+            if self._executing or waits_durably(main):
                 waiting_since_seconds = clock.monotonic_seconds()
             elif not warned and clock.monotonic_seconds() - waiting_since_seconds > WARNING_SECONDS:
                 warned = True
