@@ -256,11 +256,11 @@ class CancelRequested(JobError):
 
 
 class StepFailed(TenureError):
-    """A step has failed for good. `type_`, `error_message` and `traceback` describe the error that it raised."""
+    """A step has failed for good, by an error of `error_type` with `error_message` and `traceback_text`."""
 
-    def __init__(self, step: str, *, type_: str, message: str, traceback: str | None = None) -> None:
-        self.step, self.type_, self.error_message, self.traceback = step, type_, message, traceback
-        super().__init__(f"step {step} failed: {type_}: {message}")
+    def __init__(self, step: str, *, error_type: str, message: str, traceback_text: str | None = None) -> None:
+        self.step, self.error_type, self.error_message, self.traceback_text = step, error_type, message, traceback_text
+        super().__init__(f"step {step} failed: {error_type}: {message}")
 
 
 class StepUnreadable(TenureError):

@@ -263,8 +263,10 @@ def test_a_kind_is_declared_once_under_each_of_its_names() -> None:
     @app.job(aliases=["old_name"])
     def work() -> None: ...
 
+    def other() -> None: ...
+
     with pytest.raises(InvalidInput, match="declared already"):
-        app.job(kind="old_name")(lambda: None)
+        app.job(kind="old_name")(other)
     assert app.kinds["old_name"] is app.kinds["work"]
 
 

@@ -249,7 +249,7 @@ async def test_with_fail_fast_the_first_error_in_time_cancels_the_others(app: te
         try:
             await run.gather(run.step(hangs), run.step(fails), fail_fast=True)
         except tenure.StepFailed as error:
-            message = error.type_
+            message = error.error_type
         if run.attempt == 1:
             raise Crash
         return message

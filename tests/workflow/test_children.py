@@ -68,7 +68,7 @@ async def test_the_failure_of_a_child_is_recorded_and_raised(app: tenure.App) ->
         except tenure.StepFailed as error:
             if run.attempt < 3:
                 raise Crash from None
-            return f"{error.type_}: {error.error_message}"
+            return f"{error.error_type}: {error.error_message}"
         return "none"
 
     async with app, working(app):

@@ -111,7 +111,7 @@ async def test_live_code_and_a_replay_see_the_same_error(app: tenure.App) -> Non
         try:
             await run.step(book)
         except tenure.StepFailed as error:
-            seen.append(f"{error.type_}: {error.error_message}")
+            seen.append(f"{error.error_type}: {error.error_message}")
         if run.attempt == 1:
             raise Crash
         return "done"

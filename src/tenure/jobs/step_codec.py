@@ -78,7 +78,7 @@ def recorded_error(text: str, errors: Errors, *, step: str) -> Exception:
         except Exception as problem:  # noqa: BLE001 - the constructor is user code
             raise StepUnreadable(step, f"{type_} cannot be made from its arguments: {problem}") from None
     else:
-        raised = StepFailed(step, type_=type_, message=message, traceback=facts.get("traceback"))
+        raised = StepFailed(step, error_type=type_, message=message, traceback_text=facts.get("traceback"))
     raised.__dict__["tenure_step"] = step
     return raised
 
