@@ -550,6 +550,7 @@ class App:
             replace=replace,
             budget=budget,
             request_id=request_id,
+            step_bytes_max=self.limits.step_bytes_max,
         )
         return self._handle(result.job, created=result.created)
 

@@ -43,6 +43,30 @@ async def test_beyond_its_limits_an_app_refuses_payloads_and_results() -> None:
             await handle.result()
 
 
+async def test_the_largest_result_of_a_step_is_a_setting_of_the_app(database: Database) -> None:
+    def grow(size: int) -> str:
+        return "x" * size
+
+    def declared(limits: tenure.ContentLimits | None) -> tenure.JobFunction[[int], int]:
+        app = tenure.App(database.url, limits=limits)
+
+        @app.workflow(max_attempts=1, on_exhausted="fail")
+        async def growing(run: tenure.Run, size: int) -> int:
+            return len(await run.step(grow, size))
+
+        return growing
+
+    larger, default = declared(tenure.ContentLimits(step_bytes_max=3_000_000)), declared(None)
+    await larger.app.migrate()
+    async with larger.app, working(larger.app):
+        assert await (await larger.enqueue(2_500_000)).result(timeout_seconds=60) == 2_500_000
+        with pytest.raises(tenure.JobFailed, match="step grow: is 3500002 bytes of JSON, and at most 3000000"):
+            await (await larger.enqueue(3_500_000)).result(timeout_seconds=60)
+    async with default.app, working(default.app):
+        with pytest.raises(tenure.JobFailed, match="step grow: is 2500002 bytes of JSON, and at most 2097152"):
+            await (await default.enqueue(2_500_000)).result(timeout_seconds=60)
+
+
 @pytest.mark.parametrize("wrong", [0, 2 * 1024 * 1024 + 1, True])
 def test_a_limit_that_no_store_can_keep_is_refused(wrong: int) -> None:
     with pytest.raises(InvalidInput, match="payload_bytes_max"):

@@ -19,6 +19,7 @@ from tenure.cli.filters import (
     page_options,
     resolve_id,
 )
+from tenure.cli.groups import CommandGroup
 from tenure.cli.job_output import abbreviate, print_attempts, print_dead_letter, print_job
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.cli.retry import retried_fields
@@ -43,7 +44,7 @@ HEADINGS = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dlq() -> None:
     """List, show, redrive and discard dead letters."""
 

@@ -11,6 +11,7 @@ import click
 
 from tenure.cli.app_loader import load_app
 from tenure.cli.database import connected, run
+from tenure.cli.groups import CommandGroup
 from tenure.cli.logging_setup import LEVELS, configure_logging
 from tenure.cli.output import Exit, print_json, print_line
 from tenure.seams import SYSTEM
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 TOKENS_VARIABLE = "TENURE_ENGINE_TOKENS"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def engines() -> None:
     """Serve remote engines, and make their access tokens."""
 

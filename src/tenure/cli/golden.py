@@ -10,6 +10,7 @@ import click
 from tenure.cli.app_loader import load_app
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import GivenId, job_id, operator, resolve_id
+from tenure.cli.groups import CommandGroup
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line
 from tenure.client.admin import JobAdmin
 from tenure.stores.contract.steps import all_steps
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tenure.workflow.golden_file import GoldenFile
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def golden() -> None:
     """Record runs as golden files, and check today's code against them."""
 

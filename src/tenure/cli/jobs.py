@@ -22,6 +22,7 @@ from tenure.cli.filters import (
     page_options,
     resolve_id,
 )
+from tenure.cli.groups import CommandGroup
 from tenure.cli.job_output import (
     JOB_HEADINGS,
     job_row,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from tenure.stores.contract import ArtifactRecord, JobPage
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def jobs() -> None:
     """List, show, tail, enqueue, cancel and retry jobs."""
 

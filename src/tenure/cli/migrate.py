@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 import click
 
 from tenure.cli.database import common_options, connected, run
+from tenure.cli.groups import CommandGroup
 from tenure.cli.output import Exit, counted, print_json, print_line
 from tenure.stores import migrations_for, script_for
 from tenure.stores.database_url import shown_url
@@ -27,7 +28,7 @@ class RebasableStore(Protocol):
     async def rebase_log(self) -> int: ...
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @common_options
 @click.option("--dry-run", is_flag=True, help="Show what would be applied; apply nothing.")
 @click.pass_context

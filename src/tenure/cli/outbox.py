@@ -13,6 +13,7 @@ import click
 from tenure.cli.app_loader import load_app
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import operator
+from tenure.cli.groups import CommandGroup
 from tenure.cli.outbox_webhooks import add, remove, test
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.cli.tables import Column
@@ -51,7 +52,7 @@ DELIVERIES = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def outbox() -> None:
     """List, deliver and redrive messages of the outbox; add webhooks."""
 

@@ -11,6 +11,7 @@ import msgspec
 
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import operator
+from tenure.cli.groups import CommandGroup
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.cli.tables import Column
 from tenure.lifecycle.queue_limits import NO_LIMITS, QueueLimits, Rate
@@ -55,7 +56,7 @@ def _rate_of(_context: click.Context, _option: click.Parameter, value: str | Non
     return Rate(int(match[1]), float(match[2] or 1) * SECONDS[match[3]])
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def queues() -> None:
     """Pause queues, and set their limits."""
 

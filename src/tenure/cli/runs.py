@@ -19,6 +19,7 @@ from tenure.cli.filters import (
     page_options,
     resolve_id,
 )
+from tenure.cli.groups import CommandGroup
 from tenure.cli.output import Exit, counted, print_json, print_line, print_table
 from tenure.cli.run_output import (
     PATCH_HEADINGS,
@@ -45,7 +46,7 @@ from tenure.views.jobs import job_view, record_view
 from tenure.views.runs import RunVersions, distinct_facts, run_versions
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def runs() -> None:
     """List and show runs of workflows, send signals, and unpin runs."""
 

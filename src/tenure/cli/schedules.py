@@ -11,6 +11,7 @@ import click
 from tenure.cli.app_loader import load_app
 from tenure.cli.database import common_options, common_options_but_app, opened, run
 from tenure.cli.filters import operator
+from tenure.cli.groups import CommandGroup
 from tenure.cli.output import Exit, print_fields, print_json, print_line, print_table
 from tenure.cli.tables import Column, format_value
 from tenure.client.schedules import AppSchedules, Schedule, ScheduleRecord, upcoming
@@ -41,7 +42,7 @@ T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def schedules() -> None:
     """List, change, pause and trigger schedules."""
 

@@ -13,6 +13,7 @@ from tenure.jobs.step_codec import encode_result
 from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.forks import fork_refusal, forked_steps
 from tenure.lifecycle.records import Actor, Job, Origin
+from tenure.lifecycle.size_limits import STEP_BYTES_MAX
 from tenure.lifecycle.statuses import SUCCEEDED
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import Seams
@@ -33,6 +34,7 @@ async def fork_run(
     replace: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     request_id: str | None = None,
+    step_bytes_max: int = STEP_BYTES_MAX,
 ) -> EnqueueResult:
     """Enqueue a run that goes on from a step of this one. Job and steps are written in one transaction."""
     refusal = fork_refusal(job, is_changed=bool(from_step is not None or replace))
@@ -46,7 +48,9 @@ async def fork_run(
         steps,
         new_id,
         from_step=from_step,
-        replace={key: encode_result(value, step=key) for key, value in (replace or {}).items()},
+        replace={
+            key: encode_result(value, step=key, bytes_max=step_bytes_max) for key, value in (replace or {}).items()
+        },
         succeeded_children={child.id for child in children.values() if child.status is SUCCEEDED},
     )
     request = EnqueueRequest(_origin(job, new_id, request_id=request_id, budget=budget), actor)

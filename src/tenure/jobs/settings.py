@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tenure.lifecycle.json_text import check_integer
-from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX, STORED_BYTES_MAX
+from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX, STEP_BYTES_MAX, STORED_BYTES_MAX, STORED_STEP_BYTES_MAX
 from tenure.stores.database_url import without_driver
 
 DATABASE_VARIABLE = "TENURE_DATABASE"
@@ -15,7 +15,8 @@ DATABASE_DEFAULT = "sqlite:///tenure.db"
 
 
 class ContentLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest payload and result of an app's jobs, in bytes of JSON: at most 2 MiB each.
+    """The largest payload and result of an app's jobs, in bytes of JSON, at most 2 MiB each; and the largest result of
+    a step, at most 8 MiB.
 
     >>> ContentLimits(result_bytes_max=1_000_000).payload_bytes_max
     262144
@@ -23,10 +24,12 @@ class ContentLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     payload_bytes_max: int = CONTENT_BYTES_MAX
     result_bytes_max: int = CONTENT_BYTES_MAX
+    step_bytes_max: int = STEP_BYTES_MAX
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
+        for name in ("payload_bytes_max", "result_bytes_max"):
             check_integer(getattr(self, name), name, least=1, most=STORED_BYTES_MAX)
+        check_integer(self.step_bytes_max, "step_bytes_max", least=1, most=STORED_STEP_BYTES_MAX)
 
 
 def database_url(given: str | None, environment: Mapping[str, str]) -> str:

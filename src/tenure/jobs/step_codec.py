@@ -15,7 +15,6 @@ import msgspec
 from tenure.errors import InvalidInput, PermanentError, StepFailed, StepUnreadable
 from tenure.jobs.models import decode_model, encode_model
 from tenure.lifecycle.json_text import digest, encode
-from tenure.lifecycle.size_limits import STEP_BYTES_MAX
 
 Errors = Mapping[str, type[Exception]]
 """Classes of errors that are raised again as themselves, by their names."""
@@ -31,7 +30,7 @@ def arguments_digest(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | No
         return None
 
 
-def encode_result(value: Any, *, step: str, bytes_max: int = STEP_BYTES_MAX) -> str:
+def encode_result(value: Any, *, step: str, bytes_max: int) -> str:
     """The JSON text of a step's result. PermanentError names the step if it has none, or is too large."""
     try:
         builtins = msgspec.to_builtins(value, enc_hook=encode_model, str_keys=True, order="deterministic")

@@ -7,6 +7,8 @@ CONTENT_BYTES_MAX = 256 * 1024
 STORED_BYTES_MAX = 2 * 1024 * 1024
 """The largest payload or result that a store takes. An app allows less: `CONTENT_BYTES_MAX` by default."""
 STEP_BYTES_MAX = 2 * 1024 * 1024
-"""The largest result or error of a workflow's step, as JSON text."""
+"""The largest result of a step, as JSON text, unless the app allows more."""
+STORED_STEP_BYTES_MAX = 8 * 1024 * 1024
+"""The largest result or error of a step that a store takes."""
 ARTIFACT_BYTES_MAX = 32 * 1024 * 1024
 """The largest artifact."""

@@ -18,7 +18,7 @@ from tenure.lifecycle.json_text import (
 )
 from tenure.lifecycle.operations import OperationType
 from tenure.lifecycle.records import Role
-from tenure.lifecycle.size_limits import ARTIFACT_BYTES_MAX, STEP_BYTES_MAX, STORED_BYTES_MAX
+from tenure.lifecycle.size_limits import ARTIFACT_BYTES_MAX, STORED_BYTES_MAX, STORED_STEP_BYTES_MAX
 from tenure.lifecycle.statuses import TERMINAL
 from tenure.lifecycle.steps import (
     DIGEST_MODULUS,
@@ -275,7 +275,7 @@ def _check_step(step: NewStep | StepRecord) -> None:
     _check_step_texts(step)
     for name in ("result", "error"):
         if (text := getattr(step, name)) is not None:
-            check_content(text, f"{name} of step {step.key}", bytes_max=STEP_BYTES_MAX)
+            check_content(text, f"{name} of step {step.key}", bytes_max=STORED_STEP_BYTES_MAX)
     for name in ("undo", "spend"):
         if (text := getattr(step, name)) is not None:
             check_content(text, name)

@@ -26,7 +26,7 @@ from tenure.errors import (
     StepCallRefused,
     StoreUnavailable,
 )
-from tenure.jobs.step_codec import decode_result
+from tenure.jobs.step_codec import decode_result, encode_result
 from tenure.lifecycle.budgets import plus
 from tenure.lifecycle.continuations import CONTINUE_PREFIX, continued_as, continued_from
 from tenure.lifecycle.forks import FORK_KEY, fork_origin
@@ -328,6 +328,10 @@ class WorkflowEngine:
     def decode(self, record: StepRecord, function: Callable[..., Any]) -> Any:
         """The result of a recorded step, in the return type of its function."""
         return decode_result(record.result or "null", function, step=f"{record.name} ({record.key})")
+
+    def encode(self, value: Any, step: str) -> str:
+        """The JSON text of a step's result. PermanentError names the step if it is larger than the app allows."""
+        return encode_result(value, step=step, bytes_max=self.attempt.definition.limits.step_bytes_max)
 
     async def read_children(self, child_ids: Sequence[UUID]) -> dict[UUID, Job]:
         return await self.services.run_store.read(child_ids)

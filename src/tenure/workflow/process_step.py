@@ -21,6 +21,7 @@ from tenure.errors import InvalidInput, PermanentError, TransientError, Validati
 from tenure.jobs.models import decode_model, encode_model
 from tenure.jobs.step_codec import Errors, encode_result
 from tenure.lifecycle.json_text import encode
+from tenure.lifecycle.size_limits import STORED_STEP_BYTES_MAX
 from tenure.seams import SYSTEM
 from tenure.workers.execution.attempt import CallInProcess
 from tenure.workers.execution.executors import set_result
@@ -139,7 +140,7 @@ async def execute_call(text: str) -> str:
             else:
                 # Not on the event loop's thread: a plain function may start an event loop of its own.
                 value = await _on_thread(partial(function, *bound.args, **bound.kwargs))
-        reply = ProcessReply(result=encode_result(value, step=call.name), spend=spend)
+        reply = ProcessReply(result=encode_result(value, step=call.name, bytes_max=STORED_STEP_BYTES_MAX), spend=spend)
     except Exception as error:  # noqa: BLE001 - whatever the function raises is the step's outcome
         reply = _failed(error, spend)
     return msgspec.json.encode(reply).decode()

@@ -16,7 +16,7 @@ import msgspec
 
 from tenure.errors import InvalidInput, PermanentError, TransientError, ValidationError
 from tenure.jobs.middleware import StepAttempt, around_step
-from tenure.jobs.step_codec import Errors, encode_result, error_facts, recorded_error
+from tenure.jobs.step_codec import Errors, error_facts, recorded_error
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
 from tenure.lifecycle.json_text import check_integer, check_seconds, encode, load
 from tenure.lifecycle.records import milliseconds
@@ -138,7 +138,7 @@ class StepExecution(Generic[R]):
             began_at_seconds = clock.monotonic_seconds()
             try:
                 value = await self._invoke(attempt)
-                step = self._call.step(result=encode_result(value, step=self._call.name), undo=self._undo)
+                step = self._call.step(result=engine.encode(value, self._call.name), undo=self._undo)
             except Exception as error:  # noqa: BLE001 - whatever the step raises is its outcome
                 self._release_if_ours(error)
                 described = self._described(error)

@@ -11,7 +11,7 @@ from uuid import UUID
 from tenure.errors import LeaseLost, StoreUnavailable
 from tenure.jobs.message import new_message
 from tenure.jobs.middleware import StepAttempt, around_step
-from tenure.jobs.step_codec import Errors, encode_result, error_facts, recorded_error
+from tenure.jobs.step_codec import Errors, error_facts, recorded_error
 from tenure.lifecycle.content import step_message_id
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import StepRecord
@@ -190,7 +190,7 @@ class TransactionStep(Generic[R]):
                 value = await value if inspect.isawaitable(value) else value
             await transaction.write()
             step = self._call.step(
-                result=encode_result(value, step=self._call.name),
+                result=self._engine.encode(value, self._call.name),
                 code_version=attempt.services.code_version,
                 undo=None if self._compensation is None else self._compensation.recorded,
             )

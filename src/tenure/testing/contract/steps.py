@@ -42,7 +42,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
 )
 from tenure.lifecycle.records import Actor, Job, Role, Timeouts
-from tenure.lifecycle.size_limits import STEP_BYTES_MAX
+from tenure.lifecycle.size_limits import STORED_STEP_BYTES_MAX
 from tenure.lifecycle.steps import STATE_NAME, NewStep, StepKind, StepRecord, StepsDigest, new_step_digests
 from tenure.lifecycle.verify import ProblemType, content_problems
 from tenure.stores.contract import (
@@ -270,7 +270,7 @@ class StepContract:
             {"error": ERROR},
             {"status": "failed", "result": "1"},
             {"result": "not JSON"},
-            {"result": f'"{"x" * STEP_BYTES_MAX}"'},
+            {"result": f'"{"x" * STORED_STEP_BYTES_MAX}"'},
             {"undo": f'"{"x" * 262_144}"'},
             {"spend": "{"},
             {"ordinal": -1},
@@ -305,7 +305,7 @@ class StepContract:
     @pytest.mark.requirement("WC-08")
     async def test_a_long_result_is_kept_whole(self, drive: Driver) -> None:
         job = await drive.running()
-        long = f'"{"é" * ((STEP_BYTES_MAX - 2) // 2)}"'
+        long = f'"{"é" * ((STORED_STEP_BYTES_MAX - 2) // 2)}"'
         await save(drive.store, save_request(job, "a", result=long), save_request(job, "b", result="2"))
         assert [step.result for step in await drive.store.steps(job.id)] == [long, "2"]
 

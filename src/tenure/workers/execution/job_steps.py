@@ -99,7 +99,7 @@ class JobSteps:
             kind=StepKind.STEP,
             name=_name_of(function),
             arguments_digest=arguments_digest(args, kwargs),
-            result=encode_result(value, step=key),
+            result=encode_result(value, step=key, bytes_max=self._attempt.definition.limits.step_bytes_max),
             code_version=self._services.code_version,
             duration_ms=milliseconds(max(0.0, seconds)),
         )
