@@ -226,6 +226,9 @@ async def closed_by_gateway(engine: ClientConnection) -> None:
                 continue
 
 
+HUGE = "x" * 100_000_000
+
+
 async def test_a_hostile_engine_harms_only_itself(app: tenure.App) -> None:
     render = declare(app)
     async with served(app) as at:
@@ -238,16 +241,21 @@ async def test_a_hostile_engine_harms_only_itself(app: tenure.App) -> None:
 
         hello = {"type": "hello", "engine_id": "evil", "session": "e" * 32, "kinds": ["render"], "capacity": 1}
         async with running(engine):
-            for frame in ("x" * 2_000_000, b"\x00\x01", '{"type":"job_ack"}', '{"type":"hello"}', "[" * 100_000):
-                async with connect(
-                    at.socket_url,
-                    subprotocols=PROTOCOLS,
-                    additional_headers=header,
-                    max_size=None,
-                ) as evil:
-                    await evil.send(msgspec.json.encode(hello).decode())
-                    await evil.send(frame)
-                    await closed_by_gateway(evil)
+            for frame in (HUGE, b"\x00\x01", '{"type":"job_ack"}', '{"type":"hello"}', "[" * 100_000):
+                # Compressed, the huge frame has a thousandth of its size.
+                for compression in ("deflate", None) if frame is HUGE else ("deflate",):
+                    async with connect(
+                        at.socket_url,
+                        subprotocols=PROTOCOLS,
+                        additional_headers=header,
+                        max_size=None,
+                        compression=compression,
+                        close_timeout=1,
+                    ) as evil:
+                        await evil.send(msgspec.json.encode(hello).decode())
+                        with suppress(ConnectionClosed):
+                            await evil.send(frame)
+                        await closed_by_gateway(evil)
             async with connect(
                 at.socket_url,
                 subprotocols=PROTOCOLS,
