@@ -141,6 +141,19 @@ async def test_a_job_that_is_released_just_before_its_cancel_request_ends_at_onc
     assert cancelled.status is CANCELLED
 
 
+async def test_a_job_that_ends_between_its_cancel_request_and_the_next_decision_is_no_failure(
+    store: Store, drive: Driver
+) -> None:
+    job = await drive.running()
+
+    async def cancelled_by_another_worker() -> None:
+        [held] = await drive.claim()
+        await drive.apply(held, Cancel(), actor=runner(held))
+
+    overtaken = Overtaken(store, lambda: drive.apply(job, Suspend(3600.0)), cancelled_by_another_worker)
+    assert (await overtaken.admin().cancel(job.id)).status is CANCELLED
+
+
 async def test_the_heartbeats_of_a_busy_owner_do_not_hold_up_a_cancel(store: Store, drive: Driver) -> None:
     job = await drive.running()
     asked = await Overtaken(store, lambda: drive.apply(job, Heartbeat())).admin().cancel(job.id)

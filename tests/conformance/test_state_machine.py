@@ -27,6 +27,7 @@ from tenure.lifecycle.operations import (
     Start,
 )
 from tenure.lifecycle.records import CONTRACT_VERSION, EventType, Job
+from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED
 from tenure.stores.contract import ClaimRequest, DeadLetterFilter, EventFilter
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, blank_verbose, runner
 from tenure.testing.store_check import check_leases, check_monotonic
@@ -439,6 +440,35 @@ async def test_artifacts_are_visible_once_the_job_committed(app: tenure.App) -> 
         assert await job.result(20) == "done"
     [artifact] = await (await app.store()).artifacts(job.id)
     assert (artifact.name, artifact.attempt) == ("page.txt", 1)
+
+
+@pytest.mark.requirement("SM-21")
+@pytest.mark.parametrize("undo_fails", [False, True])
+async def test_a_workflow_that_fails_compensates_before_its_end(app: tenure.App, undo_fails: bool) -> None:
+    def book(what: str) -> str:
+        return what
+
+    def cancel(what: str) -> None:
+        if undo_fails:
+            raise tenure.PermanentError(f"{what} cannot be cancelled")
+
+    @app.workflow(max_attempts=1, on_exhausted="fail")
+    async def trip(run: tenure.Run) -> None:
+        await run.using(compensate=cancel).step(book, "hotel")
+        raise tenure.PermanentError("no flight")
+
+    async with working(app):
+        handle = await trip.enqueue()
+        job = await handle.wait(60)
+        events = [event.type.value for event in await handle.events()]
+    if undo_fails:
+        assert job.status is DEAD_LETTERED
+        assert "compensated" not in events
+        [letter] = (await (await app.store()).dead_letters(DeadLetterFilter())).letters
+        assert (letter.job_id, letter.reason_code) == (job.id, ReasonCode.COMPENSATION_FAILED)
+    else:
+        assert job.status is FAILED
+        assert events[-2:] == ["compensated", "failed"]
 
 
 @pytest.mark.requirement("SM-02")

@@ -36,6 +36,7 @@ from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, HALTED, 
 from tenure.lifecycle.transitions import allowed_from
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import (
+    Applied,
     ApplyStore,
     Busy,
     DeadLetterFilter,
@@ -46,6 +47,7 @@ from tenure.stores.contract import (
     JobFilter,
     Outcome,
     ReadStore,
+    Repeated,
     Request,
     RetentionStore,
 )
@@ -212,7 +214,7 @@ class JobAdmin:
     async def _cancel(self, jobs: Sequence[Job], *, hard: bool, reason: str) -> list[Outcome]:
         """Return the final outcome of each job, in the order of the jobs."""
         outcomes: dict[UUID, Outcome] = {}
-        open_ = {job.id: job for job in jobs}
+        open_, recorded = {job.id: job for job in jobs}, set[UUID]()
         for parent in jobs if hard else ():
             if parent.live and not parent.committed:
                 await cancel_children(self._store, parent, reason="its parent was cancelled")
@@ -222,7 +224,10 @@ class JobAdmin:
                 self._cancel_request(job, hard=hard, to_worker=job.id in to_worker, reason=reason)
                 for job in open_.values()
             ]
-            outcomes.update(zip(open_, await self._store.apply(requests), strict=True))
+            for job_id, outcome in zip(open_, await self._store.apply(requests), strict=True):
+                outcomes[job_id] = _ended_since(outcome) if job_id in recorded else outcome
+                if isinstance(outcome, Applied):
+                    recorded.add(job_id)
             # Such a run is due now, and any worker claims it.
             left = [one for one in open_ if one not in to_worker or isinstance(outcomes[one], Failure)]
             open_ = {job_id: job for job_id in left if (job := _to_retry(outcomes[job_id])) is not None}
@@ -422,6 +427,14 @@ def _statuses(wanted: JobFilter, allowed: Collection[Status], problem: str) -> t
         if status not in allowed:
             raise InvalidInput("statuses", f"{status} {problem}")
     return statuses or tuple(sorted(allowed))
+
+
+def _ended_since(outcome: Outcome) -> Outcome:
+    """The outcome for a job whose cancel request was recorded before: that it has ended since is no failure."""
+    if isinstance(outcome, Failure) and isinstance(outcome.error, IllegalTransition | RevisionConflict):
+        current = outcome.error.current
+        return Repeated(current) if isinstance(current, Job) and not current.live else outcome
+    return outcome
 
 
 def _to_retry(outcome: Outcome) -> Job | None:
