@@ -113,7 +113,7 @@ def postgres_tail_by_position(edits: Edits) -> None:
 
 
 def postgres_row_without_event(edits: Edits) -> None:
-    last = "'running', 'succeeded', accepted.actor, accepted.request_id, accepted.digest\n    from accepted"
+    last = "case when accepted.attempt > 1 then tenure.steps_digest(accepted.id) end\n    from accepted"
     edits.sql(POSTGRES, "jobs/complete", last, f"{last} where false")
 
 
