@@ -12,7 +12,7 @@ import pytest
 import tenure
 from tenure.engines.client import Engine, EngineJob
 from tenure.engines.gateway import Gateway
-from tenure.engines.protocol import GatewayDrain, JobDispatch, Welcome
+from tenure.engines.protocol import GatewayDrain, JobDispatch, Welcome, decode_gateway_message
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import CANCELLED, STALLED
@@ -159,6 +159,25 @@ async def removed(app: tenure.App, handle: Any) -> None:
     assert batch.removed == 1
 
 
+async def test_the_welcome_is_the_first_message_also_if_a_drain_comes_while_jobs_are_resumed(app: tenure.App) -> None:
+    render = declare(app)
+    async with opened_gateway(app) as gateway:
+        async with connected(gateway, "render") as engine:
+            await render.enqueue("intro")
+            dispatch = await engine.next(JobDispatch)
+        held = [{"job_id": dispatch.job_id, "claim": dispatch.claim}]
+        async with connected(gateway, "render", epoch=2, claim=dispatch.claim, jobs=held, wait=False) as engine:
+            async with asyncio.timeout(LIMIT_SECONDS):
+                while not any(one.epoch == 2 for one in gateway.connections):  # noqa: ASYNC110 - within a few iterations
+                    await asyncio.sleep(0)
+            gateway.connections[0].drain("the gateway stops")
+            welcome = await engine.next(Welcome)
+            assert [one.job_id for one in welcome.jobs] == [dispatch.job_id]
+            await engine.next(GatewayDrain)
+            sent = [text for sender, text in engine.socket.traffic if sender == "gateway"]
+            assert isinstance(decode_gateway_message(sent[0]), Welcome)
+
+
 async def test_a_deleted_lease_does_not_loop_reconnects(app: tenure.App) -> None:
     render = declare(app, lease_seconds=600, heartbeat_seconds=300)
     async with opened_gateway(app) as gateway:
@@ -178,7 +197,7 @@ async def test_a_deleted_lease_does_not_loop_reconnects(app: tenure.App) -> None
 
 
 async def test_the_python_engine_stays_connected_when_the_job_that_it_runs_is_deleted(app: tenure.App) -> None:
-    render = declare(app)
+    render = declare(app, heartbeat_seconds=0.5)
     async with served(app) as at:
         engine = Engine(at.socket_url, token=at.token, engine_id="py")
         started, stopped = asyncio.Event(), asyncio.Event()

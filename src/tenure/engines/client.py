@@ -163,7 +163,9 @@ class Engine:
                 if welcome.code in ("unknown_kinds", "invalid_message"):
                     raise EngineStopped(f"{self._url} refused the engine: {welcome.message}")
                 return
-            assert isinstance(welcome, Welcome)
+            if not isinstance(welcome, Welcome):
+                log.warning("%s sent a message before its welcome, connecting again", self._url)
+                return
             await self._welcomed(socket, welcome)
             await self._serve(socket, welcome.heartbeat_seconds)
 
@@ -187,7 +189,8 @@ class Engine:
         kept = {held.job_id for held in welcome.jobs}
         for job_id in [job_id for job_id in self._tasks if job_id not in kept]:
             self._abandon(job_id)
-        for message in self._unacknowledged.values():
+        # A job may end while these are sent.
+        for message in list(self._unacknowledged.values()):
             await socket.send(encode_message(message))
         self._socket = socket
 

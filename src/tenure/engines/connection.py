@@ -83,6 +83,8 @@ class EngineConnection:
         self._job_locks: dict[UUID, asyncio.Lock] = {}
         self._heard_at_seconds = self._seams.clock.monotonic_seconds()
         self._waits_for_engine = True
+        self._is_welcomed = False
+        self._after_welcome: list[GatewayMessage] = []
         self.draining = False
         self.retired = False
 
@@ -183,15 +185,16 @@ class EngineConnection:
     async def _welcome(self) -> None:
         kept = [held for held in self._hello.jobs if await self._resume(held)]
         settings = self._services.settings
-        self._send(
-            Welcome(
-                gateway=self._services.name,
-                epoch=self.epoch,
-                heartbeat_seconds=settings.heartbeat_seconds,
-                silence_seconds=settings.silence_seconds,
-                jobs=tuple(kept),
-            )
+        welcome = Welcome(
+            gateway=self._services.name,
+            epoch=self.epoch,
+            heartbeat_seconds=settings.heartbeat_seconds,
+            silence_seconds=settings.silence_seconds,
+            jobs=tuple(kept),
         )
+        self._is_welcomed = True
+        for message in (welcome, *self._after_welcome):
+            self._send(message)
         facts = (self.engine_id, ", ".join(self._kinds), self._hello.capacity, counted(len(kept), "resumed job"))
         log.info("engine %s connected for %s, capacity %s, %s", *facts)
 
@@ -286,6 +289,10 @@ class EngineConnection:
     # To the engine.
 
     def _send(self, message: GatewayMessage) -> None:
+        if not self._is_welcomed:
+            # The welcome is the first message: a cancel or a drain may come while jobs are resumed.
+            self._after_welcome.append(message)
+            return
         try:
             self._outgoing.put_nowait(message)
         except asyncio.QueueFull:

@@ -31,9 +31,9 @@ from tenure.lifecycle.operations import (
     Start,
     Suspend,
 )
-from tenure.lifecycle.records import Actor, Role
+from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.statuses import FAILED, QUEUED, RUNNING, STALLED
-from tenure.stores.contract import Applied
+from tenure.stores.contract import Applied, Failure, Outcome
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 
@@ -96,6 +96,27 @@ class LeaseContract:
         assert refusal.current.token is None, "the new owner's secret was shown to the former one"
         await drive.apply(taken, Complete("2"))
         assert isinstance(await drive.refuse(job, operation), LeaseLost)
+
+    @pytest.mark.requirement("LC-05")
+    async def test_a_first_attempt_is_completed_by_its_owner_alone_and_under_its_lease(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        """The requests bring the records that were decided on, so that the statement itself has to refuse."""
+        job = await drive.running(policy={"lease_seconds": 10, "heartbeat_seconds": 30})
+        stranger = msgspec.structs.replace(job, token=drive.random.token())
+
+        async def complete(record: Job) -> Outcome:
+            request = drive.request(record, Complete("1"), actor=runner(record), fresh=True)
+            [outcome] = await drive.store.apply([request])
+            return outcome
+
+        refused = await complete(stranger)
+        assert isinstance(refused, Failure), "a stranger completed the job"
+        assert isinstance(refused.error, LeaseLost)
+        clock.advance(10)
+        late = await complete(job)
+        assert isinstance(late, Failure), "the job was completed after its lease"
+        assert isinstance(late.error, LeaseLost)
 
     async def test_a_lease_is_valid_until_it_expires(self, drive: Driver, clock: DatabaseClock) -> None:
         job = await drive.running(policy={"lease_seconds": 10, "heartbeat_seconds": 30})
