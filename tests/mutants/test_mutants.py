@@ -16,7 +16,7 @@ from tenure.stores.sqlite import statements
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.edits import Edits, Stale, editing
 from tests.mutants.fresh_stores import FreshStores
-from tests.mutants.layers import Kit, Layer, Verdicts, control_of
+from tests.mutants.layers import Kit, Layer, Simulator, Verdicts, control_of
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import markdown
 
@@ -32,10 +32,15 @@ def _kind(mutant: Mutant) -> tuple[str, str]:
 
 IN_MAKE_TEST = {_kind(mutant): mutant.name for mutant in reversed(MUTANTS)}
 """The first mutant of each kind of layer and store. All others are deep."""
-CASES = [
-    pytest.param(mutant, id=mutant.name, marks=[] if IN_MAKE_TEST[_kind(mutant)] == mutant.name else [pytest.mark.deep])
-    for mutant in MUTANTS
-]
+
+
+def _marks(mutant: Mutant) -> list[pytest.MarkDecorator]:
+    deep = [] if IN_MAKE_TEST[_kind(mutant)] == mutant.name else [pytest.mark.deep]
+    # The simulator may need many runs until one has the faults that it takes.
+    return [*deep, pytest.mark.timeout(600)] if isinstance(mutant.layer, Simulator) else deep
+
+
+CASES = [pytest.param(mutant, id=mutant.name, marks=_marks(mutant)) for mutant in MUTANTS]
 
 
 @pytest.mark.requirement("LC-04", "LC-05", "LC-06", "LC-07", "LC-10", "EL-03", "EL-04", "EL-05", "EL-06", "WC-10")
