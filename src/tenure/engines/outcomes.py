@@ -56,7 +56,7 @@ class EngineOutcomes:
         self._log.flush()
 
     async def record(self, lease: EngineLease, message: JobMessage) -> AckMessage:
-        """Apply a message about the job of this lease. The ack says whether it was recorded."""
+        """Apply a message about the job of this lease. The ack has whether it was recorded."""
         try:
             job = await self._apply(lease, message)
         except (LeaseLost, JobNotFound) as refusal:

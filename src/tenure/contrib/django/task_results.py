@@ -30,7 +30,7 @@ def task_of(path: str) -> Any:
 
 
 class TaskRecord:
-    """What is known of a task: as its job and events say, or as an attempt in progress has it."""
+    """What is known of a task: as its job and events have it, or an attempt in progress."""
 
     def __init__(self, job: Job, events: Sequence[Event] = (), *, library: str, task: Any = None) -> None:
         self._job, self._events = job, events
