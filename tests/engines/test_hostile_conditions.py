@@ -12,7 +12,7 @@ import pytest
 import tenure
 from tenure.engines.client import Engine, EngineJob
 from tenure.engines.gateway import Gateway
-from tenure.engines.protocol import GatewayDrain, JobDispatch, Welcome, decode_gateway_message
+from tenure.engines.protocol import CancelJob, GatewayDrain, JobDispatch, Welcome, decode_gateway_message
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import EventType
 from tenure.lifecycle.statuses import CANCELLED, STALLED
@@ -194,6 +194,17 @@ async def test_a_deleted_lease_does_not_loop_reconnects(app: tenure.App) -> None
             await engine.acked(engine.about(await engine.next(JobDispatch), "job_complete", result="y"))
             assert await later.result(timeout_seconds=LIMIT_SECONDS) == "y"
             assert engine.socket.closed is None
+
+
+async def test_a_job_that_is_deleted_before_its_start_is_recorded_is_cancelled(app: tenure.App) -> None:
+    render = declare(app)
+    async with opened_gateway(app) as gateway, connected(gateway, "render") as engine:
+        handle = await render.enqueue("intro")
+        dispatch = await engine.next(JobDispatch)
+        await removed(app, handle)
+        ack = await engine.acked(engine.about(dispatch, "job_started"))
+        cancel = await engine.next(CancelJob)
+        assert (ack.outcome, cancel.job_id, cancel.hard) == ("lost", dispatch.job_id, True)
 
 
 async def test_the_python_engine_stays_connected_when_the_job_that_it_runs_is_deleted(app: tenure.App) -> None:

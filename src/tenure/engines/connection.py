@@ -51,6 +51,8 @@ REPLIES_AT_ONCE = 64
 """How many messages of one engine are recorded at a time. The others wait in its socket."""
 OUTGOING_MARGIN = 100
 CLOSE_SECONDS_MAX = 1.0
+ENDS = JobComplete, JobFailedMessage
+LEASE_LOST = "the lease is lost; another attempt continues the job"
 
 T = TypeVar("T")
 log = logging.getLogger("tenure.engines")
@@ -261,6 +263,8 @@ class EngineConnection:
             return await self._record_unheld(message)
         ack = await self._services.outcomes.record(lease, message)
         if lease.lost or lease.job.status not in LEASED or _ends(message, ack):
+            if ack.outcome == "lost" and self._held.get(message.job_id) is lease and not isinstance(message, ENDS):
+                self._cancel(lease, hard=True, reason=LEASE_LOST)
             self._drop(lease)
         else:
             self.leases.deadline_timer.end_before(lease.overdue_at_seconds)
@@ -403,7 +407,7 @@ class EngineConnection:
                 self._replies.add(task)
                 task.add_done_callback(self._replies.discard)
             case _:
-                self._cancel(lease, hard=True, reason="the lease is lost; another attempt continues the job")
+                self._cancel(lease, hard=True, reason=LEASE_LOST)
                 self._drop(lease)
 
     def _cancel(self, lease: EngineLease, *, hard: bool, reason: str) -> None:
@@ -430,4 +434,4 @@ class EngineConnection:
 
 def _ends(message: JobMessage, ack: AckMessage) -> bool:
     """Whether the engine has finished the job by this message, or the gateway no longer holds it."""
-    return ack.outcome == "lost" or (ack.outcome == "recorded" and isinstance(message, JobComplete | JobFailedMessage))
+    return ack.outcome == "lost" or (ack.outcome == "recorded" and isinstance(message, ENDS))
