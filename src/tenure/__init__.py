@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     from tenure.lifecycle.retention import Retention
     from tenure.lifecycle.statuses import Status
     from tenure.stores.contract import JobFilter
+    from tenure.workflow.branches import First
     from tenure.workflow.current_step import CurrentStep, current_step
     from tenure.workflow.policy import PolicyCall, PolicyDecision
-    from tenure.workflow.run import First, Run
+    from tenure.workflow.run import Run
     from tenure.workflow.transaction import StepTransaction
 
 __version__ = "0.1.0"
@@ -145,7 +146,7 @@ _MODULE_OF = {
     "Timeouts": "tenure.lifecycle.records",
     "TransientError": "tenure.errors",
     "ValidationError": "tenure.errors",
-    "First": "tenure.workflow.run",
+    "First": "tenure.workflow.branches",
     "Run": "tenure.workflow.run",
     "CurrentStep": "tenure.workflow.current_step",
     "StepTransaction": "tenure.workflow.transaction",

@@ -6,7 +6,8 @@ from tenure.lifecycle import steps
 from tenure.lifecycle.records import Job
 from tenure.workflow.children import ChildJobs
 from tenure.workflow.definition import WorkflowDefinition
-from tenure.workflow.engine import WorkflowEngine
+from tenure.workflow.run_signals import RunSignals
+from tenure.workflow.run_waits import RunWaits
 from tenure.workflow.step_call import StepExecution
 from tests.mutants.edits import Edits
 from tests.mutants.layers import Kit, Simulator
@@ -28,7 +29,7 @@ def cancelled_run_undoes_nothing(edits: Edits) -> None:
 
 
 def signal_is_received_twice(edits: Edits) -> None:
-    edits.python(WorkflowEngine.take_signal, "self._consumed.add(signal.rev)", "pass")
+    edits.python(RunSignals.take, "self._consumed.add(signal.rev)", "pass")
 
 
 def child_has_no_request_id(edits: Edits) -> None:
@@ -40,8 +41,8 @@ def step_in_flight_is_not_undone(edits: Edits) -> None:
 
 
 def waits_end_with_the_database(edits: Edits) -> None:
-    edits.python(WorkflowEngine._end_waits, "except StoreUnavailable as error:", "except ZeroDivisionError as error:")
-    edits.python(WorkflowEngine._watch_ended, "isinstance(error, Exception)", "False")
+    edits.python(RunWaits._end_waits, "except StoreUnavailable as error:", "except ZeroDivisionError as error:")
+    edits.python(RunWaits._watch_ended, "isinstance(error, Exception)", "False")
 
 
 def owner_without_steps_is_believed(edits: Edits) -> None:

@@ -210,8 +210,8 @@ async def test_asyncio_gather_of_waits_suspends_the_run(app: tenure.App) -> None
 async def test_a_branch_that_awaits_something_not_durable_keeps_the_run_on_its_worker(
     app: tenure.App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.workflow.engine.WARNING_SECONDS", 0.05)
-    monkeypatch.setattr("tenure.workflow.engine.WATCH_SECONDS", 0.02)
+    monkeypatch.setattr("tenure.workflow.run_waits.WARNING_SECONDS", 0.05)
+    monkeypatch.setattr("tenure.workflow.run_waits.WATCH_SECONDS", 0.02)
     event = asyncio.Event()
 
     async def branch(run: tenure.Run) -> str:
@@ -234,7 +234,7 @@ async def test_a_branch_that_awaits_something_not_durable_keeps_the_run_on_its_w
 
 @pytest.mark.requirement("WF-13")
 async def test_a_signal_reaches_a_wait_beside_a_running_step(app: tenure.App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.workflow.engine.WATCH_SECONDS", 0.02)
+    monkeypatch.setattr("tenure.workflow.run_waits.WATCH_SECONDS", 0.02)
     received = asyncio.Event()
 
     async def slow() -> str:

@@ -19,9 +19,10 @@ from tenure.workers.execution.attempt import RunningAttempt
 from tenure.workers.execution.outcomes import EndsAttempt, Halted
 from tenure.workers.reconnect import ReconnectBackoff
 from tenure.workflow.branch import Place
+from tenure.workflow.placed_call import PlacedCall
 
 if TYPE_CHECKING:
-    from tenure.workflow.engine import PlacedCall, WorkflowEngine
+    from tenure.workflow.engine import WorkflowEngine
 
 POLL_SECONDS, POLL_SECONDS_MAX = 0.02, 1.0
 """How soon a call asks again for room that other calls hold."""
@@ -163,9 +164,9 @@ async def charge_cancelled(
     spent = plus(call.spend, reported) if has_begun else {}
     if engine.has_ended or not (held or spent):
         return
-    number = next(n for n in count() if engine.peek(cancelled_key(call, n)) is None)
+    number = next(n for n in count() if engine.steps.peek(cancelled_key(call, n)) is None)
     place = Place(cancelled_key(call, number), call.place.branch, call.place.ordinal)
-    step = engine.placed(place, StepKind.DECISION, call.name).step(result="null")
+    step = PlacedCall(place, StepKind.DECISION, call.name).step(result="null")
     amounts = {unit: max(held.get(unit, 0), spent.get(unit, 0)) for unit in {**held, **spent}} if has_begun else {}
     await engine.save(*engine.meter.charged(step, call.place.key, amounts, executed=False))
 

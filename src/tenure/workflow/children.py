@@ -23,7 +23,9 @@ from tenure.observe.log_context import job_fields
 from tenure.stores.contract import Applied, EnqueueRequest, Repeated, Request
 from tenure.workflow.branch import Branch, RunCall, current_branch
 from tenure.workflow.budget import charge_cancelled
-from tenure.workflow.engine import PlacedCall, WorkflowEngine
+from tenure.workflow.engine import WorkflowEngine
+from tenure.workflow.placed_call import PlacedCall
+from tenure.workflow.run_waits import latest_children
 from tenure.workflow.waits import DurableWait
 
 log = logging.getLogger("tenure.workflow")
@@ -101,18 +103,18 @@ async def ended_child(engine: WorkflowEngine, child_id: UUID) -> Job:
         if job is None:
             raise LookupError(f"child {child_id} was removed before its parent had read its result")
         if not job.live:
-            engine.child_ended(child_id)
+            engine.waits.child_ended(child_id)
             successor_id = continued_as(job)
             if successor_id is None:
                 return job
-            engine.child_spawned(successor_id)
+            engine.waits.child_spawned(successor_id)
             child_id = successor_id
         elif job.origin.parent_id != engine.job.id:
             # Spawned by an earlier run of this one's chain: its end does not wake this run.
-            await engine.wait(DurableWait(deadline=engine.now + CARRIED_POLL))
+            await engine.waits.wait(DurableWait(deadline=engine.now + CARRIED_POLL))
         else:
             branch = current_branch.get()
-            await engine.wait(DurableWait(child_id=child_id, is_leaf=branch is not None and branch.is_leaf))
+            await engine.waits.wait(DurableWait(child_id=child_id, is_leaf=branch is not None and branch.is_leaf))
 
 
 def _ended_step(call: PlacedCall, job: Job) -> Any:
@@ -156,7 +158,7 @@ class ChildJobs:
                 record = await self._enqueue(call, request, on_parent_end)
             branch.completed(record.finished_at)
             assert record.child_id is not None, "a spawn is recorded with its child"
-            self._engine.child_spawned(record.child_id)
+            self._engine.waits.child_spawned(record.child_id)
             return Child(self._engine, record.child_id, definition, errors=self._errors)
 
         return RunCall(what, spawned)
@@ -201,12 +203,12 @@ class ChildJobs:
         """The live children, for the run that this one goes on as."""
         carried = self._carried()
         policies = {child.child_id: child.on_parent_end for child in carried}
-        jobs = await self._engine.latest_children(list(policies))
+        jobs = await latest_children(self._engine, list(policies))
         return [CarriedChild(job.id, policies[child_id]) for child_id, job in jobs.items() if job.live]
 
     def _carried(self) -> list[CarriedChild]:
         """The children of this run and of those before it, whether or not this attempt has come to their calls."""
-        return spawned_children(self._engine.records())
+        return spawned_children(self._engine.steps.all())
 
     def _ids(self, on_parent_end: OnParentEnd) -> list[UUID]:
         """The children with this policy."""
@@ -238,4 +240,4 @@ class ChildJobs:
     async def _live(self, ids: Sequence[UUID]) -> list[Job]:
         if not ids:
             return []
-        return [job for job in (await self._engine.latest_children(ids)).values() if job.live]
+        return [job for job in (await latest_children(self._engine, ids)).values() if job.live]

@@ -53,7 +53,7 @@ class RunContinuation:
         # The record before the signals: one that is sent in between changes its `signal_rev`.
         job = (await store.read([job_id])).get(job_id)
         self._signal_rev = -1 if job is None else job.signal_rev
-        self._unread = self._engine.unread(await store.signals(job_id))
+        self._unread = self._engine.signals.unread(await store.signals(job_id))
 
     async def write(self, inner: StoreTransaction, before: Job) -> None:
         """Enqueue the successor, and pass on signals and a request to cancel."""
@@ -63,7 +63,7 @@ class RunContinuation:
         [enqueued] = await inner.enqueue([request])
         if not enqueued.created:
             raise StoreError(f"run {before.id} cannot go on as {self.successor_id}: {enqueued.job.id} is there instead")
-        records = self._engine.records()
+        records = self._engine.steps.all()
         await inner.write_steps(enqueued.job, successor_steps(before, self.successor_id, self._origin, records))
         job = enqueued.job
         for signal in self._unread:

@@ -32,7 +32,8 @@ from tenure.workers.leases import Interruption
 from tenure.workers.timeouts import timeout_error
 from tenure.workflow.budget import SpendMeter
 from tenure.workflow.children import ChildJobs
-from tenure.workflow.engine import Mode, UndoableStep, WorkflowEngine
+from tenure.workflow.engine import Mode, WorkflowEngine
+from tenure.workflow.placed_call import UndoableStep
 from tenure.workflow.policy import RunPolicy
 from tenure.workflow.run import Run
 from tenure.workflow.undo import RunEnd, undo
@@ -87,7 +88,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         children = ChildJobs(engine, self.errors)
         try:
             result = await engine.run(self._run_to_end(engine, children, arguments))
-            if steps_to_undo(engine.records()):
+            if steps_to_undo(engine.steps.all()):
                 # Refused here, while the steps can still be undone.
                 self.encode_result(result, job_id=job.id)
             return result
@@ -156,7 +157,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
     async def _recorded(self, engine: WorkflowEngine) -> Sequence[StepRecord]:
         """All that is recorded of the run, also if a call was cancelled while its step was being saved."""
         if not engine.save_cut_off:
-            return engine.records()
+            return engine.steps.all()
         await engine.attempt.steps_saved()
         return await engine.services.checkpointer.load(engine.attempt.lease)
 

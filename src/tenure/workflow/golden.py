@@ -27,9 +27,10 @@ from tenure.workers.leases import Lease
 from tenure.workflow.branch import call_key
 from tenure.workflow.children import ChildJobs
 from tenure.workflow.definition import WorkflowDefinition
-from tenure.workflow.engine import Mode, PlacedCall, WorkflowEngine
+from tenure.workflow.engine import Mode, WorkflowEngine
 from tenure.workflow.golden_differences import Difference, MadeCall, call_differences, output_difference
 from tenure.workflow.golden_file import GoldenError, GoldenFile
+from tenure.workflow.placed_call import PlacedCall
 from tenure.workflow.waits import DurableWait
 
 REPLAY_SECONDS = 60.0
@@ -174,11 +175,11 @@ class ReplayEngine(WorkflowEngine):
     def unmade(self) -> list[StepRecord]:
         """The recorded calls that the code has not made. One that it made and did not await is not compared: another
         call was first."""
-        unawaited = self._used - {one.call.place.key for one in self.made}
-        dropped = tuple(self._dropped)
+        unawaited = self.steps.used - {one.call.place.key for one in self.made}
+        dropped = tuple(self.steps.dropped)
         return [
             record
-            for record in self.records()
+            for record in self.steps.all()
             if _is_call(record)
             and record.key not in self._taken
             and record.key not in unawaited
@@ -187,7 +188,7 @@ class ReplayEngine(WorkflowEngine):
 
     def recorded(self, call: PlacedCall) -> StepRecord | None:
         if call.kind is StepKind.PATCH:
-            return self.peek(call.place.key)
+            return self.steps.peek(call.place.key)
         record, fit = self._best(call)
         if record is not None:
             lent_to = self._taken.get(record.key)
@@ -204,8 +205,8 @@ class ReplayEngine(WorkflowEngine):
 
     def _best(self, call: PlacedCall) -> tuple[StepRecord | None, Fit]:
         """The record at the call's own place if it fits; else one that fits elsewhere; else one that nearly fits."""
-        own = self.peek(call.place.key)
-        free = [record for record in self.records() if self._is_free(record)]
+        own = self.steps.peek(call.place.key)
+        free = [record for record in self.steps.all() if self._is_free(record)]
         free.sort(key=lambda record: (record is not own, record.branch != call.place.branch, record.number))
         fits: tuple[tuple[Fit, Callable[[PlacedCall, StepRecord], bool]], ...] = (
             ("exact", _is_exact),
@@ -237,7 +238,7 @@ class ReplayEngine(WorkflowEngine):
         new before it was made."""
         is_patch = step.kind is StepKind.PATCH
         if not is_patch and not step.key.endswith(".deadline"):
-            await self.wait(DurableWait())
+            await self.waits.wait(DurableWait())
         return StepRecord(
             job_id=self.job.id,
             key=step.key,
@@ -252,14 +253,11 @@ class ReplayEngine(WorkflowEngine):
             result="false" if is_patch else step.result,
         )
 
-    async def signals(self) -> list[SignalRecord]:
+    async def read_signals(self) -> list[SignalRecord]:
         return []
 
-    async def refresh_signals(self) -> None:
-        pass
-
     async def read_children(self, child_ids: Sequence[UUID]) -> NoReturn:
-        await self.wait(DurableWait())
+        await self.waits.wait(DurableWait())
         raise AssertionError("a replay ends its waits by ending")
 
 

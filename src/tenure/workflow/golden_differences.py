@@ -12,8 +12,8 @@ import msgspec
 
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.steps import StepRecord
-from tenure.workflow.engine import PlacedCall
 from tenure.workflow.golden_file import GoldenFile
+from tenure.workflow.placed_call import PlacedCall
 
 LINES_MAX = 40
 """The most lines of a difference of outputs."""

@@ -13,10 +13,11 @@ from tenure.errors import InvalidInput
 from tenure.lifecycle.json_text import check_text, encode, load
 from tenure.lifecycle.steps import StepKind
 from tenure.workflow.branch import Place
+from tenure.workflow.placed_call import PlacedCall
 from tenure.workflow.waits import DurableWait
 
 if TYPE_CHECKING:
-    from tenure.workflow.engine import PlacedCall, WorkflowEngine
+    from tenure.workflow.engine import WorkflowEngine
 
 
 class PolicyCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ async def check_policy(
     """
     place = call.place
     decided = _part(call, "policy")
-    record = engine.peek(decided.key)
+    record = engine.steps.peek(decided.key)
     if record is None:
         seen = PolicyCall(
             run_id=engine.job.id,
@@ -84,22 +85,22 @@ async def check_policy(
             return None
         if decision.action == "halt":
             return f"halted by policy before {call.name}: {decision.detail}"
-        decision_call = engine.placed(decided, StepKind.DECISION, "policy")
+        decision_call = PlacedCall(decided, StepKind.DECISION, "policy")
         record = await engine.save(decision_call.step(result=encode({"require_signal": decision.detail})))
-    engine.use(decided.key)
+    engine.steps.use(decided.key)
     await _receive(engine, _part(call, "approval"), load(record.result or "{}").get("require_signal", ""))
     return None
 
 
 async def _receive(engine: WorkflowEngine, place: Place, name: str) -> None:
     """Wait for the signal that the policy requires, unless it was received before."""
-    engine.use(place.key)
-    if engine.peek(place.key) is not None:
+    engine.steps.use(place.key)
+    if engine.steps.peek(place.key) is not None:
         return
-    await engine.signals()
-    while (signal := engine.take_signal(name, until=None)) is None:
-        await engine.wait(DurableWait(signal=name))
-    call = engine.placed(place, StepKind.WAIT, name)
+    await engine.signals.read()
+    while (signal := engine.signals.take(name, until=None)) is None:
+        await engine.waits.wait(DurableWait(signal=name))
+    call = PlacedCall(place, StepKind.WAIT, name)
     await engine.save(call.step(result=signal.payload, signal_rev=signal.rev))
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
-    Generic,
-    Literal,
     NoReturn,
     ParamSpec,
     TypeVar,
@@ -20,27 +17,26 @@ from typing import (
 )
 from uuid import UUID
 
-import msgspec
-
 from tenure.errors import InvalidInput
 from tenure.jobs.context import Context
-from tenure.jobs.step_codec import Errors, arguments_digest, decode, encode_result
+from tenure.jobs.step_codec import Errors, arguments_digest, encode_result
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.budgets import Amount, amounts_of, plus
 from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, encode, load
-from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX
-from tenure.lifecycle.steps import STATE_NAME, StepKind, StepRecord
+from tenure.lifecycle.steps import STATE_NAME, StepKind
 from tenure.seams import SeededRandom
 from tenure.stores.outbox_validation import check_topic
 from tenure.workflow.branch import Branch, Place, RunCall, current_branch
+from tenure.workflow.branches import Branches, First, GatherErrors, results_of
 from tenure.workflow.children import Child, ChildJobs, OnParentEnd, Spawnable
 from tenure.workflow.continuation import continue_run
 from tenure.workflow.current_step import report_spend
-from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine, name_of
-from tenure.workflow.step_call import OnError, StepExecution, StepIsolation, StepOptions, sleep_until_recorded
+from tenure.workflow.engine import WorkflowEngine
+from tenure.workflow.placed_call import Compensation, PlacedCall, name_of
+from tenure.workflow.step_call import OnError, StepExecution, StepIsolation, StepOptions
+from tenure.workflow.timed_waits import sleep, wait_for_signal
 from tenure.workflow.transaction import StepTransaction, TransactionStep, post_message
-from tenure.workflow.waits import DurableWait, Join
 
 if TYPE_CHECKING:
     from tenure.workers.commit.commit import CommitBlock
@@ -53,19 +49,9 @@ T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 T4 = TypeVar("T4")
 
-GatherErrors = Literal["first", "all"]
-"""Which errors of branches `gather` raises: that of the first branch in order, or all as an ExceptionGroup."""
-
 CONCURRENCY = 10
 STATE_BYTES_MAX = 16 * 1024
 """The largest document that a run shows of itself."""
-
-
-class First(msgspec.Struct, Generic[T], frozen=True):
-    """Which of several calls was first, from 0, and its result."""
-
-    index: int
-    value: T
 
 
 class Run:
@@ -108,8 +94,6 @@ class Run:
     def commit(self, *, result: Any = None, conn: Any = None, deadline_seconds: float | None = None) -> CommitBlock:
         """Open the commit block of this run, as its last act: after the commit no step is recorded any more."""
         return self._context.commit(result=result, conn=conn, deadline_seconds=deadline_seconds)
-
-    # Steps.
 
     def using(
         self,
@@ -208,8 +192,7 @@ class Run:
     def outbox(
         self, topic: str, body: Any, *, aggregate: str | None = None, headers: Mapping[str, str] | None = None
     ) -> RunCall[UUID]:
-        """Send an outbox message as a step: it is committed together with the record of the step, once. Returns its id,
-        which is derived from the run and the step.
+        """Send an outbox message as a step, committed once with its record. Returns the id of the message.
 
         await run.outbox("order.shipped", {"order": order}, aggregate=order)
 
@@ -263,49 +246,31 @@ class Run:
         name = name_of(function)
         branch, place = self._engine.place(f"run.map({name})", self._options.key)
         inner = branch.sub_branch(place)
-        calls = [self._step_call(inner, self._taken(inner), name, function, (item,), {}, {}) for item in items]
+        calls = [self._step_call(inner, self._engine.take(inner), name, function, (item,), {}, {}) for item in items]
 
         async def map_all() -> list[Any]:
-            results: list[_Settled] = [_Settled()] * len(calls)
-            upcoming = iter(range(len(calls)))
-
-            async def work() -> None:
-                for index in upcoming:
-                    results[index] = await _settled(calls[index])
-
-            await Join([self._engine.start_task(work(), None) for _ in range(min(concurrency, len(calls)))])
+            results = await results_of(self._engine, calls, concurrency=concurrency)
             branch.completed(inner.now)
-            return [_value_of(result) for result in results]
+            return [one.unwrap() for one in results]
 
         return RunCall(f"map {name}", map_all)
 
-    def _taken(self, branch: Branch) -> Place:
-        place = branch.take()
-        self._engine.use(place.key)
-        return place
-
-    # State.
-
     def state(self, document: Any) -> RunCall[None]:
-        """Set what the run shows of itself: a small document that `handle.state()` and `tenure runs show` read.
+        """Set a small document, at most 16 KiB of JSON, that `handle.state()` and `tenure runs show` read.
 
         await run.state({"phase": "searching", "pages": 3})
 
-        It is recorded like a step, so a replay sets nothing. At most 16 KiB of JSON.
+        It is recorded like a step, so a replay sets nothing.
         """
         result = encode_result(document, step="run.state", bytes_max=STATE_BYTES_MAX)
         branch, place = self._engine.place("run.state()", self._options.key)
         call = PlacedCall(place, StepKind.DECISION, STATE_NAME)
 
         async def set_state() -> None:
-            record = self._engine.recorded(call)
-            if record is None:
-                record = await self._engine.save(call.step(result=result))
+            record = self._engine.recorded(call) or await self._engine.save(call.step(result=result))
             branch.completed(record.finished_at)
 
         return RunCall("state", set_state)
-
-    # Budget.
 
     def spend(self, **amounts: Amount) -> None:
         """Report what the run spends: `run.spend(cost=0.12, tokens=830)`, with any names of units.
@@ -326,23 +291,17 @@ class Run:
         call = PlacedCall(place, StepKind.DECISION, "budget")
 
         async def left() -> dict[str, float]:
-            record = self._engine.recorded(call)
-            if record is None:
-                record = await self._engine.save(call.step(result=encode(await self._engine.meter.left())))
+            engine = self._engine
+            record = engine.recorded(call) or await engine.save(call.step(result=encode(await engine.meter.left())))
             branch.completed(record.finished_at)
             return cast(dict[str, float], load(record.result or "{}"))
 
         return RunCall("budget", left)
 
     def partial_result(self, value: Any) -> None:
-        """Set what the run is halted with, if it is halted: its `partial_result`. Recorded steps are kept anyway.
-
-        It may have as many bytes as the result of a job, 256 KiB.
-        """
+        """Set the `partial_result` with which the run ends if it is halted: at most 256 KiB, as a job's result."""
         text = encode_result(value, step="partial_result", bytes_max=CONTENT_BYTES_MAX)
         self._engine.partial_result = lambda: text
-
-    # Children.
 
     def spawn(self, job: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunCall[Child[R]]:
         """Enqueue a job or workflow as a child of this run, once.
@@ -358,8 +317,6 @@ class Run:
         prepared = job.request(*args, **kwargs)
         return self._children.spawn(prepared, key=self._options.key, on_parent_end=self._on_parent_end)
 
-    # Continuations.
-
     async def continue_as(self, workflow: Spawnable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
         """End this run, and go on as a new run of the same workflow, with other arguments and an empty record.
 
@@ -374,8 +331,6 @@ class Run:
         awaits the result, wait for the last run. Steps of this run are not undone by later ones.
         """
         await continue_run(self._engine, self._children, workflow.request(*args, **kwargs))
-
-    # Branches.
 
     @overload
     def gather(
@@ -406,40 +361,7 @@ class Run:
         if errors not in get_args(GatherErrors) or (fail_fast and errors == "all"):
             raise InvalidInput("errors", "is 'first' or 'all', and with fail_fast there is only one")
         branches = self._branches("run.gather", calls, joins_all=not fail_fast)
-        return RunCall("gather", lambda: self._gather(branches, fail_fast=fail_fast, errors=errors))
-
-    async def _gather(self, branches: _Branches, *, fail_fast: bool, errors: GatherErrors) -> tuple[Any, ...]:
-        if fail_fast:
-            failed = await self._first_to_fail(branches)
-            if failed is not None:
-                await branches.drop_others(failed)
-                return (_value_of(await branches.settled(failed)),)
-        else:
-            await Join(branches.start_all())
-        settled = [await branches.settled(index) for index in range(len(branches))]
-        branches.join()
-        raised = [one.error for one in settled if one.error is not None]
-        if errors == "all" and raised:
-            raise ExceptionGroup(f"{len(raised)} of {len(settled)} branches failed", raised)
-        return tuple(_value_of(one) for one in settled)
-
-    async def _first_to_fail(self, branches: _Branches) -> int | None:
-        """The branch whose error was first; None if none fails."""
-        call = PlacedCall(branches.place, StepKind.DECISION, "gather")
-        record = self._engine.recorded(call)
-        if record is not None:
-            index: int | None = load(record.result or "{}").get("failed")
-            branches.start_all() if index is None else branches.start(index)
-            if index is None:
-                await Join(branches.tasks)
-            return index
-        tasks = branches.start_all()
-        failed = None
-        while failed is None and (live := [task for task in tasks if not task.done()]):
-            await Join(live, first=True)
-            failed = next((n for n, task in enumerate(tasks) if task.done() and _failed(task)), None)
-        await self._engine.save(call.step(result=encode({"failed": failed})))
-        return failed
+        return RunCall("gather", lambda: branches.gather_fail_fast() if fail_fast else branches.gather(errors=errors))
 
     def first(self, *calls: Awaitable[T]) -> RunCall[First[T]]:
         """Run calls and coroutines at the same time until the first has ended; the others are cancelled.
@@ -448,23 +370,7 @@ class Run:
         """
         if not calls:
             raise InvalidInput("first", "needs at least one call")
-        branches = self._branches("run.first", calls)
-        return RunCall("first", lambda: self._first(branches))
-
-    async def _first(self, branches: _Branches) -> First[Any]:
-        call = PlacedCall(branches.place, StepKind.DECISION, "first")
-        record = self._engine.recorded(call)
-        if record is None:
-            tasks = branches.start_all()
-            await Join(tasks, first=True)
-            index = next(n for n, task in enumerate(tasks) if task.done())
-            record = await self._engine.save(call.step(result=encode({"first": index})))
-        index = load(record.result or "{}")["first"]
-        branches.start(index)
-        await branches.drop_others(index)
-        value = _value_of(await branches.settled(index))
-        branches.join()
-        return First(index, value)
+        return RunCall("first", self._branches("run.first", calls).first)
 
     def as_completed(self, *calls: Awaitable[T]) -> AsyncIterator[First[T]]:
         """Run calls and coroutines at the same time, and return each result as it comes. The order is recorded.
@@ -472,31 +378,11 @@ class Run:
         async for done in run.as_completed(run.step(a), run.step(b)):
             print(done.index, done.value)
         """
-        return self._as_completed(self._branches("run.as_completed", calls))
+        return self._branches("run.as_completed", calls).as_completed()
 
-    async def _as_completed(self, branches: _Branches) -> AsyncIterator[First[Any]]:
-        tasks = branches.start_all()
-        returned: set[int] = set()
-        for number in range(len(branches)):
-            place = Place(branches.place.sub_key(f"order.{number}"), branches.place.branch, branches.place.ordinal)
-            call = PlacedCall(place, StepKind.DECISION, "as_completed")
-            record = self._engine.recorded(call)
-            if record is None:
-                left = [n for n in range(len(branches)) if n not in returned]
-                await Join([tasks[n] for n in left], first=True)
-                index = next(n for n in left if tasks[n].done())
-                record = await self._engine.save(call.step(result=encode({"index": index})))
-            self._engine.use(place.key)
-            index = load(record.result or "{}")["index"]
-            returned.add(index)
-            yield First(index, _value_of(await branches.settled(index)))
-        branches.join()
-
-    def _branches(self, what: str, calls: Sequence[Awaitable[Any]], *, joins_all: bool = False) -> _Branches:
+    def _branches(self, what: str, calls: Sequence[Awaitable[Any]], *, joins_all: bool = False) -> Branches:
         branch, place = self._engine.place(what, None)
-        return _Branches(self._engine, branch, place, calls, joins_all=joins_all)
-
-    # Time.
+        return Branches(self._engine, branch, place, calls, joins_all=joins_all)
 
     def sleep(
         self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0
@@ -506,14 +392,7 @@ class Run:
         check_seconds(duration, "sleep")
         branch, place = self._engine.place("run.sleep", self._options.key)
         call = PlacedCall(place, StepKind.SLEEP, "sleep")
-        return RunCall("sleep", lambda: self._sleep(branch, call, duration))
-
-    async def _sleep(self, branch: Branch, call: PlacedCall, duration: float) -> None:
-        record = self._engine.recorded(call)
-        if record is None:
-            record = await self._engine.save(call.step(result=encode({"milliseconds": milliseconds(duration)})))
-        await sleep_until_recorded(self._engine, record)
-        branch.completed(_deadline_of(record))
+        return RunCall("sleep", lambda: sleep(self._engine, branch, call, duration))
 
     def now(self) -> datetime:
         """When the last call of this branch was recorded; before the first call, when the run was enqueued.
@@ -530,8 +409,6 @@ class Run:
     def uuid(self) -> UUID:
         """A UUID that is the same in every attempt."""
         return UUID(int=self.random.getrandbits(128), version=4)
-
-    # Signals.
 
     @overload
     def wait_for(self, name: str, type: type[T], /) -> RunCall[T]: ...
@@ -551,48 +428,7 @@ class Run:
             check_seconds(timeout_seconds, "timeout_seconds")
         branch, place = self._engine.place(f"run.wait_for({name!r})", self._options.key)
         call = PlacedCall(place, StepKind.WAIT, name)
-        return RunCall(f"wait for {name}", lambda: self._wait_for(branch, call, type, timeout_seconds))
-
-    async def _wait_for(self, branch: Branch, call: PlacedCall, type_: Any, timeout_seconds: float | None) -> Any:
-        deadline = await self._wait_deadline(call.place, call.name, timeout_seconds)
-        record = self._engine.recorded(call)
-        if record is None:
-            record = await self._receive(call, call.name, deadline)
-        branch.completed(record.finished_at)
-        if record.status == "failed":
-            raise TimeoutError(f"no signal {call.name!r} came in time")
-        return decode(record.result or "null", type_, step=f"{call.name} ({record.key})")
-
-    async def _wait_deadline(self, place: Place, name: str, timeout_seconds: float | None) -> datetime | None:
-        """When a wait ends without a signal. It is recorded at the first call."""
-        sub_place = Place(place.sub_key("deadline"), place.branch, place.ordinal)
-        record = self._engine.peek(sub_place.key)
-        self._engine.use(sub_place.key)
-        if record is None:
-            if timeout_seconds is None or self._engine.peek(place.key) is not None:
-                return None
-            result = encode({"milliseconds": milliseconds(timeout_seconds)})
-            record = await self._engine.save(PlacedCall(sub_place, StepKind.SLEEP, name).step(result=result))
-        return _deadline_of(record)
-
-    async def _receive(self, call: PlacedCall, name: str, deadline: datetime | None) -> StepRecord:
-        engine = self._engine
-        await engine.signals()
-        while True:
-            signal = engine.take_signal(name, until=deadline)
-            if signal is not None:
-                return await engine.save(call.step(result=signal.payload, signal_rev=signal.rev))
-            if deadline is not None and deadline <= engine.now:
-                # A signal that came before the deadline may have been written after the last read.
-                await engine.refresh_signals()
-                signal = engine.take_signal(name, until=deadline)
-                if signal is not None:
-                    return await engine.save(call.step(result=signal.payload, signal_rev=signal.rev))
-                error = encode({"type": "TimeoutError", "message": f"no signal {name!r} came in time"})
-                return await engine.save(call.step(status="failed", error=error))
-            await engine.wait(DurableWait(deadline=deadline, signal=name))
-
-    # Changes of code.
+        return RunCall(f"wait for {name}", lambda: wait_for_signal(self._engine, branch, call, type, timeout_seconds))
 
     async def patched(self, name: str) -> bool:
         """Whether this run takes the new way at a change of the code: `if await run.patched("fees"): …`.
@@ -603,105 +439,10 @@ class Run:
         check_text(name, "patch", length_max=150)
         engine = self._engine
         branch = engine.branch("run.patched")
-        place = Place(f"patch:{name}", branch.path, 0)
-        call = PlacedCall(place, StepKind.PATCH, name)
+        call = PlacedCall(Place(f"patch:{name}", branch.path, 0), StepKind.PATCH, name)
         record = engine.recorded(call)
         if record is None:
-            is_new = engine.peek(branch.upcoming_key) is None
+            is_new = engine.steps.peek(branch.upcoming_key) is None
             record = await engine.save(call.step(result=encode(is_new)))
-        engine.use(place.key)
+        engine.steps.use(call.place.key)
         return cast(bool, load(record.result or "false"))
-
-
-class _Branches:
-    """The calls of one `gather`, `first` or `as_completed`, each in a task of its own."""
-
-    def __init__(
-        self,
-        engine: WorkflowEngine,
-        branch: Branch,
-        place: Place,
-        calls: Sequence[Awaitable[Any]],
-        *,
-        joins_all: bool,
-    ) -> None:
-        self._engine, self._branch, self.place, self._calls = engine, branch, place, calls
-        self._joins_all = joins_all
-        self._started: dict[int, tuple[Branch, asyncio.Task[Any]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    @property
-    def tasks(self) -> list[asyncio.Task[Any]]:
-        return [task for _, (_, task) in sorted(self._started.items())]
-
-    def start_all(self) -> list[asyncio.Task[Any]]:
-        return [self.start(index) for index in range(len(self._calls))]
-
-    def start(self, index: int) -> asyncio.Task[Any]:
-        if index not in self._started:
-            inner, call = self._branch.sub_branch(self.place, index), self._calls[index]
-            inner.is_leaf = self._joins_all and isinstance(call, RunCall) and call.is_leaf
-            self._started[index] = inner, self._engine.start_task(_awaited(call), inner)
-        return self._started[index][1]
-
-    async def settled(self, index: int) -> _Settled:
-        """The result or error of a branch."""
-        return await _settled(self.start(index))
-
-    async def drop_others(self, index: int) -> None:
-        """Cancel all branches but this one."""
-        others = [n for n in range(len(self._calls)) if n != index]
-        self._engine.drop_branches(self.place, others)
-        started = [self._started[n][1] for n in others if n in self._started]
-        for task in started:
-            task.cancel()
-        if started:
-            await Join(started)
-        for n in others:
-            if n not in self._started:
-                _close(self._calls[n])
-
-    def join(self) -> None:
-        """The branches are over: the time of the branch that started them is theirs."""
-        for inner, _ in self._started.values():
-            self._branch.completed(inner.now)
-            self._branch.spend = plus(self._branch.spend, inner.spend)
-            inner.spend = {}
-
-
-class _Settled(msgspec.Struct, frozen=True):
-    value: Any = None
-    error: Exception | None = None
-
-
-async def _settled(call: Awaitable[Any]) -> _Settled:
-    try:
-        return _Settled(await call)
-    except Exception as error:  # noqa: BLE001 - raised by `_value_of` once all have ended
-        return _Settled(error=error)
-
-
-def _value_of(settled: _Settled) -> Any:
-    if settled.error is not None:
-        raise settled.error
-    return settled.value
-
-
-def _failed(task: asyncio.Task[Any]) -> bool:
-    return not task.cancelled() and isinstance(task.exception(), Exception)
-
-
-def _close(call: Awaitable[Any]) -> None:
-    """A coroutine that is not run would be reported as never awaited."""
-    if asyncio.iscoroutine(call):
-        call.close()
-
-
-async def _awaited(call: Awaitable[T]) -> T:
-    return await call
-
-
-def _deadline_of(record: StepRecord) -> datetime:
-    return record.finished_at + timedelta(milliseconds=load(record.result or "{}").get("milliseconds", 0))

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from typing import Any, Generic, Literal, TypeVar, cast, get_args
@@ -26,9 +25,10 @@ from tenure.workers.execution.process.parent import ProcessNotStarted, importabl
 from tenure.workflow.branch import Branch, check_key
 from tenure.workflow.budget import cancelled_key, charge_cancelled, unspent
 from tenure.workflow.current_step import CurrentStep, as_current_step, running_step, step_spend
-from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine
+from tenure.workflow.engine import WorkflowEngine
+from tenure.workflow.placed_call import Compensation, PlacedCall
 from tenure.workflow.process_step import FailedInProcess, call_in_process, importable
-from tenure.workflow.waits import DurableWait
+from tenure.workflow.timed_waits import sleep_until_recorded
 
 R = TypeVar("R")
 
@@ -123,12 +123,12 @@ class StepExecution(Generic[R]):
     async def _execute(self) -> StepRecord:
         """Execute the step until it succeeds or has failed for good, and record that."""
         engine, clock = self._engine, self._engine.services.seams.clock
-        if engine.peek(cancelled_key(self._call)) is not None:
+        if engine.steps.peek(cancelled_key(self._call)) is not None:
             self._call = unspent(self._call)
         attempt = 1
-        while (waited := engine.peek(self._retry_key(attempt))) is not None:
+        while (waited := engine.steps.peek(self._retry_key(attempt))) is not None:
             attempt += 1
-            engine.use(waited.key)
+            engine.steps.use(waited.key)
         if attempt > 1:
             await self._wait_for_retry(attempt - 1)
         await engine.require_allowed(self._call, self._args, self._kwargs)
@@ -249,7 +249,7 @@ class StepExecution(Generic[R]):
         await self._wait_for_retry(attempt)
 
     async def _wait_for_retry(self, attempt: int) -> None:
-        record = self._engine.peek(self._retry_key(attempt))
+        record = self._engine.steps.peek(self._retry_key(attempt))
         assert record is not None, "it was recorded"
         await sleep_until_recorded(self._engine, record)
 
@@ -262,14 +262,6 @@ class StepExecution(Generic[R]):
         # Seeded by run and step, so that parallel steps that fail together do not retry together.
         seed = sha256(f"{self._engine.job.id}/{self._call.place.key}".encode()).digest()[:16]
         return retry_delay_ms(self._options.backoff, job_id=UUID(bytes=seed), attempt=attempt, failures=attempt)
-
-
-async def sleep_until_recorded(engine: WorkflowEngine, record: StepRecord) -> None:
-    """Sleep for the recorded time, which began when it was recorded."""
-    duration = timedelta(milliseconds=load(record.result or "{}").get("milliseconds", 0))
-    deadline = record.finished_at + duration
-    if deadline > engine.now:
-        await engine.wait(DurableWait(deadline=deadline))
 
 
 def _outside_key(job_id: UUID, call: PlacedCall) -> str:

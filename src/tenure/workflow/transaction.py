@@ -29,7 +29,8 @@ from tenure.workers.execution.outcomes import Lost, describe_error
 from tenure.workers.reconnect import ReconnectBackoff
 from tenure.workflow.branch import Branch
 from tenure.workflow.budget import charge_cancelled
-from tenure.workflow.engine import Compensation, PlacedCall, WorkflowEngine
+from tenure.workflow.engine import WorkflowEngine
+from tenure.workflow.placed_call import Compensation, PlacedCall
 
 R = TypeVar("R")
 

@@ -31,7 +31,8 @@ from tenure.workers.execution.outcomes import (
     operation_for,
 )
 from tenure.workflow.branch import Place
-from tenure.workflow.engine import Mode, PlacedCall, UndoableStep, WorkflowEngine, name_of
+from tenure.workflow.engine import Mode, WorkflowEngine
+from tenure.workflow.placed_call import PlacedCall, UndoableStep, name_of
 from tenure.workflow.step_call import StepExecution, StepOptions
 
 END_KEY = "undo:end"
@@ -79,7 +80,7 @@ async def undo(
     engine = WorkflowEngine(attempt, records, Mode.UNDO)
     job = attempt.job
     steps = steps_to_undo(records)
-    left = sum(engine.peek(_undo_place(step).key) is None for step in steps)
+    left = sum(engine.steps.peek(_undo_place(step).key) is None for step in steps)
     template = "job %s (%s) attempt %s undoes %s of %s steps before it is %s"
     log.warning(template, job.id, job.kind, job.attempt, left, len(steps), end.ends_as, extra=job_fields(job))
     await engine.run(_undo_all(engine, steps, found, end))
@@ -97,7 +98,7 @@ async def _undo_all(
     for step in steps:
         if step.key not in found:
             engine.park(step.key, f"step {step.name!r} is to be undone, and the code does not call it with compensate=")
-    if not engine.job.unwinding and engine.peek(END_KEY) is None:
+    if not engine.job.unwinding and engine.steps.peek(END_KEY) is None:
         await engine.save(end.step())
     for step in steps:
         await _undo_step(engine, found[step.key])
