@@ -508,7 +508,7 @@ async def test_a_file_that_stays_locked_is_unavailable(path: Path, store: Sqlite
     drive = Driver(hasty)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("begin immediate")
-        with pytest.raises(StoreUnavailable, match=r"locked.*same id"):
+        with pytest.raises(StoreUnavailable, match="locked"):
             await drive.add()
         assert await hasty.read([]) == {}
         other.execute("rollback")

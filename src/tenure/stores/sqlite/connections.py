@@ -11,6 +11,8 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -20,9 +22,11 @@ from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.sqlite.commit_block import BlockContext, WriterPause
 from tenure.stores.sqlite.connect import MEMORY, OpenedFile, connect, require_local
 from tenure.stores.sqlite.file_lock import FairFileLock, WriteLock
+from tenure.stores.sqlite.own_lock import TRY_SECONDS, OwnLockWatch, data_version
 from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.transactions import (
+    BEGIN_TRIES,
     ReadTransactions,
     SerialConnection,
     TransactionBoundary,
@@ -112,13 +116,22 @@ class SqliteConnections:
         writer = await self.writer()
         return await writer.transact(lambda connection: operation(self.session(connection), *args, **kwargs))
 
+    async def write_for_caller(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`write`, refused soon if a transaction of this process keeps the file locked: it may be the caller's own,
+        who would wait for itself."""
+        require_no_open_block(self._store)
+        writer = await self.writer()
+        return await writer.transact(
+            lambda connection: operation(self.session(connection), *args, **kwargs), waits_for_own_process=False
+        )
+
     def session(self, connection: sqlite3.Connection) -> Session:
         """The session of one operation. Its time is that at which the operation begins."""
         return Session(connection, self.clock(), self.policies)
 
     async def file_version(self) -> int:
         """A number that changes when another connection commits to the file."""
-        return await (await self.writer()).call(_data_version)
+        return await (await self.writer()).call(data_version)
 
     async def writer(self) -> ConnectionRunner:
         """The writer of the open store, once no commit block has its connection."""
@@ -165,6 +178,7 @@ class SqliteConnections:
         foreign_keys: bool = False,
         write_lock: WriteLock | None = None,
         opened: sqlite3.Connection | None = None,
+        watches_own_process: bool = False,
     ) -> ConnectionRunner:
         """A connection to the file, or one that is `opened` already, with a thread of its own unless inline."""
 
@@ -173,9 +187,19 @@ class SqliteConnections:
                 self.path, read_only=read_only, busy_seconds=self._busy_seconds, foreign_keys=foreign_keys
             )
             self._file.record()
+            if watches_own_process:
+                connection.execute(f"pragma busy_timeout = {round(min(self._busy_seconds, TRY_SECONDS) * 1000)}")
             return connection
 
-        connection = SerialConnection(open_file, boundary, where=self.path, write_lock=write_lock)
+        tries = max(BEGIN_TRIES, ceil(BEGIN_TRIES * self._busy_seconds / TRY_SECONDS))
+        connection = SerialConnection(
+            open_file,
+            boundary,
+            where=self.path,
+            write_lock=write_lock,
+            begin_tries=tries if watches_own_process else BEGIN_TRIES,
+            watch=partial(OwnLockWatch, self.path) if watches_own_process else None,
+        )
         if self._inline:
             return InlineConnection(connection)
         return ConnectionThread(connection, spawn=self.seams.spawn, name=f"tenure-sqlite-{name}")
@@ -201,7 +225,11 @@ class SqliteConnections:
                     file=self._file,
                 )
                 self._writer = self._reader = self.runner(
-                    "writer", boundary, foreign_keys=self.is_single, write_lock=self._write_lock
+                    "writer",
+                    boundary,
+                    foreign_keys=self.is_single,
+                    write_lock=self._write_lock,
+                    watches_own_process=not self.is_single,
                 )
                 if self.path != MEMORY:
                     self._reader = self.runner("reader", ReadTransactions(), read_only=True)
@@ -239,7 +267,3 @@ class SqliteConnections:
             seams=self.seams,
             file=self._file,
         )
-
-
-def _data_version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("pragma data_version").fetchone()[0])

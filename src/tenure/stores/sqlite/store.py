@@ -131,7 +131,7 @@ class SqliteStore(BaseStore):
         digests = homogeneous_digests(requests) if homogeneous else None
         if after is not None:
             await after
-        return await self._connections.write(enqueue_batch, requests, digests), False
+        return await self._connections.write_for_caller(enqueue_batch, requests, digests), False
 
     async def _claim(self, request: ClaimRequest) -> ClaimResult:
         sent_at_seconds = self._clock.monotonic_seconds()

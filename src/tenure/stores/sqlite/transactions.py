@@ -23,7 +23,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 BEGIN_TRIES = 3
-"""How often the busy timeout may pass before the database is unavailable."""
+"""How often the store's busy timeout may pass before the database is unavailable."""
 WAL_BYTES_MAX = 32 * 1024 * 1024
 """Beyond this size the WAL is written back into the file and truncated."""
 CHECKPOINT_WAIT_MS = 50
@@ -35,11 +35,13 @@ _log = logging.getLogger("tenure.stores.sqlite")
 class WorkItem:
     """Work for a connection, the future that waits for it, and its result or error."""
 
-    __slots__ = ("error", "future", "in_transaction", "loop", "result", "work")
+    __slots__ = ("error", "future", "in_transaction", "loop", "result", "waits_for_own_process", "work")
 
-    def __init__(self, work: Work[Any], *, in_transaction: bool) -> None:
+    def __init__(self, work: Work[Any], *, in_transaction: bool, waits_for_own_process: bool = True) -> None:
         self.work = work
         self.in_transaction = in_transaction
+        self.waits_for_own_process = waits_for_own_process
+        """Whether it waits to the end for a transaction of this process, which may be the caller's own."""
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.result: Any = None
@@ -67,6 +69,24 @@ def fail(items: Iterable[WorkItem], error: TenureError) -> None:
     """The transaction of these items was rolled back."""
     for item in items:
         item.result, item.error = None, error
+
+
+def resolve(items: Iterable[WorkItem]) -> None:
+    """Resolve the futures of these items, with one call into each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[WorkItem]] = {}
+    for item in items:
+        by_loop.setdefault(item.loop, []).append(item)
+    for loop, theirs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve_all, theirs)
+        except RuntimeError:
+            # That loop was closed in the meantime, so that no task waits there.
+            continue
+
+
+def _resolve_all(items: Iterable[WorkItem]) -> None:
+    for item in items:
+        item.resolve()
 
 
 class TransactionBoundary(Protocol):
@@ -155,6 +175,14 @@ class ReadTransactions:
         return None
 
 
+class LockWatch(Protocol):
+    """Looks whose lock it is that a transaction waits for, and may refuse items."""
+
+    def look(self, connection: sqlite3.Connection) -> None:
+        """Called after each try to begin a transaction."""
+        ...
+
+
 class SerialConnection:
     """One connection, and the transactions in which work items run on it."""
 
@@ -165,9 +193,12 @@ class SerialConnection:
         *,
         where: str,
         write_lock: WriteLock | None = None,
+        begin_tries: int = BEGIN_TRIES,
+        watch: Callable[[list[WorkItem]], LockWatch] | None = None,
     ) -> None:
         self._connect = connect
         self._boundary = boundary
+        self._begin_tries, self._watch = begin_tries, watch
         self._write_lock = write_lock or WriteLock()
         self.where = where
         self._connection: sqlite3.Connection | None = None
@@ -217,7 +248,7 @@ class SerialConnection:
     def _in_transaction(self, connection: sqlite3.Connection, items: list[WorkItem]) -> None:
         try:
             with translated(self.where):
-                begin_with_retries(lambda: self._boundary.begin(connection), connection)
+                self._begin(connection, items)
                 for item in items:
                     self._in_savepoint(connection, item)
                 self._boundary.finish(connection)
@@ -226,6 +257,15 @@ class SerialConnection:
             fail(items, error)
         else:
             self._after_commit(connection)
+
+    def _begin(self, connection: sqlite3.Connection, items: list[WorkItem]) -> None:
+        watch = None if self._watch is None else self._watch(items)
+        begin_with_retries(
+            lambda: self._boundary.begin(connection),
+            connection,
+            tries=self._begin_tries,
+            after_try=None if watch is None else lambda: watch.look(connection),
+        )
 
     def _in_savepoint(self, connection: sqlite3.Connection, item: WorkItem) -> None:
         connection.execute("savepoint item")
@@ -257,15 +297,24 @@ class SerialConnection:
             _log.warning("rollback in %s failed: %s", self.where, problem)
 
 
-def begin_with_retries(begin: Callable[[], object], connection: sqlite3.Connection) -> None:
-    """Begin a transaction, and wait for the write lock a few busy timeouts."""
-    for tries_left in reversed(range(BEGIN_TRIES)):
+def begin_with_retries(
+    begin: Callable[[], object],
+    connection: sqlite3.Connection,
+    *,
+    tries: int = BEGIN_TRIES,
+    after_try: Callable[[], None] | None = None,
+) -> None:
+    """Begin a transaction, and wait for the write lock a few busy timeouts. `after_try` is called after each but the
+    last."""
+    for tries_left in reversed(range(tries)):
         try:
             begin()
             return
         except sqlite3.OperationalError:
             if tries_left == 0 or connection.in_transaction:
                 raise
+        if after_try is not None:
+            after_try()
 
 
 def checkpoint(connection: sqlite3.Connection) -> bool:

@@ -9,12 +9,11 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
 from tenure.errors import StoreUnavailable, TenureError
 from tenure.seams import Spawner
-from tenure.stores.sqlite.transactions import SerialConnection, Work, WorkItem, fail
+from tenure.stores.sqlite.transactions import SerialConnection, Work, WorkItem, fail, resolve
 
 T = TypeVar("T")
 
@@ -25,7 +24,7 @@ ITEMS_MAX = 256
 class ConnectionRunner(Protocol):
     """Runs work on one connection, one item after the other."""
 
-    async def transact(self, work: Work[T]) -> T:
+    async def transact(self, work: Work[T], *, waits_for_own_process: bool = True) -> T:
         """The result of work in a transaction, once it is committed."""
         ...
 
@@ -70,8 +69,8 @@ class ConnectionThread:
                 self._alive = True
         await self.call(_nothing)
 
-    async def transact(self, work: Work[T]) -> T:
-        item = WorkItem(work, in_transaction=True)
+    async def transact(self, work: Work[T], *, waits_for_own_process: bool = True) -> T:
+        item = WorkItem(work, in_transaction=True, waits_for_own_process=waits_for_own_process)
         self._put(item)
         result: T = await item.future
         return result
@@ -154,8 +153,9 @@ class InlineConnection:
     async def start(self) -> None:
         self._connection.open()
 
-    async def transact(self, work: Work[T]) -> T:
-        result: T = await self._run(WorkItem(work, in_transaction=True))
+    async def transact(self, work: Work[T], *, waits_for_own_process: bool = True) -> T:
+        item = WorkItem(work, in_transaction=True, waits_for_own_process=waits_for_own_process)
+        result: T = await self._run(item)
         return result
 
     async def call(self, work: Work[T]) -> T:
@@ -174,24 +174,6 @@ class InlineConnection:
         self._connection.run([item])
         item.resolve()
         return item.future
-
-
-def resolve(items: Iterable[WorkItem]) -> None:
-    """Resolve the futures of these items, with one call into each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[WorkItem]] = {}
-    for item in items:
-        by_loop.setdefault(item.loop, []).append(item)
-    for loop, theirs in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_resolve_all, theirs)
-        except RuntimeError:
-            # That loop was closed in the meantime, so that no task waits there.
-            continue
-
-
-def _resolve_all(items: Iterable[WorkItem]) -> None:
-    for item in items:
-        item.resolve()
 
 
 def _nothing(connection: sqlite3.Connection) -> None:
