@@ -174,7 +174,7 @@ MEANINGS = {
     "submitted_by": "the user on whose behalf the job is enqueued",
     "tags": "names and values to find jobs by",
     "queues": "the queues to claim from; `*` is all that the app declares",
-    "concurrency": "jobs at a time",
+    "concurrency": "jobs at a time; by default 100, or 10 if any of the jobs runs in a thread or a process",
     "grace_seconds": "how long running jobs may continue after a stop",
     "poll_seconds": "how often an idle worker claims if it receives no wake-up",
     "scan_seconds": "how often recovery scans for lost jobs",

@@ -644,7 +644,7 @@ class App:
         self,
         *,
         queues: Sequence[str] = (ALL_QUEUES,),
-        concurrency: int = 10,
+        concurrency: int | None = None,
         grace_seconds: float = 30.0,
         poll_seconds: float = 1.0,
         scan_seconds: float = 5.0,
@@ -656,6 +656,8 @@ class App:
 
         It serves every queue that the app declares, which `*` stands for: `queues=["mail"]` serves one, and
         `queues=["*", "urgent"]` serves another besides, which calls name by `options(queue="urgent")`.
+
+        It runs up to `concurrency` jobs at a time: by default 100, or 10 if any of them runs in a thread or a process.
 
         With `metrics` it counts what `worker.metrics()` returns. With `wait_for_database` it waits for a database that
         cannot be reached at the start. Unless `outbox` is off, it also delivers messages to the endpoints that the app

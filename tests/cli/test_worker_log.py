@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.workers.concurrency import BLOCKING, TASKS
 from tests.support.running_command import started
 
 SHOP = """
@@ -26,6 +27,23 @@ async def send(to: str) -> str:
 @app.job(lease_seconds=30, max_attempts=1)
 def pay(cents: int) -> None:
     raise ValueError("no money")
+"""
+TASKS_ONLY = """
+import tenure
+
+app, mixed = tenure.App("sqlite:///tasks.db"), tenure.App("sqlite:///tasks.db")
+
+
+async def send(to: str) -> str:
+    return to
+
+
+def pay(cents: int) -> None: ...
+
+
+app.job(send)
+mixed.job(send)
+mixed.job(pay)
 """
 
 
@@ -54,6 +72,18 @@ def test_the_first_lines_describe_the_worker(folder: Path) -> None:
         ["concurrency:", "3"],
         ["lease:", "60 s; pay 30 s"],
     ]
+
+
+def test_without_a_number_the_concurrency_is_the_default_for_the_jobs(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS_ONLY)
+    for target, concurrency in (("tasks:app", TASKS), ("tasks:mixed", BLOCKING)):
+        with started("worker", target, "--log-format", "json", folder=tmp_path) as worker:
+            worker.wait_for_log("started, pid")
+            worker.signal(signal.SIGTERM)
+            assert worker.ended() == 0
+        records = [json.loads(line) for line in worker.log.splitlines()]
+        [start] = [one for one in records if "started, pid" in one["message"]]
+        assert start["details"]["concurrency"] == concurrency
 
 
 def test_as_json_each_record_is_one_line_with_its_fields(folder: Path) -> None:

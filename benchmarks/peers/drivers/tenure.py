@@ -14,9 +14,9 @@ from benchmarks.peers.drivers.postgres import Books, ledger
 from benchmarks.peers.drivers.protocol import Driver, Ledger, Sender, async_body, main
 from tenure.cli.worker import reduce_garbage_collection
 from tenure.client.job_function import JobFunction
+from tenure.workers.concurrency import TASKS
 
 CONCURRENCY = 2000
-DEFAULT_CONCURRENCY = 10
 BOOKS = Books(
     left="select count(*) from tenure.jobs where status <> 'succeeded'",
     done="select count(*) from tenure.jobs where status = 'succeeded'",
@@ -47,7 +47,7 @@ class TenureSender:
 
 class Tenure(Driver):
     configuration = f"asyncpg, uvloop, concurrency {CONCURRENCY} a process; event log and guards on"
-    default_configuration = f"concurrency {DEFAULT_CONCURRENCY} a process; event log and guards on"
+    default_configuration = f"concurrency {TASKS} a process; event log and guards on"
     uvloop = True
     bulk_batch = 20_000
     """All in one call, which sends a thousand at a time and makes the next ones meanwhile."""
@@ -66,10 +66,10 @@ class Tenure(Driver):
         return ledger(url, BOOKS)
 
     def work(self, url: str, *, processes: int) -> None:
-        self.run(_work(url, DEFAULT_CONCURRENCY if self.defaults else CONCURRENCY))
+        self.run(_work(url, None if self.defaults else CONCURRENCY))
 
 
-async def _work(url: str, concurrency: int) -> None:
+async def _work(url: str, concurrency: int | None) -> None:
     app, _ = declared(url)
     reduce_garbage_collection()  # as `tenure worker` does
     worker = app.worker(concurrency=concurrency)

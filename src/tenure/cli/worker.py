@@ -23,6 +23,7 @@ from tenure.cli.stop_signals import ABORT, STOP, StopSignals
 from tenure.cli.worker_details import worker_details
 from tenure.cli.worker_summary import WorkerSummary, counts_text, duration
 from tenure.seams import SYSTEM
+from tenure.workers.concurrency import BLOCKING, TASKS
 from tenure.workers.supervisor import channel
 from tenure.workers.supervisor.channel import ControlChannel, WorkerReport
 
@@ -45,7 +46,7 @@ class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     queues: str
-    concurrency: int
+    concurrency: int | None
     grace_seconds: float
     poll_seconds: float
     scan_seconds: float
@@ -59,12 +60,12 @@ class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The options as arguments of the command."""
         given = [
             f"--queues={self.queues}",
-            f"--concurrency={self.concurrency}",
             f"--grace-seconds={self.grace_seconds!r}",
             f"--poll-seconds={self.poll_seconds!r}",
             f"--scan-seconds={self.scan_seconds!r}",
             f"--log-level={self.log_level}",
         ]
+        given += [f"--concurrency={self.concurrency}"] if self.concurrency is not None else []
         given += [f"--database={self.database}"] if self.database is not None else []
         given += ["--wait-for-database"] if self.wait_for_database else []
         given += ["--log-format=json"] if self.as_json else []
@@ -78,7 +79,9 @@ class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     "--queues", default="*", show_default=True, metavar="A,B", help="Queues to serve; * is all that the app declares."
 )
 @click.option(
-    "--concurrency", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Jobs at a time, per process."
+    "--concurrency",
+    type=click.IntRange(1, 100_000),
+    help=f"Jobs at a time, per process.  [default: {TASKS}, or {BLOCKING} if any runs in a thread or process]",
 )
 @click.option(
     "--processes", type=click.IntRange(1, PROCESSES_MAX), default=1, show_default=True, help="Worker processes."
@@ -208,7 +211,7 @@ async def _run_until_stopped(
     def display() -> Coroutine[Any, Any, None]:
         return show_summary(summary, as_json=options.as_json) if supervisor is None else supervisor.send_reports(report)
 
-    details = worker_details(app, worker, concurrency=options.concurrency) if with_details else None
+    details = worker_details(app, worker) if with_details else None
     async with in_background(_after_start(worker, display, details)):
         await worker.run()
     if supervisor is not None:

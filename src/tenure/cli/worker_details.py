@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tenure.workers.worker import Worker
 
 
-def worker_details(app: App, worker: Worker, *, concurrency: int) -> dict[str, Any]:
+def worker_details(app: App, worker: Worker) -> dict[str, Any]:
     """The details of the log record that a worker starts with. No password is in them."""
     return {
         "version": f"tenure {__version__}",
         "database": shown_url(app.database),
         "queues": list(worker.queues),
         "kinds": sorted(app.local_kinds),
-        "concurrency": concurrency,
+        "concurrency": worker.concurrency,
         "lease": lease_text({kind: one.options.policy.lease_seconds for kind, one in app.local_kinds.items()}),
     }
 

@@ -32,6 +32,7 @@ from tenure.stores.contract import Store, WorkerRecord
 from tenure.workers.checkpointer import Checkpointer
 from tenure.workers.commit.user_connection import UserTransactions
 from tenure.workers.completer import Completer, Written
+from tenure.workers.concurrency import default_concurrency
 from tenure.workers.execution.attempt import AttemptServices
 from tenure.workers.execution.executors import Executor, TaskExecutor, ThreadExecutor, TimedExecutor
 from tenure.workers.execution.process.child import LoadJob
@@ -56,7 +57,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a worker. `grace_seconds` is how long running jobs may go on when it stops."""
 
     queues: tuple[str, ...] = ("default",)
-    concurrency: int = 10
+    concurrency: int | None = None
+    """How many jobs run at a time. By default what `default_concurrency` returns for the jobs of the worker."""
     grace_seconds: float = 30.0
     poll_seconds: float = 1.0
     scan_seconds: float = 5.0
@@ -76,14 +78,16 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput("queues", "must name at least one queue")
         for queue in self.queues:
             check_name(queue, "queues")
-        check_integer(self.concurrency, "concurrency", least=1, most=100_000)
+        if self.concurrency is not None:
+            check_integer(self.concurrency, "concurrency", least=1, most=100_000)
         check_seconds(self.grace_seconds, "grace_seconds")
         check_seconds(self.poll_seconds, "poll_seconds", least=0.001)
         check_seconds(self.scan_seconds, "scan_seconds", least=0.001)
 
 
 class Worker:
-    """Runs jobs until `stop` is called. `counts` has the number of claims and of attempts by their outcome.
+    """Runs up to `concurrency` jobs at a time until `stop` is called. `counts` has the number of claims and of attempts
+    by their outcome.
 
     Without `load_job` no job runs in a child process.
     """
@@ -118,7 +122,8 @@ class Worker:
         self._threads = ThreadExecutor(middleware, seams.spawn)
         self._leases = LeaseRegistry()
         self._availability = DatabaseAvailability(seams)
-        self._slots = Slots(options.concurrency)
+        self.concurrency = options.concurrency or default_concurrency(definitions.values())
+        self._slots = Slots(self.concurrency)
         # A meter is written by one thread, and maintenance has its own thread.
         self._meter: Meter | None = Meter(definitions) if options.metrics else None
         self._maintenance_meter: Meter | None = Meter(definitions) if options.metrics else None
@@ -383,7 +388,7 @@ class Worker:
             version=self._options.version or "unknown",
             queues=self._options.queues,
             kinds=tuple(sorted(self._definitions)),
-            concurrency=self._options.concurrency,
+            concurrency=self.concurrency,
             prunes=self._retention.prunes_jobs,
             started_at=now,
             seen_at=now,
