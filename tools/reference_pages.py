@@ -164,6 +164,7 @@ MEANINGS = {
     "fail_on": "errors that are not retried",
     "isolation": "`task`, `thread` or `process`; by default a task for coroutines and a thread for functions",
     "memory_bytes_max": 'a limit on the memory of the job\'s process; with `isolation="process"`',
+    "signals_max": "how many signals a job takes, read or not; None: 10,000",
     "upgrade": "converts arguments that were stored by earlier code",
     "delay_seconds": "due this long after the enqueue",
     "at": "due at this time",

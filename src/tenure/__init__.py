@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         StepUnreadable,
         StoreUnavailable,
         TenureError,
+        TooManySignals,
         TransientError,
         ValidationError,
     )
@@ -100,6 +101,7 @@ __all__ = [
     "StoreUnavailable",
     "TenureError",
     "Timeouts",
+    "TooManySignals",
     "TransientError",
     "ValidationError",
     "current_step",
@@ -122,6 +124,7 @@ _MODULE_OF = {
     "JobEnded": "tenure.errors",
     "JobNotFound": "tenure.errors",
     "KeyUsed": "tenure.errors",
+    "TooManySignals": "tenure.errors",
     "RequestIdReused": "tenure.errors",
     "Job": "tenure.lifecycle.records",
     "JobCancelled": "tenure.errors",

@@ -12,6 +12,7 @@ TenureError
 │   ├── NotYet                legal, but not before a time that the database's clock has not reached
 │   ├── RequestIdReused       the request id was used before with another body
 │   ├── KeyUsed               the key belongs to an earlier job
+│   ├── TooManySignals        the job was sent as many signals as it takes
 │   └── DedupeKeyConflict     a live job of another kind has the dedupe key
 ├── InvalidInput              a value that no store accepts; also a ValueError
 │   ├── UnknownKind           the app declares no job of this kind
@@ -161,6 +162,22 @@ class KeyUsed(Refused):
             f"key {key!r} of kind {current.kind!r} was used before, by job {current.id}, which is {current.status}; "
             f'use another key, or if_used="return" to get that job',
             current=current,
+        )
+
+
+class TooManySignals(Refused):
+    """The job was sent `signals_max` signals, read or not, and takes no more. Nothing was stored.
+
+    The run goes on as a new one with `run.continue_as`, which takes only unread signals along; or more are allowed for
+    jobs that are enqueued from now on, by the option `signals_max`.
+    """
+
+    def __init__(self, job: Job, *, signals_max: int) -> None:
+        self.signals_max = signals_max
+        super().__init__(
+            f"job {job.id} was sent {signals_max} signals, which is its limit, so this one was not stored; let the run "
+            f"go on as a new one with run.continue_as, or declare {job.kind!r} with a greater signals_max",
+            current=job,
         )
 
 

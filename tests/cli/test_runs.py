@@ -161,6 +161,25 @@ async def test_a_signal_is_sent_once_for_a_request_id(app: library.App, database
     assert "succeeded" in refused.err
 
 
+@pytest.mark.requirement("WF-11")
+async def test_a_signal_beyond_the_limit_is_refused_with_what_to_do(app: library.App, database: Database) -> None:
+    @app.workflow(signals_max=1)
+    async def small(run: library.Run) -> str:
+        return await run.wait_for("approved", str)
+
+    async with app:
+        handle = await small.enqueue()
+        await handle.signal("late")
+        with pytest.raises(library.TooManySignals, match="small"):
+            await handle.signal("approved", "by ada")
+        refused = runs(database, "signal", str(handle.id), "approved", '"by ada"')
+    assert (refused.code, refused.out) == (1, "")
+    assert "run.continue_as" in refused.err
+    assert "signals_max" in refused.err
+    told = runs(database, "show", str(handle.id), "--json").json
+    assert [signal["name"] for signal in told["unread_signals"]] == ["late"]
+
+
 @pytest.mark.requirement("WC-12", "WC-13")
 async def test_the_provenance_of_a_run_lists_steps_children_and_unread_signals(
     app: library.App, database: Database

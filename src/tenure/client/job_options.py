@@ -47,6 +47,8 @@ class JobOptions(RemoteJobOptions, total=False):
     `on_lost` decides what follows when the worker is lost. `timeouts` limits how long the job may stay in a status, and
     `on_timeout` decides what follows then.
 
+    A job is sent at most `signals_max` signals, 10,000 by default; further ones are refused.
+
     `isolation` is where the function runs: `task`, `thread` or `process`; `memory_bytes_max` limits a process.
     """
 
@@ -54,6 +56,7 @@ class JobOptions(RemoteJobOptions, total=False):
     fail_on: ErrorClasses
     isolation: Isolation | None
     memory_bytes_max: int | None
+    signals_max: int | None
     upgrade: Upgrade | None
 
 

@@ -17,6 +17,7 @@ from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.json_text import check_integer, check_seconds, digest
+from tenure.lifecycle.size_limits import SIGNALS_MAX
 from tenure.lifecycle.statuses import LEASED, LIVE, STALLED, CoarseState, Status, TextEnum, coarse_state
 
 CONTRACT_VERSION = 1
@@ -92,6 +93,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     on_exhausted: OnExhausted = "dead_letter"
     on_timeout: OnTimeout = "retry"
     budget: Budget | None = None
+    signals_max: int | None = None
 
     def __post_init__(self) -> None:
         # Seconds become floats: 45 and 45.0 are one policy and must be stored as one.
@@ -110,6 +112,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise InvalidInput("timeouts", f"must be Timeouts, not {self.timeouts!r}")
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise InvalidInput("budget", f"must be a Budget, not {self.budget!r}")
+        if self.signals_max is not None:
+            check_integer(self.signals_max, "signals_max", least=0, most=1_000_000)
+
+    @property
+    def signal_limit(self) -> int:
+        """How many signals the job takes."""
+        return SIGNALS_MAX if self.signals_max is None else self.signals_max
 
     @cached_property
     def lease_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""How large content may be. Every store enforces the same limits, before it writes."""
+"""How large content may be, and how much of it. Every store enforces the same limits, before it writes."""
 
 from __future__ import annotations
 
@@ -12,3 +12,5 @@ STORED_STEP_BYTES_MAX = 8 * 1024 * 1024
 """The largest result or error of a step that a store takes."""
 ARTIFACT_BYTES_MAX = 32 * 1024 * 1024
 """The largest artifact."""
+SIGNALS_MAX = 10_000
+"""The most signals that a job is sent, unless its policy sets another number."""

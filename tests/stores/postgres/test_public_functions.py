@@ -322,6 +322,33 @@ async def test_a_signal_is_sent_once_per_request_id_and_never_to_an_ended_job(
     assert command("verify", "--database", dsn).code == 0
 
 
+@pytest.mark.requirement("WF-11")
+async def test_a_signal_from_sql_beyond_the_limit_is_refused_and_nothing_is_stored(
+    dsn: str, drive: Driver, sql: Sql
+) -> None:
+    job = await drive.add(policy={"signals_max": 2})
+    call = "select tenure.signal(%s, 'go', %s, request_id => %s)"
+    revs = [sql.one(call, job.id, "1", name) for name in ("a", "b")]
+    with pytest.raises(psycopg.Error, match="was sent 2 signals, which is its limit") as refused:
+        sql.one(call, job.id, "1", "c")
+    assert refused.value.sqlstate == "TN006"
+    assert sql.one(call, job.id, "1", "b") == revs[1], "a repeated request is no new signal"
+    assert len(await drive.store.signals(job.id)) == 2
+    assert (await drive.job(job.id)).rev == revs[1]
+    assert command("verify", "--database", dsn).code == 0
+
+
+@pytest.mark.requirement("WF-11")
+async def test_the_limit_of_signals_is_set_from_sql(drive: Driver, sql: Sql) -> None:
+    job_id = sql.one("select tenure.enqueue('mail', policy => %s)", '{"signals_max": 7}')
+    assert (await drive.job(job_id)).policy == Policy(signals_max=7)
+    usual = sql.one("select tenure.enqueue('mail', policy => %s)", '{"signals_max": null}')
+    assert (await drive.job(usual)).policy == Policy()
+    for wrong in ("-1", "1.5", '"many"', "1000001"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"policy\.signals_max"):
+            sql.one("select tenure.enqueue('mail', policy => %s)", f'{{"signals_max": {wrong}}}')
+
+
 async def test_a_workflow_receives_a_signal_from_sql(dsn: str, sql: Sql) -> None:
     app = tenure.App(dsn)
 

@@ -14,7 +14,7 @@ from tenure.lifecycle.causes import stored_cause
 from tenure.lifecycle.content import ContentDigests
 from tenure.lifecycle.enqueue import due_detail, enqueue, enqueue_cause, request_id_of
 from tenure.lifecycle.json_text import encode
-from tenure.lifecycle.operations import Commit, Complete, Operation
+from tenure.lifecycle.operations import Commit, Complete, Operation, Signal
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Role
 
 
@@ -163,6 +163,11 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def rev(self) -> int | None:
         """The revision that the row must have; None for any."""
         return self.job.rev if isinstance(self.job, Job) else self.expected_rev
+
+    @property
+    def signal_count(self) -> int:
+        """How many signals it sends. One that sends any is decided on the number that the job was sent before."""
+        return sum(isinstance(operation, Signal) for operation in self.operations)
 
 
 def disjoint_batches(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:

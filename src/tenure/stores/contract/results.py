@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from tenure.errors import JobNotFound, Refused, RequestIdReused, TenureError
+from tenure.errors import JobNotFound, Refused, RequestIdReused, TenureError, TooManySignals
 from tenure.lifecycle.decide import Change, decide_at, same_request
 from tenure.lifecycle.records import Actor, Event, Job
 from tenure.lifecycle.statuses import LEASED, READY, Status
@@ -64,10 +64,11 @@ Outcome = Applied | Repeated | Busy | Failure
 
 
 def decide_request(
-    current: Job | None, request: Request, *, logged: Sequence[Event], now: datetime
+    current: Job | None, request: Request, *, logged: Sequence[Event], now: datetime, signals: int = 0
 ) -> Change | Outcome:
     """The decision on the current record (with its token): the change to write, or the outcome to return.
 
+    `signals` is how many the job was sent, which matters to a request that sends one.
     A request id that the log has takes precedence: a request that was applied stays a success.
     """
     if current is None:
@@ -86,6 +87,8 @@ def decide_request(
             now=now,
             expected_rev=request.rev,
         )
+        if request.signal_count and signals + request.signal_count > current.policy.signal_limit:
+            raise TooManySignals(current, signals_max=current.policy.signal_limit)
         return change.with_owner_steps(request.steps)
     except Refused as refusal:
         if refusal.current is not None:

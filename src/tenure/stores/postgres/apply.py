@@ -54,7 +54,7 @@ class PostgresApplier:
     async def _round(self, requests: list[tuple[int, Request]], outcomes: dict[int, Outcome]) -> None:
         changes: dict[int, Change] = {}
         for number, request in requests:
-            if request.fresh and isinstance(request.job, Job):
+            if request.fresh and isinstance(request.job, Job) and not request.signal_count:
                 try:
                     changes[number] = decide_chain(
                         request.job, request.operations, request.actor, request_id=request.request_id
@@ -81,6 +81,7 @@ class PostgresApplier:
         values = {
             "ids": [request.job_id for request in requests.values()],
             "requests": [request.request_id for request in requests.values()],
+            "signals": [request.signal_count > 0 for request in requests.values()],
         }
         answers = await self._fetches.fetch("jobs/select_with_events", values)
         policies = await self._policies.of(answers)
@@ -95,7 +96,8 @@ class PostgresApplier:
                 outcomes[number] = Failure(problem)
                 continue
             logged = [row.logged_from(answer) for answer in found if answer["event_rev"] is not None]
-            verdict = decide_request(current, request, logged=logged, now=found[0]["now"])
+            signals, now = found[0]["signals"], found[0]["now"]
+            verdict = decide_request(current, request, logged=logged, now=now, signals=signals)
             if isinstance(verdict, Change):
                 changes[number] = verdict
             else:

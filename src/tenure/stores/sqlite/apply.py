@@ -120,9 +120,11 @@ def _apply_wave(session: Session, wave: Sequence[tuple[int, Request]]) -> dict[i
         if isinstance(job, RowPoisoned):
             outcomes[index] = Failure(job)
             continue
-        verdict = decide_request(job, request, logged=logged.get(key, ()), now=session.now)
+        signals = _signal_count(session, request)
+        verdict = decide_request(job, request, logged=logged.get(key, ()), now=session.now, signals=signals)
         if isinstance(verdict, Failure) and _surely_new(request):
-            verdict = decide_request(job, request, logged=_logged(session, [request]).get(key, ()), now=session.now)
+            written = _logged(session, [request]).get(key, ())
+            verdict = decide_request(job, request, logged=written, now=session.now, signals=signals)
         if isinstance(verdict, Change):
             if verdict.counts_steps:
                 verdict = verdict.with_steps(steps_digest(session, verdict.before.id))
@@ -134,6 +136,14 @@ def _apply_wave(session: Session, wave: Sequence[tuple[int, Request]]) -> dict[i
     for (index, success), problem in zip(applied.items(), write_changes(session, writes), strict=True):
         outcomes[index] = success if problem is None else Failure(problem)
     return outcomes
+
+
+def _signal_count(session: Session, request: Request) -> int:
+    """How many signals the job was sent; 0 for a request that sends none, to which it does not matter."""
+    if not request.signal_count:
+        return 0
+    [[count]] = session.execute("signals/count", {"job_id": text(request.job_id)})
+    return int(count)
 
 
 def _timing(change: Change, now: datetime) -> tuple[datetime, bool]:

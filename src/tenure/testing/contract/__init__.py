@@ -59,6 +59,7 @@ from tenure.testing.contract.requests import RequestContract
 from tenure.testing.contract.retention import RetentionContract
 from tenure.testing.contract.schedulers import SchedulerContract
 from tenure.testing.contract.schedules import ScheduleContract
+from tenure.testing.contract.signals import SignalContract
 from tenure.testing.contract.steps import StepContract
 from tenure.testing.contract.timeouts import TimeoutContract
 from tenure.testing.contract.user_sql import StatementContract
@@ -94,6 +95,7 @@ class StoreContract(
     LogCursorContract,
     OutboxContract,
     StepContract,
+    SignalContract,
     BudgetContract,
     StatementContract,
     DeadLetterContract,

@@ -259,7 +259,8 @@ class ModelStore(ModelRetention):
 
     def _perform(self, request: Request) -> Outcome:
         logged = [event for event in self._histories.get(request.job_id, ()) if event.request_id == request.request_id]
-        verdict = decide_request(self._rows.get(request.job_id), request, logged=logged, now=self._clock.now())
+        current, sent = self._rows.get(request.job_id), len(self._signals.get(request.job_id, ()))
+        verdict = decide_request(current, request, logged=logged, now=self._clock.now(), signals=sent)
         return self._write(verdict, self._clock.now()) if isinstance(verdict, Change) else verdict
 
     def _write(self, change: Change, now: datetime) -> Applied:

@@ -1827,9 +1827,10 @@ as $$
 declare
     year constant numeric := 366 * 86400;
     attempts jsonb := coalesce(policy -> 'max_attempts', '20');
+    signals_max jsonb := policy -> 'signals_max';
 begin
     perform tenure.require_fields(policy, 'policy', array['backoff', 'heartbeat_seconds', 'lease_seconds', 'max_attempts',
-        'on_exhausted', 'on_lost', 'on_timeout', 'timeouts']);
+        'on_exhausted', 'on_lost', 'on_timeout', 'signals_max', 'timeouts']);
     perform tenure.require_fields(coalesce(policy -> 'backoff', '{}'), 'policy.backoff',
         array['base_seconds', 'factor', 'max_seconds']);
     perform tenure.require_fields(coalesce(policy -> 'timeouts', '{}'), 'policy.timeouts',
@@ -1837,9 +1838,12 @@ begin
     perform tenure.require(case jsonb_typeof(attempts)
             when 'number' then attempts::numeric between 1 and 30000 and trunc(attempts::numeric) = attempts::numeric end,
         'policy.max_attempts', format('is %s, and must be a whole number between 1 and 30000', attempts));
+    perform tenure.require(coalesce(signals_max, 'null') = 'null' or case jsonb_typeof(signals_max)
+            when 'number' then signals_max::numeric between 0 and 1000000 and trunc(signals_max::numeric) = signals_max::numeric end,
+        'policy.signals_max', format('is %s, and must be a whole number between 0 and 1000000', signals_max));
     return format('{"backoff":{"base_seconds":%s,"factor":%s,"max_seconds":%s},"budget":null,"heartbeat_seconds":%s,'
         '"lease_seconds":%s,"max_attempts":%s,"on_exhausted":%s,"on_lost":%s,"on_timeout":%s,'
-        '"timeouts":{"claimed_seconds":%s,"queued_seconds":%s,"running_seconds":%s}}',
+        '"signals_max":%s,"timeouts":{"claimed_seconds":%s,"queued_seconds":%s,"running_seconds":%s}}',
         tenure.policy_seconds(policy, 'backoff.base_seconds', 0.5, 0, year, false),
         tenure.policy_seconds(policy, 'backoff.factor', 2, 1, 1000, false),
         tenure.policy_seconds(policy, 'backoff.max_seconds', 14400, 0, year, false),
@@ -1849,6 +1853,7 @@ begin
         tenure.policy_choice(policy, 'on_exhausted', array['dead_letter', 'fail']),
         tenure.policy_choice(policy, 'on_lost', array['requeue', 'fail', 'dead_letter']),
         tenure.policy_choice(policy, 'on_timeout', array['retry', 'fail', 'dead_letter']),
+        coalesce(trunc((nullif(signals_max, 'null'))::numeric)::text, 'null'),
         tenure.policy_seconds(policy, 'timeouts.claimed_seconds', null, 0.001, year, true),
         tenure.policy_seconds(policy, 'timeouts.queued_seconds', null, 0.001, year, true),
         tenure.policy_seconds(policy, 'timeouts.running_seconds', 86400, 0.001, year, true));
@@ -1955,7 +1960,7 @@ end $$;
 -- Sends a live job a signal in the caller's transaction, and returns its revision. A repeated request id sends nothing, and
 -- returns that of the first.
 -- SQLSTATE 22023: an argument does not fit; TN001: the request id was used with other arguments; TN005: there is no such job, or
--- it has ended.
+-- it has ended; TN006: it was sent as many signals as it takes.
 create function tenure.signal(job_id uuid, name text, payload jsonb default 'null', request_id text default null) returns integer
 language plpgsql volatile
 security definer
@@ -1973,6 +1978,7 @@ declare
     written_at timestamptz;
     due timestamptz;
     queued_limit interval;
+    signal_limit bigint;
 begin
     perform tenure.require(name is not null, 'name', 'is missing'), tenure.require_text(name, 'name', 200),
         tenure.require_text(request_id, 'request_id', 500);
@@ -1996,7 +2002,14 @@ begin
     end if;
     written_at := greatest(tenure.clock(), job.updated_at);
     due := case when job.status = 'waiting' then least(coalesce(job.due_at, written_at), written_at) else job.due_at end;
-    select stored.queued_ms * interval '1 millisecond' into queued_limit from tenure.policies stored where stored.id = job.policy_id;
+    select stored.queued_ms * interval '1 millisecond', coalesce((stored.body::jsonb ->> 'signals_max')::bigint, 10000)
+        into queued_limit, signal_limit
+    from tenure.policies stored
+    where stored.id = job.policy_id;
+    if (select count(*) from tenure.signals signal where signal.job_id = job.id) >= signal_limit then
+        raise exception 'tenure: job % was sent % signals, which is its limit, so this one was not stored', job.id, signal_limit
+            using errcode = 'TN006', hint = 'Let the run go on as a new one with run.continue_as, or declare a greater signals_max.';
+    end if;
     writer := set_config('tenure.writer', 'store', true);
     insert into tenure.events (tx, job_id, at, rev, attempt, version, commits, type, from_status, to_status, actor, request_id,
         digest, detail)
