@@ -1,46 +1,36 @@
-"""The App: declare jobs and schedules, enqueue, cancel and redrive jobs, run workers."""
+"""The App: enqueue, cancel and redrive jobs, run workers. What it declares is in `client/declarations.py`."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
-from weakref import WeakKeyDictionary
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from tenure.client.admin import MANY, CancelReport, JobAdmin, PruneReport, RedriveReport
+from tenure.client.app_stores import AppStores
+from tenure.client.declarations import ALL_QUEUES, Declarations
+from tenure.client.enqueue_many import enqueue_in_batches
 from tenure.client.handle import Handle
-from tenure.client.job_function import (
-    AsyncJobFunction,
-    EnqueueOptions,
-    Enqueuer,
-    JobFunction,
-    PreparedCall,
-    SyncJobFunction,
-)
+from tenure.client.job_function import EnqueueOptions, Enqueuer, PreparedCall
 from tenure.client.job_id import JobId, job_id_of
-from tenure.client.job_options import JobOptions, RemoteJobOptions, declaration, remote_declaration
 from tenure.client.queues import AppQueues
-from tenure.client.schedules import GRACE_SECONDS, AppSchedules, Call, Missed, Schedule, make_schedule
+from tenure.client.schedules import AppSchedules
 from tenure.client.sync import BackgroundLoop
-from tenure.errors import InvalidInput, StoreError, UnknownKind
-from tenure.jobs.context import Context, inside_commit
-from tenure.jobs.definition import JobDefinition, check_function
+from tenure.errors import InvalidInput, UnknownKind
 from tenure.jobs.middleware import Middleware
 from tenure.jobs.settings import ContentLimits, database_url
 from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.json_text import check_text, encode
+from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.retention import Retention
 from tenure.seams import SYSTEM, Seams
-from tenure.stores import Store, store_for
-from tenure.stores.contract import DeadLetterFilter, EnqueueResult, JobFilter, JobPage, MigrationRecord
+from tenure.stores import Store
+from tenure.stores.contract import DeadLetterFilter, JobFilter, JobPage, MigrationRecord
 from tenure.stores.user_connections import UserTransaction
 
 if TYPE_CHECKING:
@@ -50,66 +40,19 @@ if TYPE_CHECKING:
     from tenure.engines.gateway import Gateway
     from tenure.observe.snapshot import MetricsSnapshot
     from tenure.outbox.processor import ProcessorOptions
-    from tenure.outbox.role import CallableEndpoint
-    from tenure.outbox.sinks import Delivery, Sink
     from tenure.testing.harness.harness import Mode
     from tenure.testing.harness.mode import HarnessMode
     from tenure.workers.execution.process.child import LoadJob
     from tenure.workers.worker import Worker, WorkerRole
-    from tenure.workflow.plan import Plan
-    from tenure.workflow.plan_run import PlanDefinition
-    from tenure.workflow.policy import RunPolicy
-    from tenure.workflow.run import Run
-    from tenure.workflow.skills import Skill
 
-P = ParamSpec("P")
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
-PolicyT = TypeVar("PolicyT", bound="RunPolicy")
-ReceiverT = TypeVar("ReceiverT", bound="Callable[[Delivery], Any] | Sink")
-
-GOAL_LENGTH_MAX = 10_000
-ENQUEUE_BATCH = 1000
-ALL_QUEUES = "*"
-"""In the queues of a worker: all that its app declares."""
 UNKNOWN = "(unknown)"
 """The kind under which rejections of undeclared kinds are counted."""
 
 log = logging.getLogger("tenure")
 
 
-AsyncFunction = Callable[P, Coroutine[Any, Any, R]]
-AsyncContextFunction = Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]
-ContextFunction = Callable[Concatenate[Context, P], R]
-
-
-class JobDecorator(Protocol):
-    """Declares a function as a job: async or sync, with or without a Context as first parameter."""
-
-    # Overlaps are resolved by the order: an async function is also a function that returns a coroutine.
-    @overload
-    def __call__(self, function: AsyncContextFunction[P, R]) -> AsyncJobFunction[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, function: AsyncFunction[P, R]) -> AsyncJobFunction[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(self, function: ContextFunction[P, R]) -> SyncJobFunction[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R]) -> SyncJobFunction[P, R]: ...
-
-
-class RemoteJobDecorator(Protocol):
-    """Declares a function as the signature of a job that a remote engine runs."""
-
-    def __call__(self, function: Callable[P, R]) -> JobFunction[P, R]: ...
-
-
-class WorkflowDecorator(Protocol):
-    """Declares an async function with a Run as first parameter as a workflow."""
-
-    def __call__(self, function: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]]) -> JobFunction[P, R]: ...
-
-
-class App:
+class App(Declarations):
     """The jobs of one program on one database.
 
     >>> app = App("sqlite:///jobs.db")
@@ -132,192 +75,18 @@ class App:
         seams: Seams = SYSTEM,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
+        super().__init__(limits)
         self.database = database_url(database, environment)
         self.seams = seams
         self.version = version
         """The version of this program, for the provenance of its jobs. None if it is not known."""
         self.middleware = tuple(middleware)
         self.retention = retention or Retention()
-        self.limits = limits or ContentLimits()
-        """The largest payload and result of its jobs."""
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
-        self.kinds: dict[str, JobDefinition[..., Any]] = {}
-        self.skills: dict[str, Skill] = {}
-        """The skills that plans may use, by name."""
-        self.declared_schedules: dict[str, Schedule] = {}
-        """The schedules that the code declares, by name."""
-        self.endpoints: dict[str, CallableEndpoint] = {}
-        """The endpoints that the code declares, by name."""
         self.rejections: Counter[str] = Counter()
         """The number of rejected enqueues by kind; undeclared kinds are counted together."""
-        self._stores: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Store]] = WeakKeyDictionary()
-
-    @overload
-    def job(self, function: AsyncContextFunction[P, R], /) -> AsyncJobFunction[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def job(self, function: AsyncFunction[P, R], /) -> AsyncJobFunction[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def job(self, function: ContextFunction[P, R], /) -> SyncJobFunction[P, R]: ...
-    @overload
-    def job(self, function: Callable[P, R], /) -> SyncJobFunction[P, R]: ...
-    @overload
-    def job(self, /, **options: Unpack[JobOptions]) -> JobDecorator: ...
-    def job(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Declare a job: `@app.job`, or with options `@app.job(queue="mail", max_attempts=3)`.
-
-        Its kind is the name of the function, unless `kind` is given. The options are those of `JobOptions`.
-
-        >>> app = App("sqlite:///jobs.db")
-        >>> @app.job(queue="mail", retry_on=OSError)
-        ... def send(to: str) -> str:
-        ...     return f"sent to {to}"
-        >>> send("ada")
-        'sent to ada'
-        """
-        declared = declaration(cast(JobOptions, options))
-
-        def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
-            check_function(function)
-            definition: JobDefinition[..., Any] = JobDefinition(
-                function, name=options.get("kind") or function.__name__, options=declared
-            )
-            self._register(definition)
-            return (AsyncJobFunction if definition.is_async else SyncJobFunction)(self, definition)
-
-        return declare if function is None else declare(function)
-
-    @overload
-    def remote_job(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
-    @overload
-    def remote_job(self, /, **options: Unpack[RemoteJobOptions]) -> RemoteJobDecorator: ...
-    def remote_job(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Declare a job that a remote engine runs, in any language: `tenure engines serve` dispatches it.
-
-        The function is the signature: arguments and result are validated against it, and its body never runs.
-
-        >>> app = App("sqlite:///jobs.db")
-        >>> @app.remote_job(queue="render")
-        ... def render(scene: str, frames: int) -> str: ...
-        >>> render.request("intro", 24).enqueue.origin.payload
-        '{"scene":"intro","frames":24}'
-        """
-        declared = remote_declaration(cast(RemoteJobOptions, options))
-
-        def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
-            check_function(function)
-            definition: JobDefinition[..., Any] = JobDefinition(
-                function, name=options.get("kind") or function.__name__, options=declared
-            )
-            if definition.wants_context:
-                raise InvalidInput(definition.name, "has a Context, which no engine receives; remove the parameter")
-            self._register(definition)
-            return JobFunction(self, definition)
-
-        return declare if function is None else declare(function)
-
-    @overload
-    def workflow(self, function: Callable[Concatenate[Run, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
-    @overload
-    def workflow(
-        self,
-        /,
-        *,
-        errors: Iterable[type[Exception]] = (),
-        budget: Budget | None = None,
-        policy: RunPolicy | None = None,
-        **options: Unpack[JobOptions],
-    ) -> WorkflowDecorator: ...
-    def workflow(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        errors: Iterable[type[Exception]] = (),
-        budget: Budget | None = None,
-        policy: RunPolicy | None = None,
-        **options: Any,
-    ) -> Any:
-        """Declare a workflow: an async function whose steps are recorded (`Run`). It is enqueued like a job.
-
-        @app.workflow
-        async def research(run: tenure.Run, topic: str) -> str:
-            pages = await run.step(search, topic)
-            return await run.step(summarise, pages)
-
-        The options are those of a job. `max_attempts` and `backoff` apply to errors of the function itself; a step has
-        its own (`run.using`). A step's recorded error is raised again as its own class if that is one of `errors`, and
-        else as StepFailed.
-
-        `budget` limits what a run may spend together with its children; beyond a limit it is halted. `policy` is called
-        with each step before it is executed, and returns a PolicyDecision: allow, halt, or require a signal.
-        """
-        from tenure.workflow.definition import WorkflowDefinition
-
-        declared = declaration(cast(JobOptions, options))
-        if budget is not None:
-            declared = msgspec.structs.replace(declared, policy=msgspec.structs.replace(declared.policy, budget=budget))
-
-        def declare(function: Callable[..., Any]) -> JobFunction[..., Any]:
-            check_function(function)
-            definition: WorkflowDefinition[..., Any] = WorkflowDefinition(
-                function, name=options.get("kind") or function.__name__, options=declared, errors=errors, policy=policy
-            )
-            self._register(definition)
-            return JobFunction(self, definition)
-
-        return declare if function is None else declare(function)
-
-    @overload
-    def skill(self, function: F, /) -> F: ...
-    @overload
-    def skill(self, /, *, name: str | None = None) -> Callable[[F], F]: ...
-    def skill(self, function: Any = None, /, *, name: str | None = None) -> Any:
-        """Register a function, async or plain, as a skill that the steps of plans call by its name (`run_plan`).
-
-        @app.skill
-        async def search(topic: str) -> list[str]: ...
-
-        It stays an ordinary function. This worker then serves the runs of plans.
-        """
-        from tenure.workflow.skills import Skill
-
-        def register(function: F) -> F:
-            check_function(function)
-            skill = Skill(function, name=name or function.__name__)
-            if skill.name in self.skills:
-                raise InvalidInput("skill", f"{skill.name!r} is registered already; use another name")
-            self.skills[skill.name] = skill
-            self._plan_definition()
-            return function
-
-        return register if function is None else register(function)
-
-    def plan_policy(self, policy: PolicyT, /) -> PolicyT:
-        """Declare the policy of the runs of plans, async or plain. It is called with each step before it is executed.
-
-        @app.plan_policy
-        def careful(call: tenure.PolicyCall) -> tenure.PolicyDecision:
-            if call.name == "pay" and call.kwargs["cents"] > 10_000:
-                return tenure.PolicyDecision.require_signal("approved")
-            return tenure.PolicyDecision.allow()
-
-        `call.name` is the skill, `call.key` the id of the step, and `call.kwargs` are its arguments.
-        """
-        check_function(policy)
-        definition = self._plan_definition()
-        if definition.policy is not None:
-            raise InvalidInput("policy", "of plans is declared already; an app has one")
-        definition.policy = policy
-        return policy
-
-    def _plan_definition(self) -> PlanDefinition:
-        """The definition of the runs of plans, which is registered with the first skill."""
-        from tenure.workflow.plan_run import PLAN_KIND, PlanDefinition
-
-        if PLAN_KIND not in self.kinds:
-            self._register(PlanDefinition(self.skills))
-        return cast(PlanDefinition, self.kinds[PLAN_KIND])
+        self._stores = AppStores(self)
 
     async def run_plan(self, *, goal: str, plan: Mapping[str, Any], **options: Any) -> Handle[Any]:
         """Enqueue a run that executes a plan: steps that call skills, with references to the results of other steps.
@@ -339,44 +108,6 @@ class App:
             {"goal": goal, "plan": msgspec.to_builtins(self.check_plan(goal=goal, plan=plan))}, where="plan"
         )
         return await self.submit(PLAN_KIND, payload, options=EnqueueOptions(**options))
-
-    def check_plan(self, *, goal: str, plan: Mapping[str, Any]) -> Plan:
-        """Validate a plan against the registered skills, as `run_plan` does, and enqueue nothing."""
-        from tenure.workflow.plan import check_plan, decode_plan
-
-        check_text(goal, "goal", length_max=GOAL_LENGTH_MAX)
-        decoded = decode_plan(plan)
-        check_plan(decoded, self.skills)
-        return decoded
-
-    def endpoint(
-        self,
-        name: str,
-        *,
-        topics: Sequence[str],
-        filters: Mapping[str, Any] | None = None,
-        block_seconds: float | None = None,
-    ) -> Callable[[ReceiverT], ReceiverT]:
-        """Declare a function that receives outbox messages, async or plain. A message is delivered when it returns.
-
-        @app.endpoint("crm", topics=["mail.*"])
-        async def notify(delivery: tenure.outbox.Delivery) -> None: ...
-
-        `topics` are whole topics or beginnings (`mail.*`, `*`); `filters` are fields of the body and their values. A
-        message may hold up the later ones of its aggregate for `block_seconds`. The endpoint receives what is committed
-        after a worker of this app has first started. `app.endpoint("lake", topics=["*"])(sink)` declares a sink of your
-        own instead of a function: an object with `deliver` and `close` (`tenure.outbox.sinks.Sink`).
-        """
-        from tenure.outbox.role import callable_endpoint
-
-        def declare(function: ReceiverT) -> ReceiverT:
-            if name in self.endpoints:
-                raise InvalidInput("endpoint", f"{name!r} is declared already; use another name")
-            facts = {"topics": topics, "filters": filters, "block_seconds": block_seconds}
-            self.endpoints[name] = callable_endpoint(name, function, **facts)  # type: ignore[arg-type]
-            return function
-
-        return declare
 
     async def outbox(
         self,
@@ -402,60 +133,14 @@ class App:
                 await tx.post([message])
         return message.id
 
-    def _register(self, definition: JobDefinition[..., Any]) -> None:
-        kinds = (definition.name, *definition.options.aliases)
-        for kind in kinds:
-            if kind in self.kinds:
-                other = self.kinds[kind].function
-                problem = f"{kind!r} is declared already, by {other.__module__}.{other.__qualname__}"
-                raise InvalidInput("kind", f"{problem}; use another kind")
-        definition.limits = self.limits
-        self.kinds.update(dict.fromkeys(kinds, definition))
-
     async def enqueue_many(self, requests: Iterable[PreparedCall[R]]) -> list[Handle[R]]:
         """Enqueue many calls in batches of a thousand, each in one transaction.
 
         A generator makes the next batch while the previous one is written. KeyUsed: one of the calls refuses its used
         key; the others of its batch are enqueued.
         """
-        store = await self.store()
-        remaining = iter(requests)
-        handles: list[Handle[R]] = []
-        # The first is being written; the second waits for it.
-        writing: deque[tuple[list[PreparedCall[R]], asyncio.Task[Sequence[EnqueueResult]]]] = deque()
-        try:
-            while batch := list(islice(remaining, ENQUEUE_BATCH)):
-                if len(batch) < ENQUEUE_BATCH and not writing:
-                    return self._handles(batch, await store.enqueue([one.enqueue for one in batch]))
-                before = writing[-1][1] if writing else None
-                adding = store.enqueue([one.enqueue for one in batch], after=before)
-                writing.append((batch, self.seams.spawn.task(adding, name="tenure-enqueue")))
-                # One iteration of the event loop, so that the write starts before the next requests are made; and a
-                # second one, because uvloop sends at the end of an iteration.
-                for _ in range(2):
-                    await self.seams.clock.sleep(0)
-                if before is not None:
-                    await before
-                    for _ in range(2):
-                        await self.seams.clock.sleep(0)
-                    handles += self._handles(writing[0][0], before.result())
-                    writing.popleft()
-            for batch, task in writing:
-                handles += self._handles(batch, await task)
-            return handles
-        except BaseException:
-            # The generator may have failed. Batches that were sent are awaited.
-            if writing:
-                done, _ = await asyncio.wait([task for _, task in writing])
-                for task in done:
-                    # Retrieved, so that asyncio does not log it: the first error is raised.
-                    task.cancelled() or task.exception()
-            raise
-
-    def _handles(self, batch: Sequence[PreparedCall[R]], added: Sequence[EnqueueResult]) -> list[Handle[R]]:
-        for result, prepared in zip(added, batch, strict=True):
-            prepared.require_unused(result)
-        return [Handle(self, a.job, p.definition, created=a.created) for a, p in zip(added, batch, strict=True)]
+        written = await enqueue_in_batches(await self.store(), requests, self.seams)
+        return [Handle(self, result.job, call.definition, created=result.created) for call, result in written]
 
     def _handle(self, job: Job, *, created: bool) -> Handle[Any]:
         return Handle(self, job, self.kinds.get(job.kind), created=created)
@@ -606,31 +291,6 @@ class App:
         """Pauses and limits of queues: `await app.queues.put("mail", concurrency_max=10)`."""
         return AppQueues(self.store, self.client)
 
-    def schedule(
-        self,
-        call: Call,
-        cron: str,
-        *,
-        name: str | None = None,
-        timezone: str = "UTC",
-        missed: Missed = "one",
-        grace_seconds: float = GRACE_SECONDS,
-    ) -> Schedule:
-        """Declare a schedule of a call: `app.schedule(send.request("ada"), "0 9 * * 1-5")`.
-
-        `cron` is a cron expression on the wall clock of `timezone`, or an interval such as `every 30s`. A worker writes
-        the schedule at its start, unless it was changed at run time. Its name is the job's kind, unless `name` is
-        given. `missed` determines the jobs for due times at which no worker ran: `one` for all of them, `all`, or
-        `skip` those that are older than `grace_seconds`.
-        """
-        schedule = make_schedule(
-            call, cron, name=name, timezone=timezone, missed=missed, grace_seconds=grace_seconds, source="code"
-        )
-        if schedule.name in self.declared_schedules:
-            raise InvalidInput("name", f"schedule {schedule.name!r} is declared already; use another name")
-        self.declared_schedules[schedule.name] = schedule
-        return schedule
-
     @property
     def schedules(self) -> AppSchedules:
         """Administration of schedules: put, edit, pause, resume, trigger, remove."""
@@ -666,7 +326,7 @@ class App:
         from tenure.workers.worker import Worker, WorkerOptions
 
         options = WorkerOptions(
-            queues=self._served_queues(queues),
+            queues=self.served_queues(queues),
             concurrency=concurrency,
             grace_seconds=grace_seconds,
             poll_seconds=poll_seconds,
@@ -677,7 +337,7 @@ class App:
         )
         return Worker(
             definitions=self.local_kinds,
-            open_store=self._store_for_work,
+            open_store=self._stores.open_for_work,
             seams=self.seams,
             options=options,
             middleware=self.middleware,
@@ -724,7 +384,7 @@ class App:
         from tenure.engines.settings import GatewaySettings
 
         settings = GatewaySettings(
-            queues=self._served_queues(queues),
+            queues=self.served_queues(queues),
             heartbeat_seconds=heartbeat_seconds,
             silence_seconds=silence_seconds,
             grace_seconds=grace_seconds,
@@ -733,41 +393,12 @@ class App:
         )
         return Gateway(
             definitions=self.remote_kinds,
-            open_store=self._store_for_work,
+            open_store=self._stores.open_for_work,
             seams=self.seams,
             settings=settings,
             version=self.version,
             schedules=tuple(self.declared_schedules.values()),
         )
-
-    @property
-    def local_kinds(self) -> dict[str, JobDefinition[..., Any]]:
-        """The kinds that workers run: all but the remote ones."""
-        return {kind: one for kind, one in self.kinds.items() if not one.options.remote}
-
-    @property
-    def remote_kinds(self) -> dict[str, JobDefinition[..., Any]]:
-        """The kinds that remote engines run."""
-        return {kind: one for kind, one in self.kinds.items() if one.options.remote}
-
-    @property
-    def declared_queues(self) -> list[str]:
-        """The queues of the declared jobs and schedules.
-
-        >>> app = App("sqlite:///jobs.db")
-        >>> @app.job(queue="mail")
-        ... def send(to: str) -> None: ...
-        >>> app.declared_queues
-        ['mail']
-        """
-        of_jobs = {definition.options.queue for definition in self.kinds.values()}
-        return sorted(of_jobs | {schedule.queue for schedule in self.declared_schedules.values()})
-
-    def _served_queues(self, given: Sequence[str]) -> tuple[str, ...]:
-        """The queues that a worker is asked to serve, in their order, each once."""
-        declared = self.declared_queues or ["default"]  # The worker itself refuses an app without jobs.
-        names = [name for one in given for name in (declared if one == ALL_QUEUES else [one])]
-        return tuple(dict.fromkeys(names))
 
     def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> HarnessMode:
         """Return a test harness: jobs are in memory, and run when the test calls for it, on a manual clock.
@@ -785,26 +416,7 @@ class App:
 
     async def store(self) -> Store:
         """Return the open store of the running event loop."""
-        if inside_commit.get() is not None:
-            raise StoreError(
-                "inside `ctx.commit()` this call would not be part of the transaction; use `tx.execute(…)`, "
-                "`tx.fetch(…)`, `tx.enqueue(job.request(…))` or `tx.outbox(…)`, and with a connection of your own "
-                "also `job.within(conn).enqueue(…)`"
-            )
-        loop = asyncio.get_running_loop()
-        pid, store = self._stores.get(loop, (0, None))
-        if store is None or pid != os.getpid():
-            await self._close_stores_of_closed_loops()
-            store = await self.open_store()
-            self._stores[loop] = (os.getpid(), store)
-        return store
-
-    async def _close_stores_of_closed_loops(self) -> None:
-        """Repeated `asyncio.run` without `app.close()` must leave no threads and no connections behind."""
-        for loop in [loop for loop in self._stores if loop.is_closed()]:
-            pid, store = self._stores.pop(loop)
-            if pid == os.getpid():
-                await store.close()
+        return await self._stores.current()
 
     async def migrate(self) -> list[MigrationRecord]:
         """Apply the pending migrations of the app's database, and return them. Several processes may call it at once.
@@ -813,11 +425,7 @@ class App:
         >>> asyncio.run(App("sqlite://:memory:").migrate())[0].name
         'initial'
         """
-        store = store_for(self.database, seams=self.seams)
-        try:
-            return await store.migrate()
-        finally:
-            await store.close()
+        return await self._stores.migrate()
 
     def user_transaction(self, connection: Any) -> UserTransaction:
         """Return the transaction of a user's connection to this app's database."""
@@ -825,29 +433,11 @@ class App:
 
     async def open_store(self) -> Store:
         """Open a new store, which the caller closes. A new SQLite file is migrated."""
-        store = store_for(self.database, seams=self.seams)
-        if self.database.startswith("sqlite") and not (await store.schema()).applied:
-            await store.migrate()
-        await store.open()
-        return store
-
-    async def _store_for_work(self) -> Store:
-        """Open a store for a worker. A worker opens several, so a database in memory is refused."""
-        store = await self.open_store()
-        if ":memory:" in self.database:
-            await store.close()
-            raise InvalidInput(
-                "database",
-                "is in the memory of one store, and a worker opens others; use a file such as sqlite:///jobs.db, or "
-                "`app.testing()` in tests",
-            )
-        return store
+        return await self._stores.open()
 
     async def close(self) -> None:
         """Close the store of the running event loop."""
-        pid, store = self._stores.pop(asyncio.get_running_loop(), (0, None))
-        if store is not None and pid == os.getpid():
-            await store.close()
+        await self._stores.close()
 
     async def __aenter__(self) -> App:
         return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import tenure
-from tenure.app import JobDecorator
+from tenure.client.job_decorators import JobDecorator
 from tenure.client.job_function import PreparedCall
 from tenure.seams import SYSTEM
 

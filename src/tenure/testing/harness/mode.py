@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
-from weakref import WeakKeyDictionary
 
+from tenure.client.app_stores import AppStores
 from tenure.errors import InvalidInput
 from tenure.testing.clock import START
 from tenure.testing.harness.environment import MEMORY, HarnessClock, HomeLoop
@@ -67,7 +67,7 @@ class HarnessMode:
             "store": harness.store,
             "open_store": harness.no_worker,
             "rejections": Counter(),
-            "_stores": WeakKeyDictionary(),
+            "_stores": AppStores(self._app),
         }
         self._before = {name: state[name] for name in self._instead if name in state}
         state.update(self._instead)
