@@ -74,6 +74,7 @@ class Declarations:
 
         Its kind is the name of the function, unless `kind` is given. The options are those of `JobOptions`.
 
+        >>> from tenure import App
         >>> app = App("sqlite:///jobs.db")
         >>> @app.job(queue="mail", retry_on=OSError)
         ... def send(to: str) -> str:
@@ -102,6 +103,7 @@ class Declarations:
 
         The function is the signature: arguments and result are validated against it, and its body never runs.
 
+        >>> from tenure import App
         >>> app = App("sqlite:///jobs.db")
         >>> @app.remote_job(queue="render")
         ... def render(scene: str, frames: int) -> str: ...
@@ -302,6 +304,7 @@ class Declarations:
     def declared_queues(self) -> list[str]:
         """The queues of the declared jobs and schedules.
 
+        >>> from tenure import App
         >>> app = App("sqlite:///jobs.db")
         >>> @app.job(queue="mail")
         ... def send(to: str) -> None: ...
