@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         ValidationError,
     )
     from tenure.jobs.context import Context
-    from tenure.jobs.middleware import Middleware, StepAttempt
+    from tenure.jobs.middleware import Middleware, RemoteAttempt, StepAttempt
     from tenure.jobs.profiles import STRICT
     from tenure.jobs.settings import ContentLimits
     from tenure.lifecycle.backoff import Backoff
@@ -88,6 +88,7 @@ __all__ = [
     "PolicyDecision",
     "PolicyViolation",
     "Rate",
+    "RemoteAttempt",
     "RequestIdReused",
     "Retention",
     "Run",
@@ -135,6 +136,7 @@ _MODULE_OF = {
     "LeaseConflictError": "tenure.errors",
     "LeaseLost": "tenure.errors",
     "Middleware": "tenure.jobs.middleware",
+    "RemoteAttempt": "tenure.jobs.middleware",
     "StepAttempt": "tenure.jobs.middleware",
     "PermanentError": "tenure.errors",
     "PolicyViolation": "tenure.errors",

@@ -398,6 +398,7 @@ class App(Declarations):
             settings=settings,
             version=self.version,
             schedules=tuple(self.declared_schedules.values()),
+            middleware=self.middleware,
         )
 
     def testing(self, mode: Mode = "drain", *, now: datetime | None = None) -> HarnessMode:

@@ -426,14 +426,24 @@ async def test_an_interrupted_scan_is_repeated_by_the_next_recovery(place: Place
     ],
 )
 def test_recovery_looks_less_often_where_every_look_takes_long(looks: list[float], expected: float) -> None:
-    assert pause_seconds(5.0, looks) == pytest.approx(expected)
-    assert pause_seconds(100.0, looks) == 100.0
+    assert pause_seconds(5.0, looks, previous_seconds=PAUSE_SECONDS_MAX) == pytest.approx(expected)
+    assert pause_seconds(100.0, looks, previous_seconds=100.0) == 100.0
 
 
-async def test_the_pause_after_a_scan_follows_from_the_last_two_looks(
+def test_reads_that_are_slow_for_a_second_delay_recovery_by_seconds() -> None:
+    """A busy machine once made two reads slow, and a lost job waited for half a minute."""
+    pauses = [0.1]
+    for _ in range(12):
+        pauses.append(pause_seconds(0.1, [0.7, 0.8], previous_seconds=pauses[-1]))
+    assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert pauses[-1] == pytest.approx(35.0)
+    assert pause_seconds(0.1, [0.7, 0.0], previous_seconds=35.0) == 0.1
+
+
+async def test_the_pause_after_a_scan_follows_from_the_last_two_looks_and_at_most_doubles(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = [0.5, 0.4, 0.3, 0.0]
+    looks = [0.5, 0.4, 0.3, 0.1, 0.0]
     recoverable, sleep = place.store.recoverable, place.clock.sleep
     pauses: list[float] = []
     last = asyncio.Event()
@@ -454,7 +464,7 @@ async def test_the_pause_after_a_scan_follows_from_the_last_two_looks(
     worker = asyncio.create_task(RecoveryWorker(place.store, place.seams, name="r").run(scan_seconds=1.0))
     await asyncio.wait_for(last.wait(), 10)
     worker.cancel()
-    for pause, middle in zip(pauses, [1.0, 20.0, 15.0, 1.0], strict=True):
+    for pause, middle in zip(pauses, [1.0, 2.0, 4.0, 5.0, 1.0], strict=True):
         assert 0.75 * middle <= pause <= 1.25 * middle
 
 

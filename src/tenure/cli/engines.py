@@ -13,6 +13,7 @@ from tenure.cli.app_loader import load_app
 from tenure.cli.database import connected, run
 from tenure.cli.groups import CommandGroup
 from tenure.cli.logging_setup import LEVELS, configure_logging
+from tenure.cli.metrics import serve_metrics
 from tenure.cli.output import Exit, print_json, print_line
 from tenure.seams import SYSTEM
 
@@ -61,6 +62,9 @@ def token(*, name: str, as_json: bool) -> int:
 @click.option("--heartbeat-seconds", type=float, default=5.0, show_default=True, help="Interval of engine heartbeats.")
 @click.option("--silence-seconds", type=float, default=15.0, show_default=True, help="Silence that ends a connection.")
 @click.option("--grace-seconds", type=float, default=30.0, show_default=True, help="Time for engines at a stop.")
+@click.option(
+    "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics at /metrics.  [default host: 127.0.0.1]"
+)
 @click.option("--database", metavar="URL", help="Use this database instead of the app's.")
 @click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -74,6 +78,7 @@ def serve(
     heartbeat_seconds: float,
     silence_seconds: float,
     grace_seconds: float,
+    metrics: str | None,
     database: str | None,
     log_level: str,
     log_format: str,
@@ -98,15 +103,30 @@ def serve(
         "grace_seconds": grace_seconds,
     }
     names = tuple(name.strip() for name in queues.split(","))
-    run(_serve(app, accepted, host=host, port=port, queues=names, **settings))
+    run(_serve(app, accepted, host=host, port=port, queues=names, metrics=metrics, **settings))
     return Exit.OK
 
 
 async def _serve(
-    app: App, tokens: EngineTokens, *, host: str, port: int, queues: tuple[str, ...], **settings: float
+    app: App,
+    tokens: EngineTokens,
+    *,
+    host: str,
+    port: int,
+    queues: tuple[str, ...],
+    metrics: str | None,
+    **settings: float,
 ) -> None:
+    from tenure.cli.worker import process_gauges
     from tenure.engines.server import serve_gateway
 
     async with connected(app.database):
         pass  # Refuses a database that cannot be used before the gateway listens.
-    await serve_gateway(app.gateway(queues=queues, **settings), tokens, host=host, port=port)
+    gateway = app.gateway(queues=queues, **settings)
+    async with serve_metrics(
+        metrics,
+        sources=(gateway.metrics, app.metrics),
+        process_gauges=lambda: process_gauges(processes=1, running=gateway.unfinished),
+        open_store=app.open_store,
+    ):
+        await serve_gateway(gateway, tokens, host=host, port=port)

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from itertools import count
 from typing import Any, Protocol
 from uuid import UUID
@@ -68,6 +68,16 @@ class EngineSocket(Protocol):
     def __aiter__(self) -> AsyncIterator[str | bytes]: ...
 
 
+class EngineTracing(Protocol):
+    """What traces the engine's attempts: `tenure.observe.tracing.Tracing`."""
+
+    def engine_run(
+        self, *, kind: str, job_id: str, attempt: int, trace: str | None
+    ) -> AbstractContextManager[str | None]:
+        """Around the handler: a span whose traceparent is entered."""
+        ...
+
+
 class EngineStopped(TenureError):
     """The gateway has refused the engine for good, for example because of its token."""
 
@@ -79,6 +89,8 @@ class EngineJob:
         self._engine, self.dispatch = engine, dispatch
         self.payload: dict[str, Any] = msgspec.json.decode(dispatch.payload)
         self.cancel_requested = asyncio.Event()
+        self.trace = dispatch.trace
+        """The W3C traceparent for calls that the handler makes: of the engine's span, or else of the enqueuer's."""
 
     @property
     def id(self) -> UUID:
@@ -98,7 +110,10 @@ Handler = Callable[[EngineJob], Awaitable[Any]]
 
 
 class Engine:
-    """Runs jobs until it is stopped. It connects again after a lost connection and goes on with its jobs."""
+    """Runs jobs until it is stopped. It connects again after a lost connection and goes on with its jobs.
+
+    With `tracing` each attempt has a span, which is reported to the gateway: `Engine(..., tracing=Tracing())`.
+    """
 
     def __init__(
         self,
@@ -108,10 +123,11 @@ class Engine:
         engine_id: str,
         capacity: int = 4,
         version: str = "unknown",
+        tracing: EngineTracing | None = None,
         seams: Seams = SYSTEM,
     ) -> None:
         self._url, self._token, self._engine_id, self._capacity = url, token, engine_id, capacity
-        self._version, self._seams = version, seams
+        self._version, self._tracing, self._seams = version, tracing, seams
         self._session = f"{seams.random.token().hex}{seams.random.token().hex}"
         self._handlers: dict[str, Handler] = {}
         self._ids = count(1)
@@ -257,10 +273,13 @@ class Engine:
     async def _run(self, job: EngineJob) -> None:
         about: dict[str, Any] = {"job_id": job.id, "claim": job.dispatch.claim}
         await self.send(JobAck(id=self.next_id(), **about))
-        await self.send(JobStarted(id=self.next_id(), **about))
         end: JobMessage
         try:
-            result = await self._handlers[job.dispatch.kind](job)
+            with self._span(job) as trace:
+                if trace is not None:
+                    about["trace"] = job.trace = trace
+                await self.send(JobStarted(id=self.next_id(), **about))
+                result = await self._handlers[job.dispatch.kind](job)
             end = JobComplete(id=self.next_id(), result=msgspec.Raw(msgspec.json.encode(result)), **about)
         except asyncio.CancelledError:
             raise
@@ -273,6 +292,14 @@ class Engine:
         self._jobs.pop(job.id, None)
         self._tasks.pop(job.id, None)
         await self.send(end)
+
+    def _span(self, job: EngineJob) -> AbstractContextManager[str | None]:
+        if self._tracing is None:
+            return contextlib.nullcontext()
+        dispatch = job.dispatch
+        return self._tracing.engine_run(
+            kind=dispatch.kind, job_id=str(job.id), attempt=dispatch.attempt, trace=dispatch.trace
+        )
 
     async def send(self, message: EngineMessage) -> None:
         """Send a message if the engine is connected. Ends of jobs are sent again later."""

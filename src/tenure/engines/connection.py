@@ -348,6 +348,7 @@ class EngineConnection:
         if not jobs:
             return 0
         self._claim = number
+        self._services.meter.claimed(jobs)
         for job in jobs:
             if job.token == request.token and job.status is CLAIMED and job.id not in self._held:
                 await self._dispatch(job, number, sent_at_seconds)

@@ -19,10 +19,14 @@ from tenure.engines.services import ConnectionServices, Socket, SocketClosed
 from tenure.engines.session import SessionKeys
 from tenure.engines.settings import GatewaySettings
 from tenure.errors import InvalidInput, TenureError
+from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.schedules import Schedule
+from tenure.observe.counting_store import count_changes
 from tenure.observe.log_format import counted
+from tenure.observe.meter import Meter
+from tenure.observe.snapshot import MetricsSnapshot
 from tenure.seams import Seams
-from tenure.stores.contract import WorkerRecord
+from tenure.stores.contract import Store, WorkerRecord
 from tenure.workers.completer import Completer
 from tenure.workers.leases import LeaseRegistry
 from tenure.workers.maintenance.recovery import RecoveryWorker
@@ -45,12 +49,16 @@ class Gateway:
         settings: GatewaySettings,
         version: str | None = None,
         schedules: Sequence[Schedule] = (),
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         if not definitions:
             raise InvalidInput("jobs", "the app declares no remote jobs; declare one with `@app.remote_job`")
         self.name = f"{network.gethostname()[:60]}-{os.getpid()}-{seams.random.name()}"
         self.definitions, self.settings = definitions, settings
         self._open_store, self._seams, self._version, self._schedules = open_store, seams, version, schedules
+        self._middleware = middleware
+        # A meter is written by one thread, and maintenance has its own thread.
+        self._meter, self._maintenance_meter = Meter(definitions), Meter(definitions)
         self._connections: dict[str, EngineConnection] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._services: ConnectionServices | None = None
@@ -68,6 +76,15 @@ class Gateway:
     def connections(self) -> list[EngineConnection]:
         return list(self._connections.values())
 
+    @property
+    def unfinished(self) -> int:
+        """How many jobs the connected engines hold."""
+        return sum(one.unfinished for one in self.connections)
+
+    def metrics(self) -> MetricsSnapshot:
+        """All that this gateway has counted so far, of remote jobs. Safe to call from any thread."""
+        return self._meter.snapshot() + self._maintenance_meter.snapshot()
+
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Gateway]:
         """Open the store and start maintenance. At the end, connections are drained and closed."""
@@ -79,14 +96,17 @@ class Gateway:
             await maintenance.start(in_thread=self.settings.in_thread)
             completer = Completer(store, self._seams)
             stack.push_async_callback(completer.close)
-            outcomes = EngineOutcomes(completer, self.definitions, self._seams)
+            outcomes = EngineOutcomes(
+                completer, self.definitions, self._seams, meter=self._meter, middleware=self._middleware
+            )
             stack.callback(outcomes.close)
             self._services = ConnectionServices(
                 store,
                 self._seams,
                 settings=self.settings,
                 outcomes=outcomes,
-                recovery=RecoveryWorker(store, self._seams, name=self.name),
+                recovery=RecoveryWorker(count_changes(store, self._meter), self._seams, name=self.name),
+                meter=self._meter,
                 name=self.name,
                 code_version=self._version,
             )
@@ -160,9 +180,9 @@ class Gateway:
         for connection in self.connections:
             connection.drain("the gateway stops")
         deadline = self._seams.clock.monotonic_seconds() + self.settings.grace_seconds
-        while any(one.unfinished for one in self.connections) and self._seams.clock.monotonic_seconds() < deadline:
+        while self.unfinished and self._seams.clock.monotonic_seconds() < deadline:
             await self._seams.clock.sleep(0.05)
-        left = sum(one.unfinished for one in self.connections)
+        left = self.unfinished
         if left:
             log.warning(
                 "gateway %s stopped with %s; engines resume elsewhere", self.name, counted(left, "unfinished job")
@@ -174,8 +194,12 @@ class Gateway:
 
     def _maintenance(self) -> Maintenance:
         queues = len(self.definitions)
+
+        async def open_store() -> Store:
+            return count_changes(await self._open_store(), self._maintenance_meter)
+
         return Maintenance(
-            self._open_store,
+            open_store,
             LeaseRegistry(),
             self._seams,
             record=self._record(self.name, tuple(sorted(self.definitions)), queues, self._version),

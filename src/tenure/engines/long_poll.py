@@ -105,6 +105,7 @@ class LongPoll:
                 claimed = await self._store.claim(wanted)
                 left = deadline - self._seams.clock.monotonic_seconds()
                 if claimed or left <= 0:
+                    self._services.meter.claimed(claimed)
                     return _dispatched(claimed, wanted, request.claim)
                 await wakeups.wait(min(left, settings.poll_seconds))
 

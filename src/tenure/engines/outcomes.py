@@ -13,16 +13,19 @@ from tenure.engines.protocol import (
     JobFailedMessage,
     JobMessage,
     JobProgress,
+    JobReport,
     JobStarted,
     error_json,
 )
 from tenure.engines.session import EngineLease
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost, ResultRefused, TenureError
 from tenure.jobs.definition import JobDefinition
-from tenure.lifecycle.json_text import digest, encode, parse
+from tenure.jobs.middleware import Middleware, RemoteAttempt, report_remote
+from tenure.lifecycle.json_text import digest, encode, load, parse
 from tenure.lifecycle.operations import Ack, Operation, Progress, Start
 from tenure.lifecycle.records import Event, EventType, Job
-from tenure.lifecycle.statuses import CLAIMED
+from tenure.lifecycle.statuses import CLAIMED, RUNNING
+from tenure.observe.meter import LOST, Meter
 from tenure.seams import Seams
 from tenure.workers.completer import Completer, Written
 from tenure.workers.execution.outcome_log import OutcomeLog, log_unrecorded
@@ -46,10 +49,19 @@ ENGINE_STOPS = "engine_stops"
 
 
 class EngineOutcomes:
-    """Writes the operations of engine messages, and logs how attempts ended."""
+    """Writes the operations of engine messages, and reports how attempts ended: log, metrics, middleware."""
 
-    def __init__(self, completer: Completer, definitions: Definitions, seams: Seams) -> None:
+    def __init__(
+        self,
+        completer: Completer,
+        definitions: Definitions,
+        seams: Seams,
+        *,
+        meter: Meter,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
         self._completer, self._definitions, self._seams = completer, definitions, seams
+        self._meter, self._middleware = meter, middleware
         self._log = OutcomeLog(seams.clock, asyncio.get_running_loop())
 
     def close(self) -> None:
@@ -89,6 +101,8 @@ class EngineOutcomes:
         await self._end(lease, Stopped(cause))
 
     async def _apply(self, lease: EngineLease, message: JobMessage) -> Job:
+        if isinstance(message, JobReport) and message.trace is not None:
+            lease.trace = message.trace
         match message:
             case JobAck():
                 return await self._ack(lease)
@@ -119,7 +133,8 @@ class EngineOutcomes:
     async def _start(self, lease: EngineLease) -> Job:
         if lease.job.status is not CLAIMED:
             return lease.job
-        job = await self._completer.write(lease, "start", lambda _: Start())
+        start = Start(lease.trace)
+        job = await self._completer.write(lease, "start", lambda _: start)
         lease.restart_timeout(self._seams.clock.monotonic_seconds())
         return job
 
@@ -130,11 +145,31 @@ class EngineOutcomes:
             written = await self._completer.record(lease, "end", lambda job: _operation(job, outcome))
         except Exception as error:
             log_unrecorded(before, error)
+            if isinstance(error, LeaseLost):
+                self._meter.ended(before.kind, LOST)
             raise
         finally:
             lease.completing = False
-        self._log.ended(before, outcome, written)
+        self._report(lease, before, outcome, written)
         return written
+
+    def _report(self, lease: EngineLease, before: Job, outcome: Outcome, written: Written) -> None:
+        self._log.ended(before, outcome, written)
+        self._meter.ended(before.kind, written.status)
+        if before.status is not RUNNING or before.started_at is None:
+            return
+        ended_at = written.job.updated_at
+        self._meter.ran(before.kind, (ended_at - before.started_at).total_seconds())
+        attempt = RemoteAttempt(
+            job=before,
+            engine=lease.actor.name,
+            started_at=before.started_at,
+            ended_at=ended_at,
+            ended_as=written.status,
+            error_type=_error_type(outcome),
+            trace=lease.trace,
+        )
+        report_remote(self._middleware, attempt)
 
     def _returned(self, job: Job, message: JobComplete) -> Outcome:
         """The result as it is stored, or the error of a result that breaks the declaration."""
@@ -163,6 +198,16 @@ def failed_outcome(message: JobFailedMessage) -> Outcome:
             return Raised(error, ErrorAction.FAIL)
         case _:
             return Raised(error, delay_seconds=message.delay_seconds)
+
+
+def _error_type(outcome: Outcome) -> str | None:
+    match outcome:
+        case Raised(error):
+            return str(load(error).get("type"))
+        case TimedOut():
+            return "Timeout"
+        case _:
+            return None
 
 
 def _operation(job: Job, outcome: Outcome) -> Operation:

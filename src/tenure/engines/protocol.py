@@ -27,6 +27,7 @@ SessionSecret = Annotated[str, Meta(min_length=32, max_length=128)]
 """Random text that the engine makes at its start and keeps secret. The tokens of its leases are derived from it."""
 MessageId = Annotated[int, Meta(ge=1, le=2**53)]
 ClaimNumber = Annotated[int, Meta(ge=1, le=2**31)]
+Trace = Annotated[str, Meta(pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 FailedAction = Literal["retry", "fail", "cancel", "release"]
@@ -72,7 +73,13 @@ class JobAck(JobMessage, frozen=True, tag="job_ack", kw_only=True):
     """The engine has received the job."""
 
 
-class JobStarted(JobMessage, frozen=True, tag="job_started", kw_only=True):
+class JobReport(JobMessage, frozen=True, kw_only=True):
+    """A message that may have the W3C traceparent of the engine's own span of the attempt as `trace`."""
+
+    trace: Trace | None = None
+
+
+class JobStarted(JobReport, frozen=True, tag="job_started", kw_only=True):
     """The engine runs the job."""
 
 
@@ -83,7 +90,7 @@ class JobProgress(JobMessage, frozen=True, tag="job_progress", kw_only=True):
     message: Annotated[str, Meta(max_length=PROGRESS_LENGTH_MAX)] | None = None
 
 
-class JobComplete(JobMessage, frozen=True, tag="job_complete", kw_only=True):
+class JobComplete(JobReport, frozen=True, tag="job_complete", kw_only=True):
     """The job has its result."""
 
     result: msgspec.Raw
@@ -97,7 +104,7 @@ class EngineError(msgspec.Struct, frozen=True):
     traceback: Annotated[str, Meta(max_length=16_000)] | None = None
 
 
-class JobFailedMessage(JobMessage, frozen=True, tag="job_failed", kw_only=True):
+class JobFailedMessage(JobReport, frozen=True, tag="job_failed", kw_only=True):
     """The job has no result."""
 
     error: EngineError
@@ -135,7 +142,7 @@ class Welcome(GatewayMessage, frozen=True, tag="welcome", kw_only=True):
 
 
 class JobDispatch(GatewayMessage, frozen=True, tag="job_dispatch", kw_only=True):
-    """A job for the engine to run. `trace` is its W3C traceparent."""
+    """A job for the engine to run. `trace` is the W3C traceparent of its enqueuer: the parent of the engine's span."""
 
     job_id: UUID
     claim: int

@@ -11,6 +11,7 @@ from tenure.engines.protocol import AckMessage, JobDispatch, JobMessage
 from tenure.engines.session import SessionKeys, unheld_lease
 from tenure.engines.settings import GatewaySettings
 from tenure.lifecycle.records import Job
+from tenure.observe.meter import Meter
 from tenure.seams import Seams
 from tenure.stores.contract import Store
 from tenure.workers.maintenance.recovery import RecoveryWorker
@@ -43,11 +44,12 @@ class ConnectionServices:
         settings: GatewaySettings,
         outcomes: EngineOutcomes,
         recovery: RecoveryWorker,
+        meter: Meter,
         name: str,
         code_version: str | None,
     ) -> None:
         self.store, self.seams, self.settings, self.name = store, seams, settings, name
-        self.outcomes, self.recovery, self.code_version = outcomes, recovery, code_version
+        self.outcomes, self.recovery, self.meter, self.code_version = outcomes, recovery, meter, code_version
 
 
 async def record_unheld(

@@ -57,7 +57,7 @@ class SessionKeys(msgspec.Struct, frozen=True):
 class EngineLease(Lease):
     """The lease of a job that an engine runs. The gateway owns it on the engine's behalf."""
 
-    __slots__ = ("_epoch", "claim")
+    __slots__ = ("_epoch", "claim", "trace")
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class EngineLease(Lease):
         )
         self.actor = Actor(Role.GATEWAY, keys.engine_id, token)
         self.claim, self._epoch = claim, epoch
+        self.trace: str | None = None
+        """The traceparent of the engine's span of the attempt, once the engine has reported one."""
         self.overdue_at_seconds = float("inf")
 
     def request_id(self, verb: str) -> str:

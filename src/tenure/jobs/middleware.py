@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from tenure.jobs.context import Context, current_context
-from tenure.lifecycle.records import Origin
+from tenure.lifecycle.records import Job, Origin
+from tenure.lifecycle.statuses import Status
+
+log = logging.getLogger("tenure.jobs")
 
 
 class StepAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +24,23 @@ class StepAttempt(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     name: str
     attempt: int = 1
+
+
+class RemoteAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that a remote engine ran and that has ended. `job` is the record before the end, `ended_as` the status
+    after it, `error_type` the class of the error that was recorded. `trace` is the W3C traceparent of the engine's own
+    span, if the engine has reported one. Times are by the database's clock.
+
+    attempt.engine, attempt.ended_as, attempt.error_type    # ("render-1", Status.RETRY, "BadAsset")
+    """
+
+    job: Job
+    engine: str
+    started_at: datetime
+    ended_at: datetime
+    ended_as: Status
+    error_type: str | None = None
+    trace: str | None = None
 
 
 class Middleware:
@@ -56,6 +78,23 @@ class Middleware:
             return timings.measured(ctx.job.kind, step.name)
         """
         return nullcontext()
+
+    def remote(self, attempt: RemoteAttempt) -> None:
+        """Called by a gateway once the end of a remote engine's attempt is recorded. Not called for an engine that was
+        lost: recovery ends its jobs.
+
+        def remote(self, attempt):
+            usage.add(attempt.engine, attempt.ended_at - attempt.started_at)
+        """
+
+
+def report_remote(layers: Sequence[Middleware], attempt: RemoteAttempt) -> None:
+    """Call `remote` of every layer. The end is recorded, so that an error is only logged."""
+    for layer in layers:
+        try:
+            layer.remote(attempt)
+        except Exception:
+            log.exception("%s.remote failed for job %s (%s)", type(layer).__name__, attempt.job.id, attempt.job.kind)
 
 
 def around_enqueue(layers: Sequence[Middleware], origin: Origin) -> Origin:

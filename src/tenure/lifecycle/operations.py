@@ -18,6 +18,7 @@ REV_MAX = 2**31 - 1
 """The largest revision that every store can hold."""
 CHILDREN_MAX = 2**31 - 2
 """The largest number of live children that every store can compare."""
+TRACE_LENGTH_MAX = 200
 
 
 class OperationType(TextEnum):
@@ -107,9 +108,18 @@ class Ack(Operation, frozen=True):
 
 
 class Start(Operation, frozen=True):
-    """Start the execution; the checks before it have passed."""
+    """Start the execution; the checks before it have passed. `trace` is the W3C traceparent of a remote engine's span
+    of the attempt."""
 
     type: ClassVar[OperationType] = OperationType.START
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.trace is not None:
+            check_text(self.trace, "start.trace", length_max=TRACE_LENGTH_MAX)
+
+    def event_fields(self) -> EventFields:
+        return NO_FIELDS if self.trace is None else EventFields(detail=_detail(trace=self.trace))
 
 
 class Heartbeat(Operation, frozen=True):

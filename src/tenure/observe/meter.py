@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tenure.lifecycle.records import Job
-from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, RETRY, STALLED, SUCCEEDED
+from tenure.lifecycle.statuses import CANCELLED, CLAIMED, DEAD_LETTERED, FAILED, RETRY, STALLED, SUCCEEDED
 from tenure.observe import metrics
 from tenure.observe.metrics import BUCKETS_SECONDS, KINDS_MAX, OTHER
 from tenure.observe.snapshot import CounterValue, Histogram, MetricsSnapshot
@@ -65,14 +65,14 @@ class Meter:
         self._kinds = {kind: _KindCounters() for kind in labelled_kinds(kinds)} | {OTHER: self._other}
 
     def claimed(self, jobs: Sequence[Job]) -> None:
-        """These jobs were claimed; `started_at` is the time of the claim."""
+        """These jobs were claimed. Where the claim also started them, `started_at` is its time."""
         kinds, other = self._kinds, self._other
         for job in jobs:
             of = kinds.get(job.origin.kind, other)
             of.claims += 1
-            due_at, started_at = job.due_at, job.started_at
-            if due_at is not None and started_at is not None:
-                seconds = (started_at - due_at).total_seconds()
+            due_at, claimed_at = job.due_at, job.updated_at if job.status is CLAIMED else job.started_at
+            if due_at is not None and claimed_at is not None:
+                seconds = (claimed_at - due_at).total_seconds()
                 of.wait_counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
                 if seconds > 0.0:
                     of.wait_seconds += seconds

@@ -76,7 +76,11 @@ ATTEMPTS = _counter("attempts", "Attempts that ended in this process, by outcome
 RESTARTS = _counter("worker_restarts", "Worker processes that ended and were replaced by the supervisor.")
 
 QUEUE_WAIT = _histogram("queue_wait", "Time from a job's due time to its claim, by the database's clock.", "kind")
-RUN = _histogram("run", "Run time of a job's function, by the worker's clock.", "kind")
+RUN = _histogram(
+    "run",
+    "Run time of a job's function, by the worker's clock; of a remote job from start to end, by the database's clock.",
+    "kind",
+)
 
 PROCESSES = _gauge("worker_processes", "Worker processes that are up.")
 RUNNING = _gauge("running_jobs", "Jobs running in this process or its worker processes.")

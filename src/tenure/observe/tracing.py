@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -16,7 +17,7 @@ import msgspec
 
 from tenure.errors import CancelRequested, Snooze
 from tenure.jobs.context import Context
-from tenure.jobs.middleware import Middleware, StepAttempt
+from tenure.jobs.middleware import Middleware, RemoteAttempt, StepAttempt
 from tenure.lifecycle.records import Origin
 from tenure.observe.optional_packages import missing
 
@@ -90,6 +91,49 @@ class Tracing(Middleware):
         ):
             yield
 
+    def remote(self, attempt: RemoteAttempt) -> None:
+        """The gateway's span of an attempt of a remote engine, from start to end by the database's clock. It links to
+        the engine's own span, if the engine has reported one."""
+        job, reported = attempt.job, _span_context(attempt.trace)
+        span = self._tracer().start_span(
+            f"run {job.kind}",
+            context=_extracted(job.origin.trace),
+            kind=SpanKind.CLIENT,
+            attributes={
+                **_attributes(job.origin),
+                "tenure.job.attempt": job.attempt,
+                "tenure.job.status": attempt.ended_as.value,
+                "tenure.engine.id": attempt.engine,
+            },
+            links=[Link(reported)] if reported.is_valid else [],
+            start_time=_nanoseconds(attempt.started_at),
+        )
+        if attempt.error_type is not None:
+            span.set_status(Status(StatusCode.ERROR, attempt.error_type))
+        span.end(_nanoseconds(attempt.ended_at))
+
+    @contextmanager
+    def engine_run(self, *, kind: str, job_id: str, attempt: int, trace: str | None) -> Iterator[str | None]:
+        """The span of an attempt in a remote engine, a child of the enqueue's; yields its traceparent. For
+        `tenure.engines.client.Engine(tracing=Tracing())`."""
+        with (
+            self._tracer().start_as_current_span(
+                f"run {kind}",
+                context=_extracted(trace),
+                kind=SpanKind.CONSUMER,
+                attributes={
+                    "messaging.system": "tenure",
+                    "messaging.message.id": job_id,
+                    "tenure.job.kind": kind,
+                    "tenure.job.attempt": attempt,
+                },
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+            _errors_in(span),
+        ):
+            yield _injected(span)
+
     def _tracer(self) -> trace.Tracer:
         return trace.get_tracer("tenure", tracer_provider=self._provider)
 
@@ -141,6 +185,10 @@ def _extracted(traceparent: str | None) -> TraceContext:
 
 def _span_context(traceparent: str | None) -> SpanContext:
     return trace.get_current_span(_extracted(traceparent)).get_span_context()
+
+
+def _nanoseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1e6) * 1000
 
 
 def _derived_context(origin: Origin) -> str:

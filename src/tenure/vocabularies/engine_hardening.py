@@ -127,11 +127,15 @@ CATEGORIES = {
 """By the reason code of a dead letter, where its end is neither a timeout nor made by recovery."""
 
 
+OUT_OF_MEMORY = frozenset({"MemoryError", "OutOfMemory", "OutOfMemoryError"})
+"""The classes of errors of a process that has survived running out of memory: a failure of the system."""
+
+
 def category(end: Step) -> Category | None:
     """The origin of the failure that this step records; None for a step that is not a failure.
 
     A timeout before the start, and an engine that was lost before it, are the queue's. A lost or hung worker is the
-    system's.
+    system's, and so is an error of `OUT_OF_MEMORY`.
     """
     event = end.event
     if event.type not in (EventType.FAILED, EventType.DEAD_LETTERED):
@@ -141,6 +145,9 @@ def category(end: Step) -> Category | None:
         return Category.SYSTEM if status is RUNNING else Category.QUEUE
     if event.actor.startswith(f"{Role.RECOVERY}:"):
         return Category.QUEUE if status is CLAIMED else Category.SYSTEM
+    error = detail_of(event).get("error")
+    if isinstance(error, dict) and error.get("type") in OUT_OF_MEMORY:
+        return Category.SYSTEM
     return Category.ENGINE if event.type is EventType.FAILED else CATEGORIES[ReasonCode(event.cause or "")]
 
 

@@ -156,9 +156,14 @@ def _passed(deadline: datetime | None, now: datetime) -> bool:
     return deadline is not None and deadline <= now
 
 
-def pause_seconds(scan_seconds: float, read_seconds: Sequence[float]) -> float:
-    """How long to wait before the next scan: longer if each of the last reads was slow. One slow read has no effect."""
-    return max(scan_seconds, min(min(read_seconds) / SCAN_TIME_SHARE, PAUSE_SECONDS_MAX))
+def pause_seconds(scan_seconds: float, read_seconds: Sequence[float], *, previous_seconds: float) -> float:
+    """How long to wait before the next scan: longer if each of the last reads was slow. One slow read has no effect.
+
+    A pause is at most twice the previous one: reads that are slow for a second or two, because the machine is busy,
+    must not delay the recovery of lost jobs by a minute.
+    """
+    wanted = max(scan_seconds, min(min(read_seconds) / SCAN_TIME_SHARE, PAUSE_SECONDS_MAX))
+    return min(wanted, max(scan_seconds, 2 * previous_seconds))
 
 
 class RecoveryWorker:
@@ -174,11 +179,12 @@ class RecoveryWorker:
     async def run(self, *, scan_seconds: float) -> None:
         """Scan until cancelled. The pauses have jitter, so that the workers do not scan at the same time."""
         backoff = ReconnectBackoff(self._seams, self._availability)
+        pause = scan_seconds
         while True:
             try:
                 await self.scan()
                 backoff.reset()
-                pause = pause_seconds(scan_seconds, self._read_seconds)
+                pause = pause_seconds(scan_seconds, self._read_seconds, previous_seconds=pause)
                 await self._seams.clock.sleep(pause * (0.75 + self._seams.random.fraction() / 2))
             except TenureError as error:
                 await self._seams.clock.sleep(backoff.failed("recovery scan", error))
@@ -236,8 +242,10 @@ def _log(outcome: Outcome) -> None:
     match outcome:
         case Applied(change):
             job = change.before
-            template = "job %s (%s) recovered from %s: %s"
-            log.warning(template, job.id, job.kind, job.status, change.name, extra=job_fields(job))
+            reasons = ", ".join(event.cause for event in change.planned if event.cause)
+            template = "job %s (%s) recovered from %s: %s%s"
+            facts = (job.id, job.kind, job.status, change.planned[-1].to_status, f" ({reasons})" if reasons else "")
+            log.warning(template, *facts, extra=job_fields(job))
         case Busy(job, holder):
             template = "job %s (%s) not recovered: its row is locked by %s; retrying at the next scan"
             log.warning(template, job.id, job.kind, holder or "another transaction", extra=job_fields(job))
