@@ -19,6 +19,7 @@ from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import CANCELLED, FAILED, HALTED, SUCCEEDED
 from tenure.observe.log_context import job_fields
+from tenure.observe.log_format import counted
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -180,7 +181,7 @@ def still_live(job: Job, timeout_seconds: float | None) -> str:
     if job.leased:
         return f"{text}, attempt {job.attempt}, on worker {job.owner}; it continues"
     due = "" if job.due_at is None else f", due at {job.due_at.isoformat(timespec='seconds')}"
-    failures = f", after {job.failures} failures" if job.failures else ""
+    failures = f", after {counted(job.failures, 'failure')}" if job.failures else ""
     error = _error_facts(job.last_error)
     last = f" (the last: {error.get('type')}: {error.get('message')})" if failures and error else ""
     return f"{text} in queue {job.queue!r}{due}{failures}{last}; a worker that serves the queue and the kind runs it"

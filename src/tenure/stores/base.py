@@ -60,6 +60,7 @@ from tenure.stores.contract import (
     StoreTransaction,
     Subscription,
     WorkerRecord,
+    due_later,
     is_homogeneous,
     released_queues,
     wakeups_of,
@@ -70,6 +71,7 @@ from tenure.stores.contract.retention import PRUNE_BATCH
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.findings import undelivered
 from tenure.stores.group_commit import GroupCommit
+from tenure.stores.later_wakeups import LaterWakeups
 from tenure.stores.locked_rows import client_waits, wait_for_locked_rows
 from tenure.stores.parents import wake_parents
 from tenure.stores.quarantine import Quarantine
@@ -146,6 +148,7 @@ class BaseStore(ABC):
         self._quarantine = Quarantine(seams.clock)
         self._single_enqueues = GroupCommit(self._enqueue_all, seams, name="tenure-enqueues")
         self._limited_queues: frozenset[str] = frozenset()
+        self._later = LaterWakeups(self._wake_here)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._where!r})"
@@ -182,8 +185,8 @@ class BaseStore(ABC):
         ...
 
     @abstractmethod
-    def _wake_later(self, names: Set[str], seconds: float) -> None:
-        """Wake this process's subscriptions to these queues after a time."""
+    def _wake_here(self, names: Set[str]) -> None:
+        """Wake only this process's subscriptions."""
         ...
 
     @abstractmethod
@@ -265,7 +268,7 @@ class BaseStore(ABC):
         if self._limited_queues or result.limited_queues:
             self._limited_queues = self._limited_queues.difference(request.queues) | result.limited_queues
         if result.retry_after_seconds is not None:
-            self._wake_later(result.limited_queues, result.retry_after_seconds)
+            self._later.add(result.limited_queues, result.retry_after_seconds)
         return result.jobs
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
@@ -282,6 +285,8 @@ class BaseStore(ABC):
         if any(map(client_waits, requests, outcomes)):
             outcomes = await wait_for_locked_rows(requests, outcomes, apply=self._apply, clock=self._clock)
         names = wakeups_of(outcomes)
+        for queue, seconds in due_later(outcomes):
+            self._later.add({queue}, seconds)
         if self._limited_queues:
             names |= released_queues(outcomes) & self._limited_queues
         if names:

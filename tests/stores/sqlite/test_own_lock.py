@@ -121,7 +121,8 @@ async def test_other_writes_of_the_batch_wait_for_the_transaction_of_the_process
 @on_linux
 async def test_short_transactions_of_the_process_are_waited_for(path: Path) -> None:
     with locked_here(path) as own, closing(waiting_connection(path)) as connection:
-        watch = OwnLockWatch(str(path), [item(waits_for_own_process=False)])
+        refused = item(waits_for_own_process=False)
+        watch = OwnLockWatch(str(path), [refused])
         for number in range(3):
             watch.look(connection)
             own.execute(f"create table orders_{number} (id)")
@@ -130,6 +131,8 @@ async def test_short_transactions_of_the_process_are_waited_for(path: Path) -> N
         watch.look(connection)
         with pytest.raises(StoreUnavailable, match=OWN):
             watch.look(connection)
+        with pytest.raises(StoreUnavailable, match=OWN):
+            await refused.future
 
 
 async def test_an_enqueue_waits_for_the_transaction_of_another_process(path: Path) -> None:

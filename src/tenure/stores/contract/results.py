@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 import msgspec
@@ -108,6 +108,15 @@ def without_token(job: Job, actor: Actor | None = None) -> Job:
     if token is None or (actor is not None and (actor.token is token or actor.token == token)):
         return job
     return msgspec.structs.replace(job, token=None)
+
+
+def due_later(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, float]]:
+    """The queues in which a change made a job claimable later, such as a retry, and after how many seconds."""
+    for outcome in outcomes:
+        if isinstance(outcome, Applied) and outcome.status in READY and (due_at := outcome.job.due_at) is not None:
+            seconds = (due_at - outcome.at).total_seconds()
+            if seconds > 0:
+                yield outcome.change.before.queue, seconds
 
 
 def wakeups_of(outcomes: Iterable[Outcome]) -> set[str]:

@@ -163,5 +163,5 @@ class PostgresStore(BaseStore):
     def wake(self, names: Set[str], *, notified: bool = False) -> None:
         self._notifier.notify(names, notified=notified)
 
-    def _wake_later(self, names: Set[str], seconds: float) -> None:
-        self._notifier.notify_later(names, seconds)
+    def _wake_here(self, names: Set[str]) -> None:
+        self._notifier.wake(names)

@@ -41,7 +41,6 @@ class PostgresNotifier:
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._subscriptions: set[_Subscription] = set()
-        self._timers: dict[frozenset[str], asyncio.TimerHandle] = {}
         self._enqueued_at_seconds = -inf
 
     def may_notify_inline(self) -> bool:
@@ -51,21 +50,14 @@ class PostgresNotifier:
         paused, self._enqueued_at_seconds = now - self._enqueued_at_seconds >= INLINE_AFTER_SECONDS, now
         return paused
 
-    def notify_later(self, queues: Iterable[str], seconds: float) -> None:
-        """Wake this process's subscriptions to these queues after a time."""
-        names = frozenset(queues)
-        if (timer := self._timers.pop(names, None)) is not None:
-            timer.cancel()
-        self._timers[names] = asyncio.get_running_loop().call_later(seconds, self._wake, names)
-
     def notify(self, queues: Iterable[str], *, notified: bool = False) -> None:
         """Wake all subscriptions to these queues. Does not wait, and does not raise. Other processes are `notified`
         already where the write did that."""
         if notified:
-            self._wake(set(queues))
+            self.wake(set(queues))
             return
         self._pending.update(queues)
-        self._wake(self._pending)
+        self.wake(self._pending)
         if self._pending and (self._sender is None or self._sender.done()):
             self._sender = self._seams.spawn.task(self._send(), name="tenure-notifier")
 
@@ -105,7 +97,7 @@ class PostgresNotifier:
                     closed = asyncio.Event()
                     connection.add_termination_listener(lambda _connection, gone=closed: gone.set())
                     await connection.add_listener(CHANNEL, self._receive)
-                    self._wake(None)
+                    self.wake(None)
                     await closed.wait()
                 finally:
                     connection.terminate()
@@ -125,9 +117,10 @@ class PostgresNotifier:
         return True
 
     def _receive(self, _connection: Any, _pid: int, _channel: str, queue: Any) -> None:
-        self._wake({str(queue)})
+        self.wake({str(queue)})
 
-    def _wake(self, queues: Set[str] | None) -> None:
+    def wake(self, queues: Set[str] | None) -> None:
+        """Wake the subscriptions of this process to these queues, or all."""
         for subscription in self._subscriptions:
             if queues is None or not subscription.queues.isdisjoint(queues):
                 subscription.event.set()
@@ -138,8 +131,6 @@ class PostgresNotifier:
             await asyncio.wait([self._sender])
 
     async def close(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
         for task in (self._sender, self._listener):
             if task is not None and not task.done():
                 task.cancel()

@@ -167,5 +167,5 @@ class SqliteStore(BaseStore):
     def wake(self, names: Set[str], *, notified: bool = False) -> None:
         self._notifier.send(names)
 
-    def _wake_later(self, names: Set[str], seconds: float) -> None:
-        self._notifier.send_later(names, seconds)
+    def _wake_here(self, names: Set[str]) -> None:
+        self._notifier.send_here(names)

@@ -41,7 +41,7 @@ class SqliteNotifier:
 
     def send(self, names: Iterable[str]) -> None:
         """Wake the subscriptions to these queues and workers. From any thread."""
-        self._send_here(names)
+        self.send_here(names)
         if self._signal is not None:
             self._signal_soon(self._signal)
 
@@ -60,11 +60,8 @@ class SqliteNotifier:
         self._signals_soon = None
         signal.send()
 
-    def send_later(self, names: Iterable[str], seconds: float) -> None:
-        """Wake this process's subscriptions after this time."""
-        asyncio.get_running_loop().call_later(seconds, self._send_here, frozenset(names))
-
-    def _send_here(self, names: Iterable[str]) -> None:
+    def send_here(self, names: Iterable[str]) -> None:
+        """Wake only the subscriptions of this process."""
         sent = set(names)
         for subscription, wanted in list(self._subscriptions.items()):
             if sent & wanted:

@@ -34,6 +34,7 @@ from tenure.lifecycle.records import TIMEOUT, Actor, EndsAs, Job, Role
 from tenure.lifecycle.statuses import RUNNING, STALLED
 from tenure.lifecycle.transitions import ClockGuard
 from tenure.observe.log_context import job_fields
+from tenure.observe.log_format import counted
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Busy, Failure, Outcome, RecoverableStore, Request
 from tenure.stores.contract.steps import has_steps_to_undo
@@ -122,9 +123,10 @@ def _give_up_cause(job: Job) -> GiveUpCause:
 
 def _stall_error(job: Job) -> str:
     if job.lost:
-        message = f"its worker vanished at attempt {job.attempt}, with {job.failures} failures"
+        message = f"its worker vanished at attempt {job.attempt}, with {counted(job.failures, 'failure')}"
         return encode({"type": "WorkerLost", "message": message})
-    return encode({"type": "Timeout", "message": f"attempt {job.attempt} timed out, with {job.failures} failures"})
+    message = f"attempt {job.attempt} timed out, with {counted(job.failures, 'failure')}"
+    return encode({"type": "Timeout", "message": message})
 
 
 _REASONS = frozenset(reason.value for reason in ReasonCode)
