@@ -17,36 +17,43 @@ from tests.stores.postgres.test_step_interleavings import (
 )
 
 POSTGRES = "tenure.stores.postgres"
+INSERTS = ("steps/insert", "steps/insert_one")
+"""The statements that save a batch of steps, and one."""
 
 
 def postgres_step_without_token(edits: Edits) -> None:
     edits.sql(POSTGRES, "steps/insert", "where locked.token = step.token", "where true")
+    edits.sql(POSTGRES, "steps/insert_one", "where locked.token = :token::uuid", "where true")
 
 
 def postgres_step_of_another_attempt(edits: Edits) -> None:
     edits.sql(POSTGRES, "steps/insert", "\n      and locked.attempt = step.attempt")
+    edits.sql(POSTGRES, "steps/insert_one", "\n      and locked.attempt = :attempt::integer")
 
 
 def postgres_step_after_the_lease(edits: Edits) -> None:
-    edits.sql(POSTGRES, "steps/insert", "\n      and locked.lease_expires_at > finished.at")
+    for name in INSERTS:
+        edits.sql(POSTGRES, name, "\n      and locked.lease_expires_at > finished.at")
 
 
 def postgres_step_at_expiry(edits: Edits) -> None:
-    edits.sql(
-        POSTGRES, "steps/insert", "locked.lease_expires_at > finished.at", "locked.lease_expires_at >= finished.at"
-    )
+    for name in INSERTS:
+        edits.sql(POSTGRES, name, "locked.lease_expires_at > finished.at", "locked.lease_expires_at >= finished.at")
 
 
 def postgres_step_after_the_commit(edits: Edits) -> None:
-    edits.sql(POSTGRES, "steps/insert", "\n      and locked.committed_at is null")
+    for name in INSERTS:
+        edits.sql(POSTGRES, name, "\n      and locked.committed_at is null")
 
 
 def postgres_step_before_the_start(edits: Edits) -> None:
-    edits.sql(POSTGRES, "steps/insert", "\n      and locked.status = 'running'")
+    for name in INSERTS:
+        edits.sql(POSTGRES, name, "\n      and locked.status = 'running'")
 
 
 def postgres_step_without_lock(edits: Edits) -> None:
     edits.sql(POSTGRES, "steps/insert", "\n    for key share skip locked")
+    edits.sql(POSTGRES, "steps/insert_one", "\n        for key share skip locked")
 
 
 def postgres_end_without_exclusive_lock(edits: Edits) -> None:
@@ -54,7 +61,8 @@ def postgres_end_without_exclusive_lock(edits: Edits) -> None:
 
 
 def postgres_last_writer_wins(edits: Edits) -> None:
-    edits.sql(POSTGRES, "steps/insert", "do nothing", "do update set result = excluded.result")
+    for name in INSERTS:
+        edits.sql(POSTGRES, name, "do nothing", "do update set result = excluded.result")
 
 
 def last_writer_wins(edits: Edits) -> None:

@@ -34,10 +34,15 @@ class SaveStep(msgspec.Struct, frozen=True, gc=False):
         """Job and key: at most one step has it."""
         return self.job.id, self.step.key
 
-    def record(self, *, number: int, at: datetime) -> StepRecord:
-        """The recorded step, written at `at`."""
+    @property
+    def digests(self) -> tuple[str, str]:
+        """`content_digest` and `digest` of the row that the step becomes."""
+        return new_step_digests(self.step, job_id=self.job.id, attempt=self.job.attempt)
+
+    def record(self, *, number: int, at: datetime, digests: tuple[str, str] | None = None) -> StepRecord:
+        """The recorded step, written at `at`. `digests`: its own, if they are known."""
         step, job_id, attempt = self.step, self.job.id, self.job.attempt
-        content_digest, digest = new_step_digests(step, job_id=job_id, attempt=attempt)
+        content_digest, digest = digests or self.digests
         return StepRecord(
             job_id=job_id,
             key=step.key,

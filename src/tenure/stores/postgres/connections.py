@@ -63,7 +63,7 @@ PLANNED_ONCE = frozenset(
         "outbox/insert", "policies/insert", "policies/select", "queues/delete", "queues/lock_limited", "queues/pause",
         "queues/put", "queues/resume", "queues/select", "queues/update_usage", "rate_usage/select",
         "reservations/insert", "reservations/select", "signals/select",
-        "steps/insert", "steps/select", "steps/select_recorded", "workers/stop", "workers/upsert",
+        "steps/insert", "steps/insert_one", "steps/select", "steps/select_recorded", "workers/stop", "workers/upsert",
     }
 )  # fmt: skip
 """Statements for which one plan is right whatever they are given. Others have filters that may be left out, and are

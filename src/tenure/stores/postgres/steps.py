@@ -12,7 +12,7 @@ import asyncpg
 
 from tenure.errors import RowPoisoned
 from tenure.lifecycle.records import Job
-from tenure.lifecycle.steps import StepRecord, new_step_digests
+from tenure.lifecycle.steps import StepRecord
 from tenure.stores.base import CONFLICTS_MAX, conflicts_exhausted
 from tenure.stores.contract import Busy, Failure, SaveStep, StepOutcome, StepSaved, decide_save, distinct_saves
 from tenure.stores.postgres.apply_batch import POISON, message_of
@@ -27,6 +27,12 @@ _STEP = (
     "code_versions", "durations_ms", "child_ids", "signal_revs", "content_digests", "digests", "spends", "undos",
     "results", "errors",
 )  # fmt: skip
+
+_ONE_STEP = (
+    "id", "token", "key", "kind", "name", "branch", "ordinal", "attempt", "argument_digest", "status", "code_version",
+    "duration_ms", "child_id", "signal_rev", "content_digest", "digest", "spend", "undo", "result", "error",
+)  # fmt: skip
+_DIGESTS = slice(14, 16)
 
 _COPY = (
     "keys", "kinds", "names", "branches", "ordinals", "attempts", "argument_digests", "statuses", "code_versions",
@@ -85,12 +91,24 @@ class PostgresSteps:
                 outcomes[index] = answers[request.place]
 
     async def _insert(self, requests: Sequence[SaveStep], answers: dict[Place, StepOutcome]) -> None:
-        by_place = {request.place: request for request in requests}
-        for row in await self._fetches.fetch("steps/insert", step_parameters(requests)):
-            if row["job_id"] is None:
+        rows = [_row(request) for request in requests]
+        if len(rows) == 1 and await self._insert_one(requests[0], rows[0], answers):
+            return
+        by_place = {request.place: (request, row) for request, row in zip(requests, rows, strict=True)}
+        for answer in await self._fetches.fetch("steps/insert", arrays(rows, _STEP)):
+            if answer["job_id"] is None:
                 continue
-            place = row["job_id"], row["key"]
-            answers[place] = Busy(by_place[place].job) if row["locked"] else StepSaved(_record(by_place[place], row))
+            place = answer["job_id"], answer["key"]
+            request, row = by_place[place]
+            answers[place] = Busy(request.job) if answer["locked"] else StepSaved(_record(request, row, answer))
+
+    async def _insert_one(self, request: SaveStep, row: tuple[Any, ...], answers: dict[Place, StepOutcome]) -> bool:
+        """Whether the step was written by the statement for one step."""
+        [answer] = await self._fetches.fetch("steps/insert_one", dict(zip(_ONE_STEP, row, strict=True)))
+        if answer["number"] is None:
+            return False
+        answers[request.place] = StepSaved(_record(request, row, answer))
+        return True
 
     async def _refusals(self, requests: Sequence[SaveStep]) -> dict[Place, StepOutcome]:
         """The outcomes of steps that were not written, by the rows as they are now. A statement cannot see a step that
@@ -123,38 +141,35 @@ class PostgresSteps:
         return jobs
 
 
-def _record(request: SaveStep, row: asyncpg.Record) -> StepRecord:
-    return request.record(number=row["number"], at=row["finished_at"])
+def _record(request: SaveStep, row: tuple[Any, ...], answer: asyncpg.Record) -> StepRecord:
+    digests = row[_DIGESTS]
+    return request.record(number=answer["number"], at=answer["finished_at"], digests=digests)
 
 
-def step_parameters(requests: Sequence[SaveStep]) -> dict[str, Any]:
-    """The arrays of `steps/insert.sql`."""
-    rows = [
-        (
-            request.job.id,
-            request.actor.token,
-            step.key,
-            step.kind,
-            step.name,
-            step.branch,
-            step.ordinal,
-            request.job.attempt,
-            step.arguments_digest,
-            step.status,
-            step.code_version,
-            step.duration_ms,
-            step.child_id,
-            step.signal_rev,
-            *new_step_digests(step, job_id=request.job.id, attempt=request.job.attempt),
-            step.spend,
-            step.undo,
-            step.result,
-            step.error,
-        )
-        for request in requests
-        for step in (request.step,)
-    ]
-    return arrays(rows, _STEP)
+def _row(request: SaveStep) -> tuple[Any, ...]:
+    """The parameters of one step, in the order of `_STEP`."""
+    step = request.step
+    return (
+        request.job.id,
+        request.actor.token,
+        step.key,
+        step.kind,
+        step.name,
+        step.branch,
+        step.ordinal,
+        request.job.attempt,
+        step.arguments_digest,
+        step.status,
+        step.code_version,
+        step.duration_ms,
+        step.child_id,
+        step.signal_rev,
+        *request.digests,
+        step.spend,
+        step.undo,
+        step.result,
+        step.error,
+    )
 
 
 def copy_parameters(job_id: UUID, steps: Sequence[StepRecord]) -> dict[str, Any]:
