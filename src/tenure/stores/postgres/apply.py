@@ -18,6 +18,7 @@ from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.connections import Fetches
 from tenure.stores.postgres.policies import PostgresPolicies
+from tenure.stores.postgres.signals import signal_waiting
 
 HOLDERS_SECONDS = 1.0
 """How long the sessions that have locked rows are remembered."""
@@ -33,6 +34,10 @@ class PostgresApplier:
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         """The outcome of each request, in order. Several for one job follow each other."""
+        if len(requests) == 1 and not self._batches.in_block:
+            sent = await signal_waiting(self._fetches, self._policies, requests[0])
+            if sent is not None:
+                return [sent]
         outcomes: dict[int, Outcome] = {}
         for wave in disjoint_batches(requests):
             await self._round(wave, outcomes)

@@ -48,7 +48,7 @@ class ChangeBatches:
     """Sends batches, and finds by halving the row that makes one fail."""
 
     def __init__(self, fetches: Fetches, *, in_block: bool = False) -> None:
-        self._fetches, self._in_block = fetches, in_block
+        self._fetches, self.in_block = fetches, in_block
 
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
         """What became of each change; None where the row was not the one decided upon."""
@@ -62,7 +62,7 @@ class ChangeBatches:
     def _sorted(self, changes: Sequence[Change]) -> tuple[Sequence[Change], list[Change], list[Change]]:
         """Everything can go through `apply`; the two commonest changes have leaner statements."""
         # Only `apply` knows where events of a transaction that was open for a while belong in the log.
-        if self._in_block:
+        if self.in_block:
             return changes, [], []
         others: list[Change] = []
         completions: list[Change] = []
@@ -84,7 +84,7 @@ class ChangeBatches:
 
     async def _apply(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
         by_id = {change.before.id: change for change in changes}
-        for row in await self._fetches.fetch("jobs/apply", {**apply_parameters(changes), "in_block": self._in_block}):
+        for row in await self._fetches.fetch("jobs/apply", {**apply_parameters(changes), "in_block": self.in_block}):
             _add_answer(row, by_id, answers)
 
     async def _complete(self, changes: Sequence[Change], answers: dict[UUID, Outcome]) -> None:
