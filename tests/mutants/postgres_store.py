@@ -13,6 +13,11 @@ from tests.stores.postgres.test_interleavings import (
     test_a_job_enqueued_while_a_claim_waited_for_limits_is_dated_before_its_claim,
 )
 from tests.stores.postgres.test_log import test_the_tail_waits_for_a_transaction_that_commits_late
+from tests.stores.postgres.test_signals import (
+    test_a_request_id_of_the_log_is_not_used_again,
+    test_a_signal_makes_a_run_due,
+    test_the_limit_of_a_suspended_run_holds_for_senders_at_the_same_time,
+)
 
 POSTGRES = "tenure.stores.postgres"
 
@@ -29,6 +34,20 @@ def postgres_signal_leaves_no_revision(edits: Edits) -> None:
 
 def postgres_signal_hurries_every_job(edits: Edits) -> None:
     edits.python(apply_batch._column, "any(hurries(step.type, step.from_status)", "any(step.type == 'signalled'")
+
+
+def postgres_signal_is_sent_twice(edits: Edits) -> None:
+    edits.sql(
+        POSTGRES, "jobs/signal", "event.request_id = :request_id::text", "event.request_id = :request_id::text || ' '"
+    )
+
+
+def postgres_signal_beyond_the_limit(edits: Edits) -> None:
+    edits.sql(POSTGRES, "jobs/signal", "> (select count(*)", "> 0 * (select count(*)")
+
+
+def postgres_signal_leaves_the_due_time(edits: Edits) -> None:
+    edits.sql(POSTGRES, "jobs/signal", "least(job.due_at, accepted.at)", "job.due_at")
 
 
 def postgres_claimed_job_still_waits(edits: Edits) -> None:
@@ -126,6 +145,27 @@ def postgres_waits_for_locked_rows(edits: Edits) -> None:
 
 
 MUTANTS = (
+    Mutant(
+        "PostgreSQL: a signal is sent twice",
+        "`jobs/signal.sql` does not ask whether the log has the request id",
+        OnPostgres(test_a_request_id_of_the_log_is_not_used_again),
+        r"the signal was sent twice",
+        postgres_signal_is_sent_twice,
+    ),
+    Mutant(
+        "PostgreSQL: a signal beyond the limit",
+        "`jobs/signal.sql` does not count the signals of the run",
+        OnPostgres(test_the_limit_of_a_suspended_run_holds_for_senders_at_the_same_time),
+        r"the limit did not hold",
+        postgres_signal_beyond_the_limit,
+    ),
+    Mutant(
+        "PostgreSQL: a signal does not make the run due",
+        "the run sleeps on after `jobs/signal.sql`",
+        OnPostgres(test_a_signal_makes_a_run_due),
+        r"is not due",
+        postgres_signal_leaves_the_due_time,
+    ),
     Mutant(
         "PostgreSQL: apply without revision",
         "`apply.sql` does not compare the revision",

@@ -14,6 +14,7 @@ from tenure.lifecycle.records import Job, Timeouts
 from tenure.stores.contract import Applied, Failure, Repeated
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.driver import CLIENT, Driver
+from tests.stores.postgres.test_interleavings import beside
 from tests.support.relay import relay_to
 
 ROUNDS = 20
@@ -59,25 +60,33 @@ async def test_what_is_written_is_what_the_lifecycle_decides(
     assert [claimed.id for claimed in await drive.claim()] == [job.id]
 
 
+@pytest.mark.requirement("WC-06")
+async def test_a_signal_makes_a_run_due(dsn: str, drive: Driver) -> None:
+    job = await suspended(drive, 1000)
+    async with beside(dsn) as other:
+        assert await other.claim() == []
+        await drive.apply(job.id, Signal("go"), actor=CLIENT)
+        assert [claimed.id for claimed in await other.claim()] == [job.id], "the run is not due"
+
+
 @pytest.mark.requirement("LC-10")
 async def test_two_requests_with_one_id_at_the_same_time_send_one_signal(dsn: str, drive: Driver) -> None:
-    other = PostgresStore.from_url(dsn)
-    await other.open()
-    for number in range(ROUNDS):
-        job = await suspended(drive, queue=f"round-{number}")
-        request = drive.request(job.id, Signal("go", "[1]"), actor=CLIENT)
-        outcomes = await asyncio.gather(*(store.apply([request]) for store in (drive.store, other, drive.store)))
-        assert sorted(type(one).__name__ for [one] in outcomes) == ["Applied", "Repeated", "Repeated"]
-        assert len(await drive.store.signals(job.id)) == 1
-    await other.close()
+    async with beside(dsn) as other:
+        for number in range(ROUNDS):
+            job = await suspended(drive, queue=f"round-{number}")
+            request = drive.request(job.id, Signal("go", "[1]"), actor=CLIENT)
+            outcomes = await asyncio.gather(*(one.try_apply(request) for one in (drive, other, drive)))
+            assert sorted(type(one).__name__ for one in outcomes) == ["Applied", "Repeated", "Repeated"]
+            assert len(await drive.store.signals(job.id)) == 1
 
 
 @pytest.mark.requirement("LC-10")
-async def test_a_request_id_of_the_log_is_not_used_again(drive: Driver) -> None:
+async def test_a_request_id_of_the_log_is_not_used_again(dsn: str, drive: Driver) -> None:
     job = await suspended(drive)
     request = drive.request(job.id, Signal("go", "[1]"), actor=CLIENT)
     await drive.store.apply([request])
-    assert isinstance((await drive.store.apply([request]))[0], Repeated)
+    async with beside(dsn) as other:
+        assert isinstance(await other.try_apply(request), Repeated), "the signal was sent twice"
     for request_id in (request.request_id, str(job.id), (await drive.events_of(job.id))[1].request_id):
         [refused] = await drive.store.apply(
             [drive.request(job.id, Signal("go", "[2]"), actor=CLIENT, request_id=request_id)]
@@ -85,3 +94,15 @@ async def test_a_request_id_of_the_log_is_not_used_again(drive: Driver) -> None:
         assert isinstance(refused, Failure)
         assert isinstance(refused.error, RequestIdReused)
     assert len(await drive.store.signals(job.id)) == 1
+
+
+@pytest.mark.requirement("WF-11")
+async def test_the_limit_of_a_suspended_run_holds_for_senders_at_the_same_time(dsn: str, drive: Driver) -> None:
+    async with beside(dsn) as other:
+        for number in range(ROUNDS):
+            job = await suspended(drive, queue=f"limit-{number}", policy={"signals_max": 2})
+            requests = [drive.request(job.id, Signal("go", str(one)), actor=CLIENT) for one in range(4)]
+            sends = (by.try_apply(one) for by, one in zip((drive, other) * 2, requests, strict=True))
+            outcomes = await asyncio.gather(*sends)
+            assert sum(isinstance(one, Applied) for one in outcomes) == 2, "the limit did not hold"
+            assert len(await drive.store.signals(job.id)) == 2

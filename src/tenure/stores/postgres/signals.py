@@ -11,6 +11,7 @@ from tenure.errors import RowPoisoned
 from tenure.lifecycle.decide import decide_chain
 from tenure.lifecycle.operations import Signal
 from tenure.lifecycle.records import CONTRACT_VERSION, Role
+from tenure.lifecycle.size_limits import SIGNALS_MAX
 from tenure.stores.contract import Applied, Outcome, Request, redacted
 from tenure.stores.postgres.apply_batch import POISON
 from tenure.stores.postgres.connections import Fetches
@@ -51,4 +52,5 @@ def _parameters(request: Request) -> dict[str, Any] | None:
         "payload": operation.payload,
         "digest": fields.digest,
         "detail": fields.detail,
+        "signals_max": SIGNALS_MAX,
     }

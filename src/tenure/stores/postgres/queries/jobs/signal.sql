@@ -1,7 +1,8 @@
 -- Sends a signal to a suspended run in one statement, whatever its revision: the commonest signal. Returns the row as it was,
 -- and the time.
--- Guard: the job waits, is not committed, does not undo its steps, has no time limit for waiting to be claimed, and no event
--- has the request id. A row that was changed since the statement began is another one than was read: nothing is written.
+-- Guard: the job waits, is not committed, does not undo its steps, has no time limit for waiting to be claimed, takes one more
+-- signal, and no event has the request id. A row that was changed since the statement began is another one than was read:
+-- nothing is written.
 -- A row of nulls: the signal was not sent, and is decided on the row as it is, by `apply.sql`.
 with locked as materialized (
     select job.*
@@ -17,7 +18,14 @@ accepted as materialized (
       and locked.committed_at is null
       and locked.ends_as is null
       and locked.timeout_at is null
-      and exists (select from tenure.policies policy where policy.id = locked.policy_id and policy.queued_ms is null)
+      and exists (
+          select
+          from tenure.policies policy
+          where policy.id = locked.policy_id
+            and policy.queued_ms is null
+            and coalesce((policy.body::jsonb ->> 'signals_max')::bigint, :signals_max::bigint)
+                > (select count(*) from tenure.signals signal where signal.job_id = locked.id)
+      )
       and not exists (
           select from tenure.events event where event.job_id = locked.id and event.request_id = :request_id::text
       )
