@@ -131,9 +131,7 @@ async def test_order_holds_at_each_receiver_with_many_processors_kills_and_error
         while (await outbox.depth()).endpoints and any(one.messages for one in (await outbox.depth()).endpoints):
             served = processor(outbox, dict(receivers), name=name, lease_seconds=0.5, concurrency=3, messages_max=5)
             await served.step()
-            tasks = served._tasks
-            if tasks:
-                await asyncio.wait(tasks)
+            await served.settled()
 
     async with asyncio.timeout(LIMIT_SECONDS):
         await asyncio.gather(*(serve(f"p{number}") for number in range(4)))

@@ -57,6 +57,10 @@ class EndpointHealth:
             until_seconds = self._clock.monotonic_seconds() + seconds
             self._rests_until_seconds[endpoint] = max(self._rests_until_seconds.get(endpoint, 0.0), until_seconds)
 
+    def is_noted(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
+        """Whether the answer changes nothing of what is recorded of the endpoint."""
+        return isinstance(answer, Delivered) and endpoint not in self._failing
+
     async def note(self, endpoint: str, answer: Delivered | Undelivered) -> None:
         """Record the health of an endpoint, and disable or throttle it where the answer asks for that."""
         known = self._endpoints.get(endpoint)

@@ -1,8 +1,6 @@
-"""How many streams of one endpoint a processor leases, and how many deliveries it makes at once."""
+"""How many streams of one endpoint a processor leases ahead of its deliveries."""
 
 from __future__ import annotations
-
-import asyncio
 
 QUICK_SECONDS = 1.0
 """A stream that is settled so soon after its claim was not leased for nothing: more may be leased ahead."""
@@ -19,7 +17,6 @@ class EndpointSlots:
     """
 
     def __init__(self, concurrency: int) -> None:
-        self.deliveries = asyncio.Semaphore(concurrency)
         self._least = min(AHEAD_LEAST * concurrency, STREAMS_MAX)
         self._most = min(AHEAD_MOST * concurrency, STREAMS_MAX)
         self._limit = self._least

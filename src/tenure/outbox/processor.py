@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from tenure.errors import InvalidInput, StoreError, StoreUnavailable
 from tenure.lifecycle.records import Actor, Role
 from tenure.outbox.endpoint_health import EndpointHealth
 from tenure.outbox.endpoint_slots import EndpointSlots
+from tenure.outbox.endpoint_workers import EndpointWorkers
 from tenure.outbox.processor_options import ProcessorOptions
 from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered, error_reason
 from tenure.outbox.stream_delivery import StreamDelivery
@@ -59,7 +60,9 @@ class OutboxProcessor:
         self._endpoints: Mapping[str, EndpointRecord] = {}
         self._slots: dict[str, EndpointSlots] = {}
         self._health = EndpointHealth(store, seams.clock, self._options, Actor(Role.OUTBOX, name))
+        self._workers: dict[str, EndpointWorkers] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leased = 0
         self._freed = asyncio.Event()
         self._stop = asyncio.Event()
         self._seen_at_seconds = float("-inf")
@@ -70,7 +73,7 @@ class OutboxProcessor:
     @property
     def delivering(self) -> int:
         """How many streams are leased at present."""
-        return len(self._tasks)
+        return self._leased
 
     def stop(self) -> None:
         """Claim no more. Deliveries under way end first."""
@@ -89,17 +92,22 @@ class OutboxProcessor:
                 if not claimed:
                     await self._wait()
         finally:
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            await self.settled()
             for _, sink in self._sinks.values():
                 if sink is not None:
                     await sink.close()
 
     async def drain(self) -> None:
         """Deliver all that is due now, and return when no stream is due and none is being delivered."""
-        while await self.step() or self._tasks:
-            if self._tasks:
-                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        while await self.step() or self._leased:
+            if self._leased:
+                await self._freed.wait()
+
+    async def settled(self) -> None:
+        """Wait until no stream is leased."""
+        while self._leased:
+            self._freed.clear()
+            await self._freed.wait()
 
     async def step(self) -> int:
         """Lease due streams for free slots, and start their deliveries. Returns how many."""
@@ -124,10 +132,7 @@ class OutboxProcessor:
             self._slots_of(name).claimed(leased[name], asked=asked)
         for name in leased:
             self._health.leased(name)
-        for stream in streams:
-            task = self._seams.spawn.task(self._serve(stream, sent_at_seconds), name="tenure-outbox-stream")
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            self._deliver(name, [one for one in streams if one.endpoint == name], sent_at_seconds)
         if not streams:
             self._refresh_at_seconds = float("-inf")
         return len(streams)
@@ -179,37 +184,80 @@ class OutboxProcessor:
     async def _is_freed(self) -> bool:
         return await self._freed.wait()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._freed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("outbox stream failed; its lease ends in time", exc_info=error)
+    # Leased streams.
 
-    # One stream.
-
-    async def _serve(self, stream: LeasedStream, sent_at_seconds: float) -> None:
-        delivery = StreamDelivery(
-            self,
-            stream,
-            self._endpoints[stream.endpoint].subscriptions,
-            clock=self._seams.clock,
-            options=self._options,
-            sent_at_seconds=sent_at_seconds,
+    def _deliver(self, endpoint: str, streams: Sequence[LeasedStream], sent_at_seconds: float) -> None:
+        if endpoint not in self._workers:
+            concurrency = self._options.concurrency
+            self._workers[endpoint] = EndpointWorkers(concurrency, self._seams, self._tasks, ended=self._settle)
+        subscriptions = self._endpoints[endpoint].subscriptions
+        self._leased += len(streams)
+        self._workers[endpoint].add(
+            StreamDelivery(
+                self,
+                stream,
+                subscriptions,
+                clock=self._seams.clock,
+                options=self._options,
+                sent_at_seconds=sent_at_seconds,
+            )
+            for stream in streams
         )
-        try:
-            self.counts += await delivery.run()
-        except (StoreUnavailable, StoreError) as problem:
-            log.warning("endpoint %s: deliveries not recorded, they will be repeated: %s", stream.endpoint, problem)
-        finally:
-            self._slots_of(stream.endpoint).ended(self._seams.clock.monotonic_seconds() - sent_at_seconds)
 
-    def slot(self, endpoint: str) -> AbstractAsyncContextManager[object]:
-        """The right to one of the deliveries that the endpoint receives at once."""
-        return self._slots_of(endpoint).deliveries
+    def _settle(self, delivery: StreamDelivery, error: BaseException | None) -> None:
+        """Write what became of a stream; after an error, leave it to the end of its lease."""
+        if error is not None:
+            self._close(delivery, error)
+            return
+        written = self._settler.begin(delivery.settlement())
+        written.add_done_callback(partial(self._settled, delivery))
+
+    def _settled(self, delivery: StreamDelivery, written: asyncio.Future[bool]) -> None:
+        """A settlement is written or refused, or the database could not be reached: then it is repeated until the lease
+        ends. A settlement whose reply was lost has released the lease, and is refused the second time."""
+        error = asyncio.CancelledError() if written.cancelled() else written.exception()
+        now_seconds = self._seams.clock.monotonic_seconds()
+        repeat = isinstance(error, StoreUnavailable) and now_seconds < delivery.lease_ends_at_seconds
+        if repeat and not self._stop.is_set():
+            log.warning("outbox settlement failed, retrying: %s", error)
+            task = self._seams.spawn.task(self._settle_again(delivery), name="tenure-outbox-retry")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        if error is None:
+            self.counts += delivery.counts
+            if not written.result():
+                self.counts["lost"] += 1
+                log.warning("endpoint %s: lease lost; its deliveries will be repeated", delivery.endpoint)
+        self._close(delivery, error)
+
+    async def _settle_again(self, delivery: StreamDelivery) -> None:
+        try:
+            await self._seams.clock.sleep(self._options.poll_seconds)
+        except asyncio.CancelledError as cancelled:
+            self._close(delivery, cancelled)
+            raise
+        self._settle(delivery, None)
+
+    def _close(self, delivery: StreamDelivery, error: BaseException | None) -> None:
+        """The stream is settled, or left to the end of its lease."""
+        if isinstance(error, StoreUnavailable | StoreError):
+            log.warning("endpoint %s: deliveries not recorded, they will be repeated: %s", delivery.endpoint, error)
+        elif isinstance(error, Exception):
+            log.error("outbox stream failed; its lease ends in time", exc_info=error)
+        self._leased -= 1
+        self._slots_of(delivery.endpoint).ended(self._seams.clock.monotonic_seconds() - delivery.sent_at_seconds)
+        self._freed.set()
+
+    # What a stream uses.
 
     def rest_seconds(self, endpoint: str) -> float:
         """For how long nothing is to be sent to the endpoint."""
         return self._health.rest_seconds(endpoint)
+
+    def is_noted(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
+        """Whether the answer changes nothing of what is recorded of the endpoint."""
+        return self._health.is_noted(endpoint, answer)
 
     async def note(self, endpoint: str, answer: Delivered | Undelivered) -> None:
         """Record what the answer means for the endpoint."""
@@ -231,16 +279,3 @@ class OutboxProcessor:
             return Undelivered(reason=f"no answer within {self._options.delivery_seconds_max:g} s")
         except Exception as error:  # noqa: BLE001 - a sink of the user may raise anything
             return Undelivered(reason=error_reason(error))
-
-    async def settle(self, settlement: Settlement, *, until_seconds: float) -> bool:
-        """Whether the lease was held when the settlement was written. It is repeated until then.
-
-        A settlement whose reply was lost has released the lease, and is refused the second time."""
-        while True:
-            try:
-                return await self._settler.submit(settlement)
-            except StoreUnavailable as problem:
-                if self._stop.is_set() or self._seams.clock.monotonic_seconds() >= until_seconds:
-                    raise
-                log.warning("outbox settlement failed, retrying: %s", problem)
-                await self._seams.clock.sleep(self._options.poll_seconds)

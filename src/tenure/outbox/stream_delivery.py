@@ -1,11 +1,10 @@
-"""Delivers the messages of one leased stream to one endpoint, in order, and settles what became of them."""
+"""Delivers the messages of one leased stream to one endpoint, in order. It writes nothing."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -39,10 +38,6 @@ class Courier(Protocol):
     @property
     def name(self) -> str: ...
 
-    def slot(self, endpoint: str) -> AbstractAsyncContextManager[object]:
-        """The right to one of the deliveries that the endpoint receives at once."""
-        ...
-
     def rest_seconds(self, endpoint: str) -> float:
         """For how long nothing is to be sent to the endpoint."""
         ...
@@ -51,12 +46,12 @@ class Courier(Protocol):
         """One attempt."""
         ...
 
-    async def note(self, endpoint: str, answer: Delivered | Undelivered) -> None:
-        """Record what the answer means for the endpoint."""
+    def is_noted(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
+        """Whether the answer changes nothing of what is recorded of the endpoint."""
         ...
 
-    async def settle(self, settlement: Settlement, *, until_seconds: float) -> bool:
-        """Whether the lease was held when the settlement was written. It is repeated until then."""
+    async def note(self, endpoint: str, answer: Delivered | Undelivered) -> None:
+        """Record what the answer means for the endpoint."""
         ...
 
 
@@ -75,46 +70,50 @@ class StreamDelivery:
     ) -> None:
         self._courier, self._stream, self._subscriptions = courier, stream, subscriptions
         self._clock, self._options = clock, options
+        self.endpoint, self.sent_at_seconds = stream.endpoint, sent_at_seconds
+        self.lease_ends_at_seconds = sent_at_seconds + options.lease_seconds
         self._trusted_until_seconds = sent_at_seconds + LEASE_SHARE * options.lease_seconds
-        self._lease_ends_at_seconds = sent_at_seconds + options.lease_seconds
         self._position, self._previous = stream.position, stream.previous
+        if stream.only_sequence and not stream.messages:
+            # Retention has removed the message.
+            self._position = stream.last_sequence
+        self._next = 0
+        self._failures, self._delay_seconds = stream.attempts, 0.0
         self._made: list[DeliveryAttempt] = []
 
-    async def run(self) -> Counter[str]:
-        """Deliver the messages and settle. The message that fails is the last one. Returns the attempts by outcome."""
-        failures, delay_seconds = self._stream.attempts, 0.0
-        if self._stream.only_sequence and not self._stream.messages:
-            # Retention has removed the message.
-            self._position = self._stream.last_sequence
-        for number, message in enumerate(self._stream.messages):
-            attempt = (self._stream.attempts if number == 0 else 0) + 1
-            failures = attempt - 1
-            if wanted := wanted_by(self._subscriptions, message.topic, message.body):
-                answer = await self._attempt(message, attempt)
-                if isinstance(answer, Released):
-                    delay_seconds = answer.due_seconds
-                    break
-                if isinstance(answer, Undelivered):
-                    delay = self._delay_seconds(message, attempt, answer, wanted, first=number == 0)
-                    if delay is not None:
-                        failures, delay_seconds = attempt, delay
-                        break
-                    self._bury()
-                self._previous = message.sequence
-            self._position, failures = message.sequence, 0
-        return await self._settle(failures, delay_seconds)
+    async def step(self) -> bool:
+        """Deliver the next message. False: the stream is to be settled; a message that failed is the last one."""
+        messages = self._stream.messages
+        if self._next >= len(messages):
+            return False
+        message = messages[self._next]
+        attempt = self._failures + 1
+        if wanted := wanted_by(self._subscriptions, message.topic, message.body):
+            answer = await self._attempt(message, attempt)
+            if isinstance(answer, Released):
+                self._delay_seconds = answer.due_seconds
+                return False
+            if isinstance(answer, Undelivered):
+                delay_seconds = self._retry_seconds(message, attempt, answer, wanted)
+                if delay_seconds is not None:
+                    self._failures, self._delay_seconds = attempt, delay_seconds
+                    return False
+                self._bury()
+            self._previous = message.sequence
+        self._position, self._failures = message.sequence, 0
+        self._next += 1
+        return self._next < len(messages)
 
     async def _attempt(self, message: StoredMessage, attempt: int) -> Delivered | Undelivered | Released:
         """Released: nothing was sent, because the lease may end or the endpoint rests."""
-        endpoint = self._stream.endpoint
-        async with self._courier.slot(endpoint):
-            began_at_seconds = self._clock.monotonic_seconds()
-            if began_at_seconds >= self._trusted_until_seconds:
-                return Released(0.0)
-            if rest_seconds := self._courier.rest_seconds(endpoint):
-                return Released(rest_seconds)
-            answer = await self._courier.deliver(endpoint, self._delivery(message, attempt))
-            seconds = self._clock.monotonic_seconds() - began_at_seconds
+        endpoint = self.endpoint
+        began_at_seconds = self._clock.monotonic_seconds()
+        if began_at_seconds >= self._trusted_until_seconds:
+            return Released(0.0)
+        if rest_seconds := self._courier.rest_seconds(endpoint):
+            return Released(rest_seconds)
+        answer = await self._courier.deliver(endpoint, self._delivery(message, attempt))
+        seconds = self._clock.monotonic_seconds() - began_at_seconds
         if isinstance(answer, Undelivered) and not answer.attempted:
             # A circuit breaker is open: this counts as no attempt of the message.
             await self._courier.note(endpoint, answer)
@@ -130,7 +129,8 @@ class StreamDelivery:
                 error=None if isinstance(answer, Delivered) else answer.reason,
             )
         )
-        await self._courier.note(endpoint, answer)
+        if not self._courier.is_noted(endpoint, answer):
+            await self._courier.note(endpoint, answer)
         return answer
 
     def _delivery(self, message: StoredMessage, attempt: int) -> Delivery:
@@ -149,19 +149,13 @@ class StreamDelivery:
             trace=message.trace,
         )
 
-    def _delay_seconds(
-        self,
-        message: StoredMessage,
-        attempt: int,
-        answer: Undelivered,
-        wanted: Sequence[SubscriptionRecord],
-        *,
-        first: bool,
+    def _retry_seconds(
+        self, message: StoredMessage, attempt: int, answer: Undelivered, wanted: Sequence[SubscriptionRecord]
     ) -> float | None:
         """The delay before the next attempt; None if there is none, and the message is a dead letter."""
         limits = [one.block_seconds for one in wanted if one.block_seconds is not None]
         block_seconds = min(limits, default=self._options.block_seconds)
-        blocked_seconds = self._stream.blocked_seconds if first else 0.0
+        blocked_seconds = 0.0 if self._next else self._stream.blocked_seconds
         delay = self._options.retry.delay_seconds(
             message_id=message.id,
             endpoint=self._stream.endpoint,
@@ -181,20 +175,21 @@ class StreamDelivery:
             *(last.sequence, self._stream.endpoint, last.attempt, last.error),
         )
 
-    async def _settle(self, failures: int, delay_seconds: float) -> Counter[str]:
-        settlement = Settlement(
-            endpoint=self._stream.endpoint,
+    @property
+    def counts(self) -> Counter[str]:
+        """The attempts by outcome."""
+        return Counter(made.outcome for made in self._made)
+
+    def settlement(self) -> Settlement:
+        """What became of the messages, and when the stream is due again."""
+        return Settlement(
+            endpoint=self.endpoint,
             aggregate=self._stream.aggregate,
             only_sequence=self._stream.only_sequence,
             token=self._stream.token,
             owner=self._courier.name,
             position=self._position,
-            attempts=failures,
+            attempts=self._failures,
             deliveries=tuple(self._made),
-            due_seconds=delay_seconds,
+            due_seconds=self._delay_seconds,
         )
-        counts = Counter[str](made.outcome for made in self._made)
-        if not await self._courier.settle(settlement, until_seconds=self._lease_ends_at_seconds):
-            counts["lost"] += 1
-            log.warning("endpoint %s: lease lost; its deliveries will be repeated", self._stream.endpoint)
-        return counts
