@@ -32,11 +32,11 @@ def sqlite_claims_leased_streams(edits: Edits) -> None:
 
 
 def sqlite_settles_without_the_token(edits: Edits) -> None:
-    edits.sql(SQLITE, "pending/delete_done", "\n    and token = :token")
+    edits.sql(SQLITE, "pending/delete_done", "\n        and pending.token = json_extract(given.value, '$.token')")
 
 
 def sqlite_settles_after_the_lease(edits: Edits) -> None:
-    edits.sql(SQLITE, "pending/delete_done", "\n    and due_at > :now")
+    edits.sql(SQLITE, "pending/delete_done", "\n        and pending.due_at > :now")
 
 
 def postgres_claims_leased_streams(edits: Edits) -> None:

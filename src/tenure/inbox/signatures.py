@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 from collections.abc import Iterable
 
@@ -62,4 +61,4 @@ def is_signed(header: str, keys: Iterable[bytes], *, id: str, timestamp: str, bo
 
 def _signature(key: bytes, id: str, timestamp: str, body: bytes) -> str:
     signed = f"{id}.{timestamp}.".encode() + body
-    return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return binascii.b2a_base64(hmac.digest(key, signed, "sha256"), newline=False).decode()

@@ -6,7 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from tenure.outbox.processor_options import ProcessorOptions
 from tenure.outbox.stream_delivery import StreamDelivery
+from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Seams
 
 STEPS_BETWEEN_YIELDS = 10
@@ -14,7 +16,7 @@ STEPS_BETWEEN_YIELDS = 10
 
 
 class EndpointWorkers:
-    """At most `concurrency` deliveries at once. A stream with further messages is continued after the waiting streams.
+    """At most `options.concurrency` deliveries at once. A stream with further messages goes behind those that wait.
 
     `ended` is called with each stream that is to be settled, and with the error if its delivery failed. Workers are
     tasks, and end when no stream waits.
@@ -22,43 +24,48 @@ class EndpointWorkers:
 
     def __init__(
         self,
-        concurrency: int,
+        options: ProcessorOptions,
         seams: Seams,
         tasks: set[asyncio.Task[None]],
         *,
         ended: Callable[[StreamDelivery, BaseException | None], None],
     ) -> None:
-        self._concurrency, self._seams, self._tasks, self._ended = concurrency, seams, tasks, ended
+        self._options, self._seams, self._tasks, self._ended = options, seams, tasks, ended
         self._waiting: deque[StreamDelivery] = deque()
         self._workers = 0
 
     def add(self, deliveries: Iterable[StreamDelivery]) -> None:
         """Deliver these streams too."""
         self._waiting.extend(deliveries)
-        for _ in range(min(self._concurrency - self._workers, len(self._waiting))):
+        for _ in range(min(self._options.concurrency - self._workers, len(self._waiting))):
             task = self._seams.spawn.task(self._work(), name="tenure-outbox-worker")
             self._workers += 1
             self._tasks.add(task)
             task.add_done_callback(self._worker_ended)
 
     async def _work(self) -> None:
-        steps = 0
-        while self._waiting:
-            delivery = self._waiting.popleft()
-            try:
-                more = await delivery.step()
-            except BaseException as error:
-                self._ended(delivery, error)
-                if not isinstance(error, Exception):
-                    raise
-                continue
-            if more:
-                self._waiting.append(delivery)
-            else:
-                self._ended(delivery, None)
-            steps += 1
-            if steps % STEPS_BETWEEN_YIELDS == 0:
-                await self._seams.clock.sleep(0)
+        limit, steps = TimeLimit(self._options.delivery_seconds_max), 0
+        try:
+            while self._waiting:
+                await self._step(self._waiting.popleft(), limit)
+                steps += 1
+                if steps % STEPS_BETWEEN_YIELDS == 0:
+                    await self._seams.clock.sleep(0)
+        finally:
+            limit.close()
+
+    async def _step(self, delivery: StreamDelivery, limit: TimeLimit) -> None:
+        try:
+            more = await delivery.step(limit)
+        except BaseException as error:
+            self._ended(delivery, error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        if more:
+            self._waiting.append(delivery)
+        else:
+            self._ended(delivery, None)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

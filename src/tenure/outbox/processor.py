@@ -19,6 +19,7 @@ from tenure.outbox.endpoint_workers import EndpointWorkers
 from tenure.outbox.processor_options import ProcessorOptions
 from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered, error_reason
 from tenure.outbox.stream_delivery import StreamDelivery
+from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Seams
 from tenure.stores.contract import Subscription
 from tenure.stores.contract.outbox import ClaimDeliveries, EndpointRecord, LeasedStream, OutboxStore, Settlement
@@ -188,8 +189,7 @@ class OutboxProcessor:
 
     def _deliver(self, endpoint: str, streams: Sequence[LeasedStream], sent_at_seconds: float) -> None:
         if endpoint not in self._workers:
-            concurrency = self._options.concurrency
-            self._workers[endpoint] = EndpointWorkers(concurrency, self._seams, self._tasks, ended=self._settle)
+            self._workers[endpoint] = EndpointWorkers(self._options, self._seams, self._tasks, ended=self._settle)
         subscriptions = self._endpoints[endpoint].subscriptions
         self._leased += len(streams)
         self._workers[endpoint].add(
@@ -263,19 +263,17 @@ class OutboxProcessor:
         """Record what the answer means for the endpoint."""
         await self._health.note(endpoint, answer)
 
-    async def deliver(self, endpoint: str, delivery: Delivery) -> Delivered | Undelivered:
+    async def deliver(self, endpoint: str, delivery: Delivery, limit: TimeLimit) -> Delivered | Undelivered:
         """One attempt, within the time that a delivery may take."""
-        answer = await self._attempt(endpoint, delivery)
-        self._health.saw(endpoint, answer)
-        return answer
-
-    async def _attempt(self, endpoint: str, delivery: Delivery) -> Delivered | Undelivered:
         sink = self._sinks[endpoint][1]
         assert sink is not None, "streams are leased only for endpoints with a sink"
+        answer: Delivered | Undelivered
         try:
-            async with asyncio.timeout(self._options.delivery_seconds_max):
-                return await sink.deliver(delivery)
+            with limit:
+                answer = await sink.deliver(delivery)
         except TimeoutError:
-            return Undelivered(reason=f"no answer within {self._options.delivery_seconds_max:g} s")
+            answer = Undelivered(reason=f"no answer within {self._options.delivery_seconds_max:g} s")
         except Exception as error:  # noqa: BLE001 - a sink of the user may raise anything
-            return Undelivered(reason=error_reason(error))
+            answer = Undelivered(reason=error_reason(error))
+        self._health.saw(endpoint, answer)
+        return answer

@@ -55,8 +55,11 @@ def topic_matches(topic: str, pattern: str) -> bool:
 
 def wanted_by(subscriptions: Sequence[SubscriptionRecord], topic: str, body: str) -> list[SubscriptionRecord]:
     """The subscriptions that want a message: by its topic, and by the fields of its body."""
-    by_topic = [one for one in subscriptions if topic_matches(topic, one.topic)]
-    return [one for one in by_topic if one.filters is None or _passes(load(one.filters), load(body))]
+    return [
+        one
+        for one in subscriptions
+        if topic_matches(topic, one.topic) and (one.filters is None or _passes(load(one.filters), load(body)))
+    ]
 
 
 def _passes(filters: dict[str, Any], body: Any) -> bool:

@@ -91,6 +91,7 @@ class CallableSink:
         spawn: Spawner = SYSTEM.spawn,
     ) -> None:
         self._function, self._timeout_seconds = function, timeout_seconds
+        self._is_async = is_async(function)
         self._threads = ThreadExecutor((), spawn)
 
     async def deliver(self, delivery: Delivery) -> Delivered | Undelivered:
@@ -108,7 +109,7 @@ class CallableSink:
         await self._threads.close()
 
     async def _call(self, delivery: Delivery) -> None:
-        if is_async(self._function):
+        if self._is_async:
             await self._function(delivery)
         else:
             await self._threads.call(lambda: self._function(delivery))

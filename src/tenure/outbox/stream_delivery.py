@@ -14,6 +14,7 @@ from tenure.outbox.endpoint_health import THROTTLE_SECONDS
 from tenure.outbox.processor_options import LEASE_SHARE, ProcessorOptions
 from tenure.outbox.retry import wanted_by
 from tenure.outbox.sinks import Delivered, Delivery, Undelivered
+from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Clock
 from tenure.stores.contract.outbox import (
     DeliveryAttempt,
@@ -42,8 +43,8 @@ class Courier(Protocol):
         """For how long nothing is to be sent to the endpoint."""
         ...
 
-    async def deliver(self, endpoint: str, delivery: Delivery) -> Delivered | Undelivered:
-        """One attempt."""
+    async def deliver(self, endpoint: str, delivery: Delivery, limit: TimeLimit) -> Delivered | Undelivered:
+        """One attempt, within the limit."""
         ...
 
     def is_noted(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
@@ -81,7 +82,7 @@ class StreamDelivery:
         self._failures, self._delay_seconds = stream.attempts, 0.0
         self._made: list[DeliveryAttempt] = []
 
-    async def step(self) -> bool:
+    async def step(self, limit: TimeLimit) -> bool:
         """Deliver the next message. False: the stream is to be settled; a message that failed is the last one."""
         messages = self._stream.messages
         if self._next >= len(messages):
@@ -89,7 +90,7 @@ class StreamDelivery:
         message = messages[self._next]
         attempt = self._failures + 1
         if wanted := wanted_by(self._subscriptions, message.topic, message.body):
-            answer = await self._attempt(message, attempt)
+            answer = await self._attempt(message, attempt, limit)
             if isinstance(answer, Released):
                 self._delay_seconds = answer.due_seconds
                 return False
@@ -104,7 +105,9 @@ class StreamDelivery:
         self._next += 1
         return self._next < len(messages)
 
-    async def _attempt(self, message: StoredMessage, attempt: int) -> Delivered | Undelivered | Released:
+    async def _attempt(
+        self, message: StoredMessage, attempt: int, limit: TimeLimit
+    ) -> Delivered | Undelivered | Released:
         """Released: nothing was sent, because the lease may end or the endpoint rests."""
         endpoint = self.endpoint
         began_at_seconds = self._clock.monotonic_seconds()
@@ -112,7 +115,7 @@ class StreamDelivery:
             return Released(0.0)
         if rest_seconds := self._courier.rest_seconds(endpoint):
             return Released(rest_seconds)
-        answer = await self._courier.deliver(endpoint, self._delivery(message, attempt))
+        answer = await self._courier.deliver(endpoint, self._delivery(message, attempt), limit)
         seconds = self._clock.monotonic_seconds() - began_at_seconds
         if isinstance(answer, Undelivered) and not answer.attempted:
             # A circuit breaker is open: this counts as no attempt of the message.

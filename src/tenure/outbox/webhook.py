@@ -98,17 +98,17 @@ class WebhookSink:
 
     def _headers(self, delivery: Delivery, body: bytes) -> dict[str, str]:
         """Read the keys for each attempt: a process can be given a new one without a restart of the sink."""
-        timestamp = int(self._clock.now().timestamp())
-        keys = self._keys.read()
-        headers = {name: value for name, value in delivery.headers.items() if not _is_own(name)}
-        headers |= {
+        timestamp, message_id = int(self._clock.now().timestamp()), str(delivery.id)
+        headers = {
             "Content-Type": CONTENT_TYPE,
             "User-Agent": "tenure",
-            ID_HEADER: str(delivery.id),
+            ID_HEADER: message_id,
             TIMESTAMP_HEADER: str(timestamp),
-            SIGNATURE_HEADER: sign(keys, id=str(delivery.id), timestamp=timestamp, body=body),
+            SIGNATURE_HEADER: sign(self._keys.read(), id=message_id, timestamp=timestamp, body=body),
             "tenure-attempt": str(delivery.attempt),
         }
+        if delivery.headers:
+            headers |= {name: value for name, value in delivery.headers.items() if not _is_own(name)}
         if delivery.sequence is not None:
             headers["tenure-sequence"] = str(delivery.sequence)
         if delivery.previous is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -35,7 +36,6 @@ from tenure.stores.quarantine import decode_each
 from tenure.stores.validation import validate_page
 
 _subscriptions = msgspec.json.Decoder(tuple[SubscriptionRecord, ...]).decode
-_MESSAGE = StoredMessage.__struct_fields__
 
 
 class PostgresOutbox:
@@ -62,7 +62,7 @@ class PostgresOutbox:
             "messages_max": request.messages_max,
         }
         rows = await self._connections.fetch("pending/claim", values)
-        by_stream = groupby(rows, key=lambda row: (row["endpoint"], row["stream"], row["only_sequence"]))
+        by_stream = groupby(rows, key=itemgetter(0, 1, 2))
         return [_leased(list(group), request.token) for _, group in by_stream]
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
@@ -218,20 +218,37 @@ def _endpoint(row: asyncpg.Record) -> EndpointRecord:
 
 
 def _leased(rows: Sequence[asyncpg.Record], token: UUID) -> LeasedStream:
-    first = rows[0]
+    """A stream and its messages. The columns are those of `pending/claim.sql`, in their order."""
+    endpoint, aggregate, only_sequence, position, last_sequence, attempts, blocked_seconds, previous = rows[0][:8]
     return LeasedStream(
-        endpoint=first["endpoint"],
-        aggregate=first["stream"],
-        only_sequence=first["only_sequence"],
+        endpoint=endpoint,
+        aggregate=aggregate,
+        only_sequence=only_sequence,
         token=token,
-        position=first["position"],
-        last_sequence=first["last_sequence"],
-        attempts=first["attempts"],
-        blocked_seconds=first["blocked_seconds"] or 0.0,
-        previous=first["previous"],
-        messages=tuple(
-            StoredMessage(**{name: row[name] for name in _MESSAGE}) for row in rows if row["sequence"] is not None
-        ),
+        position=position,
+        last_sequence=last_sequence,
+        attempts=attempts,
+        blocked_seconds=blocked_seconds or 0.0,
+        previous=previous,
+        messages=tuple(_message(row[8:]) for row in rows if row[8] is not None),
+    )
+
+
+def _message(values: Sequence[Any]) -> StoredMessage:
+    """A message of its columns, in the order of the record's fields."""
+    sequence, id_, aggregate, topic, body, headers, job_id, correlation_id, trace, at, endpoint_count = values
+    return StoredMessage(
+        sequence=sequence,
+        id=id_,
+        aggregate=aggregate,
+        topic=topic,
+        body=body,
+        headers=headers,
+        job_id=job_id,
+        correlation_id=correlation_id,
+        trace=trace,
+        at=at,
+        endpoint_count=endpoint_count,
     )
 
 

@@ -33,12 +33,15 @@ from tenure.stores.quarantine import decode_each
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.session import Session
 from tenure.stores.sqlite.values import (
+    Row,
     decode_record,
     decode_records,
     decode_value,
+    id_of,
     json_list,
     micros,
     named_rows,
+    optional_timestamp,
     text,
     timestamp,
 )
@@ -178,68 +181,101 @@ def _claim(session: Session, request: ClaimDeliveries) -> list[LeasedStream]:
     for endpoint in sorted(request.limits):
         due = {"endpoint": endpoint, "now": micros(session.now), "limit": request.limits[endpoint]}
         rows = session.execute("pending/claim", {**due, **lease}).fetchall()
-        streams += [_leased(session, request, endpoint, row) for row in sorted(rows, key=lambda row: row[:2])]
+        streams += _leased(session, request, endpoint, sorted(rows, key=lambda row: row[:2]))
     return streams
 
 
-def _leased(session: Session, request: ClaimDeliveries, endpoint: str, row: tuple[Any, ...]) -> LeasedStream:
-    aggregate, only_sequence, position, last_sequence, attempts, head_at = row
-    if only_sequence:
-        messages = _select(session, StoredMessage, "outbox/select_by_sequence", {"sequence": only_sequence})
-    else:
-        wanted = {"aggregate": aggregate, "position": position, "last_sequence": last_sequence}
-        wanted["limit"] = request.messages_max
-        messages = _select(session, StoredMessage, "outbox/select_of_stream", wanted)
-    previous = None
-    if messages and messages[0].aggregate is not None:
-        first = {"endpoint": endpoint, "aggregate": messages[0].aggregate, "sequence": messages[0].sequence}
-        previous = session.execute("deliveries/select_previous", first).fetchone()
-    return LeasedStream(
-        endpoint=endpoint,
+def _leased(session: Session, request: ClaimDeliveries, endpoint: str, rows: Sequence[Row]) -> list[LeasedStream]:
+    """The leased streams of an endpoint with their next messages: two statements, however many streams."""
+    if not rows:
+        return []
+    wanted = json_list((aggregate, position, last, only) for aggregate, only, position, last, *_ in rows)
+    messages = _messages_of(session, wanted, request.messages_max)
+    firsts = [(at, of[0].aggregate, of[0].sequence) for at, of in messages.items() if of[0].aggregate is not None]
+    before = {"endpoint": endpoint, "streams": json_list(first[1:] for first in firsts)}
+    found = session.execute("deliveries/select_previous", before)
+    previous = {at: sequence for (at, *_), (sequence,) in zip(firsts, found, strict=True)}
+    return [
+        LeasedStream(
+            endpoint=endpoint,
+            aggregate=aggregate,
+            only_sequence=only_sequence,
+            token=request.token,
+            position=position,
+            last_sequence=last_sequence,
+            attempts=attempts,
+            blocked_seconds=_seconds_since(session, optional_timestamp(head_at)) or 0.0,
+            previous=previous.get(at),
+            messages=tuple(messages.get(at, ())),
+        )
+        for at, (aggregate, only_sequence, position, last_sequence, attempts, head_at) in enumerate(rows)
+    ]
+
+
+def _messages_of(session: Session, streams: str, limit: int) -> dict[int, list[StoredMessage]]:
+    """The next messages of leased streams, by the place of their stream."""
+    found: defaultdict[int, list[StoredMessage]] = defaultdict(list)
+    for row in session.execute("outbox/select_of_streams", {"streams": streams, "limit": limit}):
+        place, *values = row
+        found[place].append(_message(values))
+    return found
+
+
+def _message(values: Sequence[Any]) -> StoredMessage:
+    """A message of its columns, in the order of the record's fields."""
+    sequence, id_, aggregate, topic, body, headers, job_id, correlation_id, trace, at, endpoint_count = values
+    return StoredMessage(
+        sequence=sequence,
+        id=id_of(id_),
         aggregate=aggregate,
-        only_sequence=only_sequence,
-        token=request.token,
-        position=position,
-        last_sequence=last_sequence,
-        attempts=attempts,
-        blocked_seconds=0.0 if head_at is None else (session.now - timestamp(head_at)).total_seconds(),
-        previous=previous[0] if previous else None,
-        messages=tuple(messages),
+        topic=topic,
+        body=body,
+        headers=headers,
+        job_id=None if job_id is None else id_of(job_id),
+        correlation_id=correlation_id,
+        trace=trace,
+        at=timestamp(at),
+        endpoint_count=endpoint_count,
     )
 
 
 def _settle(session: Session, settlements: Sequence[Settlement]) -> list[bool]:
-    return [_settle_one(session, one) for one in settlements]
+    given = {"now": micros(session.now), "settlements": json_list(_settled(session, one) for one in settlements)}
+    written = set(session.execute("pending/delete_done", given).fetchall())
+    if len(written) < len(settlements):
+        written |= set(session.execute("pending/settle", given).fetchall())
+    held = [(one.endpoint, one.aggregate, one.only_sequence) in written for one in settlements]
+    settled = [one for one, is_held in zip(settlements, held, strict=True) if is_held]
+    session.write_rows("deliveries/insert", [row for one in settled for row in _delivery_rows(one, given["now"])])
+    for one in settled:
+        for made in one.deliveries:
+            if made.outcome == "dead":
+                _log_dead_letter(session, one, made)
+    return held
 
 
-def _settle_one(session: Session, one: Settlement) -> bool:
-    now = micros(session.now)
-    key = {"endpoint": one.endpoint, "aggregate": one.aggregate, "only_sequence": one.only_sequence}
+def _settled(session: Session, one: Settlement) -> dict[str, Any]:
     seconds = one.due_seconds if one.lease_seconds is None else one.lease_seconds
-    moved = {
+    return {
+        "endpoint": one.endpoint,
+        "aggregate": one.aggregate,
+        "only_sequence": one.only_sequence,
         "token": text(one.token),
         "position": one.position,
         "attempts": one.attempts,
         "keep": one.lease_seconds is not None,
         "due_at": micros(session.now + timedelta(seconds=seconds)),
-        "now": now,
     }
-    settled = key | moved
-    done = session.execute("pending/delete_done", settled).rowcount > 0
-    if not done and session.execute("pending/settle", settled).rowcount == 0:
-        return False
-    rows = [
+
+
+def _delivery_rows(one: Settlement, now: Any) -> list[Row]:
+    return [
         (
             *(one.endpoint, made.aggregate or "", made.sequence, made.attempt, now),
             *(made.outcome, made.status, made.duration_ms, made.error),
         )
         for made in one.deliveries
     ]
-    session.write_rows("deliveries/insert", rows)
-    for made in one.deliveries:
-        if made.outcome == "dead":
-            _log_dead_letter(session, one, made)
-    return True
 
 
 def _log_dead_letter(session: Session, one: Settlement, made: DeliveryAttempt) -> None:

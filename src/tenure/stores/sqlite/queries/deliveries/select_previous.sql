@@ -1,6 +1,10 @@
--- The last message of an aggregate before this one that was attempted for the endpoint. No row: none was.
-select sequence
-from tenure_deliveries
-where endpoint = :endpoint and aggregate = :aggregate and sequence < :sequence
-order by sequence desc
-limit 1
+-- For each aggregate, the last message before a sequence that was attempted for the endpoint; null: none was.
+select (
+        select max(delivery.sequence)
+        from tenure_deliveries delivery
+        where delivery.endpoint = :endpoint
+            and delivery.aggregate = json_extract(stream.value, '$[0]')
+            and delivery.sequence < json_extract(stream.value, '$[1]')
+    )
+from json_each(:streams) stream
+order by stream.key
