@@ -1,88 +1,137 @@
-// A remote engine in JavaScript without dependencies: Node 22, or Node 20 with --experimental-websocket.
+// A remote engine in JavaScript without dependencies; render.mjs is an example of its use. A handler is called with
 //
-//   TENURE_TOKEN=tnr_... node engine.mjs ws://127.0.0.1:8080/engine
+//   { payload, progress(percent, message), signal, trace, job }
 //
-// It connects again after a lost connection, and goes on with the jobs that it still holds.
+// and returns the result. `signal` is aborted once the engine no longer holds the job, `trace` is the W3C traceparent for
+// calls of the handler's own, and an error with `permanent: true` is not retried.
+//
+// The engine connects again after a lost connection, and goes on with the jobs that it still holds.
 import { randomBytes } from "node:crypto";
 
-const handlers = {
-  async render({ payload, progress }) {
-    progress(50, "half");
-    return `${payload.scene}.png`;
-  },
-};
+const CONNECT_AGAIN_MS = 500;
+const FINAL = new Set(["unknown_kinds", "invalid_message"]); // Errors that the next connection would meet as well.
 
-const url = process.argv[2] ?? "ws://127.0.0.1:8080/engine";
-const session = randomBytes(32).toString("hex"); // The leases are derived from it: keep it secret.
-const running = new Map(); // Jobs that this engine holds, by id.
-const unacknowledged = new Map(); // Ends of jobs, which are sent until the gateway has recorded them.
-let [epoch, lastClaim, lastId, socket, heartbeats] = [0, 0, 0, null, null];
+export function runEngine({ url, handlers, token = process.env.TENURE_TOKEN, engineId, capacity = 4 }) {
+  const engine_id = engineId ?? process.env.ENGINE_ID ?? "engine-js";
+  const session = randomBytes(32).toString("hex"); // The leases are derived from it: keep it secret.
+  const running = new Map(); // Jobs that this engine holds, by id.
+  const unacknowledged = new Map(); // Ends of jobs, which are sent until the gateway has recorded them.
+  let [epoch, lastClaim, lastId, socket, heartbeats, heardAt] = [0, 0, 0, null, null, 0];
+  let [stopping, welcomed, failures] = [false, false, 0];
 
-const send = (message) => socket?.readyState === WebSocket.OPEN && socket.send(JSON.stringify(message));
+  const write = (message) => socket?.readyState === WebSocket.OPEN && socket.send(JSON.stringify(message));
+  const send = (message) => welcomed && write(message); // Before the welcome the gateway expects nothing but hello.
 
-function report(type, { job_id, claim }, fields = {}) {
-  const message = { type, id: ++lastId, job_id, claim, ...fields };
-  if (type === "job_complete" || type === "job_failed") unacknowledged.set(message.id, message);
-  send(message);
-}
-
-async function run(job) {
-  running.set(job.job_id, job);
-  report("job_ack", job);
-  report("job_started", job);
-  const holds = () => running.get(job.job_id) === job;
-  try {
-    const progress = (percent, message) => holds() && report("job_progress", job, { percent, message });
-    // job.trace is the W3C traceparent of the enqueuer: continue it in calls of your own.
-    const result = await handlers[job.kind]({ payload: job.payload, trace: job.trace, job, progress });
-    if (holds()) report("job_complete", job, { result: result ?? null });
-  } catch (error) {
-    const facts = { type: error.name, message: String(error.message), traceback: error.stack };
-    if (holds()) report("job_failed", job, { error: facts, action: error.permanent ? "fail" : "retry" });
+  function report(type, { job_id, claim }, fields = {}) {
+    const message = { type, id: ++lastId, job_id, claim, ...fields };
+    if (type === "job_complete" || type === "job_failed") unacknowledged.set(message.id, message);
+    send(message);
+    return message;
   }
-  if (holds()) running.delete(job.job_id);
-}
 
-const receive = {
-  welcome({ heartbeat_seconds, jobs }) {
-    const kept = new Set(jobs.map((job) => job.job_id));
-    for (const id of running.keys()) if (!kept.has(id)) running.delete(id);
-    for (const message of unacknowledged.values()) send(message);
-    heartbeats = setInterval(() => send({ type: "heartbeat", id: ++lastId }), heartbeat_seconds * 1000);
-  },
-  job_dispatch(job) {
-    lastClaim = Math.max(lastClaim, job.claim);
-    if (running.get(job.job_id)?.claim !== job.claim) run(job);
-  },
-  cancel({ job_id, hard }) {
-    if (hard) running.delete(job_id); // Nothing more of it is recorded.
-  },
-  ack({ id }) {
-    unacknowledged.delete(id);
-  },
-  drain() {},
-  error({ code, message }) {
-    console.error(`${code}: ${message}`);
-  },
-};
+  async function run(job) {
+    const held = { job, abort: new AbortController() };
+    running.set(job.job_id, held);
+    const holds = () => running.get(job.job_id) === held;
+    // A span of this attempt: the enqueuer's trace with a span id of its own.
+    const trace = job.trace?.replace(/^(\w{2}-\w{32})-\w{16}-/, `$1-${randomBytes(8).toString("hex")}-`);
+    const progress = (percent, message) => holds() && report("job_progress", job, { percent, message });
+    report("job_ack", job);
+    held.started = report("job_started", job, { trace });
+    try {
+      const { signal } = held.abort;
+      const result = await handlers[job.kind]({ payload: job.payload, progress, signal, trace, job });
+      if (holds()) report("job_complete", job, { trace, result: result ?? null });
+    } catch (error) {
+      const { name: type = "Error", message = String(error), stack: traceback } = error ?? {};
+      const facts = { type, message: message.slice(0, 16_000), traceback: traceback?.slice(0, 16_000) };
+      if (holds()) report("job_failed", job, { trace, error: facts, action: error?.permanent ? "fail" : "retry" });
+    }
+    if (holds()) running.delete(job.job_id);
+  }
 
-function connect() {
-  socket = new WebSocket(url, ["tenure.v1", `bearer.${process.env.TENURE_TOKEN}`]);
-  socket.onopen = () => {
-    const jobs = [...running.values()].map(({ job_id, claim }) => ({ job_id, claim }));
-    const engine_id = process.env.ENGINE_ID ?? "engine-js";
-    const kinds = Object.keys(handlers);
-    send({ type: "hello", engine_id, session, kinds, capacity: 4, epoch: ++epoch, claim: lastClaim, jobs });
+  function abandon(job_id) {
+    running.get(job_id)?.abort.abort();
+    running.delete(job_id);
+  }
+
+  function beat(silence_seconds) {
+    endIfStopped();
+    send({ type: "heartbeat", id: ++lastId });
+    // Each heartbeat is acknowledged, so that a gateway which replies nothing is lost.
+    if (Date.now() - heardAt > silence_seconds * 1000) lost(socket, "the gateway is silent");
+  }
+
+  const receive = {
+    welcome({ heartbeat_seconds, silence_seconds, jobs }) {
+      welcomed = true;
+      failures = 0;
+      const kept = new Set(jobs.map((job) => job.job_id));
+      for (const id of running.keys()) if (!kept.has(id)) abandon(id);
+      // A start may have been lost with the last connection. Sent again, it changes nothing.
+      for (const { started } of running.values()) send(started);
+      for (const message of unacknowledged.values()) send(message);
+      if (stopping) send({ type: "drain", id: ++lastId });
+      heartbeats = setInterval(beat, heartbeat_seconds * 1000, silence_seconds);
+    },
+    job_dispatch(job) {
+      lastClaim = Math.max(lastClaim, job.claim);
+      if (running.get(job.job_id)?.job.claim === job.claim) return;
+      abandon(job.job_id);
+      run(job);
+    },
+    cancel({ job_id, hard }) {
+      if (hard) abandon(job_id); // Nothing more of it is recorded. A soft cancel may be ignored.
+    },
+    ack({ id }) {
+      unacknowledged.delete(id);
+      endIfStopped();
+    },
+    drain() {}, // The gateway stops: it dispatches nothing more, and still records ends.
+    error({ code, message }) {
+      console.error(`the gateway ends the connection (${code}): ${message}`);
+      if (FINAL.has(code)) process.exit(1);
+    },
   };
-  socket.onmessage = ({ data }) => {
-    const message = JSON.parse(data);
-    receive[message.type]?.(message);
-  };
-  socket.onclose = () => {
+
+  function endIfStopped() {
+    if (stopping && running.size === 0 && unacknowledged.size === 0) process.exit(0);
+  }
+
+  function lost(which, reason) {
+    if (which !== socket) return;
     clearInterval(heartbeats);
-    setTimeout(connect, 500 + Math.random() * 500);
-  };
-  socket.onerror = () => {};
-}
+    if (failures++ === 0) console.error(`connection to ${url} lost or refused (${reason}); connecting again`);
+    [socket, welcomed] = [null, false];
+    which.close();
+    setTimeout(connect, CONNECT_AGAIN_MS * (1 + Math.random()));
+  }
 
-connect();
+  function connect() {
+    const opened = new WebSocket(url, ["tenure.v1", `bearer.${token}`]);
+    socket = opened;
+    opened.onopen = () => {
+      heardAt = Date.now();
+      const jobs = [...running.values()].map(({ job: { job_id, claim } }) => ({ job_id, claim }));
+      const kinds = Object.keys(handlers);
+      write({ type: "hello", engine_id, session, kinds, capacity, epoch: ++epoch, claim: lastClaim, jobs });
+    };
+    opened.onmessage = ({ data }) => {
+      if (opened !== socket) return;
+      heardAt = Date.now();
+      const message = JSON.parse(data);
+      receive[message.type]?.(message); // Types of a later version are ignored.
+    };
+    opened.onclose = ({ code, reason }) => lost(opened, reason || `code ${code}: is the token right?`);
+    opened.onerror = () => {}; // onclose follows.
+  }
+
+  connect();
+  return {
+    stop() {
+      stopping = true;
+      send({ type: "drain", id: ++lastId });
+      endIfStopped();
+    },
+  };
+}

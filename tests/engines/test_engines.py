@@ -132,7 +132,7 @@ async def process(*command: str, token: str) -> AsyncIterator[asyncio.subprocess
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 async def test_the_javascript_engine_runs_jobs(app: tenure.App) -> None:
     render = declare(app)
-    script = str(EXAMPLES / "engine-js" / "engine.mjs")
+    script = str(EXAMPLES / "engine-js" / "render.mjs")
     async with served(app) as at, process("node", "--experimental-websocket", script, at.socket_url, token=at.token):
         handles = [await render.enqueue(str(number)) for number in range(10)]
         assert [await one.result(timeout_seconds=60) for one in handles] == [f"{number}.png" for number in range(10)]

@@ -89,6 +89,7 @@ class EngineJob:
         self._engine, self.dispatch = engine, dispatch
         self.payload: dict[str, Any] = msgspec.json.decode(dispatch.payload)
         self.cancel_requested = asyncio.Event()
+        self.started: JobStarted | None = None
         self.trace = dispatch.trace
         """The W3C traceparent for calls that the handler makes: of the engine's span, or else of the enqueuer's."""
 
@@ -205,10 +206,13 @@ class Engine:
         kept = {held.job_id for held in welcome.jobs}
         for job_id in [job_id for job_id in self._tasks if job_id not in kept]:
             self._abandon(job_id)
-        # A job may end while these are sent.
-        for message in list(self._unacknowledged.values()):
-            await socket.send(encode_message(message))
+        # A start may have been lost with the last connection. Sent again, it changes nothing.
+        started = [job.started for job in self._jobs.values() if job.started is not None]
+        unacknowledged = list(self._unacknowledged.values())
+        # A job that ends while these are sent reports its end itself.
         self._socket = socket
+        for message in [*started, *unacknowledged]:
+            await socket.send(encode_message(message))
 
     async def _serve(self, socket: EngineSocket, heartbeat_seconds: float) -> None:
         spawn = self._seams.spawn.task
@@ -278,7 +282,8 @@ class Engine:
             with self._span(job) as trace:
                 if trace is not None:
                     about["trace"] = job.trace = trace
-                await self.send(JobStarted(id=self.next_id(), **about))
+                job.started = JobStarted(id=self.next_id(), **about)
+                await self.send(job.started)
                 result = await self._handlers[job.dispatch.kind](job)
             end = JobComplete(id=self.next_id(), result=msgspec.Raw(msgspec.json.encode(result)), **about)
         except asyncio.CancelledError:
