@@ -22,7 +22,7 @@ from tenure.client.schedules import AppSchedules
 from tenure.client.sync import BackgroundLoop
 from tenure.errors import InvalidInput, UnknownKind
 from tenure.jobs.middleware import Middleware
-from tenure.jobs.settings import ContentLimits, database_url
+from tenure.jobs.settings import ContentLimits, check_type, database_url
 from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.json_text import encode
@@ -75,6 +75,13 @@ class App(Declarations):
         seams: Seams = SYSTEM,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
+        check_type(limits, ContentLimits, "limits", "tenure.ContentLimits(…)")
+        check_type(retention, Retention, "retention", "tenure.Retention(…)")
+        check_type(name, str, "name", "text")
+        check_type(version, str, "version", "text")
+        check_type(middleware, Sequence, "middleware", "a list of tenure.Middleware")
+        for one in middleware:
+            check_type(one, Middleware, "middleware", "a list of instances of tenure.Middleware")
         super().__init__(limits)
         self.database = database_url(database, environment)
         self.seams = seams

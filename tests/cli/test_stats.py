@@ -5,18 +5,21 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tenure.cli.stats import _sections
 from tenure.lifecycle.operations import Complete, Fail
 from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
 from tenure.stores import Store
 from tenure.stores.contract import Stats, Tally, WorkerRecord
+from tenure.stores.findings import SEEN_SECONDS
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import ERROR, Driver
-from tenure.views.workers import WORKER_LIVE_SECONDS, UnservedKind, live_workers, unserved_kinds
+from tenure.views.workers import SILENT_SECONDS, UnservedKind, live_workers, silent_seconds, unserved_kinds
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
 from tests.support.sample_jobs import DEAD_LETTER
@@ -162,22 +165,38 @@ def seen(clock: ManualClock, *workers: WorkerRecord, tallies: list[Tally]) -> St
     return Stats(at=clock.now(), tallies=tallies, workers=list(workers), dead_letters=0)
 
 
-@pytest.mark.parametrize("silent_seconds", [0.0, WORKER_LIVE_SECONDS, WORKER_LIVE_SECONDS + 1])
-def test_a_worker_that_was_not_seen_for_long_serves_no_queue(silent_seconds: float) -> None:
+@pytest.mark.parametrize("not_seen_seconds", [0.0, SEEN_SECONDS, SEEN_SECONDS + 1])
+def test_a_worker_that_was_not_seen_for_long_serves_no_queue(not_seen_seconds: float) -> None:
     clock = ManualClock()
     at = clock.now()
     facts: dict[str, Any] = {"host": "h", "pid": 7, "version": "1", "concurrency": 1, "started_at": at, "seen_at": at}
     record = WorkerRecord(id="worker-1", queues=("default",), kinds=("mail",), **facts)
-    clock.advance(silent_seconds)
+    clock.advance(not_seen_seconds)
     tallies = [
         Tally(queue="default", kind="mail", status=QUEUED, jobs=2),
         Tally(queue="default", kind="mail", status=RUNNING, jobs=1),
         Tally(queue="default", kind="mail", status=SUCCEEDED, jobs=9),
         Tally(queue="post", kind="mail", status=QUEUED, jobs=1),
     ]
-    there = silent_seconds <= WORKER_LIVE_SECONDS
+    there = not_seen_seconds <= SEEN_SECONDS
     now = seen(clock, record, tallies=tallies)
     assert live_workers(now) == ([record] if there else [])
     assert unserved_kinds(now) == ([] if there else [UnservedKind("default", "mail", 3)]) + [
         UnservedKind("post", "mail", 1)
     ]
+    assert silent_seconds(now, record) == (not_seen_seconds or None)
+
+
+def test_a_worker_that_was_killed_is_counted_as_silent_before_it_is_left_out() -> None:
+    clock = ManualClock()
+    at = clock.now()
+    clock.advance(SEEN_SECONDS + 1)
+    facts: dict[str, Any] = {"host": "h", "pid": 7, "version": "1", "concurrency": 1, "started_at": at}
+    workers = [
+        WorkerRecord(id=name, queues=("default",), kinds=("mail",), seen_at=at + timedelta(seconds=seconds), **facts)
+        for name, seconds in (("lost", 0), ("killed", SEEN_SECONDS - SILENT_SECONDS), ("works", SEEN_SECONDS))
+    ]
+    sections = list(_sections(seen(clock, *workers, tallies=[]), []))
+    [(title, _, rows)] = [section for section in sections if "worker" in section[0]]
+    assert title == "1 live worker, 1 silent"
+    assert [(row[0], row[-1]) for row in rows] == [("killed", "silent for 16 s"), ("works", "1 s ago")]

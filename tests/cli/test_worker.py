@@ -216,7 +216,7 @@ async def test_a_worker_serves_and_logs_the_queues_of_its_app_unless_they_are_na
 ) -> None:
     (folder / "post.py").write_text(POST)
     with started(*arguments(sqlite, *queues, target="post:app"), folder=folder) as worker:
-        worker.wait_for_log(rf"claims jobs from {served}\n")
+        worker.wait_for_log(rf"  queues: +{served}\n")
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0, worker.log
 
@@ -533,7 +533,7 @@ def test_a_file_and_a_module_in_a_package_are_found(folder: Path) -> None:
     (package / "jobs.py").write_text("from . import __name__ as own\n" + SHOP)
     for target in ("shop.py", "./shop.py:app", "shop", "store.inner.jobs", "store/inner/jobs.py:app"):
         with started("worker", target, folder=folder) as worker:
-            worker.wait_for_log("claims jobs from default")
+            worker.wait_for_log("  queues: +default")
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log
 

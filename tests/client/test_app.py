@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -320,3 +321,21 @@ async def test_the_sync_form_refuses_to_block_a_running_loop(app: tenure.App) ->
 
     with pytest.raises(RuntimeError, match="await it"):
         work.enqueue_sync()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"database": 5}, "database: must be a URL as text, such as sqlite:///jobs.db .*, not int"),
+        ({"database": Path("jobs.db")}, "database: must be a URL .*, not PosixPath"),
+        ({"name": 5}, "name: must be text, not int"),
+        ({"version": 5}, "version: must be text, not int"),
+        ({"limits": 5}, r"limits: must be tenure.ContentLimits\(…\), not int"),
+        ({"retention": 5}, r"retention: must be tenure.Retention\(…\), not int"),
+        ({"middleware": 5}, "middleware: must be a list of tenure.Middleware, not int"),
+        ({"middleware": [tenure.Middleware]}, "middleware: must be a list of instances .*, not type"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_when_the_app_is_made(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        tenure.App(**settings)

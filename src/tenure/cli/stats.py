@@ -15,7 +15,7 @@ from tenure.seams import SYSTEM
 from tenure.stores.database_url import shown_url
 from tenure.stores.findings import undelivered
 from tenure.views.stats import oldest_due_seconds, stats_view
-from tenure.views.workers import live_workers, unserved_kinds, unserved_queues
+from tenure.views.workers import live_workers, silent_seconds, unserved_kinds, unserved_queues
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -138,7 +138,7 @@ def _sections(current: Stats, skewed: Sequence[SkewedKind]) -> Iterator[Section]
     total = sum(tally.jobs for tally in current.tallies)
     yield counted(total, "job"), JOB_HEADINGS, [_tally_row(current, tally) for tally in current.tallies]
     workers = live_workers(current)
-    yield counted(len(workers), "live worker"), WORKER_HEADINGS, [_worker_row(current, one) for one in workers]
+    yield _workers_title(current, workers), WORKER_HEADINGS, [_worker_row(current, one) for one in workers]
     if queues := unserved_queues(current):
         due = [(one.queue, one.due) for one in queues]
         yield "queues with due jobs that no live worker serves", UNSERVED_QUEUE_HEADINGS, due
@@ -159,7 +159,14 @@ def _tally_row(current: Stats, tally: Tally) -> tuple[object, ...]:
 def _worker_row(current: Stats, worker: WorkerRecord) -> tuple[object, ...]:
     seconds = max(0.0, (current.at - worker.seen_at).total_seconds())
     names = (", ".join(worker.queues), ", ".join(worker.kinds))
-    return worker.id, worker.host, worker.pid, worker.version, worker.concurrency, *names, f"{seconds:,.0f} s ago"
+    seen = f"{seconds:,.0f} s ago" if silent_seconds(current, worker) is None else f"silent for {seconds:,.0f} s"
+    return worker.id, worker.host, worker.pid, worker.version, worker.concurrency, *names, seen
+
+
+def _workers_title(current: Stats, workers: Sequence[WorkerRecord]) -> str:
+    """A killed worker registers no stop, so it is counted as silent before it is no longer listed."""
+    silent = sum(silent_seconds(current, worker) is not None for worker in workers)
+    return counted(len(workers) - silent, "live worker") + (f", {silent} silent" if silent else "")
 
 
 def _lines(found: Reading) -> list[str]:

@@ -211,21 +211,17 @@ async def _run_until_stopped(
     def display() -> Coroutine[Any, Any, None]:
         return show_summary(summary, as_json=options.as_json) if supervisor is None else supervisor.send_reports(report)
 
-    details = worker_details(app, worker) if with_details else None
-    async with in_background(_after_start(worker, display, details)):
+    worker.start_details = worker_details(app, worker) if with_details else None
+    async with in_background(_after_start(worker, display)):
         await worker.run()
     if supervisor is not None:
         supervisor.send(report())
     log_stopped(summary, SYSTEM.clock.monotonic_seconds() - started_at_seconds)
 
 
-async def _after_start(
-    worker: Worker, display: Callable[[], Coroutine[Any, Any, None]], details: dict[str, Any] | None
-) -> None:
+async def _after_start(worker: Worker, display: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Display only once the worker claims: the first report to a supervisor means that it is up."""
     await worker.started()
-    extra = None if details is None else {"details": details}
-    log.info("worker %s started, pid %d", worker.name, os.getpid(), extra=extra)
     await display()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tenure.errors import InvalidInput
 from tenure.lifecycle.json_text import check_integer
 from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX, STEP_BYTES_MAX, STORED_BYTES_MAX, STORED_STEP_BYTES_MAX
 from tenure.stores.database_url import without_driver
@@ -32,6 +33,12 @@ class ContentLimits(msgspec.Struct, frozen=True, kw_only=True):
         check_integer(self.step_bytes_max, "step_bytes_max", least=1, most=STORED_STEP_BYTES_MAX)
 
 
+def check_type(value: object, expected: type, where: str, example: str) -> None:
+    """Refuse a setting of another type, with an example of what it takes. None is a default, and accepted."""
+    if value is not None and not isinstance(value, expected):
+        raise InvalidInput(where, f"must be {example}, not {type(value).__name__}")
+
+
 def database_url(given: str | None, environment: Mapping[str, str]) -> str:
     """Return the URL of the database: the argument, else `TENURE_DATABASE`, else a file in the working directory.
 
@@ -40,4 +47,5 @@ def database_url(given: str | None, environment: Mapping[str, str]) -> str:
     >>> database_url(None, {})
     'sqlite:///tenure.db'
     """
+    check_type(given, str, "database", "a URL as text, such as sqlite:///jobs.db or postgresql://localhost/shop")
     return without_driver(given or environment.get(DATABASE_VARIABLE) or DATABASE_DEFAULT)

@@ -15,8 +15,9 @@ FINISHED_MANY = 1_000_000
 """From this many finished jobs on, a missing retention is reported."""
 KINDS_MAX = 20
 """How many kinds of a queue are named."""
-SEEN_SECONDS = 120
-"""How long ago a worker may have been seen last and still count as there."""
+SEEN_SECONDS = 45
+"""How long ago a worker or processor may have been seen last and still count as live: a killed one registers no stop.
+Workers register every 10 s, processors every 15 s."""
 FAILING_SECONDS = 3600
 """For how long an endpoint has to fail to be reported."""
 

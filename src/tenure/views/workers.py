@@ -8,10 +8,10 @@ import msgspec
 
 from tenure.lifecycle.statuses import LIVE
 from tenure.stores.contract import PinnedJobs, Stats, WorkerRecord
-from tenure.stores.findings import serves_pin
+from tenure.stores.findings import SEEN_SECONDS, serves_pin
 
-WORKER_LIVE_SECONDS = 60.0
-"""A worker whose last heartbeat is older counts as dead: a killed worker never registers its stop."""
+SILENT_SECONDS = 15.0
+"""A worker registers every 10 s. After this time it may have been killed, and is shown as silent."""
 
 
 class UnservedKind(msgspec.Struct, frozen=True):
@@ -29,10 +29,16 @@ class UnservedQueue(msgspec.Struct, frozen=True):
     due: int
 
 
-def live_workers(stats: Stats, *, within_seconds: float = WORKER_LIVE_SECONDS) -> list[WorkerRecord]:
-    """The workers with a recent heartbeat, by the database's clock."""
-    since = stats.at - timedelta(seconds=within_seconds)
+def live_workers(stats: Stats) -> list[WorkerRecord]:
+    """The workers that were seen recently, by the database's clock."""
+    since = stats.at - timedelta(seconds=SEEN_SECONDS)
     return [worker for worker in stats.workers if worker.stopped_at is None and worker.seen_at >= since]
+
+
+def silent_seconds(stats: Stats, worker: WorkerRecord) -> float | None:
+    """For how long a worker has missed its registration; None if it has not."""
+    seconds = (stats.at - worker.seen_at).total_seconds()
+    return seconds if seconds > SILENT_SECONDS else None
 
 
 def unserved_queues(stats: Stats) -> list[UnservedQueue]:

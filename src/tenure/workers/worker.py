@@ -111,6 +111,8 @@ class Worker:
             raise InvalidInput("jobs", "the app declares no jobs, so a worker has nothing to run")
         self.name = options.name or f"{socket.gethostname()[:60]}-{os.getpid()}-{seams.random.name()}"
         self.counts: Counter[str] = Counter()
+        self.start_details: Mapping[str, Any] | None = None
+        """Logged at the start, instead of the queues alone."""
         self._definitions, self._open_store, self._seams, self._options = definitions, open_store, seams, options
         self._middleware, self._schedules = middleware, schedules
         self._retention = retention or Retention()
@@ -185,7 +187,7 @@ class Worker:
                 monitor.start()
                 stack.callback(monitor.stop)
             pool = self._make_pool(store, runner)
-            log.info("worker %s claims jobs from %s", self.name, ", ".join(self._options.queues))
+            self._log_start()
             for role in self._roles:
                 await stack.enter_async_context(role(store, self.name))
             try:
@@ -198,6 +200,12 @@ class Worker:
                 raise
         if self._failure is not None:
             raise self._failure
+
+    def _log_start(self) -> None:
+        details = self.start_details
+        queues = f", claims jobs from {', '.join(self._options.queues)}" if details is None else ""
+        extra = None if details is None else {"details": details}
+        log.info("worker %s started, pid %d%s", self.name, os.getpid(), queues, extra=extra)
 
     async def _open(self, stack: AsyncExitStack) -> Store | None:
         """Open the store and start maintenance, which closes with the stack; None if the worker was stopped first.
