@@ -93,6 +93,11 @@ def is_successor(job: Job) -> bool:
     return job.origin.request_id is not None and job.origin.request_id.endswith(_REQUEST_SUFFIX)
 
 
+def begins_with_steps(job: Job) -> bool:
+    """Whether the current attempt may find recorded steps: of earlier attempts, of a fork, or of the run before it."""
+    return job.may_have_earlier_steps or is_successor(job)
+
+
 def successor_steps(job: Job, new_id: UUID, origin: ContinuedFrom, records: Sequence[StepRecord]) -> list[StepRecord]:
     """The records that a successor begins with: its origin, and what the ended run has shown of itself."""
     states = [record for record in records if record.kind is StepKind.DECISION and record.name == STATE_NAME]

@@ -11,6 +11,7 @@ from functools import partial
 
 from tenure.errors import CheckpointNotSaved, LeaseLost, StoreError, StoreUnavailable
 from tenure.jobs.context import current_context
+from tenure.lifecycle.continuations import begins_with_steps
 from tenure.lifecycle.steps import NewStep, StepRecord, StepsDigest
 from tenure.seams import Seams
 from tenure.stores.contract import Busy, Charge, Failure, SaveStep, StepExists, StepOutcome, StepSaved, StepStore
@@ -55,6 +56,13 @@ class Checkpointer:
         """Wait until no step of this lease is being saved."""
         while unsaved := self._unsaved.get(lease):
             await asyncio.wait(unsaved)
+
+    async def load_at_start(self, lease: Lease) -> list[StepRecord]:
+        """The steps recorded before the attempt, which has saved none. Nothing is read if there can be none."""
+        if begins_with_steps(lease.job):
+            return await self.load(lease)
+        lease.steps = StepsDigest()
+        return []
 
     async def load(self, lease: Lease) -> list[StepRecord]:
         """All recorded steps of the job, in the order of their completion."""

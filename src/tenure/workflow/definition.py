@@ -13,6 +13,7 @@ from tenure.jobs.definition import JobDefinition, Options
 from tenure.jobs.step_codec import failed_step
 from tenure.lifecycle.dead_letter import Stage
 from tenure.lifecycle.steps import StepRecord, steps_to_undo
+from tenure.stores.contract import SignalRecord
 from tenure.workers.execution.attempt import RunningAttempt
 from tenure.workers.execution.outcomes import (
     Cancelled,
@@ -77,13 +78,16 @@ class WorkflowDefinition(JobDefinition[P, R]):
 
     async def _invoke(self, attempt: RunningAttempt, arguments: Mapping[str, Any]) -> Any:
         """Run the function from its beginning over the recorded steps. If the run ends without success, undo them."""
-        job, records = attempt.job, await attempt.services.checkpointer.load(attempt.lease)
+        # The revision before the read: a signal that comes after it ends a suspension at once.
+        job, seen_rev = attempt.job, attempt.job.rev
+        records, signals = await _read_at_start(attempt)
         end = RunEnd.recorded(job, records)
         if end is None and job.cancel_requested and not job.committed:
             end = RunEnd.after(job, Cancelled())
         if end is not None:
             await self._end(attempt, records, end, arguments)
         engine = WorkflowEngine(attempt, records)
+        engine.signals.adopt(signals, seen_rev=seen_rev)
         engine.policy, engine.meter = self.policy, await SpendMeter.of(attempt, engine.continued)
         children = ChildJobs(engine, self.errors)
         try:
@@ -218,3 +222,15 @@ class WorkflowDefinition(JobDefinition[P, R]):
             log.exception("run %s: its end was not recorded", engine.job.id)
             return
         raise EndsAttempt(UndoUnfinished())
+
+
+async def _read_at_start(attempt: RunningAttempt) -> tuple[Sequence[StepRecord], list[SignalRecord]]:
+    """The recorded steps and the signals of the run, read at the same time. What cannot be there is not read."""
+    services, job = attempt.services, attempt.job
+    if not job.signal_rev:
+        return await services.checkpointer.load_at_start(attempt.lease), []
+    reading = services.seams.spawn.task(services.run_store.signals(job.id), name="tenure-run-signals")
+    try:
+        return await services.checkpointer.load_at_start(attempt.lease), await reading
+    finally:
+        reading.cancel()

@@ -23,9 +23,13 @@ class RunSignals:
         self._signals: list[SignalRecord] | None = None
         self._consumed = {record.signal_rev for record in records if record.signal_rev is not None}
 
+    def adopt(self, signals: list[SignalRecord], *, seen_rev: int) -> None:
+        """These are the signals up to this revision, or some later ones too."""
+        self._signals, self.seen_rev = signals, seen_rev
+
     async def read(self) -> None:
-        """Read the signals, unless they were read before."""
-        if self._signals is None:
+        """Read the signals, unless they were read before, or none was sent before the claim."""
+        if self._signals is None and self._engine.job.signal_rev:
             await self.refresh()
 
     async def refresh(self) -> None:

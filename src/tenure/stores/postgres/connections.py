@@ -58,7 +58,7 @@ PLANNED_ONCE = frozenset(
         "events/select_history", "events/select_tail", "jobs/apply", "jobs/claim",
         "jobs/claim_lane", "jobs/complete", "jobs/count_leased_by_partition", "jobs/enqueue",
         "jobs/enqueue_homogeneous", "jobs/renew_leases", "jobs/select", "jobs/signal", "jobs/select_due_candidates",
-        "jobs/select_due_of_partitions", "jobs/select_partitions", "jobs/select_recoverable",
+        "jobs/select_due_of_partitions", "jobs/select_due_pinned", "jobs/select_partitions", "jobs/select_recoverable",
         "jobs/select_wakeable", "jobs/select_with_clock", "jobs/select_with_events", "jobs/select_with_token",
         "outbox/insert", "policies/insert", "policies/select", "queues/delete", "queues/lock_limited", "queues/pause",
         "queues/put", "queues/resume", "queues/select", "queues/update_usage", "rate_usage/select",

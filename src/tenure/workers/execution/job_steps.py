@@ -82,7 +82,7 @@ class JobSteps:
         check_text(key, "key", length_max=KEY_LENGTH_MAX)
         async with self._loading:
             if self._records is None:
-                loaded = await self._services.checkpointer.load(self._attempt.lease)
+                loaded = await self._services.checkpointer.load_at_start(self._attempt.lease)
                 self._records = {record.key: record for record in loaded}
         record = self._records.get(key)
         if record is None:
