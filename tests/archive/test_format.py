@@ -253,7 +253,7 @@ def artifact_cut(lines: list[bytes]) -> tuple[list[bytes], int]:
 
 
 def newer(lines: list[bytes]) -> tuple[list[bytes], int]:
-    return [json.dumps({**json.loads(lines[0]), "version": 3}).encode(), *lines[1:]], 1
+    return [json.dumps({**json.loads(lines[0]), "version": 4}).encode(), *lines[1:]], 1
 
 
 def older(lines: list[bytes]) -> list[bytes]:
@@ -314,7 +314,7 @@ async def test_a_changed_step_is_refused_even_if_the_footer_fits(exported: list[
         (without_time_zone, "has no time zone"),
         (with_a_token, "the job has a lease token"),
         (artifact_cut, "has 3 bytes instead of"),
-        (newer, "version 2, not 'tenure-export' version 3"),
+        (newer, "version 3, not 'tenure-export' version 4"),
         (a_step_left_out, "does not follow its job, or the step before it"),
         (step_of_another_job, "does not follow its job, or the step before it"),
         (step_without_a_digest, "must be a decimal integer of 256 bits"),

@@ -160,7 +160,7 @@ async def _twin(store: Store) -> object:
 
 def test_an_export_has_a_header_and_a_footer_with_counts(exported: Path) -> None:
     header, *lines, footer = read(exported)
-    assert (header["line"], header["format"], header["version"]) == ("header", "tenure-export", 2)
+    assert (header["line"], header["format"], header["version"]) == ("header", "tenure-export", 3)
     assert (header["store"], header["covers"]) == ("sqlite", "everything")
     for kind in ("job", "event"):
         assert header[f"{kind}s"] == footer["counts"][kind] == sum(line["line"] == kind for line in lines)

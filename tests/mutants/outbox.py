@@ -14,7 +14,7 @@ POSTGRES, SQLITE = "tenure.stores.postgres", "tenure.stores.sqlite"
 def a_failed_message_is_passed_over(edits: Edits) -> None:
     edits.python(
         StreamDelivery.step,
-        "self._failures, self._delay_seconds = attempt, delay_seconds\n                    return False",
+        "self._failures, self._delay_seconds = attempt, delay_seconds\n                return False",
         "pass",
     )
 
@@ -24,7 +24,7 @@ def done_streams_are_removed_whatever_was_written_since(edits: Edits) -> None:
 
 
 def a_released_stream_is_done(edits: Edits) -> None:
-    edits.python(StreamDelivery.step, "self._delay_seconds = answer.due_seconds\n                return False", "pass")
+    edits.python(StreamDelivery.step, "self._delay_seconds = answer.due_seconds\n            return False", "pass")
 
 
 def sqlite_claims_leased_streams(edits: Edits) -> None:

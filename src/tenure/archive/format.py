@@ -25,7 +25,10 @@ from tenure.lifecycle.size_limits import STORED_BYTES_MAX
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import Artifact, ArtifactRecord, EnqueueRequest, OutboxMessage, SignalRecord
 from tenure.stores.contract.archive import (
+    ArchivedDelivery,
+    ArchivedEndpoint,
     ArchivedJob,
+    ArchivedSubscription,
     ArchiveRecord,
     ClaimRecord,
     DeduplicatedRequest,
@@ -36,15 +39,17 @@ from tenure.stores.contract.archive import (
     StreamRecord,
 )
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
+from tenure.stores.contract.outbox import PendingRecord
+from tenure.stores.outbox_validation import check_endpoint, check_subscription
 from tenure.stores.schedule_validation import validate_next, validate_schedule
 from tenure.stores.validation import validate_artifacts, validate_enqueue, validate_message, validate_step_record
 
 FORMAT = "tenure-export"
 TRANSLATED_FORMAT = "tenure-translated"
 """The format of an export in another vocabulary, which cannot be imported."""
-VERSION = 2
-"""Increased when an older reader would lose something of a file. Version 2 has steps."""
-READABLE_VERSIONS = (1, 2)
+VERSION = 3
+"""Increased when an older reader would lose something of a file. Version 2 has steps, version 3 endpoints."""
+READABLE_VERSIONS = (1, 2, 3)
 
 _encode = msgspec.json.encode
 _EXPORTER = Actor(Role.CLIENT, "export")
@@ -104,6 +109,22 @@ class MessageLine(_Line, frozen=True, tag="message"):
     message: MessageRecord
 
 
+class EndpointLine(_Line, frozen=True, tag="endpoint"):
+    endpoint: ArchivedEndpoint
+
+
+class SubscriptionLine(_Line, frozen=True, tag="subscription"):
+    subscription: ArchivedSubscription
+
+
+class PendingLine(_Line, frozen=True, tag="pending"):
+    pending: PendingRecord
+
+
+class DeliveryLine(_Line, frozen=True, tag="delivery"):
+    delivery: ArchivedDelivery
+
+
 class BudgetRecordLine(_Line, frozen=True, tag="budget"):
     budget: BudgetRecord
 
@@ -159,6 +180,10 @@ RecordLine = (
     | ScheduleLine
     | StreamLine
     | MessageLine
+    | EndpointLine
+    | SubscriptionLine
+    | PendingLine
+    | DeliveryLine
     | BudgetRecordLine
     | ReservationLine
 )
@@ -174,6 +199,10 @@ ORDER = (
     "schedule",
     "stream",
     "message",
+    "endpoint",
+    "subscription",
+    "pending",
+    "delivery",
     "budget",
     "reservation",
     "event",
@@ -276,6 +305,10 @@ def check(line: Line) -> None:
             validate_message(
                 OutboxMessage(id=one.id, topic=one.topic, body=one.body, aggregate=one.aggregate, headers=one.headers)
             )
+        case EndpointLine(endpoint=one):
+            check_endpoint(one.name, kind=one.kind, config=one.config)
+        case SubscriptionLine(subscription=one):
+            check_subscription(one.topic, filters=one.filters, block_seconds=one.block_seconds)
         case QueueLine(queue=queue):
             check_name(queue.name, "queue")
         case ScheduleLine(schedule=one):
@@ -384,6 +417,10 @@ _KIND: dict[type[ArchiveRecord], str] = {
     ScheduleRecord: "schedule",
     StreamRecord: "stream",
     MessageRecord: "message",
+    ArchivedEndpoint: "endpoint",
+    ArchivedSubscription: "subscription",
+    PendingRecord: "pending",
+    ArchivedDelivery: "delivery",
     BudgetRecord: "budget",
     ReservationRecord: "reservation",
 }

@@ -14,6 +14,9 @@ from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule, ScheduleRecord
 from tenure.stores.contract import BudgetRecord, ReservationRecord, UnreadableRow
 from tenure.stores.contract.archive import (
+    ArchivedDelivery,
+    ArchivedEndpoint,
+    ArchivedSubscription,
     ArchiveRecord,
     ClaimRecord,
     KeyRateUsage,
@@ -22,6 +25,7 @@ from tenure.stores.contract.archive import (
     QueueState,
     StreamRecord,
 )
+from tenure.stores.contract.outbox import PendingRecord
 from tenure.stores.limited_claim import LIMIT_COLUMNS, decode_limits, encode_usage, limit_columns
 
 NO_ID = str(UUID(int=0))
@@ -34,6 +38,10 @@ FIRST_PAGES: Mapping[type[ArchiveRecord], tuple[str, dict[str, object]]] = {
     ScheduleRecord: ("schedules_page", {"name": ""}),
     StreamRecord: ("streams_page", {"aggregate": ""}),
     MessageRecord: ("messages_page", {"sequence": 0}),
+    ArchivedEndpoint: ("endpoints_page", {"name": ""}),
+    ArchivedSubscription: ("subscriptions_page", {"endpoint": "", "topic": ""}),
+    PendingRecord: ("pending_page", {"endpoint": "", "aggregate": "", "only_sequence": 0}),
+    ArchivedDelivery: ("deliveries_page", {"number": 0}),
     BudgetRecord: ("budgets_page", {"root_id": NO_ID, "unit": ""}),
     ReservationRecord: (
         "reservations_page",
@@ -72,6 +80,10 @@ NAMES: Mapping[type[ArchiveRecord], str] = {
     ScheduleRecord: "schedule {name!r}",
     StreamRecord: "stream {aggregate!r}",
     MessageRecord: "message {sequence}",
+    ArchivedEndpoint: "endpoint {name!r}",
+    ArchivedSubscription: "subscription of endpoint {endpoint!r} to {topic!r}",
+    PendingRecord: "pending stream {aggregate!r} {only_sequence} of endpoint {endpoint!r}",
+    ArchivedDelivery: "delivery {number} of message {sequence}",
     BudgetRecord: "budget of run {root_id}, unit {unit!r}",
     ReservationRecord: "reservation {key!r} of job {job_id}, unit {unit!r}",
 }

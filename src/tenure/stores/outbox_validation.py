@@ -29,28 +29,36 @@ def check_pattern(pattern: Any) -> str:
     return str(pattern)
 
 
-def validate_endpoint(name: str, *, kind: str, config: str | None, subscriptions: Sequence[SubscriptionRecord]) -> None:
-    """Validate an endpoint and its subscriptions."""
+def check_endpoint(name: str, *, kind: str, config: str | None) -> None:
+    """Validate an endpoint without its subscriptions."""
     check_name(name, "endpoint")
     check_name(kind, "kind")
     if config is not None:
         _check_object(config, "config")
+
+
+def check_subscription(topic: Any, *, filters: str | None, block_seconds: float | None) -> None:
+    """Validate one subscription."""
+    check_pattern(topic)
+    if filters is not None:
+        _check_object(filters, "filters")
+    if block_seconds is not None:
+        check_seconds(block_seconds, "block_seconds")
+
+
+def validate_endpoint(name: str, *, kind: str, config: str | None, subscriptions: Sequence[SubscriptionRecord]) -> None:
+    """Validate an endpoint and its subscriptions."""
+    check_endpoint(name, kind=kind, config=config)
     if not subscriptions:
         raise InvalidInput("topics", f"endpoint {name!r} must subscribe to at least one topic; `*` is all of them")
     topics = set()
     for one in subscriptions:
-        check_pattern(one.topic)
+        check_subscription(one.topic, filters=one.filters, block_seconds=one.block_seconds)
         if one.endpoint != name:
             raise InvalidInput("subscriptions", f"one is of endpoint {one.endpoint!r}, not of {name!r}")
         if one.topic in topics:
             raise InvalidInput("topics", f"{one.topic!r} is given twice")
         topics.add(one.topic)
-        if one.filters is not None:
-            _check_object(one.filters, "filters")
-        if one.vocabulary is not None:
-            check_name(one.vocabulary, "vocabulary")
-        if one.block_seconds is not None:
-            check_seconds(one.block_seconds, "block_seconds")
 
 
 def _check_object(text: str, where: str) -> None:

@@ -29,7 +29,6 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     topic: str
     filters: str | None = None
-    vocabulary: str | None = None
     block_seconds: float | None = None
 
 

@@ -27,7 +27,10 @@ from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, UNREADABLE, RowReader, columns_of, facts_of
 from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
+    ArchivedDelivery,
+    ArchivedEndpoint,
     ArchivedJob,
+    ArchivedSubscription,
     ArchiveRecord,
     ClaimRecord,
     DeduplicatedRequest,
@@ -44,6 +47,7 @@ from tenure.stores.contract.archive import (
     Totals,
 )
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
+from tenure.stores.contract.outbox import PendingRecord
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.connections import (
     ABOUT_A_ROW,
@@ -79,6 +83,10 @@ _TABLES: Mapping[type[msgspec.Struct], str] = {
     ScheduleRecord: "schedules",
     StreamRecord: "streams",
     MessageRecord: "outbox",
+    ArchivedEndpoint: "endpoints",
+    ArchivedSubscription: "subscriptions",
+    PendingRecord: "pending",
+    ArchivedDelivery: "deliveries",
     BudgetRecord: "budgets",
     ReservationRecord: "reservations",
     DeadLetterRecord: "dead_letters",
@@ -146,7 +154,7 @@ class PostgresSnapshot:
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
         _, after = FIRST_PAGES[kind]
         # A lease is no part of a record, and a reader may not read its token.
-        columns = ", ".join(kind.__struct_fields__) if kind in (StreamRecord, MessageRecord) else "*"
+        columns = ", ".join(kind.__struct_fields__) if kind in (StreamRecord, MessageRecord, PendingRecord) else "*"
         sql = _select_page(_TABLES[kind], tuple(after), columns)
         while page := await self._page(sql, *after.values(), limit):
             after = {key: page[-1][key] for key in after}

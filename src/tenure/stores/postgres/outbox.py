@@ -122,7 +122,6 @@ class PostgresOutbox:
             "endpoint": name,
             "topics": topics,
             "filters": [one.filters for one in subscriptions],
-            "vocabularies": [one.vocabulary for one in subscriptions],
             "block_seconds": [one.block_seconds for one in subscriptions],
         }
 

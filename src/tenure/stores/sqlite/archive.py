@@ -27,7 +27,10 @@ from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, UNREADABLE, RowReader, columns_of, facts_of
 from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
+    ArchivedDelivery,
+    ArchivedEndpoint,
     ArchivedJob,
+    ArchivedSubscription,
     ArchiveRecord,
     ClaimRecord,
     DeduplicatedRequest,
@@ -43,6 +46,7 @@ from tenure.stores.contract.archive import (
     Totals,
 )
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
+from tenure.stores.contract.outbox import PendingRecord
 from tenure.stores.sqlite import reads
 from tenure.stores.sqlite.artifacts import read_artifact
 from tenure.stores.sqlite.connect import MEMORY, UnreadableText, connect, read_any_text
@@ -77,6 +81,10 @@ TABLES: Mapping[type[msgspec.Struct], str] = {
     ScheduleRecord: "schedules",
     StreamRecord: "streams",
     MessageRecord: "outbox",
+    ArchivedEndpoint: "endpoints",
+    ArchivedSubscription: "subscriptions",
+    PendingRecord: "pending",
+    ArchivedDelivery: "deliveries",
     BudgetRecord: "budgets",
     ReservationRecord: "reservations",
     DeadLetterRecord: "dead_letters",

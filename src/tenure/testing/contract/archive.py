@@ -21,14 +21,17 @@ from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import Artifact, JobFilter, NotEmpty, NotRestored, OutboxMessage, Store
 from tenure.stores.contract.archive import ARCHIVE_RECORDS, ArchivedJob, ArchiveRecord, Restore, Runs
+from tenure.stores.contract.outbox import MessageFilter
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.clock import DatabaseClock
+from tenure.testing.contract.outbox import LEASE_SECONDS, claim, endpoint, post, settlement
 from tenure.testing.contract.steps import recorded, save, save_request
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
 from tenure.testing.model.store import ModelStore
 from tenure.testing.store_check import check_store, whole_tail
 
 T = TypeVar("T")
+replace = msgspec.structs.replace
 BURIAL = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
 LONG_SECONDS = 3.0
 LATE = datetime(2999, 1, 1, tzinfo=UTC)
@@ -146,7 +149,40 @@ async def lived(drive: Driver, clock: DatabaseClock) -> list[Job]:
     )
     await drive.store.schedules.put(yearly, next_at=LATE, paused=False, expected_rev=0, actor=OPERATOR)
     waiting = await drive.apply(await drive.running(kind="waiting"), Suspend(delay_seconds=9))
+    await deliver_some(drive)
     return [signalled, failing, kept, buried, erased, held, waiting]
+
+
+async def deliver_some(drive: Driver) -> None:
+    """Messages of two endpoints: delivered, failed, dead, under a lease, and pending for one that is disabled."""
+    outbox = drive.store.outbox
+    await endpoint(drive.store, "crm", "paid", "mail.*", block_seconds=60.0, filters='{"cents":[1,2]}')
+    await endpoint(drive.store, "audit")
+    await post(drive, ("paid", "ada"), ("paid", "bob"), ("mail.sent", None), ("paid", "cy"), ("paid", "cy"))
+    streams = {one.aggregate or "single": one for one in await claim(drive.store, "crm", messages_max=1)}
+    written = await outbox.settle(
+        [
+            settlement(streams["ada"]),
+            settlement(streams["bob"], "failed", attempts=1, due_seconds=5.0),
+            settlement(streams["single"], "dead"),
+        ]
+    )
+    assert written == [True, True, True]
+    await outbox.mark_failing("crm", failing=True)
+    await outbox.disable("audit", because="asked", actor=OPERATOR)
+
+
+async def outbox_of(store: Store) -> Any:
+    """Endpoints, messages, what is pending of each, and its deliveries."""
+    messages = await store.outbox.messages(MessageFilter(), limit=1000)
+    return {
+        "endpoints": [replace(one, failing_seconds=None) for one in await store.outbox.endpoints()],
+        "messages": messages,
+        "pending": [await store.outbox.pending(one.sequence) for one in messages],
+        "deliveries": [
+            [replace(made, number=0) for made in await store.outbox.deliveries(one.sequence)] for one in messages
+        ],
+    }
 
 
 async def seen(store: Store) -> Any:
@@ -162,6 +198,7 @@ async def seen(store: Store) -> Any:
         "queues": await store.queues.known(),
         "schedules": await store.schedules.known(),
         "artifacts": [await store.artifacts(job_id) for job_id in ids],
+        "outbox": await outbox_of(store),
         "steps": [[msgspec.structs.replace(step, number=0) for step in await store.steps(job_id)] for job_id in ids],
     }
 
@@ -188,6 +225,26 @@ class ArchiveContract:
         again = await read_all(drive.store, limit=1000)
         assert (again.jobs, bare(again.log), again.bodies) == (read.jobs, bare(read.log), read.bodies)
         assert await drive.store.artifact(jobs[2].id, "report") == read.bodies[jobs[2].id, "report"]
+
+    async def test_a_restored_endpoint_receives_what_was_pending_in_order(
+        self, drive: Driver, clock: DatabaseClock
+    ) -> None:
+        manual = ManualClock()
+        model = ModelStore(manual)
+        there = Driver(model)
+        await endpoint(model)
+        await post(there, ("paid", "ada"), ("paid", "ada"), ("paid", "ada"))
+        [first] = await claim(model, messages_max=1)
+        await model.outbox.settle([settlement(first, due_seconds=0.0)])
+        await claim(model)
+        await restore(drive.store, await read_all(model))
+        clock.advance(LEASE_SECONDS + 1)
+        [stream] = await claim(drive.store)
+        assert [one.sequence for one in stream.messages] == [one + first.last_sequence for one in (-1, 0)]
+        assert (stream.position, stream.previous) == (first.messages[0].sequence, first.messages[0].sequence)
+        await post(drive, ("paid", "ada"))
+        [later] = await drive.store.outbox.messages(MessageFilter(), after=first.last_sequence)
+        assert (later.endpoint_count, later.sequence > first.last_sequence) == (1, True)
 
     async def test_the_log_continues_after_the_restored_events(self, drive: Driver) -> None:
         model = ModelStore(ManualClock())

@@ -24,6 +24,7 @@ from tenure.lifecycle.steps import StepRecord
 from tenure.seams import SYSTEM
 from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, QueueRecord, UnreadableRow
 from tenure.stores.contract.archive import (
+    ArchivedDelivery,
     ArchivedJob,
     ArchiveRecord,
     ClaimRecord,
@@ -40,6 +41,7 @@ from tenure.stores.contract.archive import (
 )
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.testing.clock import START
+from tenure.testing.model.archived_outbox import OUTBOX_RECORDS, outbox_records, restore_outbox
 from tenure.testing.model.queues import RuleBook
 from tenure.testing.model.rows import AnsweredEnqueue, WonClaim
 
@@ -71,7 +73,7 @@ class ModelArchive:
     def _require_empty(self) -> None:
         model = self._model
         tables = {"jobs": model._rows, "claims": model._claims, "answers": model._answers, "messages": model._outbox}
-        tables |= {"queues": model._books, "schedules": model._schedules}
+        tables |= {"queues": model._books, "schedules": model._schedules, "endpoints": model._endpoints}
         if held := [name for name, rows in tables.items() if rows]:
             raise NotEmpty("the model", held)
 
@@ -92,7 +94,8 @@ class ModelSnapshot:
         return ()
 
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
-        for page in _pages(sorted(self._shelf(kind), key=str), limit):
+        shelf = self._shelf(kind)
+        for page in _pages(shelf if kind is ArchivedDelivery else sorted(shelf, key=str), limit):
             yield page
 
     async def log(self, *, limit: int) -> AsyncIterator[Sequence[Event]]:
@@ -120,6 +123,8 @@ class ModelSnapshot:
             return [ClaimRecord(request_id=name, body=one.body, job_ids=one.job_ids, at=at) for name, one in won]
         if kind is MessageRecord:
             return [MessageRecord(**msgspec.structs.asdict(message)) for message in model._messages()]
+        if kind in OUTBOX_RECORDS:
+            return outbox_records(model, kind)
         if kind is StreamRecord:
             last = {one.aggregate: one.at for one in model._messages() if one.aggregate is not None}
             return [StreamRecord(aggregate=aggregate, at=at) for aggregate, at in last.items()]
@@ -173,6 +178,8 @@ class ModelRestore:
                 self._model._endpoint_counts[record.id] = record.endpoint_count
                 if record.job_id is not None:
                     self._model._senders[record.id] = record.job_id
+            elif isinstance(record, OUTBOX_RECORDS):
+                restore_outbox(self._model, record)
             elif isinstance(record, ScheduleRecord):
                 self._model._schedules[record.name] = record
             elif isinstance(record, BudgetRecord):

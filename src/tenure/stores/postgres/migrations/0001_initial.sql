@@ -464,7 +464,6 @@ create table tenure.subscriptions (
     endpoint text collate "C" not null references tenure.endpoints (name) on delete cascade,
     topic text collate "C" not null,
     filters text,
-    vocabulary text,
     block_seconds double precision check (block_seconds >= 0 and block_seconds < 1e9),
     updated_at timestamptz not null,
     primary key (endpoint, topic),

@@ -573,7 +573,6 @@ create table tenure_subscriptions (
     endpoint text not null references tenure_endpoints (name) on delete cascade,
     topic text not null,
     filters text,
-    vocabulary text,
     block_seconds real check (block_seconds >= 0 and block_seconds < 1e9),
     updated_at integer not null,
     primary key (endpoint, topic),

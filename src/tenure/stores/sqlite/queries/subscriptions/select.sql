@@ -1,4 +1,4 @@
 -- All subscriptions, in the order of endpoints and topics.
-select endpoint, topic, filters, vocabulary, block_seconds
+select endpoint, topic, filters, block_seconds
 from tenure_subscriptions
 order by endpoint, topic

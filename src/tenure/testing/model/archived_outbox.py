@@ -1,0 +1,60 @@
+"""Endpoints, subscriptions, pending streams and deliveries of a model, as an archive holds them."""
+
+# ruff: noqa: SLF001 - the archive is a part of the model
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from tenure.stores.contract.archive import ArchivedDelivery, ArchivedEndpoint, ArchivedSubscription, ArchiveRecord
+from tenure.stores.contract.outbox import DeliveryRecord, EndpointRecord, PendingRecord, SubscriptionRecord
+from tenure.testing.model.outbox import PendingRow
+
+if TYPE_CHECKING:
+    from tenure.testing.model.store import ModelStore
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+OUTBOX_RECORDS = (ArchivedEndpoint, ArchivedSubscription, PendingRecord, ArchivedDelivery)
+
+
+def outbox_records(model: ModelStore, kind: type[ArchiveRecord]) -> list[ArchiveRecord]:
+    """The records of one of these types."""
+    if kind is ArchivedEndpoint:
+        return [_as(ArchivedEndpoint, one) for one in model._endpoints.values()]
+    if kind is PendingRecord:
+        return [_as(PendingRecord, one) for one in model._pending.values()]
+    if kind is ArchivedDelivery:
+        return [_as(ArchivedDelivery, one) for one in model._deliveries]
+    return [
+        ArchivedSubscription(**msgspec.structs.asdict(one), updated_at=endpoint.updated_at)
+        for endpoint in model._endpoints.values()
+        for one in endpoint.subscriptions
+    ]
+
+
+def restore_outbox(
+    model: ModelStore, record: ArchivedEndpoint | ArchivedSubscription | PendingRecord | ArchivedDelivery
+) -> None:
+    """Put a record back. An endpoint comes before its subscriptions."""
+    match record:
+        case ArchivedEndpoint():
+            model._endpoints[record.name] = _as(EndpointRecord, record)
+        case ArchivedSubscription():
+            known = model._endpoints[record.endpoint]
+            subscriptions = (*known.subscriptions, _as(SubscriptionRecord, record))
+            model._endpoints[record.endpoint] = msgspec.structs.replace(known, subscriptions=subscriptions)
+        case PendingRecord():
+            row = _as(PendingRow, record)
+            model._pending[row.key] = row
+        case ArchivedDelivery():
+            facts = msgspec.structs.asdict(record)
+            model._deliveries.append(DeliveryRecord(number=len(model._deliveries) + 1, **facts))
+
+
+def _as(kind: type[T], record: msgspec.Struct) -> T:
+    """The fields of a record that the other type has too."""
+    fields = {name for name in kind.__struct_fields__ if name in record.__struct_fields__}
+    return kind(**{name: getattr(record, name) for name in fields})
