@@ -124,7 +124,8 @@ async def process(*command: str, token: str) -> AsyncIterator[asyncio.subprocess
     try:
         yield child
     finally:
-        os.killpg(child.pid, 9)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, 9)
         await child.wait()
 
 

@@ -105,7 +105,10 @@ class Gateway:
                 self._seams,
                 settings=self.settings,
                 outcomes=outcomes,
-                recovery=RecoveryWorker(count_changes(store, self._meter), self._seams, name=self.name),
+                # Under another name than that of maintenance: with the same request ids, both would count one change.
+                recovery=RecoveryWorker(
+                    count_changes(store, self._meter), self._seams, name=f"{self.name}-connections"
+                ),
                 meter=self._meter,
                 name=self.name,
                 code_version=self._version,
