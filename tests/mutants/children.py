@@ -23,7 +23,7 @@ LOST_WAKE = "test_recovery_finds_a_job_that_waits_although_enough_children_have_
 
 
 def digest_of_every_origin_changes(edits: Edits) -> None:
-    edits.python(records._facts, "origin.awaited or None", "origin.awaited")
+    edits.python(records._around_payload, 'facts["awaited"] or None', 'facts["awaited"]')
 
 
 def end_wakes_nobody(edits: Edits) -> None:

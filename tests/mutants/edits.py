@@ -33,12 +33,15 @@ class Edits:
 
     def python(self, function: Callable[..., Any], old: str, new: str) -> None:
         """Replace a text in the source of a function. The code is replaced inside the function
-        object, so that every reference runs it."""
+        object, so that every reference runs it. What the function has cached is cleared before and after."""
         target: Any = inspect.unwrap(function)
         assert isinstance(target, FunctionType), f"{function!r} is not a function with source"
         source = self._sources.get(target) or textwrap.dedent(inspect.getsource(target))
         self._sources[target] = edited(source, old, new, where=target.__qualname__)
+        clear: Callable[[], None] = getattr(function, "cache_clear", lambda: None)
+        self._undo.callback(clear)
         self.attribute(target, "__code__", _compiled(target, self._sources[target]))
+        clear()
 
     def sql(self, package: str, name: str, old: str, new: str = "", *, times: int = 1) -> None:
         """Replace a text in a statement of a store, or remove it, at all of its `count` places."""

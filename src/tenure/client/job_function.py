@@ -94,8 +94,9 @@ class Enqueuer(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue the call. InvalidInput: it names the field, and nothing was enqueued."""
-        handles: list[Handle[R]] = await self._app.enqueue_many([self.request(*args, **kwargs)])
-        return handles[0]
+        prepared = self.request(*args, **kwargs)
+        store = await self._app.store()
+        return self.handle(prepared, await store.enqueue([prepared.enqueue]))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue the call from code without an event loop."""

@@ -5,10 +5,11 @@ They cannot form cycles, so those that are made in large numbers are not tracked
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache
-from typing import Literal, get_args
+from operator import attrgetter
+from typing import Any, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -168,31 +169,32 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
         Unset fields are left out, so that a field of a later version does not change the digests of earlier jobs.
         """
-        return digest(_facts(self))
+        return origin_digests([self])[0]
 
 
 def origin_digests(origins: Sequence[Origin]) -> list[str]:
     """The digests of origins that differ in id and payload only. What they share is encoded once."""
-    if len(origins) == 1:
-        return [origins[0].digest()]
-    before, after = _facts(msgspec.structs.replace(origins[0], payload=_GAP)).split(_canonical(_GAP).decode())
+    shared = _shared_facts(origins[0])
+    before, after = _around_payload(shared) if origins[0].tags is None else _around_payload.__wrapped__(shared)
     return [digest(f"{before}{_canonical(origin.payload).decode()}{after}") for origin in origins]
 
 
+_SHARED_FIELDS = tuple(name for name in Origin.__struct_fields__ if name not in ("id", "payload"))
+_shared_facts: Callable[[Origin], tuple[Any, ...]] = attrgetter(*_SHARED_FIELDS)
+_canonical = msgspec.json.Encoder(order="sorted").encode
 _GAP = "\x00"
 """Placeholder for the payload; no text of a job can contain it."""
 
 
-def _facts(origin: Origin) -> str:
-    facts = dict(zip(_ORIGIN_FIELDS, msgspec.structs.astuple(origin), strict=True))
-    facts["id"] = None
-    facts["policy"] = _set_in(origin.policy)
-    facts["awaited"] = origin.awaited or None
-    return _canonical({name: fact for name, fact in facts.items() if fact is not None}).decode()
-
-
-_ORIGIN_FIELDS = Origin.__struct_fields__
-_canonical = msgspec.json.Encoder(order="sorted").encode
+@lru_cache(maxsize=1024)
+def _around_payload(shared: tuple[Any, ...]) -> tuple[str, str]:
+    """The facts of an origin as JSON, before and after its payload. Cached, since the jobs of a program share them;
+    tags cannot be."""
+    facts = dict(zip(_SHARED_FIELDS, shared, strict=True))
+    facts |= {"payload": _GAP, "policy": _set_in(facts["policy"]), "awaited": facts["awaited"] or None}
+    text = _canonical({name: fact for name, fact in facts.items() if fact is not None}).decode()
+    before, after = text.split(_canonical(_GAP).decode())
+    return before, after
 
 
 @lru_cache(maxsize=1024)

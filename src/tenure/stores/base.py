@@ -256,8 +256,11 @@ class BaseStore(ABC):
         self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
     ) -> Sequence[EnqueueResult]:
         results, notified = await self._enqueue(requests, homogeneous=homogeneous, after=after)
-        distinct = results[:1] if isinstance(results, HomogeneousResults) else results
-        if queues := {result.job.queue for result in distinct if result.created}:
+        if isinstance(results, HomogeneousResults):
+            queues = {requests[0].origin.queue}
+        else:
+            queues = {result.job.queue for result in results if result.created}
+        if queues:
             self.wake(queues, notified=notified)
         return results
 

@@ -59,6 +59,8 @@ _template = attrgetter(*(name for name in Origin.__struct_fields__ if name not i
 
 def is_homogeneous(requests: Sequence[EnqueueRequest]) -> bool:
     """Whether the requests differ only in their jobs' ids and payloads, as most batches do."""
+    if len(requests) == 1:
+        return True
     first = requests[0]
     same = _template(first.origin)
     return all(

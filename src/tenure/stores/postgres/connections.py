@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import asyncpg
@@ -84,6 +84,7 @@ COMMAND_SECONDS_MAX = 60.0
 CLOSE_SECONDS_MAX = 5.0
 
 Session: TypeAlias = Connection
+A = ParamSpec("A")
 T = TypeVar("T")
 
 
@@ -190,14 +191,14 @@ class Connections:
 
     async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
         """The rows of a named statement, in one round trip once it is prepared."""
-        return await self._retry_conflicts(lambda: self._fetch_once(name, values))
+        return await self._retry_conflicts(self._fetch_once, name, values)
 
-    async def _retry_conflicts(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_conflicts(self, attempt: Callable[A, Awaitable[T]], *args: A.args, **kwargs: A.kwargs) -> T:
         """Repeat what a deadlock or a serialization failure rolled back."""
         problem: BaseException | None = None
         for _ in range(CONFLICTS_MAX):
             try:
-                return await attempt()
+                return await attempt(*args, **kwargs)
             except CONFLICTS as conflict:
                 problem = conflict
         raise StoreUnavailable(

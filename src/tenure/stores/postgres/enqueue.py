@@ -54,11 +54,9 @@ class PostgresEnqueuer:
         """The new jobs of requests that have no keys; None where one of them may have been asked before."""
         first = requests[0]
         notified = after is None and self._notifier.may_notify_inline()
-        values = {
-            **_homogeneous_parameters(requests),
-            "policy": await self._policies.number(first.origin.policy),
-            "notify": CHANNEL if notified else None,
-        }
+        values = _homogeneous_parameters(requests)
+        values["policy"] = await self._policies.number(first.origin.policy)
+        values["notify"] = CHANNEL if notified else None
         if after is not None:
             await after
         try:
@@ -71,30 +69,34 @@ class PostgresEnqueuer:
 
 
 def _homogeneous_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any]:
-    """The arrays and values of `jobs/enqueue_homogeneous.sql`."""
+    """The arrays and values of `jobs/enqueue_homogeneous.sql`, without the policy's number and the notification."""
     first = requests[0]
-    shared = {name: getattr(first.origin, name) for name in _SHARED}
-    payloads = once([request.origin.payload for request in requests])
+    origin = first.origin
+    origins = [request.origin for request in requests]
+    payloads = once([one.payload for one in origins])
     return {
-        **shared,
-        "ids": [request.origin.id for request in requests],
+        "ids": [one.id for one in origins],
         "payloads": payloads,
-        "digests": origin_digests([request.origin for request in requests[: len(payloads)]]),
-        "tags": _tags(first.origin),
+        "digests": origin_digests(origins[: len(payloads)]),
+        "kind": origin.kind,
+        "queue": origin.queue,
+        "priority": origin.priority,
+        "correlation_id": origin.correlation_id,
+        "trace": origin.trace,
+        "submitted_by": origin.submitted_by,
+        "tags": _tags(origin),
+        "partition_key": origin.partition_key,
+        "parent_id": origin.parent_id,
+        "redrive_of": origin.redrive_of,
+        "awaited": origin.awaited,
         "delay_ms": first.delay_ms,
         "due_at": first.due_at,
-        "queued_ms": first.origin.policy.queued_ms,
+        "queued_ms": origin.policy.queued_ms,
         "detail": first.detail,
         "cause": first.stored_cause,
         "actor": str(first.actor),
         "version": CONTRACT_VERSION,
     }
-
-
-_SHARED = (
-    "kind", "queue", "priority", "correlation_id", "trace", "submitted_by", "partition_key", "parent_id", "redrive_of",
-    "awaited",
-)  # fmt: skip
 
 
 async def enqueue(
