@@ -17,7 +17,9 @@ from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Schedule
 from tenure.lifecycle.statuses import QUEUED
-from tenure.outbox.sinks import Delivery
+from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
+from tenure.outbox.retry import RetrySchedule
+from tenure.outbox.sinks import CallableSink, Delivery
 from tenure.seams import SYSTEM
 from tenure.stores import JobFilter, Store
 from tenure.stores.contract import WorkerRecord
@@ -292,3 +294,34 @@ async def test_a_worker_and_an_endpoint_that_cannot_be_read_are_named_and_the_ot
     findings = [one.message for one in await find_problems(database.url) if one.about == "unreadable row"]
     for name in ("worker 'w'", "endpoint 'old'"):
         assert any(message.startswith(f"{name} cannot be read") for message in findings), (name, findings)
+
+
+@pytest.mark.requirement("WC-07")
+async def test_a_message_that_cannot_be_read_is_listed_and_becomes_a_dead_letter_and_the_others_are_delivered(
+    database: Database,
+) -> None:
+    async with database.opened() as store:
+        await endpoint(store)
+        ids = await post(Driver(store), ("paid", "ada"), ("paid", "ada"), ("paid", "bob"))
+    never = "'-infinity'" if kind_of(database) == "postgres" else "-90000000000000000"
+    database.tamper(f"update {{outbox}} set at = {never} where id = '{ids[0]}'")
+    listed = command("outbox", "ls", "--json", "--database", database.url)
+    assert listed.code == 0, listed.err
+    messages = listed.json["messages"]
+    assert [one["at"] == "cannot be read" for one in messages] == [True, False, False]
+    shown = command("outbox", "show", str(ids[0]), "--database", database.url)
+    assert (shown.code, "at: cannot be read" in shown.out) == (0, True)
+    received = list[UUID]()
+
+    async def receive(message: Delivery) -> None:
+        received.append(message.id)
+
+    async with database.opened() as store:
+        options = ProcessorOptions(retry=RetrySchedule(delays_seconds=()))
+        processor = OutboxProcessor(store.outbox, lambda _: CallableSink(receive), SYSTEM, name="p", options=options)
+        await processor.drain()
+        assert set(received) == set(ids[1:])
+        [made] = await store.outbox.deliveries(messages[0]["sequence"])
+        assert (made.outcome, "cannot be read" in str(made.error)) == ("dead", True)
+        [known] = await store.outbox.endpoints()
+        assert known.failing_since_at is None

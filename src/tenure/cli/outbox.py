@@ -18,7 +18,7 @@ from tenure.cli.outbox_webhooks import add, remove, test
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.cli.tables import Column
 from tenure.lifecycle.json_text import encode, load
-from tenure.stores.contract.outbox import MessageFilter
+from tenure.stores.contract.outbox import MessageFilter, StoredMessage
 from tenure.views.redaction import redacted
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def ls(
     """List messages in the order of sequences, without their bodies."""
     wanted = MessageFilter(endpoint=endpoint, topic=topic, aggregate=aggregate, state=state)
     found = run(_with(database, lambda store: store.outbox.messages(wanted, after=after, limit=limit)))
-    rows = [(str(one.id), one.sequence, one.topic, one.aggregate, one.at) for one in found]
+    rows = [(str(one.id), one.sequence, one.topic, one.aggregate, _written(one)) for one in found]
     if as_json:
         names = ("id", "sequence", "topic", "aggregate", "at")
         print_json({"messages": [dict(zip(names, row, strict=True)) for row in rows]})
@@ -164,6 +164,7 @@ def show(*, database: str, as_json: bool, message: UUID, with_body: bool, names:
         return Exit.PROBLEMS
     found, pending, made = read_back
     facts = {name: getattr(found, name) for name in found.__struct_fields__ if with_body or name != "body"}
+    facts["at"] = _written(found)
     for name in ("body", "headers"):
         if facts.get(name) is not None and not reveal:
             facts[name] = encode(redacted(load(facts[name]), names))
@@ -174,7 +175,7 @@ def show(*, database: str, as_json: bool, message: UUID, with_body: bool, names:
         if value is not None:
             print_line(f"{name}: {value}")
     for one in pending:
-        print_line(f"pending for {one.endpoint} since {one.head_at or found.at}, due {one.due_at}")
+        print_line(f"pending for {one.endpoint} since {one.head_at or _written(found)}, due {one.due_at}")
     if made:
         print_table(
             DELIVERIES,
@@ -240,6 +241,10 @@ def enable(*, database: str, as_json: bool, endpoint: str) -> int:
     """Deliver to ENDPOINT again, beginning with what is pending."""
     done = run(_with(database, lambda store: store.outbox.enable(endpoint, actor=operator())))
     return _changed(endpoint, "enabled", done=done, as_json=as_json)
+
+
+def _written(message: StoredMessage) -> datetime | str:
+    return "cannot be read" if message.unreadable else message.at
 
 
 def _changed(endpoint: str, state: str, *, done: bool, as_json: bool) -> int:

@@ -115,7 +115,10 @@ class StreamDelivery:
             return Released(0.0)
         if rest_seconds := self._courier.rest_seconds(endpoint):
             return Released(rest_seconds)
-        answer = await self._courier.deliver(endpoint, self._delivery(message, attempt), limit)
+        if message.unreadable is None:
+            answer = await self._courier.deliver(endpoint, self._delivery(message, attempt), limit)
+        else:
+            answer = Undelivered(reason=f"it cannot be read: {message.unreadable}")
         seconds = self._clock.monotonic_seconds() - began_at_seconds
         if isinstance(answer, Undelivered) and not answer.attempted:
             # A circuit breaker is open: this counts as no attempt of the message.
@@ -132,7 +135,7 @@ class StreamDelivery:
                 error=None if isinstance(answer, Delivered) else answer.reason,
             )
         )
-        if not self._courier.is_noted(endpoint, answer):
+        if message.unreadable is None and not self._courier.is_noted(endpoint, answer):
             await self._courier.note(endpoint, answer)
         return answer
 

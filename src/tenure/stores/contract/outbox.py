@@ -69,6 +69,8 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     endpoint_count: int = 0
     """How many endpoints subscribed to it when it was committed, or to how many it was replayed."""
+    unreadable: str | None = None
+    """Why the row cannot be read: `at` is then the Unix epoch, and the message is listed and not delivered."""
 
 
 class ClaimDeliveries(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from tenure.stores.contract.outbox import (
     StoredMessage,
     SubscriptionRecord,
 )
+from tenure.stores.outbox_rows import UNKNOWN_AT, UNREADABLE_AT
 from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
 from tenure.stores.postgres.connections import Connections, Session, fetch
 from tenure.stores.postgres.rows import require_times
@@ -154,11 +155,11 @@ class PostgresOutbox:
     async def messages(self, wanted: MessageFilter, *, after: int = 0, limit: int = 100) -> list[StoredMessage]:
         validate_page(limit)
         values = {**msgspec.structs.asdict(wanted), "after": after, "limit": limit}
-        return [StoredMessage(**row) for row in await self._connections.fetch("outbox/select_page", values)]
+        return [_message(tuple(row)) for row in await self._connections.fetch("outbox/select_page", values)]
 
     async def message(self, message_id: UUID) -> StoredMessage | None:
         rows = await self._connections.fetch("outbox/select", {"id": message_id})
-        return StoredMessage(**rows[0]) if rows else None
+        return _message(tuple(rows[0])) if rows else None
 
     async def deliveries(self, sequence: int) -> list[DeliveryRecord]:
         rows = await self._connections.fetch("deliveries/select_of_message", {"sequence": sequence})
@@ -246,8 +247,9 @@ def _message(values: Sequence[Any]) -> StoredMessage:
         job_id=job_id,
         correlation_id=correlation_id,
         trace=trace,
-        at=at,
+        at=UNKNOWN_AT if at is None else at,
         endpoint_count=endpoint_count,
+        unreadable=UNREADABLE_AT if at is None else None,
     )
 
 

@@ -28,6 +28,7 @@ from tenure.stores.contract.outbox import (
     StoredMessage,
     SubscriptionRecord,
 )
+from tenure.stores.outbox_rows import UNKNOWN_AT, UNREADABLE_AT
 from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
 from tenure.stores.quarantine import decode_each
 from tenure.stores.sqlite.connections import SqliteConnections
@@ -121,7 +122,7 @@ class SqliteOutbox:
         return await self._read(_messages, wanted, after, limit)
 
     async def message(self, message_id: UUID) -> StoredMessage | None:
-        found = await self._read(_select, StoredMessage, "outbox/select", {"id": str(message_id)})
+        found = await self._read(_select_messages, "outbox/select", {"id": str(message_id)})
         return found[0] if found else None
 
     async def deliveries(self, sequence: int) -> list[DeliveryRecord]:
@@ -221,9 +222,14 @@ def _messages_of(session: Session, streams: str, limit: int) -> dict[int, list[S
     return found
 
 
+def _select_messages(session: Session, statement: str, parameters: dict[str, Any]) -> list[StoredMessage]:
+    return [_message(row) for row in session.execute(statement, parameters)]
+
+
 def _message(values: Sequence[Any]) -> StoredMessage:
     """A message of its columns, in the order of the record's fields."""
     sequence, id_, aggregate, topic, body, headers, job_id, correlation_id, trace, at, endpoint_count = values
+    readable_at = _readable(at)
     return StoredMessage(
         sequence=sequence,
         id=id_of(id_),
@@ -234,9 +240,17 @@ def _message(values: Sequence[Any]) -> StoredMessage:
         job_id=None if job_id is None else id_of(job_id),
         correlation_id=correlation_id,
         trace=trace,
-        at=timestamp(at),
+        at=readable_at or UNKNOWN_AT,
         endpoint_count=endpoint_count,
+        unreadable=None if readable_at else UNREADABLE_AT,
     )
+
+
+def _readable(at: Any) -> datetime | None:
+    try:
+        return timestamp(at)
+    except (OverflowError, TypeError):
+        return None
 
 
 def _settle(session: Session, settlements: Sequence[Settlement]) -> list[bool]:
@@ -279,7 +293,7 @@ def _delivery_rows(one: Settlement, now: Any) -> list[Row]:
 
 
 def _log_dead_letter(session: Session, one: Settlement, made: DeliveryAttempt) -> None:
-    found = _select(session, StoredMessage, "outbox/select_by_sequence", {"sequence": made.sequence})
+    found = _select_messages(session, "outbox/select_by_sequence", {"sequence": made.sequence})
     facts = {
         "endpoint": one.endpoint,
         "sequence": made.sequence,
@@ -351,9 +365,7 @@ def _depth(session: Session) -> OutboxDepth:
 def _messages(session: Session, wanted: MessageFilter, after: int, limit: int) -> list[StoredMessage]:
     values = msgspec.structs.asdict(wanted)
     values["job_id"] = None if wanted.job_id is None else text(wanted.job_id)
-    return decode_records(
-        StoredMessage, session.execute("outbox/select_page", {**values, "after": after, "limit": limit})
-    )
+    return _select_messages(session, "outbox/select_page", {**values, "after": after, "limit": limit})
 
 
 def _resolve(session: Session, endpoint: str, how: Resolution, sequences: Sequence[int] | None, actor: Actor) -> int:

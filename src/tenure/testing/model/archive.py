@@ -41,7 +41,7 @@ from tenure.stores.contract.archive import (
 )
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.testing.clock import START
-from tenure.testing.model.archived_outbox import OUTBOX_RECORDS, outbox_records, restore_outbox
+from tenure.testing.model.archived_outbox import OUTBOX_RECORDS, outbox_records, record_as, restore_outbox
 from tenure.testing.model.queues import RuleBook
 from tenure.testing.model.rows import AnsweredEnqueue, WonClaim
 
@@ -122,7 +122,7 @@ class ModelSnapshot:
             won = model._claims.items()
             return [ClaimRecord(request_id=name, body=one.body, job_ids=one.job_ids, at=at) for name, one in won]
         if kind is MessageRecord:
-            return [MessageRecord(**msgspec.structs.asdict(message)) for message in model._messages()]
+            return [record_as(MessageRecord, message) for message in model._messages()]
         if kind in OUTBOX_RECORDS:
             return outbox_records(model, kind)
         if kind is StreamRecord:

@@ -23,11 +23,11 @@ OUTBOX_RECORDS = (ArchivedEndpoint, ArchivedSubscription, PendingRecord, Archive
 def outbox_records(model: ModelStore, kind: type[ArchiveRecord]) -> list[ArchiveRecord]:
     """The records of one of these types."""
     if kind is ArchivedEndpoint:
-        return [_as(ArchivedEndpoint, one) for one in model._endpoints.values()]
+        return [record_as(ArchivedEndpoint, one) for one in model._endpoints.values()]
     if kind is PendingRecord:
-        return [_as(PendingRecord, one) for one in model._pending.values()]
+        return [record_as(PendingRecord, one) for one in model._pending.values()]
     if kind is ArchivedDelivery:
-        return [_as(ArchivedDelivery, one) for one in model._deliveries]
+        return [record_as(ArchivedDelivery, one) for one in model._deliveries]
     return [
         ArchivedSubscription(**msgspec.structs.asdict(one), updated_at=endpoint.updated_at)
         for endpoint in model._endpoints.values()
@@ -41,20 +41,20 @@ def restore_outbox(
     """Put a record back. An endpoint comes before its subscriptions."""
     match record:
         case ArchivedEndpoint():
-            model._endpoints[record.name] = _as(EndpointRecord, record)
+            model._endpoints[record.name] = record_as(EndpointRecord, record)
         case ArchivedSubscription():
             known = model._endpoints[record.endpoint]
-            subscriptions = (*known.subscriptions, _as(SubscriptionRecord, record))
+            subscriptions = (*known.subscriptions, record_as(SubscriptionRecord, record))
             model._endpoints[record.endpoint] = msgspec.structs.replace(known, subscriptions=subscriptions)
         case PendingRecord():
-            row = _as(PendingRow, record)
+            row = record_as(PendingRow, record)
             model._pending[row.key] = row
         case ArchivedDelivery():
             facts = msgspec.structs.asdict(record)
             model._deliveries.append(DeliveryRecord(number=len(model._deliveries) + 1, **facts))
 
 
-def _as(kind: type[T], record: msgspec.Struct) -> T:
+def record_as(kind: type[T], record: msgspec.Struct) -> T:
     """The fields of a record that the other type has too."""
     fields = {name for name in kind.__struct_fields__ if name in record.__struct_fields__}
     return kind(**{name: getattr(record, name) for name in fields})

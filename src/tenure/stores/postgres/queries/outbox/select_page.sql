@@ -1,6 +1,7 @@
--- A page of messages in the order of sequences.
+-- A page of messages in the order of sequences. A time that cannot be read is null.
 select message.sequence, message.id, message.aggregate, message.topic, message.body, message.headers, message.job_id,
-    message.correlation_id, message.trace, message.at, message.endpoint_count
+    message.correlation_id, message.trace,
+    case when tenure.is_readable(message.at) then message.at end as at, message.endpoint_count
 from tenure.outbox message
 where message.sequence > :after::bigint
   and (:aggregate::text is null or message.aggregate = :aggregate::text)

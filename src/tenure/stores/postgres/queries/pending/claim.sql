@@ -1,6 +1,6 @@
 -- Leases due streams of endpoints that are neither disabled nor throttled, up to the limit of each endpoint, those that are
 -- due longest first. Rows that others have locked are skipped. Returns each stream with its next messages in order: one row
--- for each message, or one without a message where none is visible yet. No row: nothing is due.
+-- for each message, or one without a message where none is visible yet. A message's time that cannot be read is null. No row: nothing is due.
 with clock as materialized (select tenure.clock() as now),
 due as materialized (
     select found.*
@@ -33,7 +33,7 @@ leased as (
 select leased.endpoint, leased.aggregate as stream, leased.only_sequence, leased.position, leased.last_sequence,
     leased.attempts, leased.blocked_seconds, previous.sequence as previous,
     message.sequence, message.id, message.aggregate, message.topic, message.body, message.headers, message.job_id,
-    message.correlation_id, message.trace, message.at, message.endpoint_count
+    message.correlation_id, message.trace, case when tenure.is_readable(message.at) then message.at end as at, message.endpoint_count
 from leased
 left join lateral (
     (
